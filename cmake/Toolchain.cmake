@@ -1,0 +1,22 @@
+# Compiler cache, linker, warnings and sanitizers: what holds for every target of ours.
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+endif()
+
+# mold resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too.
+find_program(MOLD mold REQUIRED)
+add_link_options(-fuse-ld=mold)
+
+set(DTRAIN_SANITIZE "" CACHE STRING "Sanitizers for our code, e.g. address,undefined")
+if(DTRAIN_SANITIZE)
+  add_compile_options(-fsanitize=${DTRAIN_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${DTRAIN_SANITIZE})
+endif()
+
+add_library(dtrain_warnings INTERFACE)
+target_compile_options(dtrain_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion -Werror)
+# Bits must not depend on the optimiser: no contraction of a*b+c across statements.
+target_compile_options(dtrain_warnings INTERFACE -ffp-contract=off)

@@ -1,0 +1,1 @@
+// Owns the precompiled header torch_pch.h; empty on purpose.

@@ -1,0 +1,50 @@
+// Errors that reach a user, and the exit status each kind gives (docs/exit-status.md).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace dtrain::base {
+
+/// What went wrong, in the terms of the exit status: the enumerator's value is the status.
+enum class ErrorKind : int {
+  usage = 2,        ///< command line or configuration
+  data = 3,         ///< token files, text
+  comm = 4,         ///< communication, or ended because another rank failed
+  timeout = 5,      ///< a deadline passed, a hang
+  checkpoint = 6,   ///< model files and checkpoints
+  numerics = 7,     ///< non-finite loss or gradient; verification beyond tolerance
+  memory = 8,       ///< out of memory
+  interrupted = 9,  ///< stopped on request after saving
+  rendezvous = 10,  ///< dtrun: the nodes did not meet
+  port = 11,        ///< dtrun: no port
+  spawn = 12,       ///< dtrun: the program could not be started
+  internal = 70,    ///< a defect of dtrain
+};
+
+/// An error with a one-line message that names the setting or file, what was found and what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+
+  [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
+  [[nodiscard]] int exit_status() const noexcept { return static_cast<int>(kind_); }
+
+ private:
+  ErrorKind kind_;
+};
+
+/// Throws Error{kind} with a formatted message.
+template <typename... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(kind, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// "timeout", "usage", ... : the word for a kind in machine-readable output.
+[[nodiscard]] std::string_view name_of(ErrorKind kind) noexcept;
+
+}  // namespace dtrain::base

@@ -1,0 +1,41 @@
+#include "dtrain/base/log.h"
+
+#include <unistd.h>
+
+#include <new>
+#include <string>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+
+void log_line(std::string_view text) {
+  const std::string line = fmt::format("dtrain: {}\n", text);
+  // Nothing can be done about a closed standard error; the exit status still tells.
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+int report_current_exception() {
+  ErrorKind kind = ErrorKind::internal;
+  std::string message;
+  try {
+    throw;
+  } catch (const Error& error) {
+    kind = error.kind();
+    message = error.what();
+  } catch (const std::bad_alloc&) {
+    kind = ErrorKind::memory;
+    message = "out of memory; use a smaller microbatch or model";
+  } catch (const std::exception& error) {
+    message = fmt::format("unexpected: {}", error.what());
+  } catch (...) {
+    message = "unexpected exception of unknown type";
+  }
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  log_line("error: " + message);
+  return static_cast<int>(kind);
+}
+
+}  // namespace dtrain::base

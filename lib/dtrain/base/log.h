@@ -1,0 +1,31 @@
+// Lines for people on standard error. Whole lines, one write each, so that ranks do not mix within
+// a line.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <string_view>
+#include <utility>
+
+namespace dtrain::base {
+
+/// Writes "dtrain: TEXT\n" to standard error in one write.
+void log_line(std::string_view text);
+
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_line("warning: " + fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Prints the one line "dtrain: error: ..." for the exception now being handled and returns its
+/// exit status. Call inside a catch block. Error gives its kind; std::bad_alloc gives `memory`; all
+/// else `internal`.
+[[nodiscard]] int report_current_exception();
+
+}  // namespace dtrain::base

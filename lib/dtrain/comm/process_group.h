@@ -1,0 +1,69 @@
+// A group of ranks that communicate, as the rest of dtrain sees it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "dtrain/comm/call_ring.h"
+#include "dtrain/comm/work.h"
+
+namespace dtrain::comm {
+
+enum class ReduceOp { sum, max };
+
+/// In which order contributions are added.
+enum class Reduction {
+  ordered,  ///< by a fixed binary tree over the group's ranks: the bits depend on nothing but the
+            ///< ranks' values
+  fast,     ///< whatever the backend does quickest
+};
+
+/// What every group of a job is made with.
+struct GroupOptions {
+  std::chrono::milliseconds timeout{
+      600'000};  ///< the longest any wait may take before Error{timeout}
+  Reduction reduction = Reduction::ordered;
+};
+
+/// Ranks that communicate. All operations are numbered, timed and counted in the group's CallRing.
+///
+/// Shapes:     tensors are dense, contiguous and on the group's device; equal sizes and dtypes on
+/// every rank. Collective: everything but send, recv and abort: every rank of the group calls it,
+/// in the same order. Async:      operations return before completion; a tensor belongs to the
+/// group until Work::wait() returns. Throws:     from Work::wait() and barrier(): Error{timeout}
+/// naming the group, call and what was waited for;
+///             Error{comm} if a peer is gone or the group was aborted. After an error the group is
+///             dead.
+/// Threads:    one caller at a time; abort() from any thread.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+
+  [[nodiscard]] virtual std::int64_t rank() const = 0;  ///< within the group
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+
+  /// Replaces `tensor` by the sum (or maximum) over the ranks, in place.
+  [[nodiscard]] virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) = 0;
+  /// input (size * n) -> output (n): this rank's n elements of the sum over the ranks.
+  [[nodiscard]] virtual Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) = 0;
+  /// input (n) -> output (size * n), by rank.
+  [[nodiscard]] virtual Work all_gather(const at::Tensor& input, const at::Tensor& output) = 0;
+  [[nodiscard]] virtual Work broadcast(const at::Tensor& tensor, std::int64_t root) = 0;
+  [[nodiscard]] virtual Work send(const at::Tensor& tensor, std::int64_t peer) = 0;
+  [[nodiscard]] virtual Work recv(const at::Tensor& tensor, std::int64_t peer) = 0;
+  virtual void barrier() = 0;
+
+  /// Ends every pending and later operation of this rank's group with Error{comm} giving `reason`,
+  /// and lets the peers notice. Never blocks.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+  [[nodiscard]] virtual const CallRing& calls() const = 0;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,107 @@
+// The resolved configuration as plain values. Every field is declared once more, with its key,
+// flag, default, range and help, in schema.cpp; nothing else knows names of settings.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dtrain::config {
+
+struct ModelConfig {
+  std::string name = "bdh";
+  std::int64_t levels = 6;
+  std::int64_t width = 256;     // D
+  std::int64_t heads = 4;       // nh
+  std::int64_t neurons = 8192;  // N, per head
+  std::int64_t vocab = 256;     // V
+  double dropout = 0.1;
+  bool tie_levels = true;
+};
+
+struct DataConfig {
+  std::string train;           // token file, or text read as bytes
+  std::string validation;      // the same; empty: val_fraction of `train`
+  double val_fraction = 0.0;   // share of `train` (its end) kept for validation
+  std::int64_t seq_len = 512;  // T
+};
+
+/// global = microbatch * grad_accum * dp; 0 means: follows from the other two.
+struct BatchConfig {
+  std::int64_t global = 0;      // sequences per optimizer step
+  std::int64_t microbatch = 0;  // sequences per rank and backward pass
+  std::int64_t grad_accum = 0;  // microbatches per rank and step
+};
+
+struct TrainConfig {
+  std::int64_t steps = 1000;
+  std::uint64_t seed = 1;
+  double lr = 1e-3;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double grad_clip = 1.0;             // largest global gradient norm; 0: off
+  std::string schedule = "constant";  // constant | linear | cosine
+  std::int64_t warmup_steps = 0;
+  double min_lr = 0.0;  // where linear and cosine end
+  std::string optimizer = "adamw";
+  std::string on_nonfinite = "stop";  // stop | skip
+  std::vector<std::string> freeze;    // exported parameter names
+};
+
+struct LayoutConfig {
+  std::string strategy = "single";
+  std::int64_t dp = 0;      // 0: follows from the strategy and the world size
+  std::int64_t nnodes = 0;  // 0: as launched; else must agree with the launch
+};
+
+struct MachineConfig {
+  std::string device = "auto";
+  std::string backend = "auto";
+  std::string dtype = "float32";
+  std::int64_t threads = 0;  // per rank; 0: OMP_NUM_THREADS or the usable cores
+  std::string reduction = "ordered";
+  double comm_timeout_seconds = 600;
+};
+
+struct ReportConfig {
+  std::int64_t log_every = 10;     // steps; 0: off
+  std::int64_t eval_every = 0;     // steps; 0: only at the end
+  std::int64_t eval_batches = 32;  // microbatches per evaluation, over all ranks
+};
+
+struct RunConfig {
+  std::string dir;  // run folder
+  bool overwrite = false;
+};
+
+struct GenerateConfig {
+  std::string from;  // model.safetensors
+  std::string prompt;
+  std::int64_t max_tokens = 200;
+  double temperature = 1.0;  // 0: the most likely token
+  std::int64_t top_k = 0;    // 0: off
+};
+
+struct VerifyConfig {
+  std::string golden;
+  std::string trajectory;
+  std::string name;
+  double tolerance = 0;  // 0: default
+};
+
+struct Config {
+  ModelConfig model;
+  DataConfig data;
+  BatchConfig batch;
+  TrainConfig train;
+  LayoutConfig layout;
+  MachineConfig machine;
+  ReportConfig report;
+  RunConfig run;
+  GenerateConfig generate;
+  VerifyConfig verify;
+};
+
+}  // namespace dtrain::config
