@@ -1,0 +1,39 @@
+// Files that are there whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+
+/// Writes a file under a temporary name in the same folder; commit() makes it durable and gives it
+/// its name in one step, replacing what was there. Without commit() the temporary file is removed.
+///
+/// Throws:  Error{kind} naming the file if it cannot be created, written or renamed.
+/// Threads: one caller.
+class AtomicFile {
+ public:
+  AtomicFile(std::string path, ErrorKind kind);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(std::span<const std::byte> bytes);
+
+  /// On return the file and its name survive a crash of the machine.
+  void commit();
+
+ private:
+  void create_temporary();
+  [[noreturn]] void fail_with_errno(const char* action) const;
+
+  std::string path_;
+  std::string temporary_;
+  ErrorKind kind_;
+  int fd_ = -1;
+};
+
+}  // namespace dtrain::base

@@ -1,0 +1,70 @@
+// Model files: named tensors as bytes (docs/formats/model.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/mapped_file.h"
+
+namespace dtrain::checkpoint::format {
+
+enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
+
+/// The format's word: "F32", "BF16", "BOOL", ...
+[[nodiscard]] std::string_view name_of(Dtype dtype);
+/// Bytes per element.
+[[nodiscard]] std::int64_t size_of(Dtype dtype);
+
+using Metadata = std::map<std::string, std::string>;
+
+/// A tensor of a file being read. `bytes` lies in the file's mapping: row-major, little-endian, in
+/// a foreign file not necessarily aligned.
+struct TensorView {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// A safetensors file, mapped for reading, every claim of its header checked: what a TensorView
+/// gives always fits its dtype and shape.
+///
+/// Throws:  open(): Error{checkpoint} naming the file and, where there is one, the tensor: missing,
+///          truncated, malformed header, unknown dtype, offsets that leave gaps, overlap or do not
+///          fit the shape, duplicate names.
+/// Threads: any number of readers.
+class SafetensorsFile {
+ public:
+  [[nodiscard]] static SafetensorsFile open(const std::string& path);
+
+  /// In the order of their bytes in the file.
+  [[nodiscard]] std::span<const TensorView> tensors() const noexcept { return tensors_; }
+  /// Null if there is no tensor of that name.
+  [[nodiscard]] const TensorView* find(std::string_view name) const noexcept;
+  /// Throws: Error{checkpoint} naming the file and the tensor if it is not there.
+  [[nodiscard]] const TensorView& at(std::string_view name) const;
+  [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+ private:
+  explicit SafetensorsFile(base::MappedFile file) : file_(std::move(file)) {}
+
+  base::MappedFile file_;
+  std::vector<TensorView> tensors_;
+  Metadata metadata_;
+};
+
+/// Writes a safetensors file whose tensor data starts at a multiple of 64 bytes, wider dtypes
+/// first, else in the given order. The file appears whole or not at all and is durable on return.
+///
+/// Throws: Error{checkpoint} naming the file if it cannot be written; Error{internal} if bytes do
+///         not fit the shape or a name is given twice.
+void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
+                       const Metadata& metadata = {});
+
+}  // namespace dtrain::checkpoint::format

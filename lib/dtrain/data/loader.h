@@ -1,0 +1,87 @@
+// Batches for training, read ahead by a thread, and batches for validation.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "dtrain/data/batch.h"
+#include "dtrain/data/sampler.h"
+#include "dtrain/data/split.h"
+
+namespace dtrain::data {
+
+struct LoaderOptions {
+  std::int64_t microbatch = 1;  ///< sequences per rank and backward pass
+  std::int64_t grad_accum = 1;  ///< microbatches per rank and step
+  std::int64_t dp_rank = 0;
+  std::int64_t dp_size = 1;
+  std::uint64_t seed = 0;           ///< of the sample order
+  std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
+};
+
+/// This rank's part of one global batch after another. Global microbatch m holds the samples
+/// [position + m * microbatch, + microbatch) and belongs to dp rank m / grad_accum. Two global
+/// batches are read ahead by a thread of its own.
+///
+/// Throws:  next(): what the thread met, Error{data} for one, at this and every later call.
+/// Threads: one caller.
+class Loader {
+ public:
+  Loader(Samples samples, const LoaderOptions& options);
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+  /// Returns once the thread has ended: at most the time of reading one microbatch.
+  ~Loader();
+
+  /// This rank's grad_accum microbatches of the next global batch, in order; the position moves on
+  /// by the global batch.
+  [[nodiscard]] std::vector<Batch> next();
+
+  /// Samples consumed by all ranks so far: what a Loader needs to go on from here.
+  [[nodiscard]] std::int64_t position() const noexcept { return position_; }
+  /// Samples per next(), over all ranks.
+  [[nodiscard]] std::int64_t global_batch() const noexcept { return global_batch_; }
+
+ private:
+  void read_ahead();
+  [[nodiscard]] std::vector<Batch> read_microbatches(std::int64_t position) const;
+
+  Samples samples_;
+  LoaderOptions options_;
+  std::int64_t global_batch_;
+  SampleOrder order_;
+  std::int64_t position_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::vector<Batch>> ready_;  // guarded by mutex_, as are the next two
+  std::exception_ptr failure_;
+  bool stop_ = false;
+  std::jthread thread_;  // last: starts when all else stands
+};
+
+/// Validation samples in file order, `microbatch` at a time, the last batch possibly short.
+///
+/// Threads: any number of readers.
+class ValidationBatches {
+ public:
+  ValidationBatches(Samples samples, std::int64_t microbatch);
+
+  /// Number of batches.
+  [[nodiscard]] std::int64_t size() const noexcept;
+  /// Batch `index` < size(): samples [index * microbatch, + microbatch), as far as there are any.
+  ///
+  /// Throws: Error{data} as TokenFile::copy.
+  [[nodiscard]] Batch operator[](std::int64_t index) const;
+
+ private:
+  Samples samples_;
+  std::int64_t microbatch_;
+};
+
+}  // namespace dtrain::data

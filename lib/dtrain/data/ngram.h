@@ -1,0 +1,50 @@
+// Byte models that look back one or two bytes only: what a trained model must beat to show that it
+// uses its context.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/data/split.h"
+
+namespace dtrain::data {
+
+/// Counts of single bytes, pairs and triples, and the probabilities they give by interpolated
+/// Witten-Bell smoothing: with c(h) occurrences of a context h and d(h) different bytes seen after
+/// it, P(x|h) = (c(hx) + d(h) * P(x|h')) / (c(h) + d(h)), where h' is h without its oldest byte,
+/// and the empty context falls back to 1/256. An unseen context gives P(x|h') unchanged.
+///
+/// Source: Witten and Bell, The Zero-Frequency Problem (IEEE Trans. Information Theory, 1991).
+class NgramModel {
+ public:
+  /// Counts over all tokens of the samples' range, each of which must be a byte.
+  ///
+  /// Throws: Error{data} naming the file if a token is not a byte.
+  explicit NgramModel(const Samples& samples);
+
+  [[nodiscard]] double unigram(std::int64_t next) const;
+  [[nodiscard]] double bigram(std::int64_t previous, std::int64_t next) const;
+  [[nodiscard]] double trigram(std::int64_t before_previous, std::int64_t previous,
+                               std::int64_t next) const;
+
+ private:
+  std::array<std::int64_t, 4> num_contexts_{};
+  std::vector<std::uint32_t> counts_;
+};
+
+/// Mean negative log likelihood in nats per token.
+struct NgramLoss {
+  double bigram = 0;
+  double trigram = 0;
+  std::int64_t num_targets = 0;
+};
+
+/// Trains on split.train and evaluates the targets of the first `num_samples` validation samples
+/// (at most all of them): the ones a run evaluates in as many sequences. Like a model, it sees only
+/// the inputs of the sample, so that the trigram model has one byte of context at the first target.
+///
+/// Throws: Error{data} if there is no validation sample or a token is not a byte.
+[[nodiscard]] NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_samples);
+
+}  // namespace dtrain::data

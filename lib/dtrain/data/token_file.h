@@ -1,0 +1,71 @@
+// Token files, and texts read as bytes (docs/formats/tokens.md).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "dtrain/base/mapped_file.h"
+
+namespace dtrain::data {
+
+/// A text read as bytes has these many different tokens.
+inline constexpr std::int64_t kByteVocab = 256;
+
+/// What a token file's first bytes say.
+struct TokenHeader {
+  std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
+  std::int64_t vocab = kByteVocab;   ///< every token is below it
+  std::int64_t num_tokens = 0;
+};
+
+inline constexpr std::size_t kTokenHeaderBytes = 40;
+
+/// The header as it stands in a file, checksum included.
+[[nodiscard]] std::array<std::byte, kTokenHeaderBytes> encode_token_header(
+    const TokenHeader& header);
+
+/// A memory-mapped sequence of tokens: a token file, or any text, one token a byte.
+///
+/// Throws:  open(): Error{data} naming the file and what is wrong: missing, a folder, empty,
+///          truncated, another format or version, binary where text is expected, a vocabulary
+///          larger than `vocab`, a token outside of it. Where the width of a token does not rule
+///          that out, open() reads the whole file once.
+///          copy(): Error{data} for a token outside the vocabulary (the file changed).
+/// Threads: any number of readers.
+class TokenFile {
+ public:
+  [[nodiscard]] static TokenFile open(const std::string& path, std::int64_t vocab);
+
+  [[nodiscard]] std::int64_t size() const noexcept { return num_tokens_; }
+  [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+  /// Token `index`, 0 <= index < size().
+  [[nodiscard]] std::int64_t operator[](std::int64_t index) const;
+  /// Tokens [begin, begin + out.size()), all of which must be there.
+  void copy(std::int64_t begin, std::span<std::int64_t> out) const;
+
+ private:
+  TokenFile(base::MappedFile file, std::int64_t vocab);
+  void read_header();
+  void check_tokens() const;
+
+  base::MappedFile file_;
+  std::span<const std::byte> tokens_;  // size() * bytes_per_token_
+  std::int64_t vocab_;
+  std::int64_t num_tokens_ = 0;
+  std::int64_t bytes_per_token_ = 1;
+};
+
+/// Refuses content that is no text: compressed files, archives, programs, tensors, token files, and
+/// whatever holds a NUL byte near its beginning.
+///
+/// Throws: Error{data} naming the file, what it looks like and what to do.
+void check_is_text(const base::MappedFile& file);
+
+/// How a data file that cannot be read is spoken of.
+[[nodiscard]] const base::FileRole& data_file_role();
+
+}  // namespace dtrain::data
