@@ -1,0 +1,100 @@
+#include "dtrain/comm/call_ring.h"
+
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace dtrain::comm {
+
+namespace {
+
+std::string dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::ScalarType::Float:
+      return "float32";
+    case at::ScalarType::Double:
+      return "float64";
+    case at::ScalarType::Long:
+      return "int64";
+    case at::ScalarType::Byte:
+      return "uint8";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+}  // namespace
+
+std::string describe(const CallRecord& record) {
+  const auto bytes = record.count * static_cast<std::int64_t>(c10::elementSize(record.dtype));
+  return fmt::format("call {}, {} of {} {} ({} bytes)", record.number, record.op, record.count,
+                     dtype_name(record.dtype), bytes);
+}
+
+std::uint64_t CallRing::add(const CallRecord& call) {
+  const std::lock_guard lock(mutex_);
+  const auto number = static_cast<std::uint64_t>(++counters_.calls);
+  CallRecord& record = records_[number % kCapacity];
+  record = call;
+  record.number = number;
+  record.queued = base::Clock::now();
+  record.state = CallState::queued;
+  return number;
+}
+
+CallRecord* CallRing::find(std::uint64_t number) {
+  CallRecord& record = records_[number % kCapacity];
+  return record.number == number ? &record : nullptr;  // null: overwritten by a later call
+}
+
+void CallRing::start(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (CallRecord* record = find(number)) {
+    record->started = base::Clock::now();
+    record->state = CallState::running;
+  }
+}
+
+void CallRing::finish(std::uint64_t number, std::int64_t bytes_sent) {
+  const std::lock_guard lock(mutex_);
+  counters_.bytes_sent += bytes_sent;
+  if (CallRecord* record = find(number)) {
+    record->ended = base::Clock::now();
+    record->bytes_sent = bytes_sent;
+    record->state = CallState::done;
+  }
+}
+
+void CallRing::fail(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (CallRecord* record = find(number)) {
+    record->ended = base::Clock::now();
+    record->state = CallState::failed;
+  }
+}
+
+void CallRing::add_wait(base::Seconds waited) {
+  const std::lock_guard lock(mutex_);
+  counters_.wait_seconds += waited.count();
+}
+
+CallCounters CallRing::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+std::vector<CallRecord> CallRing::records() const {
+  const std::lock_guard lock(mutex_);
+  const auto last = static_cast<std::uint64_t>(counters_.calls);
+  const auto kept = std::min<std::uint64_t>(last, kCapacity);
+  std::vector<CallRecord> result;
+  result.reserve(kept);
+  for (auto number = last - kept + 1; number <= last; ++number) {
+    result.push_back(records_[number % kCapacity]);
+  }
+  return result;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,68 @@
+// The last calls of a process group, for counters and for the report of a hang.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+
+namespace dtrain::comm {
+
+enum class CallState { queued, running, done, failed };
+
+/// One call of a process group.
+struct CallRecord {
+  std::uint64_t number = 0;  ///< 1 for the first call of the group
+  std::string_view op;       ///< a string with static storage, e.g. "all_reduce"
+  std::int64_t peer = -1;    ///< world rank of the other side or of the root; -1: all
+  at::ScalarType dtype = at::ScalarType::Byte;
+  std::int64_t count = 0;       ///< elements of the tensor handed over
+  std::int64_t bytes_sent = 0;  ///< by this rank; known when the call is done
+  base::Clock::time_point queued;
+  base::Clock::time_point started;  ///< meaningful unless queued
+  base::Clock::time_point ended;    ///< meaningful when done or failed
+  CallState state = CallState::queued;
+};
+
+/// "call 17, all_reduce of 1024 float32 (4096 bytes)".
+[[nodiscard]] std::string describe(const CallRecord& record);
+
+struct CallCounters {
+  std::int64_t calls = 0;
+  std::int64_t bytes_sent = 0;
+  double wait_seconds = 0;  ///< time callers were blocked in Work::wait, wait_host and barrier
+};
+
+/// Numbers, times and counts the calls of one group and keeps the last kCapacity of them.
+///
+/// Threads: all members from any thread.
+class CallRing {
+ public:
+  static constexpr std::size_t kCapacity = 256;
+
+  /// Opens a call and returns its number. Reads op, peer, dtype and count of `call`.
+  std::uint64_t add(const CallRecord& call);
+  void start(std::uint64_t number);
+  void finish(std::uint64_t number, std::int64_t bytes_sent);
+  void fail(std::uint64_t number);
+  void add_wait(base::Seconds waited);
+
+  [[nodiscard]] CallCounters counters() const;
+  /// The calls still kept, oldest first.
+  [[nodiscard]] std::vector<CallRecord> records() const;
+
+ private:
+  CallRecord* find(std::uint64_t number);
+
+  mutable std::mutex mutex_;
+  std::array<CallRecord, kCapacity> records_;  // call n lies at n % kCapacity
+  CallCounters counters_;
+};
+
+}  // namespace dtrain::comm
