@@ -1,0 +1,97 @@
+#include "dtrain/model/bdh/bdh_blocks.h"
+
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tril.h>
+#include <fmt/format.h>
+
+#include "dtrain/model/dropout.h"
+
+// In the comments of this file nh is the number of heads this rank computes: all of them without
+// tensor parallelism.
+
+namespace dtrain::model::bdh {
+namespace {
+
+constexpr double kNormEpsilon = 1e-5;
+
+// weight (nh*N, D) -> (nh, N, D), a view.
+at::Tensor by_head(const at::Tensor& weight, std::int64_t neurons) {
+  return weight.view({-1, neurons, weight.size(1)});
+}
+
+}  // namespace
+
+at::Tensor layer_norm(const at::Tensor& x) {
+  return at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEpsilon);
+}
+
+at::Tensor BdhEmbedding::forward(const at::Tensor& ids, const BlockContext& context) {
+  const at::Tensor x = layer_norm(at::embedding(context.use(ids_[0]), ids));  // (B, T, D)
+  context.report("act.embed", x);
+  return x;
+}
+
+// Linear attention of each head over its own past: S = strictly_lower(QR QRᵀ), then LN(S x).
+at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
+                            const BlockContext& context) const {
+  const std::int64_t heads = xs.size(0);
+  const std::int64_t batch = x.size(0);
+  const std::int64_t length = x.size(1);
+  const at::Tensor& rotations = rope_->rotations(length, x.scalar_type());
+  const at::Tensor q = rope_rotate(xs.view({heads * batch, length, sizes_.neurons}), rotations);
+  const at::Tensor scores = at::bmm(q, q.mT()).tril_(-1);  // (nh*B, T, T)
+  const at::Tensor values = x.unsqueeze(0)
+                                .expand({heads, batch, length, sizes_.width})
+                                .reshape({heads * batch, length, sizes_.width});
+  const at::Tensor attended = context.tensor_axis.reduce_within_head(at::bmm(scores, values));
+  const at::Tensor normed = layer_norm(attended);  // (nh*B, T, D)
+  context.report(fmt::format("act.layer{}.ykv", level_),
+                 normed.view({heads, batch, length, sizes_.width}).transpose(0, 1));
+  return normed.view({heads, batch * length, sizes_.width});
+}
+
+at::Tensor BdhLevel::forward(const at::Tensor& input, const BlockContext& context) {
+  const std::int64_t rows = input.size(0) * input.size(1);
+  const at::Tensor x = context.tensor_axis.copy_to(input);                   // (B, T, D)
+  const at::Tensor encoder = by_head(context.use(ids_[0]), sizes_.neurons);  // (nh, N, D)
+  const std::int64_t heads = encoder.size(0);
+  const at::Tensor x_rows = x.reshape({1, rows, sizes_.width}).expand({heads, rows, sizes_.width});
+  const at::Tensor xs = at::bmm(x_rows, encoder.mT()).relu_();  // (nh, B*T, N)
+
+  const at::Tensor y_kv = attend(x, xs, context);  // (nh, B*T, D)
+  const at::Tensor encoder_v = by_head(context.use(ids_[1]), sizes_.neurons);
+  const at::Tensor ys = at::bmm(y_kv, encoder_v.mT()).relu_();  // (nh, B*T, N)
+
+  at::Tensor gated = xs * ys;  // (nh, B*T, N)
+  if (context.training && sizes_.dropout > 0) {
+    const DropoutPlace place{.seed = context.seed,
+                             .level = level_,
+                             .first_sample = context.first_sample,
+                             .first_row = context.tensor_axis.index() * heads};
+    gated = dropout(gated.view({heads, input.size(0), input.size(1), sizes_.neurons}),
+                    sizes_.dropout, place)
+                .view({heads, rows, sizes_.neurons});
+  }
+  const at::Tensor decoder = by_head(context.use(ids_[2]), sizes_.neurons);  // (nh, N, D)
+  const at::Tensor decoded = at::bmm(gated, decoder).sum(0).view(input.sizes());
+  const at::Tensor y = layer_norm(context.tensor_axis.reduce_from(decoded));  // (B, T, D)
+  context.report(fmt::format("act.layer{}.ymlp", level_), y);
+  const at::Tensor out = layer_norm(input + y);  // (B, T, D)
+  context.report(fmt::format("act.layer{}.out", level_), out);
+  return out;
+}
+
+at::Tensor BdhHead::forward(const at::Tensor& x, const BlockContext& context) {
+  const at::Tensor logits =
+      at::mm(x.reshape({-1, sizes_.width}), context.use(ids_[0]));  // (B*T, V)
+  context.report("logits", logits.view({x.size(0), x.size(1), sizes_.vocab}));
+  return at::cross_entropy_loss(logits, context.targets.reshape(-1), {}, at::Reduction::None)
+      .view({x.size(0), x.size(1)});
+}
+
+}  // namespace dtrain::model::bdh

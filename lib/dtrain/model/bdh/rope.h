@@ -1,0 +1,38 @@
+// Rotary position embedding on interleaved pairs, as the reference BDH computes it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace dtrain::model::bdh {
+
+/// (N) float32: theta^(-2*floor(i/2)/N) / 2pi with theta = 2^16, rotations per position.
+[[nodiscard]] at::Tensor rope_frequencies(std::int64_t neurons);
+
+/// Rotations exp(2*pi*i * (t*freq mod 1)) of positions [begin, end), (end - begin, N/2) complex.
+///
+/// The product t*freq is float32 whatever the dtype, as in the reference; only the table is cast.
+/// Source: Su et al., RoFormer (2021), interleaved form.
+[[nodiscard]] at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, std::int64_t neurons,
+                                        at::ScalarType dtype);
+
+/// v (..., T, N) real -> v with each pair (2k, 2k+1) of position t turned by rotations[t][k].
+[[nodiscard]] at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& rotations);
+
+/// The table for positions [0, T), made once for all levels and steps.
+///
+/// Threads: one model, one thread.
+class RopeTables {
+ public:
+  explicit RopeTables(std::int64_t neurons) : neurons_(neurons) {}
+
+  /// (T, N/2) complex of the dtype's width.
+  [[nodiscard]] const at::Tensor& rotations(std::int64_t length, at::ScalarType dtype);
+
+ private:
+  std::int64_t neurons_;
+  at::Tensor rotations_;
+};
+
+}  // namespace dtrain::model::bdh

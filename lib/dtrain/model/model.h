@@ -1,0 +1,79 @@
+// A model is a list of blocks; each block is ordinary differentiable code.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/model/tensor_axis.h"
+#include "dtrain/param/parameter_spec.h"
+
+namespace dtrain::model {
+
+/// Gives a block the values of a parameter for one use (param::use_parameter binds the gradient).
+using ParameterReader = std::function<at::Tensor(param::ParameterId)>;
+
+/// Hands an intermediate value to whoever verifies it.
+using Tap = std::function<void(std::string_view name, const at::Tensor& value)>;
+
+/// Everything a block may know besides its input.
+struct BlockContext {
+  std::int64_t first_sample =
+      0;                   ///< samples consumed before row 0; row b is sample first_sample + b
+  bool training = false;   ///< dropout applies
+  std::uint64_t seed = 0;  ///< of the run; keys the dropout
+  at::Tensor targets;      ///< (B, T) int64; read by the last block only
+  const ParameterReader& use;
+  TensorAxis& tensor_axis;
+  const Tap& tap;  ///< may be empty: call through report()
+
+  void report(std::string_view name, const at::Tensor& value) const {
+    if (tap) tap(name, value);
+  }
+};
+
+/// One layer of a stack: a pure function of input, parameters and context; safe to run again.
+class Block {
+ public:
+  virtual ~Block() = default;
+
+  /// x: (B, T, D), or token ids (B, T) int64 for the first block.
+  /// Returns (B, T, D), or per-token losses in nats (B, T) for the last.
+  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
+
+  /// Every parameter that forward may use; the same id may appear in many blocks.
+  [[nodiscard]] virtual std::span<const param::ParameterId> parameters() const = 0;
+};
+
+/// What a block costs, for MFU and the start table. T is the sequence length the model was made
+/// for.
+struct BlockCost {
+  double forward_flops_per_token = 0;  ///< multiply-add = 2; attention counted causally (half)
+  double saved_values_per_token = 0;   ///< elements kept between forward and backward
+};
+
+/// A constant that belongs to the exported model, e.g. the RoPE frequencies.
+struct ExportedBuffer {
+  std::string name;
+  at::Tensor value;
+};
+
+/// What exists before memory is allocated.
+struct Model {
+  std::vector<param::ParameterSpec> parameters;
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<BlockCost> costs;  ///< one for each block
+  std::vector<ExportedBuffer> buffers;
+
+  [[nodiscard]] std::int64_t num_elements() const;  ///< of all parameters
+  /// Model FLOPs of forward and backward (3 times forward) for one token.
+  [[nodiscard]] double training_flops_per_token() const;
+};
+
+}  // namespace dtrain::model

@@ -1,0 +1,28 @@
+#include "dtrain/param/parameter_spec.h"
+
+#include <functional>
+#include <numeric>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::param {
+
+std::int64_t ParameterSpec::num_elements() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::vector<std::int64_t> ParameterSpec::export_shape() const {
+  std::vector<std::int64_t> result;
+  result.reserve(export_order.size());
+  for (const std::int64_t dim : export_order) {
+    result.push_back(export_view[static_cast<std::size_t>(dim)]);
+  }
+  return result;
+}
+
+at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage) {
+  DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.shape), "{}", spec.name);
+  return storage.view(spec.export_view).permute(spec.export_order);
+}
+
+}  // namespace dtrain::param

@@ -1,0 +1,36 @@
+#include "dtrain/param/parameter_use.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace dtrain::param {
+namespace {
+
+class ParameterUse : public torch::autograd::Function<ParameterUse> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& leaf,
+                            std::int64_t id, std::int64_t sink) {
+    ctx->saved_data["id"] = id;
+    ctx->saved_data["sink"] = sink;
+    // A tensor of its own over the same memory: not a view, so that the leaf's version does not
+    // bind the graph.
+    return leaf.variable_data();
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    if (grads[0].defined()) {
+      auto* sink = reinterpret_cast<GradientSink*>(ctx->saved_data["sink"].toInt());
+      sink->add_gradient(ctx->saved_data["id"].toInt(), grads[0]);
+    }
+    return {at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& sink) {
+  if (!at::GradMode::is_enabled() || !leaf.requires_grad()) return leaf;
+  return ParameterUse::apply(leaf, id, reinterpret_cast<std::int64_t>(&sink));
+}
+
+}  // namespace dtrain::param
