@@ -1,0 +1,223 @@
+#include "dtrain/comm/queued_group.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/reduce.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::ErrorKind;
+
+CallRecord call_on(std::string_view op, const at::Tensor& tensor, std::int64_t peer = -1) {
+  CallRecord call;
+  call.op = op;
+  call.peer = peer;
+  call.dtype = tensor.scalar_type();
+  call.count = tensor.numel();
+  return call;
+}
+
+void check_dense(const at::Tensor& tensor) {
+  DTRAIN_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu(),
+               "communication wants contiguous CPU tensors");
+}
+
+void check_reducible(const at::Tensor& tensor) {
+  check_dense(tensor);
+  DTRAIN_CHECK(is_reducible(tensor.scalar_type()), "cannot reduce {}",
+               c10::toString(tensor.scalar_type()));
+}
+
+}  // namespace
+
+QueuedGroup::QueuedGroup(GroupIdentity identity, const GroupOptions& options,
+                         std::unique_ptr<Transport> transport)
+    : identity_(std::move(identity)),
+      options_(options),
+      ring_(std::make_shared<CallRing>()),
+      transport_(std::move(transport)) {
+  DTRAIN_CHECK(size() == 1 || transport_ != nullptr);
+}
+
+QueuedGroup::~QueuedGroup() {
+  if (calls_pending()) abort("the group was closed while calls were under way");
+}
+
+bool QueuedGroup::calls_pending() const {
+  const auto records = ring_->records();
+  return std::any_of(records.begin(), records.end(), [](const CallRecord& record) {
+    return record.state == CallState::queued || record.state == CallState::running;
+  });
+}
+
+Work QueuedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
+  check_reducible(tensor);
+  return post(collectives_, call_on(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", tensor),
+              [this, tensor, op](const Deadline& deadline) {
+                return transport_->all_reduce(tensor, op, deadline);
+              });
+}
+
+Work QueuedGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& output) {
+  check_reducible(input);
+  check_dense(output);
+  DTRAIN_CHECK(input.numel() == output.numel() * size() &&
+               input.scalar_type() == output.scalar_type());
+  if (size() == 1) output.copy_(input.view_as(output));
+  return post(collectives_, call_on("reduce_scatter", input),
+              [this, input, output](const Deadline& deadline) {
+                return transport_->reduce_scatter(input, output, deadline);
+              });
+}
+
+Work QueuedGroup::all_gather(const at::Tensor& input, const at::Tensor& output) {
+  check_dense(input);
+  check_dense(output);
+  DTRAIN_CHECK(output.numel() == input.numel() * size() &&
+               input.scalar_type() == output.scalar_type());
+  if (size() == 1) output.copy_(input.view_as(output));
+  return post(collectives_, call_on("all_gather", input),
+              [this, input, output](const Deadline& deadline) {
+                return transport_->all_gather(input, output, deadline);
+              });
+}
+
+Work QueuedGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
+  check_dense(tensor);
+  DTRAIN_CHECK(root >= 0 && root < size());
+  return post(collectives_, call_on("broadcast", tensor, world_rank(root)),
+              [this, tensor, root](const Deadline& deadline) {
+                return transport_->broadcast(tensor, root, deadline);
+              });
+}
+
+Work QueuedGroup::send(const at::Tensor& tensor, std::int64_t peer) {
+  check_dense(tensor);
+  check_peer(peer);
+  return post(sends_[peer], call_on("send", tensor, world_rank(peer)),
+              [this, tensor, peer](const Deadline& deadline) {
+                return transport_->send(tensor, peer, deadline);
+              });
+}
+
+Work QueuedGroup::recv(const at::Tensor& tensor, std::int64_t peer) {
+  check_dense(tensor);
+  check_peer(peer);
+  return post(receives_[peer], call_on("recv", tensor, world_rank(peer)),
+              [this, tensor, peer](const Deadline& deadline) {
+                return transport_->recv(tensor, peer, deadline);
+              });
+}
+
+void QueuedGroup::barrier() {
+  CallRecord call;
+  call.op = "barrier";
+  post(collectives_, call, [this](const Deadline& deadline) {
+    return transport_->barrier(deadline);
+  }).wait_host();
+}
+
+void QueuedGroup::abort(const std::string& reason) noexcept {
+  keep_error(std::make_exception_ptr(
+      base::Error(ErrorKind::comm, fmt::format("group '{}': {}", identity_.name, reason))));
+  if (transport_) transport_->close(reason);
+}
+
+Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) {
+  CallRecord numbered = call;
+  numbered.number = ring_->add(call);
+  const auto completion = std::make_shared<Completion>(ring_);
+  if (size() == 1) {
+    carry_out(
+        numbered, [](const Deadline&) { return std::int64_t{0}; }, *completion);
+  } else {
+    lane.post([this, numbered, completion, operation = std::move(operation)] {
+      carry_out(numbered, operation, *completion);
+    });
+  }
+  return Work(completion);
+}
+
+void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
+                            Completion& completion) {
+  std::exception_ptr failure = error();
+  std::int64_t bytes_sent = 0;
+  if (!failure) {
+    ring_->start(call.number);
+    try {
+      bytes_sent = operation(Deadline(options_.timeout));
+    } catch (const TransportFailure& caught) {
+      failure = keep_error(worded(call, caught));
+    } catch (...) {
+      failure = keep_error(std::current_exception());
+    }
+    // A group that failed once stays dead, and its peers should not have to wait for their
+    // deadline.
+    if (failure) transport_->close(fmt::format("rank {} failed", world_rank(rank())));
+  }
+  if (failure) {
+    ring_->fail(call.number);
+    completion.fail(failure);
+  } else {
+    ring_->finish(call.number, bytes_sent);
+    completion.finish();
+  }
+}
+
+std::exception_ptr QueuedGroup::worded(const CallRecord& call,
+                                       const TransportFailure& failure) const {
+  const auto seconds = base::Seconds(options_.timeout).count();
+  const std::string who = names_of(failure.peers());
+  const std::string detail = failure.what();
+  const std::string where =
+      fmt::format("rank {}, group '{}', {}", world_rank(rank()), identity_.name, describe(call));
+  switch (failure.cause()) {
+    case TransportFailure::Cause::no_answer:
+      return std::make_exception_ptr(base::Error(
+          ErrorKind::timeout,
+          fmt::format("{}: {} did not answer within {:.1f} s (--comm-timeout){}{}", where,
+                      who.empty() ? "a peer" : who, seconds, detail.empty() ? "" : ": ", detail)));
+    case TransportFailure::Cause::gone:
+      return std::make_exception_ptr(base::Error(
+          ErrorKind::comm, fmt::format("{}: {} closed the connection; what it printed says why",
+                                       where, who.empty() ? "a peer" : who)));
+    case TransportFailure::Cause::closed:
+      break;
+  }
+  return std::make_exception_ptr(
+      base::Error(ErrorKind::comm, fmt::format("{}: {}", where, detail)));
+}
+
+std::string QueuedGroup::names_of(const std::vector<std::int64_t>& peers) const {
+  if (peers.empty()) return {};
+  std::vector<std::int64_t> ranks;
+  for (const auto peer : peers) ranks.push_back(world_rank(peer));
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+}
+
+std::exception_ptr QueuedGroup::keep_error(std::exception_ptr error) noexcept {
+  const std::lock_guard lock(error_mutex_);
+  if (!error_) error_ = std::move(error);
+  return error_;
+}
+
+std::exception_ptr QueuedGroup::error() const {
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+void QueuedGroup::check_peer(std::int64_t peer) const {
+  DTRAIN_CHECK(peer >= 0 && peer < size() && peer != rank(), "no peer {} in a group of {}", peer,
+               size());
+}
+
+std::int64_t QueuedGroup::world_rank(std::int64_t rank) const {
+  return identity_.world_ranks[static_cast<std::size_t>(rank)];
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,80 @@
+// A process group over any transport: numbers the calls, runs them in order beside the caller, and
+// words the errors.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/comm/lane.h"
+#include "dtrain/comm/process_group.h"
+#include "dtrain/comm/transport.h"
+
+namespace dtrain::comm {
+
+/// Who a group is.
+struct GroupIdentity {
+  std::string name;
+  std::int64_t rank = 0;                  ///< this rank within the group
+  std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
+};
+
+/// A ProcessGroup whose collective calls run one after the other in a thread of the group, so that
+/// they proceed while the caller computes. Sends and receives run in one further thread per peer
+/// and direction: they never wait for each other or for collective calls.
+///
+/// After an error every later call fails with the same error. The destructor runs no collective and
+/// does not wait for peers: calls still under way fail.
+class QueuedGroup final : public ProcessGroup {
+ public:
+  /// `transport` may be null for a group of one.
+  QueuedGroup(GroupIdentity identity, const GroupOptions& options,
+              std::unique_ptr<Transport> transport);
+  ~QueuedGroup() override;
+
+  [[nodiscard]] std::int64_t rank() const override { return identity_.rank; }
+  [[nodiscard]] std::int64_t size() const override {
+    return static_cast<std::int64_t>(identity_.world_ranks.size());
+  }
+  [[nodiscard]] const std::string& name() const override { return identity_.name; }
+
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
+  [[nodiscard]] Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) override;
+  [[nodiscard]] Work all_gather(const at::Tensor& input, const at::Tensor& output) override;
+  [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override;
+  [[nodiscard]] Work send(const at::Tensor& tensor, std::int64_t peer) override;
+  [[nodiscard]] Work recv(const at::Tensor& tensor, std::int64_t peer) override;
+  void barrier() override;
+  void abort(const std::string& reason) noexcept override;
+  [[nodiscard]] const CallRing& calls() const override { return *ring_; }
+
+ private:
+  /// Carries the call out and returns the bytes sent.
+  using Operation = std::function<std::int64_t(const Deadline&)>;
+
+  Work post(Lane& lane, const CallRecord& call, Operation operation);
+  void carry_out(const CallRecord& call, const Operation& operation, Completion& completion);
+  std::exception_ptr worded(const CallRecord& call, const TransportFailure& failure) const;
+  std::string names_of(const std::vector<std::int64_t>& peers) const;
+  /// Keeps the first error and returns the one kept.
+  std::exception_ptr keep_error(std::exception_ptr error) noexcept;
+  std::exception_ptr error() const;
+  void check_peer(std::int64_t peer) const;
+  [[nodiscard]] std::int64_t world_rank(std::int64_t rank) const;
+
+  GroupIdentity identity_;
+  GroupOptions options_;
+  std::shared_ptr<CallRing> ring_;
+  std::unique_ptr<Transport> transport_;
+  mutable std::mutex error_mutex_;
+  std::exception_ptr error_;
+  bool calls_pending() const;
+  // The lanes come last: they end before what they use.
+  Lane collectives_;
+  std::map<std::int64_t, Lane> sends_;     // by peer
+  std::map<std::int64_t, Lane> receives_;  // by peer
+};
+
+}  // namespace dtrain::comm

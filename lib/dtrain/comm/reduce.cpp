@@ -1,0 +1,110 @@
+#include "dtrain/comm/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/tree_order.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+// A block's partial sums stay in the first-level cache while the inputs stream by.
+constexpr std::int64_t kBlock = 1024;
+
+struct Sum {
+  template <typename T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
+
+struct Max {
+  // b != b: a NaN stays a NaN whichever rank it comes from.
+  template <typename T>
+  static T apply(T a, T b) {
+    return b > a || b != b ? b : a;
+  }
+};
+
+template <typename Op, typename T>
+void combine(T* __restrict into, const T* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) into[i] = Op::apply(into[i], from[i]);
+}
+
+/// Two inputs, the commonest case, need no scratch. Either may be the output.
+template <typename Op, typename T>
+void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) output[i] = Op::apply(a[i], b[i]);
+}
+
+template <typename Op, typename T>
+void reduce_block(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
+                  std::vector<std::array<T, kBlock>>& slots, T* output) {
+  const auto n = static_cast<std::int64_t>(inputs.size());
+  std::size_t depth = 0;
+  for (std::int64_t index = 0; index < n; ++index) {
+    const T* input = reinterpret_cast<const T*>(inputs[static_cast<std::size_t>(index)]) + begin;
+    const TreeStep step = tree_step(index, n);
+    if (step.starts_slot) {
+      if (depth == slots.size()) slots.emplace_back();
+      std::copy_n(input, count, slots[depth++].data());
+    } else {
+      combine<Op>(slots[depth - 1].data(), input, count);
+    }
+    for (int merge = 0; merge < step.merges; ++merge, --depth) {
+      combine<Op>(slots[depth - 2].data(), slots[depth - 1].data(), count);
+    }
+  }
+  std::copy_n(slots[0].data(), count, output + begin);
+}
+
+template <typename Op, typename T>
+void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, std::int64_t count) {
+  T* result = reinterpret_cast<T*>(output);
+  if (inputs.size() == 2) {
+    reduce_two<Op>(reinterpret_cast<const T*>(inputs[0]), reinterpret_cast<const T*>(inputs[1]),
+                   result, count);
+    return;
+  }
+  std::vector<std::array<T, kBlock>> slots;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    reduce_block<Op>(inputs, begin, std::min(kBlock, count - begin), slots, result);
+  }
+}
+
+template <typename T>
+void reduce_op(std::span<const std::byte* const> inputs, std::byte* output, std::int64_t count,
+               ReduceOp op) {
+  if (op == ReduceOp::sum) {
+    reduce_typed<Sum, T>(inputs, output, count);
+  } else {
+    reduce_typed<Max, T>(inputs, output, count);
+  }
+}
+
+}  // namespace
+
+bool is_reducible(at::ScalarType dtype) {
+  return dtype == at::ScalarType::Float || dtype == at::ScalarType::Double ||
+         dtype == at::ScalarType::Long || dtype == at::ScalarType::Byte;
+}
+
+void reduce_in_tree_order(std::span<const std::byte* const> inputs, std::byte* output,
+                          std::int64_t count, at::ScalarType dtype, ReduceOp op) {
+  DTRAIN_CHECK(is_reducible(dtype) && !inputs.empty());
+  switch (dtype) {
+    case at::ScalarType::Float:
+      return reduce_op<float>(inputs, output, count, op);
+    case at::ScalarType::Double:
+      return reduce_op<double>(inputs, output, count, op);
+    case at::ScalarType::Long:
+      return reduce_op<std::int64_t>(inputs, output, count, op);
+    default:
+      return reduce_op<std::uint8_t>(inputs, output, count, op);
+  }
+}
+
+}  // namespace dtrain::comm

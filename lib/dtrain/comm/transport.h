@@ -1,0 +1,67 @@
+// What a backend implements for one group: blocking operations, without numbering, queues or error
+// texts. QueuedGroup makes a ProcessGroup of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/process_group.h"
+
+namespace dtrain::comm {
+
+/// Why a transport could not carry an operation out; QueuedGroup turns it into a base::Error.
+class TransportFailure : public std::runtime_error {
+ public:
+  enum class Cause {
+    no_answer,  ///< the deadline passed
+    gone,       ///< the connection to a peer is closed
+    closed,     ///< this side was closed meanwhile
+  };
+
+  /// `peers`: ranks of the group that are to blame, as far as known; `detail`: more words or none.
+  TransportFailure(Cause cause, std::vector<std::int64_t> peers, const std::string& detail = {})
+      : std::runtime_error(detail), cause_(cause), peers_(std::move(peers)) {}
+
+  [[nodiscard]] Cause cause() const { return cause_; }
+  [[nodiscard]] const std::vector<std::int64_t>& peers() const { return peers_; }
+
+ private:
+  Cause cause_;
+  std::vector<std::int64_t> peers_;
+};
+
+/// Blocking operations of one rank of a group of at least two. Each returns the bytes that this
+/// rank sent.
+///
+/// Throws:  TransportFailure, at the latest when the deadline has passed.
+/// Threads: collective operations from one thread at a time; send and recv meanwhile from others,
+///          one thread per peer and direction; close from any.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                  const Deadline& deadline) = 0;
+  virtual std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                                      const Deadline& deadline) = 0;
+  virtual std::int64_t all_gather(const at::Tensor& input, const at::Tensor& output,
+                                  const Deadline& deadline) = 0;
+  virtual std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
+                                 const Deadline& deadline) = 0;
+  virtual std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
+                            const Deadline& deadline) = 0;
+  virtual std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
+                            const Deadline& deadline) = 0;
+  virtual std::int64_t barrier(const Deadline& deadline) = 0;
+
+  /// Makes operations under way and later ones fail on this rank and, soon after, on its peers.
+  /// Idempotent; does not wait for anyone.
+  virtual void close(const std::string& reason) noexcept = 0;
+};
+
+}  // namespace dtrain::comm
