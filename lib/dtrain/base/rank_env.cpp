@@ -1,0 +1,186 @@
+#include "dtrain/base/rank_env.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+namespace {
+
+constexpr std::int64_t kMaxRanks = 1 << 20;
+constexpr std::int64_t kMaxPort = 65535;
+
+/// The variables of one launcher.
+struct Source {
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+  const char* node_rank;
+  const char* num_nodes;
+};
+
+constexpr Source kTorch = {"RANK",       "WORLD_SIZE",      "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                           "GROUP_RANK", "GROUP_WORLD_SIZE"};
+constexpr Source kOpenMpi = {"OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             nullptr,
+                             nullptr};
+constexpr Source kPmi = {"PMI_RANK",        "PMI_SIZE", "MPI_LOCALRANKID",
+                         "MPI_LOCALNRANKS", nullptr,    nullptr};
+
+class Reader {
+ public:
+  explicit Reader(const EnvLookup& lookup) : lookup_(lookup) {}
+
+  [[nodiscard]] bool has(const char* name) const { return lookup_(name).has_value(); }
+  [[nodiscard]] std::string text(const char* name) const { return lookup_(name).value_or(""); }
+
+  [[nodiscard]] std::optional<std::int64_t> number(const char* name, std::int64_t lowest,
+                                                   std::int64_t highest) const {
+    const std::optional<std::string> text = name == nullptr ? std::nullopt : lookup_(name);
+    if (!text) return std::nullopt;
+    std::int64_t value = 0;
+    const char* end = text->data() + text->size();
+    const auto [stop, error] = std::from_chars(text->data(), end, value);
+    if (error != std::errc() || stop != end || value < lowest || value > highest) {
+      fail(ErrorKind::usage,
+           "environment variable {}: found \"{}\", but it must be a whole number from {} to {}",
+           name, *text, lowest, highest);
+    }
+    return value;
+  }
+
+ private:
+  const EnvLookup& lookup_;
+};
+
+// What one launcher says; nothing if it did not start this process.
+std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
+  const auto rank = reader.number(names.rank, 0, kMaxRanks);
+  const auto world_size = reader.number(names.world_size, 1, kMaxRanks);
+  if (!rank && !world_size) return std::nullopt;
+  if (!rank || !world_size) {
+    fail(ErrorKind::usage, "environment variable {} is set but {} is not: launch with dtrun",
+         rank ? names.rank : names.world_size, rank ? names.world_size : names.rank);
+  }
+  if (*rank >= *world_size) {
+    fail(ErrorKind::usage, "environment variables: {} {} must be below {} {}", names.rank, *rank,
+         names.world_size, *world_size);
+  }
+  RankEnv env;
+  env.source = names.rank;
+  env.rank = *rank;
+  env.world_size = *world_size;
+  const auto local_rank = reader.number(names.local_rank, 0, kMaxRanks);
+  const auto local_size = reader.number(names.local_world_size, 1, kMaxRanks);
+  env.local_rank = local_rank.value_or(0);
+  env.local_world_size = local_size.value_or(1);
+  if (local_rank && local_size && (*local_rank >= *local_size || *local_size > *world_size)) {
+    fail(ErrorKind::usage, "environment variables: {} {}, {} {} and {} {} do not fit together",
+         names.local_rank, *local_rank, names.local_world_size, *local_size, names.world_size,
+         *world_size);
+  }
+  env.node_rank = reader.number(names.node_rank, 0, kMaxRanks).value_or(0);
+  const std::int64_t by_size =
+      local_size ? (*world_size + *local_size - 1) / *local_size : std::int64_t{*world_size == 1};
+  env.num_nodes = reader.number(names.num_nodes, 1, kMaxRanks).value_or(by_size);
+  return env;
+}
+
+/// Variables of a SLURM step are better than those of the job, which a batch script sees too.
+std::optional<RankEnv> read_slurm(const Reader& reader) {
+  if (!reader.has("SLURM_STEP_ID") || !reader.has("SLURM_PROCID")) return std::nullopt;
+  const auto choose = [&](const char* step, const char* job) {
+    return reader.has(step) ? step : job;
+  };
+  const Source names = {"SLURM_PROCID",  choose("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+                        "SLURM_LOCALID", nullptr,
+                        "SLURM_NODEID",  choose("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
+  std::optional<RankEnv> env = read_source(reader, names);
+  if (env && env->num_nodes > 0) {
+    env->local_world_size = (env->world_size + env->num_nodes - 1) / env->num_nodes;
+  }
+  return env;
+}
+
+void require_agreement(const RankEnv& a, const RankEnv& b) {
+  if (a.rank == b.rank && a.world_size == b.world_size) return;
+  fail(ErrorKind::usage,
+       "environment: {} says rank {} of {}, but {} says rank {} of {}: unset the one that is stale",
+       a.source, a.rank, a.world_size, b.source, b.rank, b.world_size);
+}
+
+RankEnv read_rank(const Reader& reader) {
+  const std::optional<RankEnv> torch = read_source(reader, kTorch);
+  // A launcher of ranks may itself be a task of SLURM or MPI, whose variables are then its own.
+  if (torch && (reader.has("TORCHELASTIC_RUN_ID") || reader.has("DTRUN_CONTROL_FD"))) return *torch;
+
+  const std::optional<RankEnv> slurm = read_slurm(reader);
+  const bool tasks_are_launchers = slurm && slurm->world_size == slurm->num_nodes;
+  std::vector<RankEnv> found;
+  if (torch) found.push_back(*torch);
+  for (const Source& source : {kOpenMpi, kPmi}) {
+    if (const auto env = read_source(reader, source)) found.push_back(*env);
+  }
+  // mpirun in a SLURM job starts one daemon a node as a step; the ranks inherit its variables.
+  const bool only_mpi = !found.empty() && !torch;
+  if (slurm && !(only_mpi && tasks_are_launchers)) found.push_back(*slurm);
+  for (std::size_t i = 1; i < found.size(); ++i) require_agreement(found[0], found[i]);
+  return found.empty() ? RankEnv{} : found[0];
+}
+
+// OMP_NUM_THREADS may be a list, one number a nesting level: the first counts.
+std::int64_t read_threads(const Reader& reader) {
+  const std::string text = reader.text("OMP_NUM_THREADS");
+  const std::string first = text.substr(0, text.find(','));
+  const EnvLookup first_only = [&](const char*) {
+    return first.empty() ? std::nullopt : std::optional<std::string>(first);
+  };
+  return Reader(first_only).number("OMP_NUM_THREADS", 1, 1 << 12).value_or(0);
+}
+
+int read_descriptor(const Reader& reader, const char* name) {
+  return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
+}
+
+}  // namespace
+
+RankEnv read_rank_env(const EnvLookup& lookup) {
+  const Reader reader(lookup);
+  RankEnv env = read_rank(reader);
+  env.master_addr = reader.text("MASTER_ADDR");
+  env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
+  env.store_fd = read_descriptor(reader, "DTRUN_STORE_FD");
+  env.control_fd = read_descriptor(reader, "DTRUN_CONTROL_FD");
+  env.threads_hint = read_threads(reader);
+  env.terminal_columns = reader.number("COLUMNS", 0, 1 << 16).value_or(0);
+  env.launcher_terminal = reader.text("DTRUN_TERMINAL") == "1";
+  env.in_slurm = reader.has("SLURM_JOB_ID");
+  return env;
+}
+
+RankEnv rank_env_of_process() {
+  return read_rank_env([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') return std::nullopt;
+    return value;
+  });
+}
+
+std::int64_t usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof(mask), &mask) != 0) return 1;
+  return std::max(1, CPU_COUNT(&mask));
+}
+
+}  // namespace dtrain::base

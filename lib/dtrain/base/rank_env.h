@@ -1,0 +1,49 @@
+// The one place where environment variables are read: which rank this process is, and how it was
+// launched.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace dtrain::base {
+
+/// This process within its job. A process that nobody launched is rank 0 of 1.
+struct RankEnv {
+  std::int64_t rank = 0;
+  std::int64_t world_size = 1;
+  std::int64_t local_rank = 0;        ///< among the ranks of this machine
+  std::int64_t local_world_size = 1;  ///< ranks of this machine
+  std::int64_t node_rank = 0;
+  std::int64_t num_nodes = 1;  ///< 0: the launcher did not say
+  std::string source;          ///< what set them: "RANK", "SLURM_PROCID", ...; empty: nobody
+
+  std::string master_addr;       ///< where rank 0's store listens; empty: not set
+  std::int64_t master_port = 0;  ///< 0: not set
+  int store_fd = -1;             ///< bound descriptor for rank 0's store (DTRUN_STORE_FD)
+  int control_fd = -1;           ///< line to dtrun (DTRUN_CONTROL_FD)
+
+  std::int64_t threads_hint = 0;      ///< OMP_NUM_THREADS; 0: not set
+  std::int64_t terminal_columns = 0;  ///< COLUMNS; 0: not set
+  bool launcher_terminal = false;     ///< dtrun shows rank 0's progress line on a terminal
+  bool in_slurm = false;              ///< within a SLURM job
+};
+
+/// The value of a variable, if it is set and not empty.
+using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
+
+/// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*; else,
+/// inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID (docs/configuration.md).
+///
+/// Throws: Error{usage} naming the variable that is missing or holds no sensible number, or the two
+///         sources that disagree.
+[[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
+
+/// read_rank_env of this process's environment.
+[[nodiscard]] RankEnv rank_env_of_process();
+
+/// Cores this process may run on, at least 1.
+[[nodiscard]] std::int64_t usable_cores();
+
+}  // namespace dtrain::base

@@ -1,0 +1,171 @@
+#include "dtrain/config/assign.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/nearest.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr std::string_view kSwitchWords = "on or off";
+
+template <typename T>
+constexpr std::string_view type_words() {
+  if constexpr (std::is_same_v<T, bool>) return kSwitchWords;
+  if constexpr (std::is_same_v<T, std::int64_t>) return "a whole number";
+  if constexpr (std::is_same_v<T, std::uint64_t>) return "a whole number from 0 to 2^64-1";
+  if constexpr (std::is_same_v<T, double>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "text";
+  return "a list of names";
+}
+
+template <typename T>
+[[noreturn]] void wrong_type(const Setting& setting, std::string_view origin,
+                             std::string_view found) {
+  const std::string range = setting.range.text();
+  fail(ErrorKind::usage, "{}: found {}, but it must be {}{}{}", origin, found, type_words<T>(),
+       range.empty() ? "" : ", ", range);
+}
+
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> split_names(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return names;
+}
+
+template <typename T>
+std::optional<T> from_text(std::string_view text) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (text == "on" || text == "true") return true;
+    if (text == "off" || text == "false") return false;
+    return std::nullopt;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return std::string(text);
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return split_names(text);
+  } else {
+    return parse_number<T>(text);
+  }
+}
+
+template <typename T>
+std::optional<T> from_value(const Json& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (value.is_string()) return from_text<bool>(value.get_ref<const std::string&>());
+    if (!value.is_boolean()) return std::nullopt;
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (!value.is_number_integer()) return std::nullopt;
+    if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) return std::nullopt;
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    if (!value.is_number_unsigned()) return std::nullopt;
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (!value.is_number()) return std::nullopt;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (!value.is_string()) return std::nullopt;
+  } else {
+    if (!value.is_array()) return std::nullopt;
+    for (const Json& item : value) {
+      if (!item.is_string()) return std::nullopt;
+    }
+  }
+  return value.get<T>();
+}
+
+// Configurations are saved as JSON, which holds no other text.
+bool is_utf8(const std::string& text) {
+  try {
+    return !Json(text).dump().empty();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+void check_choice(const Setting& setting, std::string_view origin, const std::string& value) {
+  std::vector<std::string_view> names;
+  for (const Choice& choice : setting.choices) {
+    if (choice.name == value && choice.built) return;
+    if (choice.name == value) {
+      fail(ErrorKind::usage, "{}: {} is not built yet; use one of: {}", origin, value,
+           built_choices(setting));
+    }
+    names.push_back(choice.name);
+  }
+  fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of: {}{}", origin, value,
+       built_choices(setting), did_you_mean(nearest(value, names)));
+}
+
+template <typename T>
+void check_value(const Setting& setting, std::string_view origin, const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (!is_utf8(value)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
+    if (!setting.choices.empty()) check_choice(setting, origin, value);
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    for (const std::string& name : value) {
+      if (name.empty()) fail(ErrorKind::usage, "{}: an empty name in the list", origin);
+    }
+  } else if constexpr (!std::is_same_v<T, bool>) {
+    const double number = static_cast<double>(value);
+    if (!std::isfinite(number) || !setting.range.contains(number)) {
+      const std::string range = setting.range.text();
+      fail(ErrorKind::usage, "{}: found {}, but it must be {}{}", origin, value,
+           std::isfinite(number) ? "" : "a finite number, ", range);
+    }
+  }
+}
+
+}  // namespace
+
+void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
+                 Config& config) {
+  visit_value(setting, config, [&]<typename T>(T& field) {
+    const std::optional<T> value = from_text<T>(text);
+    if (!value) wrong_type<T>(setting, origin, fmt::format("\"{}\"", text));
+    check_value(setting, origin, *value);
+    field = *value;
+  });
+}
+
+void assign_json(const Setting& setting, const Json& value, std::string_view origin,
+                 Config& config) {
+  visit_value(setting, config, [&]<typename T>(T& field) {
+    const std::optional<T> typed = from_value<T>(value);
+    if (!typed) wrong_type<T>(setting, origin, value.dump(-1, ' ', true));
+    check_value(setting, origin, *typed);
+    field = *typed;
+  });
+}
+
+std::string value_text(const Setting& setting, const Config& config) {
+  return visit_value(setting, config, []<typename T>(const T& value) -> std::string {
+    if constexpr (std::is_same_v<T, bool>) {
+      return value ? "on" : "off";
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      return fmt::format("{}", fmt::join(value, ","));
+    } else {
+      return fmt::format("{}", value);
+    }
+  });
+}
+
+}  // namespace dtrain::config

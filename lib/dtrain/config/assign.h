@@ -1,0 +1,30 @@
+// One value into one field, checked.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "dtrain/config/schema.h"
+
+namespace dtrain::config {
+
+/// Objects keep the order in which they were written.
+using Json = nlohmann::ordered_json;
+
+/// Sets `setting` in `config` from the text of a flag.
+///
+/// origin:  what the user wrote it in, for messages: "--width", "--set model.width".
+/// Throws:  Error{usage} naming origin, what was found and what is allowed.
+void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
+                 Config& config);
+
+/// Sets `setting` in `config` from a value of a file; as assign_text.
+void assign_json(const Setting& setting, const Json& value, std::string_view origin,
+                 Config& config);
+
+/// The setting's value in `config` as a flag would give it: "256", "on", "adamw"; a list with
+/// commas.
+[[nodiscard]] std::string value_text(const Setting& setting, const Config& config);
+
+}  // namespace dtrain::config

@@ -1,0 +1,44 @@
+// Flags of one subcommand.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dtrain/config/schema.h"
+
+namespace dtrain::config {
+
+/// One flag or --set, in the order given.
+struct Assignment {
+  const Setting* setting;
+  std::string text;
+  std::string origin;  ///< "--width", "--set model.width"
+};
+
+struct CommandLine {
+  Command command = Command::train;
+  std::string config_file;  ///< empty: none
+  std::vector<Assignment> assignments;
+  bool print_config = false;
+  bool help = false;
+};
+
+/// Reads the arguments after the subcommand's name.
+///
+/// Throws: Error{usage}: an unknown flag or key (with the nearest name), a flag of another command,
+///         a missing value, words that are no flags. Values are checked by load().
+[[nodiscard]] CommandLine parse_command_line(Command command,
+                                             const std::vector<std::string>& arguments);
+
+/// A configuration as the user asked for it, before anything is resolved.
+struct Loaded {
+  Config config;
+  std::vector<std::string> unused;  ///< keys of the file that the command does not use
+};
+
+/// Defaults < files < flags; of repeated flags the last wins.
+///
+/// Throws: Error{usage} naming the file or flag of a wrong value.
+[[nodiscard]] Loaded load(const CommandLine& command_line);
+
+}  // namespace dtrain::config

@@ -1,0 +1,180 @@
+#include "dtrain/config/file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/nearest.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr std::string_view kExtends = "extends";
+constexpr std::size_t kMaxFileBytes = 1 << 20;
+constexpr int kMaxDepth = 16;
+
+struct Entry {
+  std::string key;  // dotted
+  Json value;
+};
+
+std::string read_text(const std::string& path, std::string_view named_by) {
+  const auto refuse = [&](std::string_view why) {
+    fail(ErrorKind::usage, "cannot read the configuration file {} ({}): {}", path, named_by, why);
+  };
+  if (std::error_code error; std::filesystem::is_directory(path, error)) refuse("it is a folder");
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(std::strerror(errno));
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (file.bad()) refuse(std::strerror(errno));
+  if (text.size() > kMaxFileBytes) refuse("it is larger than 1 MiB");
+  return text;
+}
+
+// The part of nlohmann's message that speaks of the text: without its exception id.
+std::string parser_message(const std::exception& error) {
+  const std::string message = error.what();
+  const std::size_t end_of_id = message.find("] ");
+  return end_of_id == std::string::npos ? message : message.substr(end_of_id + 2);
+}
+
+// Parses, refusing repeated keys within an object (the parser itself keeps the last of them) and
+// deep nesting.
+Json parse(std::string_view text, std::string_view origin) {
+  std::vector<std::vector<std::string>> open_objects;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxDepth) fail(ErrorKind::usage, "{}: nested too deeply", origin);
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      std::vector<std::string>& keys = open_objects.back();
+      if (std::ranges::find(keys, key) != keys.end()) {
+        fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", origin, key);
+      }
+      keys.push_back(key);
+    }
+    return true;
+  };
+  try {
+    const bool allow_exceptions = true;
+    const bool ignore_comments = true;
+    Json value = Json::parse(text, watch, allow_exceptions, ignore_comments);
+    if (!value.is_object()) {
+      fail(ErrorKind::usage, "{}: found {} where an object {{...}} is needed", origin,
+           value.type_name());
+    }
+    return value;
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::usage, "{}: not valid JSON: {}", origin, parser_message(error));
+  }
+}
+
+void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& entries) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      flatten(value, prefix + key + '.', entries);
+    } else {
+      entries.push_back({prefix + key, value});
+    }
+  }
+}
+
+const Setting& known(std::string_view key, std::string_view origin) {
+  if (const Setting* setting = find_key(key)) return *setting;
+  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key,
+       did_you_mean(nearest_key(key)));
+}
+
+std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,
+                                          Config& config) {
+  std::vector<Entry> entries;
+  flatten(object, "", entries);
+  std::vector<const Setting*> set;
+  for (const Entry& entry : entries) {
+    const Setting& setting = known(entry.key, origin);
+    if (std::ranges::find(set, &setting) != set.end()) {
+      fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", origin, entry.key);
+    }
+    assign_json(setting, entry.value, fmt::format("{}: {}", origin, entry.key), config);
+    set.push_back(&setting);
+  }
+  return set;
+}
+
+// Paths that the file extends, in order.
+std::vector<std::string> extended_paths(const Json& value, const std::string& path) {
+  const auto is_text = [](const Json& item) { return item.is_string(); };
+  const bool list = value.is_array() && std::ranges::all_of(value, is_text);
+  if (!value.is_string() && !list) {
+    fail(ErrorKind::usage, "{}: extends: found {}, but it must be a path or a list of paths", path,
+         value.dump(-1, ' ', true));
+  }
+  const auto folder = std::filesystem::path(path).parent_path();
+  std::vector<std::string> paths;
+  for (const Json& item : value.is_string() ? Json::array({value}) : value) {
+    paths.push_back((folder / item.get_ref<const std::string&>()).lexically_normal().string());
+  }
+  return paths;
+}
+
+class FileReader {
+ public:
+  FileReader(Command command, Config& config) : command_(command), config_(config) {}
+
+  void read(const std::string& path, std::string_view named_by) {
+    std::error_code unresolvable;  // left to read_text, which says what is wrong
+    const auto identity = std::filesystem::weakly_canonical(path, unresolvable).string();
+    if (std::ranges::find(open_, identity) != open_.end()) {
+      fail(ErrorKind::usage, "{}: extends runs in a circle: {} extends itself", named_by, path);
+    }
+    open_.push_back(identity);
+    Json object = parse(read_text(path, named_by), path);
+    if (const auto extends = object.find(kExtends); extends != object.end()) {
+      const Json value = *extends;
+      object.erase(extends);
+      for (const std::string& base : extended_paths(value, path)) {
+        read(base, path + ": extends");
+      }
+    }
+    for (const Setting* setting : apply_entries(object, path, config_)) {
+      if (!setting->is_for(command_)) unused_.emplace_back(setting->key);
+    }
+    open_.pop_back();
+  }
+
+  [[nodiscard]] std::vector<std::string> take_unused() { return std::move(unused_); }
+
+ private:
+  Command command_;
+  Config& config_;
+  std::vector<std::string> open_;  // files being read, outermost first
+  std::vector<std::string> unused_;
+};
+
+}  // namespace
+
+std::vector<std::string> apply_file(const std::string& path, Command command, Config& config) {
+  FileReader reader(command, config);
+  reader.read(path, "--config");
+  return reader.take_unused();
+}
+
+void apply_text(std::string_view text, std::string_view origin, Config& config) {
+  apply_entries(parse(text, origin), origin, config);
+}
+
+}  // namespace dtrain::config

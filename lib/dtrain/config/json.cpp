@@ -1,0 +1,55 @@
+#include "dtrain/config/json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "dtrain/base/check.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/file.h"
+
+namespace dtrain::config {
+namespace {
+
+Json json_of(Command command, const Config& config) {
+  Json object = Json::object();
+  for (const Setting& setting : settings()) {
+    if (!setting.is_for(command)) continue;
+    const std::size_t dot = setting.key.find('.');
+    visit_value(setting, config, [&](const auto& value) {
+      object[std::string(setting.key.substr(0, dot))][std::string(setting.key.substr(dot + 1))] =
+          value;
+    });
+  }
+  return object;
+}
+
+}  // namespace
+
+std::string to_json(Command command, const Config& config) {
+  return json_of(command, config).dump(2);
+}
+
+Config from_json(std::string_view text) {
+  Config config;
+  apply_text(text, "configuration", config);
+  return config;
+}
+
+std::string to_request(const Request& request) {
+  return Json{{"command", name_of(request.command)},
+              {"config", json_of(request.command, request.config)}}
+      .dump();
+}
+
+Request from_request(std::string_view text) {
+  const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  DTRAIN_CHECK(object.is_object() && object.contains("command") && object.contains("config"),
+               "not a request: {}", text);
+  for (const Command command : {Command::train, Command::generate, Command::verify}) {
+    if (object["command"] == name_of(command)) {
+      return {command, from_json(object["config"].dump())};
+    }
+  }
+  base::fail(base::ErrorKind::internal, "unknown command in request: {}", text);
+}
+
+}  // namespace dtrain::config

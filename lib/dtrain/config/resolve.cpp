@@ -1,0 +1,126 @@
+#include "dtrain/config/resolve.h"
+
+#include <algorithm>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+void resolve_layout(LayoutConfig& layout, const Launch& launch) {
+  const std::int64_t world_size = launch.world_size;
+  if (layout.strategy == "single" && world_size != 1) {
+    fail(ErrorKind::usage, "--strategy single was launched with {} ranks: use --strategy ddp",
+         world_size);
+  }
+  if (layout.dp != 0 && layout.dp != world_size) {
+    fail(ErrorKind::usage,
+         "--dp {} does not fit --strategy {} launched with {} rank{}: launch {} ranks or leave out "
+         "--dp",
+         layout.dp, layout.strategy, world_size, world_size == 1 ? "" : "s", layout.dp);
+  }
+  if (layout.nnodes != 0 && launch.num_nodes != 0 && layout.nnodes != launch.num_nodes) {
+    fail(ErrorKind::usage,
+         "--nnodes {} was launched on {} node{}: launch on {}, or change --nnodes", layout.nnodes,
+         launch.num_nodes, launch.num_nodes == 1 ? "" : "s", layout.nnodes);
+  }
+  layout.dp = world_size;
+  if (layout.nnodes == 0) layout.nnodes = std::max<std::int64_t>(1, launch.num_nodes);
+}
+
+void resolve_machine(MachineConfig& machine, const Launch& launch) {
+  if (machine.device == "cuda") {
+    fail(ErrorKind::usage, "--device cuda: this build has no GPU support; use --device cpu");
+  }
+  machine.device = "cpu";
+  if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
+  if (machine.backend == "none" && launch.world_size > 1) {
+    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend gloo",
+         launch.world_size);
+  }
+  if (machine.threads != 0) return;
+  const std::int64_t share =
+      launch.usable_cores / std::max<std::int64_t>(1, launch.local_world_size);
+  machine.threads =
+      launch.threads_hint != 0 ? launch.threads_hint : std::max<std::int64_t>(1, share);
+}
+
+// global / (factor * dp), where one of them must be a whole number of the others.
+std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
+                             std::string_view factor_name, std::int64_t dp) {
+  if (batch.global % (factor * dp) != 0) {
+    fail(
+        ErrorKind::usage,
+        "--global-batch {} is not a multiple of {}{} x {} data-parallel rank{}: change one of them",
+        batch.global, factor == 1 ? "" : factor_name,
+        factor == 1 ? std::string("1") : fmt::format(" {}", factor), dp, dp == 1 ? "" : "s");
+  }
+  return batch.global / (factor * dp);
+}
+
+// global = microbatch * grad_accum * dp: what is missing follows (docs/configuration.md).
+void resolve_batch(BatchConfig& batch, std::int64_t dp) {
+  if (batch.global == 0) {
+    if (batch.microbatch == 0) batch.microbatch = kDefaultMicrobatch;
+    if (batch.grad_accum == 0) batch.grad_accum = 1;
+    batch.global = batch.microbatch * batch.grad_accum * dp;
+  } else if (batch.microbatch == 0) {
+    if (batch.grad_accum == 0) batch.grad_accum = 1;
+    batch.microbatch = share_of_global(batch, batch.grad_accum, "--grad-accum", dp);
+  } else if (batch.grad_accum == 0) {
+    batch.grad_accum = share_of_global(batch, batch.microbatch, "--microbatch", dp);
+  }
+  const std::int64_t product = batch.microbatch * batch.grad_accum * dp;
+  if (product != batch.global) {
+    fail(ErrorKind::usage,
+         "--global-batch {} is not --microbatch {} x --grad-accum {} x {} data-parallel rank{} = "
+         "{}: leave one of them out",
+         batch.global, batch.microbatch, batch.grad_accum, dp, dp == 1 ? "" : "s", product);
+  }
+}
+
+void check_training(const Config& config) {
+  const TrainConfig& train = config.train;
+  if (config.model.neurons % 2 != 0) {
+    fail(ErrorKind::usage,
+         "--neurons {} is odd: neurons turn in pairs, so it must be even; use {} or {}",
+         config.model.neurons, config.model.neurons - 1, config.model.neurons + 1);
+  }
+  if (train.warmup_steps > train.steps) {
+    fail(ErrorKind::usage, "--warmup-steps {} is more than --steps {}: lower it to {} or less",
+         train.warmup_steps, train.steps, train.steps);
+  }
+  if (train.schedule != "constant" && train.min_lr > train.lr) {
+    fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
+         train.min_lr, train.lr, train.schedule);
+  }
+  if (!config.data.validation.empty() && config.data.val_fraction > 0) {
+    fail(ErrorKind::usage, "--val-data {} and --val-fraction {} exclude each other: leave one out",
+         config.data.validation, config.data.val_fraction);
+  }
+}
+
+}  // namespace
+
+Config resolve(Command command, Config config, const Launch& launch) {
+  if (command == Command::generate && launch.world_size != 1) {
+    fail(ErrorKind::usage, "dtrain generate was launched with {} ranks: it runs as one process",
+         launch.world_size);
+  }
+  resolve_layout(config.layout, launch);
+  resolve_machine(config.machine, launch);
+  if (command == Command::train) {
+    resolve_batch(config.batch, config.layout.dp);
+    check_training(config);
+  }
+  if (command == Command::verify &&
+      config.verify.trajectory.empty() != config.verify.name.empty()) {
+    fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");
+  }
+  return config;
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,28 @@
+// From what the user asked for to what runs.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/config/schema.h"
+
+namespace dtrain::config {
+
+/// How this process was started, as far as it decides settings.
+struct Launch {
+  std::int64_t world_size = 1;
+  std::int64_t num_nodes = 1;         ///< 0: unknown
+  std::int64_t local_world_size = 1;  ///< ranks that share this machine's cores
+  std::int64_t threads_hint = 0;      ///< OMP_NUM_THREADS; 0: not set
+  std::int64_t usable_cores = 1;      ///< of this machine, for all its ranks
+};
+
+/// Sequences per rank and backward pass where nothing is said about the batch.
+inline constexpr std::int64_t kDefaultMicrobatch = 8;
+
+/// Replaces every automatic value by what it stands for (batch, dp, threads, backend, device) and
+/// refuses settings that contradict each other or the launch. Reads no file.
+///
+/// Throws: Error{usage} naming the settings, their values and what to change.
+[[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);
+
+}  // namespace dtrain::config

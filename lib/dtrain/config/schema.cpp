@@ -1,0 +1,326 @@
+#include "dtrain/config/schema.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+namespace dtrain::config {
+namespace {
+
+constexpr CommandSet kTrain = static_cast<unsigned>(Command::train);
+constexpr CommandSet kGenerate = static_cast<unsigned>(Command::generate);
+constexpr CommandSet kVerify = static_cast<unsigned>(Command::verify);
+constexpr CommandSet kAll = kTrain | kGenerate | kVerify;
+
+constexpr Range between(double lowest, double highest) {
+  return {Range::Bounds::closed, lowest, highest};
+}
+constexpr Range from_to_below(double lowest, double highest) {
+  return {Range::Bounds::open_above, lowest, highest};
+}
+constexpr Range above(double lowest, double highest) {
+  return {Range::Bounds::open_below, lowest, highest};
+}
+constexpr Range at_least(double lowest) {
+  return between(lowest, std::numeric_limits<double>::max());
+}
+
+// Largest sizes: products of them (parameters, tokens of a step) stay below 2^63.
+constexpr double kMaxLevels = 1 << 10;
+constexpr double kMaxWidth = 1 << 16;
+constexpr double kMaxHeads = 1 << 12;
+constexpr double kMaxNeurons = 1 << 24;
+constexpr double kMaxVocab = 1LL << 31;
+constexpr double kMaxPositions = 1 << 16;
+constexpr double kMaxMicrobatch = 1 << 20;
+constexpr double kMaxGlobalBatch = 1LL << 40;
+constexpr double kMaxRanks = 1 << 20;
+constexpr double kMaxSteps = 1e12;
+constexpr double kMaxSeconds = 1e6;
+constexpr double kMaxThreads = 1 << 12;
+
+constexpr Choice kModels[] = {{"bdh"}};
+constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}};
+constexpr Choice kOptimizers[] = {{"adamw"}, {"sgd", false}};
+constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
+constexpr Choice kStrategies[] = {
+    {"single"},    {"ddp"},       {"fsdp", false}, {"zero", false}, {"deepspeed", false},
+    {"tp", false}, {"pp", false}, {"3d", false},   {"dp", false},   {"mp", false}};
+constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda"}};
+constexpr Choice kBackends[] = {{"auto"},       {"none"},        {"gloo"},      {"local", false},
+                                {"shm", false}, {"nccl", false}, {"mpi", false}};
+constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", false}, {"float16", false}};
+constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
+
+#define FIELD(member)             \
+  +[](Config & config) -> auto& { \
+    return config.member;         \
+  }
+
+// key, flag, value, unit, help, commands, field, range, choices
+constexpr Setting kSettings[] = {
+    {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), {}, kModels},
+    {"model.levels", "--levels", "L", "", "levels of the stack", kTrain, FIELD(model.levels),
+     between(1, kMaxLevels)},
+    {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
+     between(1, kMaxWidth)},
+    {"model.heads", "--heads", "NH", "", "heads", kTrain, FIELD(model.heads),
+     between(1, kMaxHeads)},
+    {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
+     FIELD(model.neurons), between(2, kMaxNeurons)},
+    {"model.vocab", "--vocab", "V", "", "tokens in the vocabulary; 256 for bytes", kTrain,
+     FIELD(model.vocab), between(1, kMaxVocab)},
+    {"model.dropout", "--dropout", "P", "", "share of neurons dropped while training", kTrain,
+     FIELD(model.dropout), from_to_below(0, 1)},
+    {"model.tie_levels", "--tie-levels", "on|off", "",
+     "all levels share one set of matrices; off gives every level its own", kTrain,
+     FIELD(model.tie_levels)},
+
+    {"data.train", "--data", "FILE", "", "token file, or text that is read as bytes", kTrain,
+     FIELD(data.train)},
+    {"data.validation", "--val-data", "FILE", "", "the same, for validation", kTrain,
+     FIELD(data.validation)},
+    {"data.val_fraction", "--val-fraction", "F", "",
+     "share of --data, at its end, that is kept for validation", kTrain, FIELD(data.val_fraction),
+     from_to_below(0, 1)},
+    {"data.seq_len", "--seq-len", "T", "tokens", "positions of a sequence", kTrain,
+     FIELD(data.seq_len), between(1, kMaxPositions)},
+
+    {"batch.global", "--global-batch", "N", "sequences",
+     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp", kTrain,
+     FIELD(batch.global), between(0, kMaxGlobalBatch)},
+    {"batch.microbatch", "--microbatch", "N", "sequences",
+     "what a rank computes at once; 0: follows from the global batch, else 8", kTrain,
+     FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
+    {"batch.grad_accum", "--grad-accum", "N", "microbatches",
+     "microbatches per rank and step; 0: follows from the other two, else 1", kTrain,
+     FIELD(batch.grad_accum), between(0, kMaxMicrobatch)},
+
+    {"train.steps", "--steps", "N", "steps", "optimizer steps to train", kTrain, FIELD(train.steps),
+     between(1, kMaxSteps)},
+    {"train.seed", "--seed", "N", "",
+     "decides initial weights, sample order, dropout and generated text", kTrain | kGenerate,
+     FIELD(train.seed)},
+    {"train.lr", "--lr", "X", "", "learning rate after the warm-up", kTrain, FIELD(train.lr),
+     at_least(0)},
+    {"train.weight_decay", "--weight-decay", "X", "", "decoupled weight decay", kTrain,
+     FIELD(train.weight_decay), at_least(0)},
+    {"train.beta1", "--beta1", "X", "", "decay of the first moment", kTrain, FIELD(train.beta1),
+     from_to_below(0, 1)},
+    {"train.beta2", "--beta2", "X", "", "decay of the second moment", kTrain, FIELD(train.beta2),
+     from_to_below(0, 1)},
+    {"train.eps", "--eps", "X", "", "added to the root of the second moment", kTrain,
+     FIELD(train.eps), above(0, 1)},
+    {"train.grad_clip", "--grad-clip", "X", "", "largest global gradient norm; 0 is off", kTrain,
+     FIELD(train.grad_clip), at_least(0)},
+    {"train.schedule",
+     "--schedule",
+     "NAME",
+     "",
+     "learning rate after the warm-up",
+     kTrain,
+     FIELD(train.schedule),
+     {},
+     kSchedules},
+    {"train.warmup_steps", "--warmup-steps", "N", "steps",
+     "the learning rate rises linearly over these", kTrain, FIELD(train.warmup_steps),
+     between(0, kMaxSteps)},
+    {"train.min_lr", "--min-lr", "X", "", "where the linear and cosine schedules end", kTrain,
+     FIELD(train.min_lr), at_least(0)},
+    {"train.optimizer",
+     "--optimizer",
+     "NAME",
+     "",
+     "optimizer",
+     kTrain,
+     FIELD(train.optimizer),
+     {},
+     kOptimizers},
+    {"train.on_nonfinite",
+     "--on-nonfinite",
+     "NAME",
+     "",
+     "what to do when a loss or gradient is not finite: end, or leave out the update",
+     kTrain,
+     FIELD(train.on_nonfinite),
+     {},
+     kOnNonfinite},
+    {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",
+     kTrain, FIELD(train.freeze)},
+
+    {"layout.strategy",
+     "--strategy",
+     "NAME",
+     "",
+     "how the ranks share the work",
+     kTrain | kVerify,
+     FIELD(layout.strategy),
+     {},
+     kStrategies},
+    {"layout.dp", "--dp", "N", "ranks", "data-parallel ranks; 0: as launched", kTrain | kVerify,
+     FIELD(layout.dp), between(0, kMaxRanks)},
+    {"layout.nnodes", "--nnodes", "N", "nodes",
+     "nodes the job must have been launched on; 0: any number", kTrain | kVerify,
+     FIELD(layout.nnodes), between(0, kMaxRanks)},
+
+    {"machine.device",
+     "--device",
+     "NAME",
+     "",
+     "where to compute",
+     kAll,
+     FIELD(machine.device),
+     {},
+     kDevices},
+    {"machine.backend",
+     "--backend",
+     "NAME",
+     "",
+     "how ranks communicate; auto: gloo, or none for a single process",
+     kTrain | kVerify,
+     FIELD(machine.backend),
+     {},
+     kBackends},
+    {"machine.dtype",
+     "--dtype",
+     "NAME",
+     "",
+     "arithmetic of the forward and backward pass",
+     kAll,
+     FIELD(machine.dtype),
+     {},
+     kDtypes},
+    {"machine.threads", "--threads", "N", "threads",
+     "per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine", kAll,
+     FIELD(machine.threads), between(0, kMaxThreads)},
+    {"machine.reduction",
+     "--reduction",
+     "NAME",
+     "",
+     "ordered: sums in one fixed order, equal bits on any number of ranks; fast: in any order",
+     kTrain | kVerify,
+     FIELD(machine.reduction),
+     {},
+     kReductions},
+    {"machine.comm_timeout", "--comm-timeout", "X", "seconds",
+     "the longest any wait for another rank may take", kTrain | kVerify,
+     FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},
+
+    {"report.log_every", "--log-every", "N", "steps", "between progress reports; 0 is off", kTrain,
+     FIELD(report.log_every), between(0, kMaxSteps)},
+    {"report.eval_every", "--eval-every", "N", "steps",
+     "between validation losses; 0: only at the end", kTrain, FIELD(report.eval_every),
+     between(0, kMaxSteps)},
+    {"report.eval_batches", "--eval-batches", "N", "microbatches",
+     "of validation data per evaluation, over all ranks", kTrain, FIELD(report.eval_batches),
+     between(1, kMaxGlobalBatch)},
+
+    {"run.dir", "--run-dir", "DIR", "", "folder for config.json, metrics.jsonl and the model",
+     kTrain, FIELD(run.dir)},
+    {"run.overwrite", "--overwrite", "", "", "replace the run that the folder holds", kTrain,
+     FIELD(run.overwrite)},
+
+    {"generate.from", "--from", "FILE", "", "model.safetensors of a run", kGenerate,
+     FIELD(generate.from)},
+    {"generate.prompt", "--prompt", "TEXT", "", "text to continue", kGenerate,
+     FIELD(generate.prompt)},
+    {"generate.max_tokens", "--max-tokens", "N", "tokens", "tokens to generate", kGenerate,
+     FIELD(generate.max_tokens), between(1, kMaxPositions)},
+    {"generate.temperature", "--temperature", "X", "",
+     "below 1 prefers likely tokens; 0 always takes the likeliest", kGenerate,
+     FIELD(generate.temperature), at_least(0)},
+    {"generate.top_k", "--top-k", "K", "tokens", "choose among the K likeliest; 0 is off",
+     kGenerate, FIELD(generate.top_k), between(0, kMaxVocab)},
+
+    {"verify.golden", "--golden", "FILE", "", "fixture: weights, batch and expected results",
+     kVerify, FIELD(verify.golden)},
+    {"verify.trajectory", "--trajectory", "FILE", "", "expected AdamW losses, JSON", kVerify,
+     FIELD(verify.trajectory)},
+    {"verify.name", "--name", "NAME", "", "entry of the trajectory file", kVerify,
+     FIELD(verify.name)},
+    {"verify.tolerance", "--tolerance", "X", "",
+     "largest relative error; 0: what the fixture's own rounding allows", kVerify,
+     FIELD(verify.tolerance), at_least(0)},
+};
+
+#undef FIELD
+
+constexpr Group kGroups[] = {{"model", "model."},         {"data", "data."},
+                             {"batch", "batch."},         {"training", "train."},
+                             {"layout", "layout."},       {"machine", "machine."},
+                             {"reports", "report."},      {"run folder", "run."},
+                             {"generation", "generate."}, {"verification", "verify."}};
+
+}  // namespace
+
+std::string_view name_of(Command command) noexcept {
+  switch (command) {
+    case Command::train:
+      return "train";
+    case Command::generate:
+      return "generate";
+    case Command::verify:
+      return "verify";
+  }
+  return "train";
+}
+
+bool Range::contains(double value) const noexcept {
+  switch (bounds) {
+    case Bounds::none:
+      return true;
+    case Bounds::closed:
+      return value >= lowest && value <= highest;
+    case Bounds::open_above:
+      return value >= lowest && value < highest;
+    case Bounds::open_below:
+      return value > lowest && value <= highest;
+  }
+  return false;
+}
+
+std::string Range::text() const {
+  // Settings are whole or simple numbers: %g would print 16777216 as 1.67772e+07.
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  switch (bounds) {
+    case Bounds::none:
+      return {};
+    case Bounds::closed:
+      if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
+      return number(lowest) + " to " + number(highest);
+    case Bounds::open_above:
+      return fmt::format("at least {} and below {}", number(lowest), number(highest));
+    case Bounds::open_below:
+      return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  }
+  return {};
+}
+
+std::span<const Setting> settings() noexcept { return kSettings; }
+std::span<const Group> groups() noexcept { return kGroups; }
+
+const Setting* find_key(std::string_view key) noexcept {
+  for (const Setting& setting : kSettings) {
+    if (setting.key == key) return &setting;
+  }
+  return nullptr;
+}
+
+const Setting* find_flag(std::string_view flag) noexcept {
+  for (const Setting& setting : kSettings) {
+    if (setting.flag == flag) return &setting;
+  }
+  return nullptr;
+}
+
+std::string built_choices(const Setting& setting) {
+  std::string names;
+  for (const Choice& choice : setting.choices) {
+    if (!choice.built) continue;
+    if (!names.empty()) names += ", ";
+    names += choice.name;
+  }
+  return names;
+}
+
+}  // namespace dtrain::config
