@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct LoaderOptions {
 
 /// This rank's part of one global batch after another. Global microbatch m holds the samples
 /// [position + m * microbatch, + microbatch) and belongs to dp rank m / grad_accum. Two global
-/// batches are read ahead by a thread of its own.
+/// batches are read ahead by a thread of its own, which destruction ends within the time of reading
+/// one microbatch.
 ///
 /// Throws:  next(): what the thread met, Error{data} for one, at this and every later call.
 /// Threads: one caller.
@@ -35,9 +37,6 @@ class Loader {
   Loader(Samples samples, const LoaderOptions& options);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
-  /// Returns once the thread has ended: at most the time of reading one microbatch.
-  ~Loader();
-
   /// This rank's grad_accum microbatches of the next global batch, in order; the position moves on
   /// by the global batch.
   [[nodiscard]] std::vector<Batch> next();
@@ -48,8 +47,7 @@ class Loader {
   [[nodiscard]] std::int64_t global_batch() const noexcept { return global_batch_; }
 
  private:
-  void read_ahead();
-  [[nodiscard]] std::vector<Batch> read_microbatches(std::int64_t position) const;
+  void read_ahead(const std::stop_token& stop);
 
   Samples samples_;
   LoaderOptions options_;
@@ -58,11 +56,10 @@ class Loader {
   std::int64_t position_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::vector<Batch>> ready_;  // guarded by mutex_, as are the next two
-  std::exception_ptr failure_;
-  bool stop_ = false;
-  std::jthread thread_;  // last: starts when all else stands
+  std::condition_variable_any changed_;
+  std::deque<std::vector<Batch>> ready_;  // guarded by mutex_
+  std::exception_ptr failure_;            // guarded by mutex_
+  std::jthread thread_;  // last, so that it is stopped and joined before the rest goes
 };
 
 /// Validation samples in file order, `microbatch` at a time, the last batch possibly short.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "dtrain/data/split.h"
@@ -23,14 +24,22 @@ class NgramModel {
   /// Throws: Error{data} naming the file if a token is not a byte.
   explicit NgramModel(const Samples& samples);
 
-  [[nodiscard]] double unigram(std::int64_t next) const;
-  [[nodiscard]] double bigram(std::int64_t previous, std::int64_t next) const;
-  [[nodiscard]] double trigram(std::int64_t before_previous, std::int64_t previous,
-                               std::int64_t next) const;
+  /// P(next | context), the context oldest byte first and at most two bytes long.
+  [[nodiscard]] double probability(std::span<const std::int64_t> context, std::int64_t next) const;
 
  private:
-  std::array<std::int64_t, 4> num_contexts_{};
-  std::vector<std::uint32_t> counts_;
+  struct Context {
+    std::int64_t occurrences = 0;  // c(h)
+    std::int64_t followers = 0;    // d(h)
+  };
+  /// Everything about contexts of one length, indexed by the context as a number of base 256.
+  struct Order {
+    std::vector<std::int64_t> counts;  // (contexts, 256): c(hx)
+    std::vector<Context> contexts;
+  };
+  void count(const Samples& samples);
+
+  std::array<Order, 3> orders_;  // by the length of the context
 };
 
 /// Mean negative log likelihood in nats per token.

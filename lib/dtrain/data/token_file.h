@@ -59,13 +59,4 @@ class TokenFile {
   std::int64_t bytes_per_token_ = 1;
 };
 
-/// Refuses content that is no text: compressed files, archives, programs, tensors, token files, and
-/// whatever holds a NUL byte near its beginning.
-///
-/// Throws: Error{data} naming the file, what it looks like and what to do.
-void check_is_text(const base::MappedFile& file);
-
-/// How a data file that cannot be read is spoken of.
-[[nodiscard]] const base::FileRole& data_file_role();
-
 }  // namespace dtrain::data

@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "dtrain/base/atomic_file.h"
+#include "dtrain/base/check.h"
+#include "dtrain/checkpoint/format/safetensors.h"
+
+namespace dtrain::checkpoint::format {
+
+namespace {
+
+constexpr std::size_t kDataAlignment = 64;
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+
+void check_tensors(std::span<const TensorView> tensors) {
+  std::set<std::string_view> names{"__metadata__"};
+  for (const TensorView& tensor : tensors) {
+    DTRAIN_CHECK(names.insert(tensor.name).second, "tensor name '{}' twice or reserved",
+                 tensor.name);
+    std::int64_t num_bytes = size_of(tensor.dtype);
+    for (const std::int64_t size : tensor.shape) num_bytes *= size;
+    DTRAIN_CHECK(num_bytes == static_cast<std::int64_t>(tensor.bytes.size()),
+                 "tensor '{}' has {} bytes, its shape needs {}", tensor.name, tensor.bytes.size(),
+                 num_bytes);
+  }
+}
+
+/// Wider dtypes first, so that every tensor is aligned to its elements although nothing may lie
+/// between tensors.
+std::vector<const TensorView*> in_file_order(std::span<const TensorView> tensors) {
+  std::vector<const TensorView*> order;
+  for (const TensorView& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) {
+    return size_of(a->dtype) > size_of(b->dtype);
+  });
+  return order;
+}
+
+/// The length and the JSON, padded with spaces so that what follows is aligned.
+std::string encode_header(const std::vector<const TensorView*>& order, const Metadata& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::size_t offset = 0;
+  for (const TensorView* tensor : order) {
+    const std::size_t end = offset + tensor->bytes.size();
+    header[tensor->name] = {{"dtype", name_of(tensor->dtype)},
+                            {"shape", tensor->shape},
+                            {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  // Metadata may hold file names, which are not always UTF-8.
+  std::string json = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::size_t total =
+      (kLengthBytes + json.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
+  json.resize(total - kLengthBytes, ' ');
+  const std::uint64_t length = json.size();
+  json.insert(0, reinterpret_cast<const char*>(&length), kLengthBytes);
+  return json;
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
+                       const Metadata& metadata) {
+  check_tensors(tensors);
+  const std::vector<const TensorView*> order = in_file_order(tensors);
+  base::AtomicFile file(path, base::ErrorKind::checkpoint);
+  const std::string header = encode_header(order, metadata);
+  file.write(std::as_bytes(std::span(header)));
+  for (const TensorView* tensor : order) file.write(tensor->bytes);
+  file.commit();
+}
+
+}  // namespace dtrain::checkpoint::format

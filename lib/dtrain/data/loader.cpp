@@ -1,0 +1,100 @@
+#include "dtrain/data/loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::data {
+
+namespace {
+
+constexpr std::size_t kGlobalBatchesAhead = 2;
+
+/// Rows first .. first + count of a batch, where row r is the sample order(r).
+template <typename Order>
+Batch read_batch(const Samples& samples, std::int64_t first, std::int64_t count, Order order) {
+  const auto length = static_cast<std::size_t>(samples.seq_len());
+  const auto rows = static_cast<std::size_t>(count);
+  Batch batch{.inputs = std::vector<std::int64_t>(rows * length),
+              .targets = std::vector<std::int64_t>(rows * length),
+              .first_sample = first,
+              .num_sequences = count,
+              .length = samples.seq_len()};
+  const std::span inputs(batch.inputs);
+  const std::span targets(batch.targets);
+  for (std::size_t row = 0; row < rows; ++row) {
+    samples.copy(order(first + static_cast<std::int64_t>(row)),
+                 inputs.subspan(row * length, length), targets.subspan(row * length, length));
+  }
+  return batch;
+}
+
+}  // namespace
+
+Loader::Loader(Samples samples, const LoaderOptions& options)
+    : samples_(std::move(samples)),
+      options_(options),
+      global_batch_(options.microbatch * options.grad_accum * options.dp_size),
+      order_(samples_.size(), options.seed),
+      position_(options.start_position) {
+  DTRAIN_CHECK(options.microbatch >= 1 && options.grad_accum >= 1 && options.start_position >= 0);
+  DTRAIN_CHECK(0 <= options.dp_rank && options.dp_rank < options.dp_size, "dp rank {} of {}",
+               options.dp_rank, options.dp_size);
+  thread_ = std::jthread([this](const std::stop_token& stop) { read_ahead(stop); });
+}
+
+std::vector<Batch> Loader::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !ready_.empty() || failure_ != nullptr; });
+  // What was read before the failure is still good.
+  if (ready_.empty()) std::rethrow_exception(failure_);
+  std::vector<Batch> batches = std::move(ready_.front());
+  ready_.pop_front();
+  position_ += global_batch_;
+  changed_.notify_all();
+  return batches;
+}
+
+void Loader::read_ahead(const std::stop_token& stop) {
+  const std::int64_t per_rank = options_.grad_accum * options_.microbatch;
+  std::int64_t first = options_.start_position + options_.dp_rank * per_rank;
+  try {
+    for (;; first += global_batch_) {
+      std::vector<Batch> batches;
+      for (std::int64_t a = 0; a < options_.grad_accum && !stop.stop_requested(); ++a) {
+        batches.push_back(
+            read_batch(samples_, first + a * options_.microbatch, options_.microbatch, order_));
+      }
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait(lock, stop, [this] { return ready_.size() < kGlobalBatchesAhead; }) ||
+          stop.stop_requested()) {
+        return;
+      }
+      ready_.push_back(std::move(batches));
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+ValidationBatches::ValidationBatches(Samples samples, std::int64_t microbatch)
+    : samples_(std::move(samples)), microbatch_(microbatch) {
+  DTRAIN_CHECK(microbatch >= 1, "microbatch {}", microbatch);
+}
+
+std::int64_t ValidationBatches::size() const noexcept {
+  return (samples_.size() + microbatch_ - 1) / microbatch_;
+}
+
+Batch ValidationBatches::operator[](std::int64_t index) const {
+  DTRAIN_CHECK(0 <= index && index < size(), "batch {} of {}", index, size());
+  const std::int64_t first = index * microbatch_;
+  return read_batch(samples_, first, std::min(microbatch_, samples_.size() - first),
+                    [](std::int64_t sample) { return sample; });
+}
+
+}  // namespace dtrain::data

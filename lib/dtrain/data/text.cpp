@@ -1,0 +1,80 @@
+#include "dtrain/data/text.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace dtrain::data {
+
+namespace {
+
+using base::ErrorKind;
+
+constexpr std::size_t kExaminedBytes = 64 * 1024;
+
+struct Signature {
+  std::string_view bytes;
+  std::string_view what;
+};
+
+constexpr Signature kSignatures[] = {
+    {kTokenMagic, "a token file"},
+    {"\x1f\x8b", "gzip-compressed"},
+    {"PK\x03\x04", "a zip archive"},
+    {"\x28\xb5\x2f\xfd", "zstd-compressed"},
+    {"\xfd"
+     "7zXZ",
+     "xz-compressed"},
+    {"BZh91AY&SY", "bzip2-compressed"},
+    {"7z\xbc\xaf\x27\x1c", "a 7z archive"},
+    {"\x7f"
+     "ELF",
+     "a program or library"},
+    {"\x93NUMPY", "a NumPy array"},
+    {"\x89PNG", "an image"},
+    {"\xff\xd8\xff", "an image"},
+    {"%PDF-", "a PDF document"},
+};
+
+std::string_view beginning(const base::MappedFile& file) {
+  const auto bytes = file.bytes().first(std::min(file.bytes().size(), kExaminedBytes));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
+bool is_safetensors(std::string_view start) {
+  return start.size() > 8 && start[8] == '{' &&
+         start.substr(4, 4) == std::string_view("\0\0\0\0", 4);
+}
+
+/// Empty if nothing speaks against a text.
+std::string_view looks_like(std::string_view start) {
+  for (const Signature& signature : kSignatures) {
+    if (start.starts_with(signature.bytes)) return signature.what;
+  }
+  if (is_safetensors(start)) return "a safetensors file";
+  if (start.find('\0') != std::string_view::npos) return "binary (it holds NUL bytes)";
+  return {};
+}
+
+}  // namespace
+
+bool is_token_file(const base::MappedFile& file) {
+  return beginning(file).substr(0, kTokenMagic.size()) ==
+         kTokenMagic.substr(0, file.bytes().size());
+}
+
+void check_is_text(const base::MappedFile& file) {
+  const std::string_view what = looks_like(beginning(file));
+  if (what.empty()) return;
+  fail(ErrorKind::data,
+       "data file '{}' is {}, where plain text is expected; decompress or convert it first",
+       file.path(), what);
+}
+
+const base::FileRole& data_file_role() {
+  static constexpr base::FileRole kRole{ErrorKind::data, "data file",
+                                        "give a token file or a plain text"};
+  return kRole;
+}
+
+}  // namespace dtrain::data

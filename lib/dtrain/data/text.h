@@ -1,0 +1,27 @@
+// Telling texts from everything else.
+#pragma once
+
+#include <string_view>
+
+#include "dtrain/base/mapped_file.h"
+
+namespace dtrain::data {
+
+/// The first bytes of a token file. Neither text nor ASCII transfer leaves them intact.
+inline constexpr std::string_view kTokenMagic =
+    "\x89"
+    "DTOK\r\n\x1a";
+
+/// Whether the file starts as a token file does; true as well for one cut within these bytes.
+[[nodiscard]] bool is_token_file(const base::MappedFile& file);
+
+/// Refuses content that is no text: compressed files, archives, programs, tensors, token files, and
+/// whatever holds a NUL byte in its first 64 KiB.
+///
+/// Throws: Error{data} naming the file, what it looks like and what to do.
+void check_is_text(const base::MappedFile& file);
+
+/// How a data file that cannot be read is spoken of.
+[[nodiscard]] const base::FileRole& data_file_role();
+
+}  // namespace dtrain::data
