@@ -1,0 +1,113 @@
+#include "dtrain/parallel/block_runner.h"
+
+#include <ATen/ops/full_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::parallel {
+
+BlockRunner::BlockRunner(model::Model& model, const param::Arena& parameters,
+                         param::GradientSink& sink, Options options)
+    : model_(model), sink_(sink), seed_(options.seed) {
+  const std::size_t count = model.parameters.size();
+  for (std::size_t id = 0; id < count; ++id) {
+    const auto parameter = static_cast<param::ParameterId>(id);
+    const bool is_frozen =
+        std::find(options.frozen.begin(), options.frozen.end(), parameter) != options.frozen.end();
+    leaves_.push_back(parameters.view(parameter).detach().set_requires_grad(!is_frozen));
+  }
+  num_blocks_of_.assign(count, 0);
+  for (const auto& block : model.blocks) {
+    for (const param::ParameterId id : block->parameters()) {
+      ++num_blocks_of_[static_cast<std::size_t>(id)];
+    }
+  }
+}
+
+void BlockRunner::begin(std::int64_t microbatch, MicrobatchInput input) {
+  Microbatch& entry = microbatches_[microbatch];
+  entry = Microbatch{};
+  entry.activation = input.ids;
+  entry.input = std::move(input);
+  entry.unsettled_blocks = num_blocks_of_;
+}
+
+at::Tensor BlockRunner::run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
+                            const model::ParameterReader& use, bool training) {
+  const model::BlockContext context{.first_sample = input.first_sample,
+                                    .training = training,
+                                    .seed = seed_,
+                                    .targets = input.targets,
+                                    .use = use,
+                                    .tensor_axis = tensor_axis_,
+                                    .tap = tap_};
+  return model_.blocks[static_cast<std::size_t>(block)]->forward(x, context);
+}
+
+at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
+  Microbatch& entry = microbatches_.at(microbatch);
+  SavedBlock& saved = entry.saved[block];
+  saved.input = entry.activation.detach();
+  if (block > 0) saved.input.set_requires_grad(true);
+  const std::span<const param::ParameterId> listed =
+      model_.blocks[static_cast<std::size_t>(block)]->parameters();
+  const model::ParameterReader use = [&](param::ParameterId id) {
+    DTRAIN_CHECK(std::find(listed.begin(), listed.end(), id) != listed.end(),
+                 "block {} uses parameter {} without listing it", block, id);
+    const at::Tensor& leaf = leaves_[static_cast<std::size_t>(id)];
+    if (leaf.requires_grad()) ++saved.uses[id];
+    return param::use_parameter(leaf, id, *this);
+  };
+  saved.output = run(block, saved.input, entry.input, use, /*training=*/true);
+  entry.activation = saved.output.detach();
+  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
+  return is_last ? entry.activation : at::Tensor();
+}
+
+void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double seed,
+                           const OnSettled& on_settled) {
+  active_ = &microbatches_.at(microbatch);
+  active_block_ = &active_->saved.at(block);
+  on_settled_ = &on_settled;
+  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
+  SavedBlock& saved = *active_block_;
+  const at::Tensor gradient = is_last ? at::full_like(saved.output, seed) : active_->gradient;
+  if (saved.output.requires_grad()) {
+    torch::autograd::backward({saved.output}, {gradient});
+  }
+  active_->gradient = saved.input.grad();
+  // Uses whose gradient never came, and parameters this block did not use this time.
+  for (const param::ParameterId id : model_.blocks[static_cast<std::size_t>(block)]->parameters()) {
+    const auto use = saved.uses.find(id);
+    if (use == saved.uses.end() || use->second > 0) settle(id);
+  }
+  active_->saved.erase(block);
+  if (block == 0) microbatches_.erase(microbatch);
+}
+
+void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
+  sink_.add_gradient(id, grad);
+  if (--active_block_->uses.at(id) == 0) settle(id);
+}
+
+void BlockRunner::settle(param::ParameterId id) {
+  if (--active_->unsettled_blocks[static_cast<std::size_t>(id)] == 0) (*on_settled_)(id);
+}
+
+at::Tensor BlockRunner::evaluate(const MicrobatchInput& input) {
+  const at::NoGradGuard no_grad;
+  const model::ParameterReader use = [this](param::ParameterId id) {
+    return leaves_[static_cast<std::size_t>(id)];
+  };
+  at::Tensor x = input.ids;
+  for (std::int64_t block = 0; block < static_cast<std::int64_t>(model_.blocks.size()); ++block) {
+    x = run(block, x, input, use, /*training=*/false);
+  }
+  return x;
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,98 @@
+// Runs single blocks forward and backward, each with a small graph of its own, and counts parameter
+// uses.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "dtrain/model/model.h"
+#include "dtrain/param/arena.h"
+#include "dtrain/param/parameter_use.h"
+
+namespace dtrain::parallel {
+
+/// What a microbatch brings to its blocks.
+struct MicrobatchInput {
+  at::Tensor ids;      ///< (B, T) int64
+  at::Tensor targets;  ///< (B, T) int64
+  std::int64_t first_sample = 0;
+};
+
+/// Runs blocks on detached inputs and keeps each one's graph until its backward.
+///
+/// A parameter is settled for a microbatch when every block that lists it has had its backward, or
+/// the last of the block's recorded uses has given its gradient: then `on_settled` is called, once
+/// for each microbatch.
+///
+/// Threads: one; backward passes run on the calling thread.
+class BlockRunner : private param::GradientSink {
+ public:
+  using OnSettled = std::function<void(param::ParameterId)>;
+
+  struct Options {
+    std::uint64_t seed = 0;
+    std::vector<param::ParameterId> frozen;  ///< get no gradient
+  };
+
+  /// `model`, `parameters` and `sink` must outlive this.
+  BlockRunner(model::Model& model, const param::Arena& parameters, param::GradientSink& sink,
+              Options options);
+
+  /// Starts microbatch `microbatch` of a step.
+  void begin(std::int64_t microbatch, MicrobatchInput input);
+
+  /// Runs one block on what the block before it gave, with a graph; the last block's per-token
+  /// losses (B, T) are returned, else an undefined tensor.
+  at::Tensor forward(std::int64_t block, std::int64_t microbatch);
+
+  /// Runs the block's backward. seed: the gradient of each token's loss, read for the last block.
+  void backward(std::int64_t block, std::int64_t microbatch, double seed,
+                const OnSettled& on_settled);
+
+  /// All blocks without graphs and without dropout; per-token losses (B, T).
+  [[nodiscard]] at::Tensor evaluate(const MicrobatchInput& input);
+
+  void set_tap(model::Tap tap) { tap_ = std::move(tap); }
+
+ private:
+  // One block's graph between its forward and its backward.
+  struct SavedBlock {
+    at::Tensor input;
+    at::Tensor output;
+    std::map<param::ParameterId, std::int64_t> uses;  // gradients still to come
+  };
+  // Parameters that blocks of a microbatch have yet to settle.
+  struct Microbatch {
+    MicrobatchInput input;
+    at::Tensor activation;                       // what the next block reads
+    at::Tensor gradient;                         // what the block before reads in its backward
+    std::vector<std::int64_t> unsettled_blocks;  // by parameter
+    std::map<std::int64_t, SavedBlock> saved;    // by block
+  };
+
+  at::Tensor run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
+                 const model::ParameterReader& use, bool training);
+  void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
+  void settle(param::ParameterId id);
+
+  model::Model& model_;
+  std::vector<at::Tensor>
+      leaves_;  // by parameter: its arena view, requiring a gradient unless frozen
+  param::GradientSink& sink_;
+  std::uint64_t seed_;
+  std::vector<std::int64_t> num_blocks_of_;  // by parameter
+  std::map<std::int64_t, Microbatch> microbatches_;
+  model::TensorAxis tensor_axis_;
+  model::Tap tap_;
+  // The backward under way.
+  Microbatch* active_ = nullptr;
+  SavedBlock* active_block_ = nullptr;
+  const OnSettled* on_settled_ = nullptr;
+};
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,94 @@
+#include "dtrain/parallel/gradient_store.h"
+
+#include <ATen/ops/add.h>
+
+#include <algorithm>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/tree_order.h"
+
+namespace dtrain::parallel {
+
+GradientStore::GradientStore(const param::ArenaLayout& layout, at::ScalarType dtype,
+                             const param::ArenaAllocator& allocate, std::int64_t num_microbatches,
+                             comm::Reduction reduction)
+    : num_microbatches_(num_microbatches),
+      reduction_(reduction),
+      current_(std::make_unique<param::Arena>(layout, dtype, allocate)),
+      untouched_(static_cast<std::size_t>(layout.num_parameters()), true) {
+  if (reduction_ == comm::Reduction::fast) return;
+  std::size_t depth = 0;
+  std::size_t deepest = 0;
+  for (std::int64_t index = 0; index + 1 < num_microbatches; ++index) {
+    depth = depth - merges_after(index) + 1;
+    deepest = std::max(deepest, depth);
+  }
+  for (std::size_t i = 0; i < deepest; ++i) {
+    spare_.push_back(std::make_unique<param::Arena>(layout, dtype, allocate));
+  }
+}
+
+// How many pending sums microbatch `index` is added to when it ends.
+std::size_t GradientStore::merges_after(std::int64_t index) const {
+  const comm::TreeStep step = comm::tree_step(index, num_microbatches_);
+  return static_cast<std::size_t>(step.merges + (step.starts_slot ? 0 : 1));
+}
+
+std::int64_t GradientStore::num_arenas() const {
+  return static_cast<std::int64_t>(1 + pending_.size() + spare_.size());
+}
+
+void GradientStore::begin_microbatch(std::int64_t index) {
+  index_ = index;
+  if (index == 0) {
+    // Without an error in between, the last step left nothing pending beyond what it has finished.
+    std::move(pending_.begin(), pending_.end(), std::back_inserter(spare_));
+    pending_.clear();
+  }
+  if (index == 0 || reduction_ == comm::Reduction::ordered) {
+    std::fill(untouched_.begin(), untouched_.end(), true);
+  }
+}
+
+void GradientStore::add_gradient(param::ParameterId id, const at::Tensor& grad) {
+  const at::NoGradGuard no_grad;
+  const auto slot = static_cast<std::size_t>(id);
+  if (untouched_[slot]) {
+    current_->view(id).copy_(grad);
+    untouched_[slot] = false;
+  } else {
+    current_->view(id).add_(grad);
+  }
+}
+
+void GradientStore::settle(param::ParameterId id) {
+  const auto slot = static_cast<std::size_t>(id);
+  if (!untouched_[slot]) return;
+  current_->view(id).zero_();
+  untouched_[slot] = false;
+}
+
+void GradientStore::end_microbatch() {
+  DTRAIN_CHECK(index_ + 1 < num_microbatches_);
+  if (reduction_ == comm::Reduction::fast) return;
+  for (std::size_t merge = merges_after(index_); merge > 0; --merge) {
+    at::Tensor sum = current_->flat();
+    at::add_out(sum, pending_.back()->flat(), sum);
+    spare_.push_back(std::move(pending_.back()));
+    pending_.pop_back();
+  }
+  DTRAIN_CHECK(!spare_.empty());
+  pending_.push_back(std::move(current_));
+  current_ = std::move(spare_.back());
+  spare_.pop_back();
+}
+
+void GradientStore::finish(param::ElementRange range) {
+  DTRAIN_CHECK(index_ + 1 == num_microbatches_);
+  at::Tensor sum = current_->slice(range);
+  for (auto arena = pending_.rbegin(); arena != pending_.rend(); ++arena) {
+    at::add_out(sum, (*arena)->slice(range), sum);
+  }
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,57 @@
+// The gradients of one rank's step: each microbatch's computed alone, then added in the fixed tree
+// order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/param/arena.h"
+#include "dtrain/param/parameter_use.h"
+
+namespace dtrain::parallel {
+
+/// Gradient arenas and the order in which microbatches are added into one.
+///
+/// With Reduction::ordered microbatch m's gradient has the same bits wherever it is computed, and
+/// the microbatches of a step are added as comm/tree_order.h says, which takes one spare arena for
+/// each level of the tree. With Reduction::fast every use is added to one arena as it comes.
+///
+/// Threads: one.
+class GradientStore : public param::GradientSink {
+ public:
+  GradientStore(const param::ArenaLayout& layout, at::ScalarType dtype,
+                const param::ArenaAllocator& allocate, std::int64_t num_microbatches,
+                comm::Reduction reduction);
+
+  /// Collects the gradients of microbatch `index` (0, 1, ... num_microbatches - 1, each step anew).
+  void begin_microbatch(std::int64_t index);
+  /// Adds the gradient of one use to the current microbatch.
+  void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
+  /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
+  void settle(param::ParameterId id);
+  /// Ends a microbatch that is not the step's last.
+  void end_microbatch();
+  /// In the last microbatch: adds the earlier microbatches to these elements, whose parameters must
+  /// be settled. Every element is to be finished once.
+  void finish(param::ElementRange range);
+
+  /// The step's gradients once all elements are finished; until the next begin_microbatch(0).
+  [[nodiscard]] const param::Arena& gradients() const { return *current_; }
+  /// Arenas held, spare ones included.
+  [[nodiscard]] std::int64_t num_arenas() const;
+
+ private:
+  [[nodiscard]] std::size_t merges_after(std::int64_t index) const;
+
+  std::int64_t num_microbatches_;
+  comm::Reduction reduction_;
+  std::unique_ptr<param::Arena> current_;
+  std::vector<std::unique_ptr<param::Arena>> pending_;  // partial sums, the newest last
+  std::vector<std::unique_ptr<param::Arena>> spare_;
+  std::vector<bool> untouched_;  // by parameter: no gradient yet that the next one adds to
+  std::int64_t index_ = 0;
+};
+
+}  // namespace dtrain::parallel
