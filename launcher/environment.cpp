@@ -1,0 +1,125 @@
+#include "launcher/environment.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/base/error.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+
+/// Entries of a folder that are `prefix` and, with digits_only, a number.
+int count_entries(const char* folder, std::string_view prefix, bool digits_only) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder), &::closedir);
+  if (!dir) return 0;
+  int count = 0;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    std::string_view name = entry->d_name;
+    if (name.starts_with('.') || !name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    const bool digits =
+        !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+    if (digits || !digits_only) ++count;
+  }
+  return count;
+}
+
+bool is_executable_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
+         ::access(path.c_str(), X_OK) == 0;
+}
+
+/// The folder dtrun itself lies in, with a slash at its end; empty where it cannot be known.
+std::string own_folder() {
+  std::string path(4096, '\0');
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) return {};
+  path.resize(static_cast<std::size_t>(length));
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+}  // namespace
+
+int count_usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (::sched_getaffinity(0, sizeof(mask), &mask) != 0) {
+    return std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
+  }
+  return std::max(1, CPU_COUNT(&mask));
+}
+
+int count_gpus() {
+  const int driver = count_entries("/proc/driver/nvidia/gpus", "", false);
+  return driver > 0 ? driver : count_entries("/dev", "nvidia", true);
+}
+
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* const path = std::getenv("PATH");
+  std::string_view rest = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+  while (!name.empty()) {
+    const auto colon = rest.find(':');
+    const std::string_view folder = rest.substr(0, colon);
+    const std::string candidate = folder.empty() ? name : fmt::format("{}/{}", folder, name);
+    if (is_executable_file(candidate)) return candidate;
+    if (colon == std::string_view::npos) break;
+    rest.remove_prefix(colon + 1);
+  }
+  if (const std::string sibling = own_folder() + name; is_executable_file(sibling)) return sibling;
+  fail(ErrorKind::spawn, "cannot start '{}': not found; check the name and PATH", name);
+}
+
+std::vector<std::string> environment_of(const RankEnvironment& rank) {
+  const std::string rank_text = std::to_string(rank.rank);
+  const std::string size_text = std::to_string(rank.num_ranks);
+  const char* const user_threads = std::getenv("OMP_NUM_THREADS");
+  const int threads = std::max(1, count_usable_cores() / rank.num_ranks);
+  std::vector<std::pair<std::string, std::string>> own = {
+      {"RANK", rank_text},
+      {"LOCAL_RANK", rank_text},
+      {"WORLD_SIZE", size_text},
+      {"LOCAL_WORLD_SIZE", size_text},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"MASTER_ADDR", rank.master_addr},
+      {"MASTER_PORT", std::to_string(rank.master_port)},
+      {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
+                              ? std::string(user_threads)
+                              : std::to_string(threads)},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_RUN_ID", rank.run_id},
+      {"TORCHELASTIC_ERROR_FILE", rank.error_file},
+      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
+  if (rank.store_fd >= 0) own.emplace_back("DTRUN_STORE_FD", std::to_string(rank.store_fd));
+  if (rank.terminal_columns > 0) {
+    own.emplace_back("DTRUN_TERMINAL", "1");
+    own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));
+  }
+  std::vector<std::string> result;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool ours =
+        std::any_of(own.begin(), own.end(), [&](const auto& v) { return v.first == name; });
+    // A dtrun inside a rank of another dtrun must not hand on the outer one's descriptors.
+    if (!ours && !name.starts_with("DTRUN_")) result.emplace_back(text);
+  }
+  for (const auto& [name, value] : own) result.push_back(name + "=" + value);
+  return result;
+}
+
+}  // namespace launcher

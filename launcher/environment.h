@@ -1,0 +1,37 @@
+// What dtrun learns from the machine, and what each rank finds in its environment.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace launcher {
+
+/// Cores this process may run on (its affinity mask); at least 1.
+[[nodiscard]] int count_usable_cores();
+
+/// NVIDIA GPUs the driver shows; 0 where there is none.
+[[nodiscard]] int count_gpus();
+
+/// The file that `name` stands for: itself with a slash in it, else the first executable of PATH,
+/// else the one beside dtrun.
+///
+/// Throws: Error{spawn} naming the program.
+[[nodiscard]] std::string find_program(const std::string& name);
+
+/// What a rank is told, beyond the variables that dtrun itself was started with.
+struct RankEnvironment {
+  int rank = 0;
+  int num_ranks = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string run_id;
+  std::string error_file;
+  int control_fd = -1;
+  int store_fd = -1;         // -1: none (every rank but 0)
+  int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal
+};
+
+/// NAME=VALUE strings: dtrun's own variables with those of the rank put over them.
+[[nodiscard]] std::vector<std::string> environment_of(const RankEnvironment& rank);
+
+}  // namespace launcher

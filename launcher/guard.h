@@ -1,0 +1,28 @@
+// The process the user starts and signals.
+#pragma once
+
+#include <signal.h>
+
+#include <functional>
+
+#include "launcher/descriptor.h"
+
+namespace launcher {
+
+/// What the supervising process has from its guard.
+struct GuardLink {
+  Descriptor signals;      // one byte for each signal the guard got; end of file: the guard is dead
+  sigset_t original_mask;  // as dtrun was started, for the ranks
+};
+
+/// Runs `supervise` in a child process and returns its exit status.
+///
+/// dtrun is two processes, each watching the other: whichever is killed, even by SIGKILL, the other
+/// ends everything below it. The guard is the one the user sees: it only passes signals on and
+/// waits. The supervising child has a process group of its own, so that a Ctrl-C reaches it once,
+/// through the guard.
+///
+/// Throws: Error{spawn} when no process can be made.
+[[nodiscard]] int run_guarded(const std::function<int(GuardLink)>& supervise);
+
+}  // namespace launcher

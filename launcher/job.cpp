@@ -1,0 +1,126 @@
+#include "launcher/job.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "dtrain/base/error.h"
+#include "launcher/environment.h"
+#include "launcher/spawn.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+
+struct Pipe {
+  Descriptor reader;
+  Descriptor writer;
+};
+
+void require(bool good, const char* what) {
+  if (!good) {
+    fail(ErrorKind::spawn, "cannot make {}: {}; raise the limit (ulimit -n) or use fewer ranks",
+         what, std::strerror(errno));
+  }
+}
+
+/// dtrun's end does not block.
+Pipe make_pipe() {
+  int ends[2];
+  require(::pipe2(ends, O_CLOEXEC) == 0, "a pipe");
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+Pipe make_control() {
+  int ends[2];
+  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "a socket pair");
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+RankStream make_stream(const Job& job, int index, Stream stream, Descriptor pipe,
+                       const Console& console) {
+  const Options& options = job.options;
+  const int bit = static_cast<int>(stream);
+  const auto& filter = options.local_ranks_filter;
+  const bool teed = options.tee.has(index, bit);
+  const bool redirected = options.redirects.has(index, bit);
+  RankStreamOptions result;
+  result.stream = stream;
+  if (options.num_ranks > 1) result.prefix = fmt::format("[{}] ", index);
+  result.shown = (teed || !redirected) &&
+                 (filter.empty() || std::find(filter.begin(), filter.end(), index) != filter.end());
+  result.live = index == 0 && stream == Stream::error && result.shown && console.terminal();
+  if (teed || redirected) {
+    const char* const name = stream == Stream::output ? "stdout" : "stderr";
+    result.file = job.folder.create_log(index, name);
+    result.file_name = fmt::format("the log of rank {}'s {}", index, name);
+  }
+  return RankStream(std::move(pipe), std::move(result));
+}
+
+/// Rank 0 reads dtrun's input, unless that is a terminal: a rank is not in its foreground.
+Descriptor input_of(int index) {
+  if (index == 0 && ::isatty(STDIN_FILENO) != 1) {
+    return Descriptor(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  }
+  return Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace
+
+Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Console& console) {
+  Pipe output = make_pipe();
+  Pipe error = make_pipe();
+  Pipe control = make_control();
+  RankStream output_stream =
+      make_stream(job, index, Stream::output, std::move(output.reader), console);
+  RankStream error_stream =
+      make_stream(job, index, Stream::error, std::move(error.reader), console);
+
+  RankEnvironment environment;
+  environment.rank = index;
+  environment.num_ranks = job.options.num_ranks;
+  environment.master_addr = job.options.master_addr;
+  environment.master_port = job.port.port;
+  environment.run_id = job.folder.run_id();
+  environment.error_file = job.folder.error_file(index);
+  environment.control_fd = control.writer.get();
+  if (index == 0) environment.store_fd = job.port.socket.get();
+  if (error_stream.live()) environment.terminal_columns = console.columns();
+
+  const Descriptor input = input_of(index);
+  SpawnRequest request;
+  request.file = job.program_file;
+  request.arguments = job.options.program;
+  request.environment = environment_of(environment);
+  request.standard_input = input.get();
+  request.standard_output = output.writer.get();
+  request.standard_error = error.writer.get();
+  request.inherited = {environment.control_fd};
+  if (index == 0) request.inherited.push_back(environment.store_fd);
+  request.signal_mask = signal_mask;
+  const pid_t pid = spawn(request);
+  Descriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) {
+    ::kill(pid, SIGKILL);
+    require(false, "a process descriptor (Linux 5.3 or later)");
+  }
+  return Rank{.index = index,
+              .pid = pid,
+              .pidfd = std::move(pidfd),
+              .control = std::move(control.reader),
+              .control_partial = {},
+              .output = std::move(output_stream),
+              .error = std::move(error_stream),
+              .end = std::nullopt};
+}
+
+}  // namespace launcher

@@ -1,0 +1,31 @@
+// A job that is ready to start, and the start of its ranks.
+#pragma once
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "launcher/console.h"
+#include "launcher/options.h"
+#include "launcher/port.h"
+#include "launcher/rank.h"
+#include "launcher/run_folder.h"
+
+namespace launcher {
+
+/// All that can be refused before a rank starts has been checked.
+struct Job {
+  Options options;
+  std::string program_file;
+  ReservedPort port;
+  RunFolder folder;
+};
+
+/// Starts one rank.
+///
+/// Throws: Error{spawn} or Error{usage}, after which this rank has no process.
+[[nodiscard]] Rank start_rank(const Job& job, int index, const sigset_t& signal_mask,
+                              const Console& console);
+
+}  // namespace launcher

@@ -1,0 +1,243 @@
+#include "launcher/options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "dtrain/base/error.h"
+#include "launcher/environment.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+
+/// One option: its help, and what it does to the options.
+struct OptionRow {
+  std::string_view name;   // with dashes; underscores are accepted as well
+  std::string_view value;  // placeholder in the help; empty: a switch
+  std::string_view help;
+  void (*apply)(Options& options, std::string_view name, std::string_view value);
+};
+
+template <typename Number>
+Number number_in(std::string_view name, std::string_view text, Number low, Number high) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= low) ||
+      !(value <= high)) {
+    fail(ErrorKind::usage, "{}: found '{}'; give a number from {} to {}", name, text, low, high);
+  }
+  return value;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+constexpr int kMaxRanks = 4096;
+
+int num_ranks_from(std::string_view name, std::string_view value) {
+  const int gpus = value == "auto" || value == "gpu" ? count_gpus() : 0;
+  if (value == "auto") return gpus > 0 ? gpus : count_usable_cores();
+  if (value == "cpu") return count_usable_cores();
+  if (value == "gpu") {
+    if (gpus == 0) fail(ErrorKind::usage, "{} gpu: no GPU found; give a number, or cpu", name);
+    return gpus;
+  }
+  if (value.empty() || value.find_first_not_of("0123456789") != std::string_view::npos) {
+    fail(ErrorKind::usage, "{}: found '{}'; give a number of ranks, auto, gpu or cpu", name, value);
+  }
+  return number_in<int>(name, value, 1, kMaxRanks);
+}
+
+StreamChoice streams_from(std::string_view name, std::string_view value) {
+  if (value.find(':') == std::string_view::npos) {
+    return StreamChoice(number_in<int>(name, value, 0, 3));
+  }
+  std::map<int, int> per_rank;
+  for (const std::string_view part : split(value, ',')) {
+    const auto colon = part.find(':');
+    if (colon == std::string_view::npos) {
+      fail(ErrorKind::usage, "{}: found '{}'; give 0 to 3, or RANK:0-3 pairs such as 0:3,1:1", name,
+           value);
+    }
+    per_rank[number_in<int>(name, part.substr(0, colon), 0, kMaxRanks - 1)] =
+        number_in<int>(name, part.substr(colon + 1), 0, 3);
+  }
+  return StreamChoice(std::move(per_rank));
+}
+
+void require_one_node(std::string_view name, std::string_view value) {
+  if (value == "1" || value == "1:1") return;
+  fail(ErrorKind::usage, "{}: found '{}'; more than one node is not built yet: give 1", name,
+       value);
+}
+
+constexpr double kMaxGraceSeconds = 86400.0;
+
+constexpr std::array kRows = {
+    OptionRow{"--nproc-per-node", "N",
+              "ranks to start (or -n): a number, auto (GPUs, else cores), gpu or cpu [1]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.num_ranks = num_ranks_from(n, v);
+              }},
+    OptionRow{"--nnodes", "N", "nodes of the job; 1 for now [1]",
+              [](Options&, std::string_view n, std::string_view v) { require_one_node(n, v); }},
+    OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake",
+              [](Options&, std::string_view, std::string_view) {}},
+    OptionRow{
+        "--master-addr", "ADDRESS", "address where rank 0 is met [127.0.0.1]",
+        [](Options& o, std::string_view, std::string_view v) { o.master_addr = std::string(v); }},
+    OptionRow{"--master-port", "PORT", "port where rank 0 is met; 0 takes a free one [0]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.master_port = number_in<int>(n, v, 0, 65535);
+              }},
+    OptionRow{"--log-dir", "DIR", "a file for each rank and stream, under DIR; alone: --tee 3",
+              [](Options& o, std::string_view, std::string_view v) { o.log_dir = std::string(v); }},
+    OptionRow{"--redirects", "WHICH",
+              "streams that go to files only: 0 none, 1 output, 2 error, 3 both, or 0:3,1:1 [0]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.redirects = streams_from(n, v);
+              }},
+    OptionRow{
+        "--tee", "WHICH", "streams that go to files and the console, numbered alike [0]",
+        [](Options& o, std::string_view n, std::string_view v) { o.tee = streams_from(n, v); }},
+    OptionRow{"--local-ranks-filter", "LIST", "show only these ranks on the console, e.g. 0,3",
+              [](Options& o, std::string_view n, std::string_view v) {
+                for (const std::string_view part : split(v, ',')) {
+                  o.local_ranks_filter.push_back(number_in<int>(n, part, 0, kMaxRanks - 1));
+                }
+              }},
+    OptionRow{"--abort-grace", "SECONDS",
+              "after a rank failed, time for the others between SIGTERM and SIGKILL [2]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.abort_grace =
+                    std::chrono::duration<double>(number_in<double>(n, v, 0.0, kMaxGraceSeconds));
+              }},
+    OptionRow{"--stop-grace", "SECONDS",
+              "after SIGINT or SIGTERM, time for the ranks to save before SIGKILL [60]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.stop_grace =
+                    std::chrono::duration<double>(number_in<double>(n, v, 0.0, kMaxGraceSeconds));
+              }},
+    OptionRow{"--help", "", "print this and leave (or -h)",
+              [](Options& o, std::string_view, std::string_view) { o.help = true; }},
+    OptionRow{"--version", "", "print the version and leave",
+              [](Options& o, std::string_view, std::string_view) { o.version = true; }},
+};
+
+std::string canonical(std::string_view name) {
+  if (name == "-n") return "--nproc-per-node";
+  if (name == "-h") return "--help";
+  std::string dashed(name);
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  return dashed;
+}
+
+/// Number of single-letter insertions, removals and replacements between two words.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row[b.size()];
+}
+
+const OptionRow& find_row(std::string_view given) {
+  const std::string name = canonical(given);
+  for (const OptionRow& row : kRows) {
+    if (row.name == name) return row;
+  }
+  const auto nearest =
+      std::min_element(kRows.begin(), kRows.end(), [&](const OptionRow& a, const OptionRow& b) {
+        return edit_distance(a.name, name) < edit_distance(b.name, name);
+      });
+  fail(ErrorKind::usage, "unknown option {}; did you mean {}? (dtrun --help lists all)", given,
+       nearest->name);
+}
+
+/// Applies the option at `index` and returns the index after it.
+std::size_t take_option(const std::vector<std::string>& arguments, std::size_t index,
+                        Options& options) {
+  const std::string_view argument = arguments[index];
+  std::string_view name = argument.substr(0, argument.find('='));
+  std::optional<std::string_view> value;
+  if (argument.starts_with("-n") && argument.size() > 2) {  // -n2
+    name = "-n";
+    value = argument.substr(argument[2] == '=' ? 3 : 2);
+  } else if (name.size() < argument.size()) {
+    value = argument.substr(name.size() + 1);
+  }
+  const OptionRow& row = find_row(name);
+  if (row.value.empty()) {
+    if (value) fail(ErrorKind::usage, "{} takes no value; found '{}'", name, *value);
+    row.apply(options, name, {});
+    return index + 1;
+  }
+  if (!value) {
+    if (++index == arguments.size()) fail(ErrorKind::usage, "{} needs a value", name);
+    value = arguments[index];
+  }
+  row.apply(options, name, *value);
+  return index + 1;
+}
+
+void check_together(const Options& options) {
+  if (options.program.empty()) {
+    fail(ErrorKind::usage, "no program given; write it last: dtrun -n 2 -- PROGRAM ARGUMENTS");
+  }
+  for (const int rank : options.local_ranks_filter) {
+    if (rank >= options.num_ranks) {
+      fail(ErrorKind::usage, "--local-ranks-filter: found rank {} with {} ranks; give 0 to {}",
+           rank, options.num_ranks, options.num_ranks - 1);
+    }
+  }
+}
+
+}  // namespace
+
+Options parse_options(const std::vector<std::string>& arguments) {
+  Options options;
+  std::size_t index = 0;
+  while (index < arguments.size() && arguments[index].starts_with("-")) {
+    if (arguments[index] == "--") {
+      ++index;
+      break;
+    }
+    index = take_option(arguments, index, options);
+  }
+  options.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(index), arguments.end());
+  if (!options.log_dir.empty() && !options.redirects.any() && !options.tee.any()) {
+    options.tee = StreamChoice(3);
+  }
+  if (!options.help && !options.version) check_together(options);
+  return options;
+}
+
+std::string help_text() {
+  std::string text =
+      "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n"
+      "Starts PROGRAM once for each rank, ends all when one fails, and exits with the first\n"
+      "failing rank's status (docs/dtrun.md, docs/exit-status.md).\n\n";
+  for (const OptionRow& row : kRows) {
+    text += fmt::format("  {:<28} {}\n", fmt::format("{} {}", row.name, row.value), row.help);
+  }
+  return text;
+}
+
+}  // namespace launcher

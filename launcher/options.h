@@ -1,0 +1,54 @@
+// The command line of dtrun.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace launcher {
+
+/// Which of a rank's streams are meant, in torchrun's numbering: 0 none, 1 standard output, 2
+/// standard error, 3 both; one number for all ranks, or a map such as 0:3,1:1 (others: 0).
+class StreamChoice {
+ public:
+  StreamChoice() = default;
+  explicit StreamChoice(int for_all) : for_all_(for_all) {}
+  explicit StreamChoice(std::map<int, int> per_rank) : per_rank_(std::move(per_rank)) {}
+
+  [[nodiscard]] bool any() const { return for_all_ != 0 || !per_rank_.empty(); }
+  /// stream: 1 standard output, 2 standard error.
+  [[nodiscard]] bool has(int local_rank, int stream) const {
+    const auto found = per_rank_.find(local_rank);
+    return ((found == per_rank_.end() ? for_all_ : found->second) & stream) != 0;
+  }
+
+ private:
+  int for_all_ = 0;
+  std::map<int, int> per_rank_;
+};
+
+struct Options {
+  int num_ranks = 1;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 0;  // 0: a free one
+  std::string log_dir;
+  StreamChoice redirects;               // to files instead of the console
+  StreamChoice tee;                     // to files and the console
+  std::vector<int> local_ranks_filter;  // ranks shown on the console; empty: all
+  std::chrono::duration<double> abort_grace{2.0};
+  std::chrono::duration<double> stop_grace{60.0};
+  bool help = false;
+  bool version = false;
+  std::vector<std::string> program;  // name and arguments
+};
+
+/// The command line's meaning.
+///
+/// Throws: Error{usage} naming the option, what was found and what to do.
+[[nodiscard]] Options parse_options(const std::vector<std::string>& arguments);
+
+/// What --help prints.
+[[nodiscard]] std::string help_text();
+
+}  // namespace launcher

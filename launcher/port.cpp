@@ -1,0 +1,60 @@
+#include "launcher/port.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "dtrain/base/error.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+
+sockaddr_in resolve(const std::string& address) {
+  sockaddr_in result{};
+  result.sin_family = AF_INET;
+  if (::inet_pton(AF_INET, address.c_str(), &result.sin_addr) == 1) return result;
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(address.c_str(), nullptr, &hints, &found); error != 0) {
+    fail(ErrorKind::usage, "--master-addr: '{}' is not known: {}; give an address of this machine",
+         address, ::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
+  std::memcpy(&result, found->ai_addr, sizeof(result));
+  return result;
+}
+
+}  // namespace
+
+ReservedPort reserve_port(const std::string& address, int port) {
+  ReservedPort reserved{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  const int on = 1;
+  sockaddr_in name = resolve(address);
+  name.sin_port = htons(static_cast<std::uint16_t>(port));
+  ::setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  socklen_t size = sizeof(name);
+  if (::bind(reserved.socket.get(), reinterpret_cast<sockaddr*>(&name), size) != 0) {
+    if (errno == EADDRNOTAVAIL) {
+      fail(ErrorKind::usage, "--master-addr: '{}' is not an address of this machine", address);
+    }
+    fail(ErrorKind::port,
+         "--master-port: port {} of {} cannot be bound: {}; give another one, or 0 for a free one",
+         port, address, std::strerror(errno));
+  }
+  ::getsockname(reserved.socket.get(), reinterpret_cast<sockaddr*>(&name), &size);
+  reserved.port = ntohs(name.sin_port);
+  return reserved;
+}
+
+}  // namespace launcher

@@ -1,0 +1,74 @@
+#include "launcher/rank_stream.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace launcher {
+namespace {
+
+constexpr std::size_t kBuffer = std::size_t{1} << 16;
+constexpr std::size_t kKeptLines = 10;
+constexpr std::size_t kKeptBytesOfLine = 500;
+
+}  // namespace
+
+RankStream::RankStream(Descriptor pipe, RankStreamOptions options)
+    : pipe_(std::move(pipe)), options_(std::move(options)), splitter_(options_.live) {}
+
+bool RankStream::read(Console& console) {
+  std::array<char, kBuffer> buffer;
+  const ssize_t length = ::read(pipe_.get(), buffer.data(), buffer.size());
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (length <= 0) {
+    pipe_.reset();
+    return false;
+  }
+  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
+  write_file(console, bytes);
+  splitter_.feed(bytes, [&](std::string_view text, bool live) { take(console, text, live); });
+  return true;
+}
+
+void RankStream::finish(Console& console) {
+  while (open() && read(console)) {
+  }
+  splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
+  pipe_.reset();
+}
+
+void RankStream::take(Console& console, std::string_view text, bool is_live) {
+  if (is_live) {
+    if (options_.shown && !text.empty()) console.live(text);
+    return;
+  }
+  if (options_.stream == Stream::error && !text.empty()) {
+    last_lines_.emplace_back(text.substr(0, kKeptBytesOfLine));
+    if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
+  }
+  if (!options_.shown) return;
+  // An empty line after progress text is how a program leaves its progress standing.
+  if (options_.live && text.empty() && console.has_live()) {
+    console.commit_live(options_.prefix);
+    return;
+  }
+  console.line(options_.stream, options_.prefix, text);
+}
+
+void RankStream::write_file(Console& console, std::string_view bytes) {
+  while (options_.file && !bytes.empty()) {
+    const ssize_t written = ::write(options_.file.get(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      console.line(Stream::error, "dtrun: warning: ",
+                   fmt::format("{} is cut short: {}", options_.file_name, std::strerror(errno)));
+      options_.file.reset();
+    }
+  }
+}
+
+}  // namespace launcher

@@ -1,0 +1,126 @@
+#include "launcher/report.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace launcher {
+namespace {
+
+constexpr std::string_view kPrefix = "dtrun: ";
+constexpr double kNanosecond = 1e-9;
+
+std::string signal_name(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : std::to_string(signal);
+}
+
+std::string describe(const RankEnd& end) {
+  if (!end.by_signal) return fmt::format("exited with status {}", end.code);
+  return fmt::format("was killed by signal {} ({})", end.code, signal_name(end.code));
+}
+
+std::string host_name() {
+  char name[256] = "?";
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string reason_of(const Rank& culprit) {
+  if (culprit.stopped) return "; a stopped rank holds up all others, so the job was ended";
+  if (culprit.end && culprit.end->by_signal && culprit.end->code == SIGKILL) {
+    return "; it came from outside: a person, a batch system, or the kernel out of memory";
+  }
+  return culprit.error.last_lines().empty() ? "" : ": " + culprit.error.last_lines().back();
+}
+
+/// The others, in the order of their deaths.
+std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
+  std::vector<const Rank*> dead;
+  std::string text;
+  for (const Rank& rank : ranks) {
+    if (rank.index == *verdict.culprit) continue;
+    if (!rank.end) {
+      text += fmt::format(", rank {} (pid {} cannot be killed)", rank.index, rank.pid);
+    } else if (rank.end->failed() || rank.end->time_ns >= verdict.failed_ns) {
+      dead.push_back(&rank);
+    }
+  }
+  std::sort(dead.begin(), dead.end(),
+            [](const Rank* a, const Rank* b) { return a->end->time_ns < b->end->time_ns; });
+  for (const Rank* rank : dead) {
+    text += fmt::format(", rank {} ({}, {:+.9f} s)", rank->index, describe(*rank->end),
+                        static_cast<double>(rank->end->time_ns - verdict.failed_ns) * kNanosecond);
+  }
+  return text.empty() ? text : text.substr(2);
+}
+
+void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+  const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
+  if (!culprit.error.last_lines().empty()) {
+    console.line(Stream::error, kPrefix,
+                 fmt::format("last lines of rank {}'s standard error:", culprit.index));
+    for (const std::string& text : culprit.error.last_lines()) {
+      console.line(Stream::error, "dtrun:   | ", text);
+    }
+  }
+  if (const std::string others = victims(verdict, ranks); !others.empty()) {
+    console.line(Stream::error, kPrefix, "ended because of it: " + others);
+  }
+  const std::string step = culprit.step >= 0 ? fmt::format(" at step {}", culprit.step) : "";
+  console.line(
+      Stream::error, kPrefix,
+      fmt::format("failed: rank {} (pid {} on {}) {} after {:.3f} s{}{}", culprit.index,
+                  culprit.pid, host_name(), describe(culprit),
+                  static_cast<double>(verdict.failed_ns) * kNanosecond, step, reason_of(culprit)));
+}
+
+std::string ends_of(const std::vector<Rank>& ranks) {
+  std::string text;
+  for (const Rank& rank : ranks) {
+    text += fmt::format(
+        "{}rank {} {}", text.empty() ? "" : ", ", rank.index,
+        rank.end ? describe(*rank.end) : fmt::format("(pid {}) cannot be killed", rank.pid));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe(const Rank& rank) {
+  if (rank.stopped) return "was stopped (SIGSTOP or the like)";
+  return rank.end ? describe(*rank.end) : "is running";
+}
+
+int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
+  constexpr int kTimeout = static_cast<int>(dtrain::base::ErrorKind::timeout);
+  if (verdict.culprit) {
+    const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
+    return culprit.stopped || !culprit.end ? kTimeout : culprit.end->exit_status();
+  }
+  const bool peaceful = std::all_of(
+      ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.end && !rank.end->failed(); });
+  if (!peaceful) return verdict.stop_signal != 0 ? 128 + verdict.stop_signal : kTimeout;
+  const bool saved =
+      std::any_of(ranks.begin(), ranks.end(), [](const Rank& r) { return r.end->saved(); });
+  return saved ? static_cast<int>(dtrain::base::ErrorKind::interrupted) : 0;
+}
+
+void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+  if (verdict.culprit) {
+    report_failure(verdict, ranks, console);
+  } else if (verdict.stop_signal != 0) {
+    console.line(
+        Stream::error, kPrefix,
+        fmt::format("stopped by {}: {}", signal_name(verdict.stop_signal), ends_of(ranks)));
+  } else if (verdict.overdue) {
+    console.line(
+        Stream::error, kPrefix,
+        "ended the ranks that went on after another had saved and left: " + ends_of(ranks));
+  }
+}
+
+}  // namespace launcher

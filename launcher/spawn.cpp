@@ -1,0 +1,70 @@
+#include "launcher/spawn.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "dtrain/base/error.h"
+
+namespace launcher {
+namespace {
+
+std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+/// Runs between vfork and exec in the parent's memory: system calls only, and no return.
+[[noreturn]] void become_rank(const SpawnRequest& request, char* const* arguments,
+                              char* const* environment, pid_t parent, volatile int& error) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);  // it died before the line above
+  ::dup2(request.standard_input, STDIN_FILENO);
+  ::dup2(request.standard_output, STDOUT_FILENO);
+  ::dup2(request.standard_error, STDERR_FILENO);
+  for (const int fd : request.inherited) ::fcntl(fd, F_SETFD, 0);
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGPIPE, &standard, nullptr);
+  ::sigaction(SIGTTOU, &standard, nullptr);
+  ::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr);
+  ::execve(request.file.c_str(), arguments, environment);
+  error = errno;
+  ::_exit(127);
+}
+
+const char* advice_for(int error) {
+  if (error == EACCES) return "; name an executable program (python3 SCRIPT for a script)";
+  if (error == ENOEXEC) return "; a script needs a first line such as #!/bin/sh";
+  return "; check the name";
+}
+
+}  // namespace
+
+pid_t spawn(const SpawnRequest& request) {
+  const std::vector<char*> arguments = pointers_to(request.arguments);
+  const std::vector<char*> environment = pointers_to(request.environment);
+  const pid_t parent = ::getpid();
+  volatile int error = 0;
+  const pid_t child = ::vfork();  // cheap, and a failed exec is known on return
+  if (child == 0) become_rank(request, arguments.data(), environment.data(), parent, error);
+  if (child < 0) {
+    error = errno;
+  } else if (error == 0) {
+    return child;
+  } else {
+    ::waitpid(child, nullptr, 0);
+  }
+  const int reason = error;
+  dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot start '{}': {}{}",
+                     request.arguments.front(), std::strerror(reason), advice_for(reason));
+}
+
+}  // namespace launcher

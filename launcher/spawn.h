@@ -1,0 +1,29 @@
+// Starting one rank.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace launcher {
+
+/// A rank to be. All descriptors stay the caller's; the rank has copies.
+struct SpawnRequest {
+  std::string file;                      // what find_program gave
+  std::vector<std::string> arguments;    // the program's name first
+  std::vector<std::string> environment;  // NAME=VALUE
+  int standard_input = -1;
+  int standard_output = -1;
+  int standard_error = -1;
+  std::vector<int> inherited;  // kept open in the rank under the same numbers
+  sigset_t signal_mask{};      // of the rank
+};
+
+/// Starts the program in a process group of its own, to be killed by the kernel when dtrun dies.
+///
+/// Throws: Error{spawn} naming the program, after which there is no child.
+[[nodiscard]] pid_t spawn(const SpawnRequest& request);
+
+}  // namespace launcher

@@ -1,0 +1,375 @@
+#include "launcher/supervisor.h"
+
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <utility>
+
+#include "launcher/descendants.h"
+
+namespace launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+// From the moment a failure is seen, blame + --abort-grace + kill + leftovers + drain end within 3
+// s at the default grace of 2 s.
+constexpr auto kBlameWindow = 150ms;
+constexpr auto kKillLimit = 300ms;
+constexpr auto kLeftoverKillLimit = 250ms;
+constexpr auto kDrainLimit = 250ms;
+// After a clean end, how long a rank's helpers (a tee, say) may finish before SIGTERM.
+constexpr auto kLeftoverPeace = 200ms;
+constexpr std::size_t kMaxPendingOutput = std::size_t{1} << 20;
+constexpr std::size_t kMaxControlLine = 4096;
+
+// What an event is about: a kind, and for most kinds a rank.
+enum class Source : std::uint32_t { guard, child, console, end, control, output, error };
+
+std::uint64_t tag_of(Source source, int rank = 0) {
+  return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(Job job, GuardLink guard)
+    : job_(std::move(job)),
+      guard_(std::move(guard)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      start_(dtrain::base::Clock::now()) {
+  adopt_orphans();
+  sigset_t child;
+  ::sigemptyset(&child);
+  ::sigaddset(&child, SIGCHLD);
+  child_signals_ = Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+  watch(guard_.signals.get(), tag_of(Source::guard), EPOLLIN);
+  watch(child_signals_.get(), tag_of(Source::child), EPOLLIN);
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    watch(fd, tag_of(Source::console), EPOLLOUT | EPOLLET);  // refused for files, which never wait
+  }
+}
+
+int Supervisor::run() {
+  start_ranks();
+  while (phase_ != Phase::done) {
+    wait_for_events();
+    advance();
+  }
+  return status_of(verdict_, ranks_);
+}
+
+void Supervisor::start_ranks() {
+  ranks_.reserve(static_cast<std::size_t>(job_.options.num_ranks));
+  try {
+    for (int index = 0; index < job_.options.num_ranks; ++index) {
+      ranks_.push_back(start_rank(job_, index, guard_.original_mask, console_));
+    }
+  } catch (...) {
+    kill_descendants(kKillLimit);
+    throw;
+  }
+  // Rank 0 alone holds the port from here on: when it dies, nobody seems to listen any more.
+  job_.port.socket.reset();
+  for (const Rank& rank : ranks_) {
+    watch(rank.pidfd.get(), tag_of(Source::end, rank.index), EPOLLIN);
+    watch(rank.control.get(), tag_of(Source::control, rank.index), EPOLLIN);
+    watch(rank.output.fd(), tag_of(Source::output, rank.index), EPOLLIN);
+    watch(rank.error.fd(), tag_of(Source::error, rank.index), EPOLLIN);
+  }
+  if (const std::string folder = job_.folder.log_folder(); !folder.empty()) {
+    say("logs of the ranks: " + folder);
+  }
+}
+
+void Supervisor::watch(int fd, std::uint64_t tag, std::uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void Supervisor::unwatch(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+void Supervisor::wait_for_events() {
+  int timeout_ms = -1;
+  if (deadline_) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - dtrain::base::Clock::now());
+    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+  }
+  // epoll reports in the order in which things became ready, so ranks that died while dtrun was not
+  // looking still come in the order of their deaths.
+  std::array<epoll_event, 64> events;
+  const int count =
+      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
+}
+
+void Supervisor::handle(std::uint64_t tag) {
+  const auto source = static_cast<Source>(tag >> 32);
+  if (source == Source::guard) return on_guard();
+  if (source == Source::child) return on_child();
+  if (source == Source::console) return;  // advance() writes
+  Rank& rank = ranks_[tag & 0xFFFFFFFF];
+  if (source == Source::end) return on_end(rank);
+  if (source == Source::control) return on_control(rank);
+  on_output(source == Source::output ? rank.output : rank.error);
+}
+
+void Supervisor::advance() {
+  if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
+  if (phase_ < Phase::leftovers && !any_running()) end_leftovers();
+  if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
+    if (!has_children()) finish_output();
+  }
+  console_.flush();
+  hold_back_output();
+  if (phase_ == Phase::draining && console_.pending() == 0) phase_ = Phase::done;
+}
+
+void Supervisor::on_deadline() {
+  deadline_.reset();
+  switch (phase_) {
+    case Phase::running:
+      break;
+    case Phase::leaving:
+      verdict_.overdue = true;
+      kill_ranks();
+      break;
+    case Phase::blaming:
+      abort_ranks();
+      break;
+    case Phase::stopping:
+    case Phase::aborting:
+      kill_ranks();
+      break;
+    case Phase::killing:  // what survived SIGKILL hangs inside the kernel
+      end_leftovers();
+      break;
+    case Phase::leftovers:
+      signal_descendants(SIGTERM);
+      enter(Phase::leftovers_term, job_.options.abort_grace);
+      break;
+    case Phase::leftovers_term:
+      kill_descendants(kLeftoverKillLimit);
+      finish_output();
+      break;
+    case Phase::draining:
+    case Phase::done:
+      phase_ = Phase::done;
+      break;
+  }
+}
+
+void Supervisor::on_guard() {
+  std::array<unsigned char, 64> signals;
+  const ssize_t count = ::read(guard_.signals.get(), signals.data(), signals.size());
+  if (count == 0) {  // the guard was killed, and nobody waits for a report
+    kill_descendants(1s);
+    phase_ = Phase::done;
+    deadline_.reset();
+  }
+  for (ssize_t i = 0; i < count; ++i) on_signal(signals[static_cast<std::size_t>(i)]);
+}
+
+void Supervisor::on_signal(int signal) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) {
+    for (const Rank& rank : ranks_) {
+      if (rank.running()) ::kill(rank.pid, signal);
+    }
+    return;
+  }
+  if (phase_ == Phase::draining) {  // nobody reads dtrun's output
+    phase_ = Phase::done;
+    return;
+  }
+  if (phase_ >= Phase::leftovers) return;
+  const bool first = phase_ == Phase::running || phase_ == Phase::leaving;
+  if (first) verdict_.stop_signal = signal;
+  if (signal == SIGQUIT || (!first && signal == SIGINT)) return kill_ranks();
+  if (!first) return;
+  say("stopping; the ranks may save (a second Ctrl-C kills at once)");
+  for (const Rank& rank : ranks_) {
+    if (!rank.running()) continue;
+    ::kill(rank.pid, SIGTERM);
+    ::kill(-rank.pid, SIGCONT);
+  }
+  enter(Phase::stopping, job_.options.stop_grace);
+}
+
+void Supervisor::on_child() {
+  signalfd_siginfo ignored{};
+  while (::read(child_signals_.get(), &ignored, sizeof(ignored)) > 0) {
+  }
+  for (Rank& rank : ranks_) {
+    siginfo_t info{};
+    if (rank.running() &&
+        ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WNOHANG) == 0 &&
+        info.si_pid != 0) {
+      on_stopped(rank);
+    }
+  }
+  // Adopted processes have no descriptor that tells of their end.
+  for (;;) {
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    const bool is_rank = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
+      return rank.running() && rank.pid == info.si_pid;
+    });
+    if (is_rank) return;  // its own event comes; the order of deaths is epoll's
+    ::waitpid(info.si_pid, nullptr, 0);
+  }
+}
+
+void Supervisor::on_end(Rank& rank) {
+  siginfo_t info{};
+  if (!rank.running() ||
+      ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG) != 0 ||
+      info.si_pid == 0) {
+    return;
+  }
+  unwatch(rank.pidfd.get());
+  rank.end = RankEnd{now_ns(), info.si_code != CLD_EXITED, info.si_status};
+  const bool free = phase_ == Phase::running || phase_ == Phase::leaving;
+  if (free && rank.end->failed()) {
+    begin_failure(rank);
+  } else if (phase_ == Phase::running && rank.end->saved()) {
+    enter(Phase::leaving, job_.options.stop_grace);
+  } else if (phase_ == Phase::blaming && rank.end->failed() && !rank.end->blames_another()) {
+    begin_failure(rank);
+  }
+}
+
+void Supervisor::on_stopped(Rank& rank) {
+  if (phase_ != Phase::running && phase_ != Phase::leaving && phase_ != Phase::blaming) return;
+  rank.stopped = true;
+  begin_failure(rank);
+}
+
+void Supervisor::on_control(Rank& rank) {
+  std::array<char, kMaxControlLine> buffer;
+  const ssize_t length = ::recv(rank.control.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (length <= 0) {  // a program that does not know the descriptor may close it
+    unwatch(rank.control.get());
+    return;
+  }
+  rank.control_partial.append(buffer.data(), static_cast<std::size_t>(length));
+  constexpr std::string_view kProgress = "progress ";
+  for (;;) {
+    const auto end = rank.control_partial.find('\n');
+    if (end == std::string::npos) break;
+    std::string_view line(rank.control_partial.data(), end);
+    if (line.starts_with(kProgress)) {
+      line.remove_prefix(kProgress.size());
+      std::from_chars(line.data(), line.data() + line.size(), rank.step);
+    }
+    rank.control_partial.erase(0, end + 1);
+  }
+  if (rank.control_partial.size() > kMaxControlLine) rank.control_partial.clear();
+}
+
+void Supervisor::on_output(RankStream& stream) {
+  if (!stream.open() || output_held_) return;
+  stream.read(console_);
+  if (!stream.open()) stream.finish(console_);  // a closed descriptor has left epoll by itself
+}
+
+void Supervisor::hold_back_output() {
+  const bool hold = console_.pending() > kMaxPendingOutput;
+  if (hold == output_held_ || phase_ >= Phase::draining) return;
+  output_held_ = hold;
+  for (const Rank& rank : ranks_) {
+    for (const auto& [stream, source] :
+         {std::pair(&rank.output, Source::output), std::pair(&rank.error, Source::error)}) {
+      if (!stream->open()) continue;
+      if (hold) {
+        unwatch(stream->fd());
+      } else {
+        watch(stream->fd(), tag_of(source, rank.index), EPOLLIN);
+      }
+    }
+  }
+}
+
+void Supervisor::begin_failure(const Rank& culprit) {
+  verdict_.culprit = culprit.index;
+  verdict_.failed_ns = culprit.end ? culprit.end->time_ns : now_ns();
+  const bool blames_another = !culprit.stopped && culprit.end->blames_another();
+  if (blames_another && any_running()) {
+    enter(Phase::blaming, kBlameWindow);
+  } else {
+    abort_ranks();
+  }
+}
+
+void Supervisor::abort_ranks() {
+  const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
+  const std::string how = describe(culprit);
+  if (any_running()) say(fmt::format("rank {} {}; ending the others", culprit.index, how));
+  const std::string line = fmt::format("abort {} {}\n", culprit.index, how);
+  for (const Rank& rank : ranks_) {
+    if (!rank.running()) continue;
+    ::send(rank.control.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    ::kill(-rank.pid, SIGCONT);
+    ::kill(-rank.pid, SIGTERM);
+  }
+  enter(Phase::aborting, job_.options.abort_grace);
+}
+
+void Supervisor::kill_ranks() {
+  for (const Rank& rank : ranks_) {
+    if (!rank.running()) continue;
+    ::kill(-rank.pid, SIGKILL);
+    ::kill(rank.pid, SIGKILL);  // where it has left its group
+  }
+  enter(Phase::killing, kKillLimit);
+}
+
+void Supervisor::end_leftovers() {
+  if (!has_children()) return finish_output();
+  if (verdict_.culprit || phase_ == Phase::killing) {
+    kill_descendants(kLeftoverKillLimit);
+    return finish_output();
+  }
+  enter(Phase::leftovers, kLeftoverPeace);
+}
+
+void Supervisor::finish_output() {
+  for (Rank& rank : ranks_) {
+    rank.output.finish(console_);
+    rank.error.finish(console_);
+  }
+  console_.commit_live("");
+  report(verdict_, ranks_, console_);
+  deadline_.reset();
+  phase_ = Phase::draining;
+  // After a clean end a reader who pauses is waited for, as by any program.
+  const bool clean = !verdict_.culprit && verdict_.stop_signal == 0 && !verdict_.overdue;
+  if (!clean) enter(Phase::draining, kDrainLimit);
+}
+
+void Supervisor::enter(Phase phase, Duration limit) {
+  phase_ = phase;
+  deadline_ =
+      dtrain::base::Clock::now() + std::chrono::duration_cast<dtrain::base::Clock::duration>(limit);
+}
+
+bool Supervisor::any_running() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running(); });
+}
+
+std::int64_t Supervisor::now_ns() const {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(dtrain::base::Clock::now() - start_)
+      .count();
+}
+
+}  // namespace launcher

@@ -1,0 +1,94 @@
+// From the start of the ranks to the end of the last process.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "launcher/guard.h"
+#include "launcher/job.h"
+#include "launcher/report.h"
+
+namespace launcher {
+
+/// Starts the ranks of a job and stays until no process of it is left.
+///
+/// One thread waits for events (a rank's end or stop, output, control lines, signals passed on by
+/// the guard) and for one deadline; nothing it does blocks. A phase only ever moves forward:
+///
+///   running -> leaving   a rank has saved and left (status 9), the others follow
+///           -> stopping  SIGINT or SIGTERM: the ranks have --stop-grace to save
+///           -> blaming   a rank ended with status 4, "another rank failed": which one?
+///           -> aborting  a rank failed: the others have --abort-grace to end
+///           -> killing   they had their time
+///   -> leftovers (what the ranks have started), then their SIGTERM -> draining (output) -> done
+class Supervisor {
+ public:
+  Supervisor(Job job, GuardLink guard);
+
+  /// Returns: dtrun's exit status.
+  /// Throws:  Error{spawn} when a rank cannot be started; the others are gone by then.
+  [[nodiscard]] int run();
+
+ private:
+  enum class Phase {
+    running,
+    leaving,
+    stopping,
+    blaming,
+    aborting,
+    killing,
+    leftovers,
+    leftovers_term,
+    draining,
+    done
+  };
+  using Time = dtrain::base::Clock::time_point;
+  using Duration = std::chrono::duration<double>;
+
+  void start_ranks();
+  void watch(int fd, std::uint64_t tag, std::uint32_t events) const;
+  void unwatch(int fd) const;
+
+  void wait_for_events();
+  void handle(std::uint64_t tag);
+  void advance();
+  void on_deadline();
+
+  void on_guard();
+  void on_signal(int signal);
+  void on_child();
+  void on_end(Rank& rank);
+  void on_stopped(Rank& rank);
+  void on_control(Rank& rank);
+  void on_output(RankStream& stream);
+  void hold_back_output();
+
+  void begin_failure(const Rank& culprit);
+  void abort_ranks();
+  void kill_ranks();
+  void end_leftovers();
+  void finish_output();
+
+  void enter(Phase phase, Duration limit);
+  void say(std::string_view text) { console_.line(Stream::error, "dtrun: ", text); }
+  [[nodiscard]] bool any_running() const;
+  [[nodiscard]] std::int64_t now_ns() const;
+
+  Job job_;
+  GuardLink guard_;
+  Console console_;
+  Descriptor epoll_;
+  Descriptor child_signals_;
+  std::vector<Rank> ranks_;
+  Time start_;
+  Phase phase_ = Phase::running;
+  std::optional<Time> deadline_;
+  Verdict verdict_;
+  bool output_held_ = false;  // the console has too much waiting
+};
+
+}  // namespace launcher
