@@ -1,0 +1,98 @@
+#include "dtrain/metrics/cpu_memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace dtrain::metrics {
+namespace {
+
+constexpr std::size_t kKeepFrom = std::size_t{1} << 20;
+
+struct Block {
+  void* data;
+  std::size_t bytes;
+};
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
+    auto* block = new Block{obtain(bytes), bytes};
+    count(static_cast<std::int64_t>(bytes));
+    return {block->data, block, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+
+  void copy_data(void* destination, const void* source, std::size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+  MemoryUse use() const { return {current_.load(), peak_.load()}; }
+
+  static CountingAllocator& instance() {
+    // Never destroyed: tensors of static storage may be freed after any static of ours.
+    static auto* allocator = new CountingAllocator();
+    return *allocator;
+  }
+
+ private:
+  void* obtain(std::size_t bytes) {
+    if (bytes >= kKeepFrom) {
+      const std::lock_guard lock(mutex_);
+      auto& kept = kept_[bytes];
+      if (!kept.empty()) {
+        void* data = kept.back();
+        kept.pop_back();
+        return data;
+      }
+    }
+    return c10::alloc_cpu(bytes);
+  }
+
+  void give_back(const Block& block) {
+    count(-static_cast<std::int64_t>(block.bytes));
+    if (block.bytes < kKeepFrom) {
+      c10::free_cpu(block.data);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    kept_[block.bytes].push_back(block.data);
+  }
+
+  void count(std::int64_t bytes) {
+    const std::int64_t now = current_.fetch_add(bytes) + bytes;
+    std::int64_t seen = peak_.load();
+    while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
+    }
+  }
+
+  static void release(void* context) {
+    if (context == nullptr) return;
+    auto* block = static_cast<Block*>(context);
+    instance().give_back(*block);
+    delete block;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<std::size_t, std::vector<void*>> kept_;  // by size in bytes
+  std::atomic<std::int64_t> current_{0};
+  std::atomic<std::int64_t> peak_{0};
+};
+
+}  // namespace
+
+void install_counting_allocator() {
+  c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
+}
+
+MemoryUse memory_use() { return CountingAllocator::instance().use(); }
+
+}  // namespace dtrain::metrics

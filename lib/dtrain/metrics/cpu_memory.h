@@ -1,0 +1,25 @@
+// The CPU allocator of a dtrain process: counts tensor memory and keeps large blocks for the next
+// step.
+#pragma once
+
+#include <cstdint>
+
+namespace dtrain::metrics {
+
+/// Tensor memory of this process in bytes.
+struct MemoryUse {
+  std::int64_t current = 0;
+  std::int64_t peak = 0;  ///< since the start
+};
+
+/// Makes LibTorch allocate CPU tensors through the counting allocator, which hands freed blocks of
+/// 1 MiB and more to the next request of the same size: a training step asks for the same sizes
+/// again and again, and pages that the system takes back and zeroes anew cost more than the
+/// products of a small model. Kept blocks count as free.
+///
+/// Call once, before the first tensor. Threads: the allocator serves any.
+void install_counting_allocator();
+
+[[nodiscard]] MemoryUse memory_use();
+
+}  // namespace dtrain::metrics

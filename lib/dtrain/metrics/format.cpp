@@ -1,0 +1,42 @@
+#include "dtrain/metrics/format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+namespace dtrain::metrics {
+
+std::string format_bytes(std::int64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+std::string format_count(std::int64_t count) {
+  std::string digits = std::to_string(count);
+  for (auto i = static_cast<std::int64_t>(digits.size()) - 3; i > 0; i -= 3) {
+    digits.insert(static_cast<std::size_t>(i), ",");
+  }
+  return digits;
+}
+
+std::string format_duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
+  const std::int64_t hours = total / 3600;
+  const std::int64_t minutes = total / 60 % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60)
+                   : fmt::format("{}:{:02}", minutes, total % 60);
+}
+
+std::string format_rate(double per_second) {
+  if (per_second >= 1e6) return fmt::format("{:.2f}M", per_second / 1e6);
+  if (per_second >= 1e3) return fmt::format("{:.1f}k", per_second / 1e3);
+  return fmt::format("{:.0f}", per_second);
+}
+
+}  // namespace dtrain::metrics

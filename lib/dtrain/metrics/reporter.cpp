@@ -1,0 +1,103 @@
+#include "dtrain/metrics/reporter.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "dtrain/metrics/format.h"
+
+namespace dtrain::metrics {
+namespace {
+
+nlohmann::ordered_json to_json(const StepRecord& record) {
+  return {{"step", record.step},
+          {"loss", json_number(record.loss)},
+          {"grad_norm", json_number(record.grad_norm)},
+          {"learning_rate", record.learning_rate},
+          {"tokens", record.tokens},
+          {"samples", record.samples},
+          {"tokens_per_second", record.tokens_per_second},
+          {"step_seconds", record.step_seconds},
+          {"wait_seconds", record.wait_seconds},
+          {"mfu", record.mfu},
+          {"memory_bytes", record.memory_bytes},
+          {"comm_bytes", record.comm_bytes}};
+}
+
+}  // namespace
+
+Reporter::Reporter(Options options) : options_(std::move(options)) {
+  if (!options_.writes) return;
+  file_ = std::make_unique<MetricsFile>(options_.metrics_path);
+  console_ = std::make_unique<Console>(options_.console);
+}
+
+void Reporter::start(const std::string& table, const nlohmann::ordered_json& fields) {
+  if (!options_.writes) return;
+  nlohmann::ordered_json line{{"event", "start"}};
+  line.update(fields);
+  file_->write(line);
+  console_->print(table);
+}
+
+std::string Reporter::progress_line(const StepRecord& record) const {
+  const double left =
+      static_cast<double>(options_.total_steps - record.step) * smoothed_step_seconds_;
+  return fmt::format(
+      "step {}/{} | loss {:.4f} | grad {:.3f} | lr {:.2e} | {} tok/s | mfu {:.0f}% | {} | eta {}{}",
+      record.step, options_.total_steps, record.loss, record.grad_norm, record.learning_rate,
+      format_rate(record.tokens_per_second), 100 * record.mfu, format_bytes(record.memory_bytes),
+      format_duration(left), last_validation_);
+}
+
+void Reporter::step(const StepRecord& record) {
+  if (!options_.writes) return;
+  file_->write(to_json(record));
+  constexpr double kSmoothing = 0.1;
+  smoothed_step_seconds_ =
+      smoothed_step_seconds_ == 0
+          ? record.step_seconds
+          : smoothed_step_seconds_ + kSmoothing * (record.step_seconds - smoothed_step_seconds_);
+  if (options_.log_every == 0) return;
+  if (console_->is_live()) {
+    console_->show_progress(progress_line(record));
+  } else if (record.step % options_.log_every == 0 || record.step == 1 ||
+             record.step == options_.total_steps) {
+    console_->print(progress_line(record));
+  }
+}
+
+void Reporter::evaluation(std::int64_t step, double val_loss) {
+  if (!options_.writes) return;
+  file_->write({{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}});
+  last_validation_ = fmt::format(" | val {:.4f}", val_loss);
+  if (!console_->is_live())
+    console_->print(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
+}
+
+void Reporter::warn(std::int64_t step, const std::string& message) {
+  if (!options_.writes) return;
+  file_->write({{"event", "error"}, {"step", step}, {"message", message}});
+  console_->print("warning: " + message);
+}
+
+void Reporter::end(const Summary& summary) {
+  if (!options_.writes) return;
+  nlohmann::ordered_json line{{"event", "end"},
+                              {"step", summary.steps},
+                              {"train_loss", json_number(summary.train_loss)},
+                              {"seconds", summary.seconds},
+                              {"tokens_per_second", summary.tokens_per_second},
+                              {"model", summary.model_path}};
+  std::string text = fmt::format(
+      "done: {} steps in {} ({} tok/s)\n  training loss   {:.4f} nats per token\n", summary.steps,
+      format_duration(summary.seconds), format_rate(summary.tokens_per_second), summary.train_loss);
+  if (summary.has_validation) {
+    line["val_loss"] = json_number(summary.val_loss);
+    text += fmt::format("  validation loss {:.4f} nats per token\n", summary.val_loss);
+  }
+  file_->write(line);
+  console_->print(text + "  model           " + summary.model_path);
+}
+
+}  // namespace dtrain::metrics

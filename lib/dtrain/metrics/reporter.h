@@ -1,0 +1,59 @@
+// Everything a run tells: metrics.jsonl, the live line or plain lines, and the summary.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dtrain/metrics/console.h"
+#include "dtrain/metrics/metrics_file.h"
+#include "dtrain/metrics/step_record.h"
+
+namespace dtrain::metrics {
+
+/// What the reporter knows of a finished run.
+struct Summary {
+  std::int64_t steps = 0;
+  double train_loss = 0;  ///< mean of the last min(50, steps) steps
+  double val_loss = 0;
+  bool has_validation = false;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  std::string model_path;
+};
+
+/// Takes reports on every rank; one rank's reporter writes them.
+///
+/// Throws:  Error{data} if metrics.jsonl cannot be written.
+/// Threads: one.
+class Reporter {
+ public:
+  struct Options {
+    bool writes = true;  ///< false: everything is dropped
+    std::string metrics_path;
+    Console::Options console;
+    std::int64_t log_every = 10;  ///< steps between plain lines; 0: none
+    std::int64_t total_steps = 0;
+  };
+
+  explicit Reporter(Options options);
+
+  /// table: lines for people. fields: of the "start" line.
+  void start(const std::string& table, const nlohmann::ordered_json& fields);
+  void step(const StepRecord& record);
+  void evaluation(std::int64_t step, double val_loss);
+  /// A line for people and an "error" line with the same message.
+  void warn(std::int64_t step, const std::string& message);
+  void end(const Summary& summary);
+
+ private:
+  [[nodiscard]] std::string progress_line(const StepRecord& record) const;
+
+  Options options_;
+  std::unique_ptr<MetricsFile> file_;
+  std::unique_ptr<Console> console_;
+  std::string last_validation_;
+  double smoothed_step_seconds_ = 0;
+};
+
+}  // namespace dtrain::metrics

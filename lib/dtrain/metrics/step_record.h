@@ -1,0 +1,24 @@
+// What is reported of a step; metrics.jsonl holds one line of exactly these
+// (docs/formats/metrics.md).
+#pragma once
+
+#include <cstdint>
+
+namespace dtrain::metrics {
+
+struct StepRecord {
+  std::int64_t step = 0;  ///< updates done, this one included
+  double loss = 0;        ///< nats per token, mean over the global batch, before the update
+  double grad_norm = 0;   ///< of all gradients, before clipping
+  double learning_rate = 0;
+  std::int64_t tokens = 0;       ///< consumed so far by all ranks
+  std::int64_t samples = 0;      ///< consumed so far by all ranks
+  double tokens_per_second = 0;  ///< all ranks, this step
+  double step_seconds = 0;
+  double wait_seconds = 0;  ///< of step_seconds, rank 0 blocked in communication
+  double mfu = 0;           ///< model FLOPs per second over the peak measured at the start; 0..1
+  std::int64_t memory_bytes = 0;  ///< peak tensor memory of rank 0 so far
+  std::int64_t comm_bytes = 0;    ///< sent by rank 0 in this step
+};
+
+}  // namespace dtrain::metrics
