@@ -2,8 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "dtrain/base/check.h"
 #include "dtrain/comm/reduce.h"
 
@@ -33,6 +31,14 @@ void check_reducible(const at::Tensor& tensor) {
                c10::toString(tensor.scalar_type()));
 }
 
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& caught) {
+    return caught.what();
+  }
+}
+
 }  // namespace
 
 QueuedGroup::QueuedGroup(GroupIdentity identity, const GroupOptions& options,
@@ -45,14 +51,7 @@ QueuedGroup::QueuedGroup(GroupIdentity identity, const GroupOptions& options,
 }
 
 QueuedGroup::~QueuedGroup() {
-  if (calls_pending()) abort("the group was closed while calls were under way");
-}
-
-bool QueuedGroup::calls_pending() const {
-  const auto records = ring_->records();
-  return std::any_of(records.begin(), records.end(), [](const CallRecord& record) {
-    return record.state == CallState::queued || record.state == CallState::running;
-  });
+  if (pending_ > 0) abort("the group was closed while calls were under way");
 }
 
 Work QueuedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
@@ -131,6 +130,7 @@ void QueuedGroup::abort(const std::string& reason) noexcept {
 Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) {
   CallRecord numbered = call;
   numbered.number = ring_->add(call);
+  ++pending_;
   const auto completion = std::make_shared<Completion>(ring_);
   if (size() == 1) {
     carry_out(
@@ -158,8 +158,9 @@ void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
     }
     // A group that failed once stays dead, and its peers should not have to wait for their
     // deadline.
-    if (failure) transport_->close(fmt::format("rank {} failed", world_rank(rank())));
+    if (failure) transport_->close(message_of(failure));
   }
+  --pending_;
   if (failure) {
     ring_->fail(call.number);
     completion.fail(failure);

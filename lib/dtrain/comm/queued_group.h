@@ -2,6 +2,7 @@
 // words the errors.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,7 +71,7 @@ class QueuedGroup final : public ProcessGroup {
   std::unique_ptr<Transport> transport_;
   mutable std::mutex error_mutex_;
   std::exception_ptr error_;
-  bool calls_pending() const;
+  std::atomic<std::int64_t> pending_{0};  // calls posted and not ended
   // The lanes come last: they end before what they use.
   Lane collectives_;
   std::map<std::int64_t, Lane> sends_;     // by peer

@@ -1,0 +1,128 @@
+#include "dtrain/comm/agreement.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <optional>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+void append_text(std::string& bytes, const std::string& text) {
+  const auto size = static_cast<std::uint64_t>(text.size());
+  bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
+  bytes += text;
+}
+
+std::string packed(const std::vector<NamedValue>& values) {
+  std::string bytes;
+  for (const auto& [name, value] : values) {
+    append_text(bytes, name);
+    append_text(bytes, value);
+  }
+  return bytes;
+}
+
+std::string take_text(std::string_view& bytes) {
+  std::uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof size);
+  bytes.remove_prefix(sizeof size);
+  const std::string text(bytes.substr(0, size));
+  bytes.remove_prefix(size);
+  return text;
+}
+
+std::vector<NamedValue> unpacked(std::string_view bytes) {
+  std::vector<NamedValue> values;
+  while (!bytes.empty()) {
+    std::string name = take_text(bytes);
+    values.emplace_back(std::move(name), take_text(bytes));
+  }
+  return values;
+}
+
+/// FNV-1a: the same on every build, which std::hash does not promise.
+std::int64_t hash_of(std::string_view bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return static_cast<std::int64_t>(hash);
+}
+
+/// Every rank's bytes, by rank; `largest` is the size of the longest.
+std::vector<std::string> gather_bytes(ProcessGroup& group, const std::string& bytes,
+                                      const std::vector<std::int64_t>& sizes) {
+  const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  const auto own = at::zeros({largest}, at::kByte);
+  std::memcpy(own.data_ptr(), bytes.data(), bytes.size());
+  const auto all = at::empty({group.size() * largest}, at::kByte);
+  group.all_gather(own, all).wait_host();
+  std::vector<std::string> result;
+  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
+    const auto begin = static_cast<const char*>(all.data_ptr()) + rank * largest;
+    result.emplace_back(begin, static_cast<std::size_t>(sizes[static_cast<std::size_t>(rank)]));
+  }
+  return result;
+}
+
+struct Difference {
+  std::size_t entry = 0;
+  std::size_t rank = 0;  // it differs from rank 0
+};
+
+std::optional<Difference> first_difference(const std::vector<std::vector<NamedValue>>& lists) {
+  std::optional<Difference> first;
+  for (std::size_t rank = 1; rank < lists.size(); ++rank) {
+    const auto [a, b] =
+        std::mismatch(lists[0].begin(), lists[0].end(), lists[rank].begin(), lists[rank].end());
+    const bool differs = a != lists[0].end() || b != lists[rank].end();
+    const auto entry = static_cast<std::size_t>(a - lists[0].begin());
+    if (differs && (!first || entry < first->entry)) first = Difference{entry, rank};
+  }
+  return first;
+}
+
+std::string shown(const std::vector<NamedValue>& values, std::size_t entry,
+                  const std::string& name) {
+  if (entry >= values.size()) return "nothing";
+  const auto& [own_name, value] = values[entry];
+  return own_name == name ? value : fmt::format("{} = {}", own_name, value);
+}
+
+}  // namespace
+
+void check_agreement(ProcessGroup& group, const std::vector<NamedValue>& values) {
+  const std::string bytes = packed(values);
+  const auto own = at::empty({2}, at::kLong);
+  own.data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(bytes.size());
+  own.data_ptr<std::int64_t>()[1] = hash_of(bytes);
+  const auto all = at::empty({group.size() * 2}, at::kLong);
+  group.all_gather(own, all).wait_host();
+  const auto digests = all.data_ptr<std::int64_t>();
+  std::vector<std::int64_t> sizes;
+  bool equal = true;
+  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
+    sizes.push_back(digests[2 * rank]);
+    equal = equal && digests[2 * rank] == digests[0] && digests[2 * rank + 1] == digests[1];
+  }
+  if (equal) return;
+
+  std::vector<std::vector<NamedValue>> lists;
+  for (const auto& text : gather_bytes(group, bytes, sizes)) lists.push_back(unpacked(text));
+  const auto difference = first_difference(lists);
+  if (!difference) return;
+  const auto& [entry, rank] = *difference;
+  const std::string name =
+      entry < lists[0].size() ? lists[0][entry].first : lists[rank][entry].first;
+  base::fail(base::ErrorKind::usage,
+             "ranks 0 and {} do not agree on {}: {} on rank 0, {} on rank {}; start every rank "
+             "with the same program and settings",
+             rank, name, shown(lists[0], entry, name), shown(lists[rank], entry, name), rank);
+}
+
+}  // namespace dtrain::comm

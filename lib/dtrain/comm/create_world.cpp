@@ -1,0 +1,38 @@
+#include "dtrain/comm/create_world.h"
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/gloo/gloo_world.h"
+#include "dtrain/comm/local/local_world.h"
+
+namespace dtrain::comm {
+
+std::shared_ptr<World> create_world(const WorldOptions& options) {
+  using base::ErrorKind;
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    base::fail(ErrorKind::usage,
+               "rank {} of a world of {} makes no sense; RANK must be from 0 to WORLD_SIZE - 1",
+               options.rank, options.size);
+  }
+  const bool alone = options.size == 1;
+  const std::string& backend = options.backend;
+  if (backend == "none" || (backend == "auto" && alone)) {
+    if (!alone) {
+      base::fail(ErrorKind::usage,
+                 "machine.backend none serves one rank, but {} were started; use gloo",
+                 options.size);
+    }
+    return make_local_worlds(1, options.group).front();
+  }
+  if (backend == "gloo" || backend == "auto") {
+    if (options.master_port < 1 || options.master_port > 65'535) {
+      base::fail(ErrorKind::usage,
+                 "the store's port is {}; start the ranks with dtrun, or give each the same "
+                 "MASTER_ADDR and MASTER_PORT (1 to 65535)",
+                 options.master_port);
+    }
+    return create_gloo_world(options);
+  }
+  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none or gloo", backend);
+}
+
+}  // namespace dtrain::comm

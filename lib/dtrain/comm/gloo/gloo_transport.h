@@ -1,0 +1,35 @@
+// Collectives over gloo messages. Private to comm/gloo.
+#pragma once
+
+#include "dtrain/comm/gloo/link.h"
+#include "dtrain/comm/gloo/ordered_reduce.h"
+
+namespace dtrain::comm {
+
+/// A Transport over LibTorch's gloo. Reductions in tree order, gathers and broadcasts are direct
+/// exchanges of messages, so that an error can name the peer; Reduction::fast leaves all_reduce to
+/// gloo.
+class GlooTransport final : public Transport {
+ public:
+  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, Reduction reduction)
+      : link_(std::move(group)), reducer_(link_), reduction_(reduction) {}
+
+  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
+  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                              const Deadline& deadline) override;
+  std::int64_t all_gather(const at::Tensor& input, const at::Tensor& output,
+                          const Deadline& deadline) override;
+  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
+                         const Deadline& deadline) override;
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
+  std::int64_t barrier(const Deadline& deadline) override;
+  void close(const std::string& reason) noexcept override { link_.close(reason); }
+
+ private:
+  Link link_;
+  OrderedReducer reducer_;
+  Reduction reduction_;
+};
+
+}  // namespace dtrain::comm

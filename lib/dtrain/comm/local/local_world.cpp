@@ -1,0 +1,159 @@
+#include "dtrain/comm/local/local_world.h"
+
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/local/local_transport.h"
+#include "dtrain/comm/queued_group.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+/// The groups of one job of threads. Threads: any.
+class LocalJob {
+ public:
+  LocalJob(std::int64_t size, const GroupOptions& options) : size_(size), options_(options) {}
+
+  [[nodiscard]] std::int64_t size() const { return size_; }
+  [[nodiscard]] const GroupOptions& options() const { return options_; }
+
+  /// The meeting of one split, made by whichever rank comes first.
+  std::shared_ptr<LocalMeeting> meeting(const std::string& key,
+                                        std::span<const std::int64_t> ranks) {
+    const std::lock_guard lock(mutex_);
+    auto& meeting = meetings_[key];
+    if (!meeting) {
+      meeting =
+          std::make_shared<LocalMeeting>(std::vector<std::int64_t>(ranks.begin(), ranks.end()));
+      if (aborted_) meeting->close(reason_);
+    }
+    DTRAIN_CHECK(std::equal(ranks.begin(), ranks.end(), meeting->world_ranks().begin(),
+                            meeting->world_ranks().end()),
+                 "ranks split into different groups");
+    return meeting;
+  }
+
+  void abort(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    reason_ = reason;
+    for (auto& [key, meeting] : meetings_) meeting->close(reason);
+  }
+
+ private:
+  const std::int64_t size_;
+  const GroupOptions options_;
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<LocalMeeting>> meetings_;
+  bool aborted_ = false;
+  std::string reason_;
+};
+
+class LocalWorld final : public World {
+ public:
+  LocalWorld(std::shared_ptr<LocalJob> job, std::int64_t rank)
+      : job_(std::move(job)), rank_(rank) {}
+
+  [[nodiscard]] std::int64_t rank() const override { return rank_; }
+  [[nodiscard]] std::int64_t size() const override { return job_->size(); }
+  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
+  [[nodiscard]] std::string_view backend() const override { return "local"; }
+
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
+    return at::zeros({bytes}, at::kByte);
+  }
+
+  [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
+                                                    std::string_view name) override {
+    const std::string key = fmt::format("{}/{}", splits_++, name);
+    const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+    if (own == ranks.end()) return nullptr;
+    GroupIdentity identity{.name = std::string(name),
+                           .rank = own - ranks.begin(),
+                           .world_ranks = {ranks.begin(), ranks.end()}};
+    std::unique_ptr<Transport> transport;
+    if (ranks.size() > 1) {
+      transport = std::make_unique<LocalTransport>(job_->meeting(key, ranks), identity.rank);
+    }
+    return std::make_shared<QueuedGroup>(std::move(identity), job_->options(),
+                                         std::move(transport));
+  }
+
+ private:
+  std::shared_ptr<LocalJob> job_;
+  std::int64_t rank_;
+  std::int64_t splits_ = 0;  // the same on every rank, since split is collective
+};
+
+std::vector<std::shared_ptr<World>> worlds_of(const std::shared_ptr<LocalJob>& job) {
+  DTRAIN_CHECK(job->size() >= 1);
+  std::vector<std::shared_ptr<World>> worlds;
+  for (std::int64_t rank = 0; rank < job->size(); ++rank) {
+    worlds.push_back(std::make_shared<LocalWorld>(job, rank));
+  }
+  return worlds;
+}
+
+/// The exception of the rank that failed first; the others then fail because of it.
+class FirstFailure {
+ public:
+  /// Call inside a catch block.
+  void keep_current(LocalJob& job, std::int64_t rank) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_) return;
+      error_ = std::current_exception();
+    }
+    try {
+      throw;
+    } catch (const std::exception& caught) {
+      job.abort(fmt::format("rank {} failed: {}", rank, caught.what()));
+    } catch (...) {
+      job.abort(fmt::format("rank {} failed", rank));
+    }
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+std::vector<std::shared_ptr<World>> make_local_worlds(std::int64_t size,
+                                                      const GroupOptions& options) {
+  return worlds_of(std::make_shared<LocalJob>(size, options));
+}
+
+void run_local_ranks(std::int64_t size, const GroupOptions& options,
+                     const std::function<void(const std::shared_ptr<World>&)>& body) {
+  const auto job = std::make_shared<LocalJob>(size, options);
+  FirstFailure failure;
+  {
+    std::vector<std::jthread> threads;  // joined at the end of this block
+    for (auto& world : worlds_of(job)) {
+      threads.emplace_back([&job, &failure, &body, world = std::move(world)] {
+        try {
+          body(world);
+        } catch (...) {
+          failure.keep_current(*job, world->rank());
+        }
+      });
+    }
+  }
+  failure.rethrow();
+}
+
+}  // namespace dtrain::comm
