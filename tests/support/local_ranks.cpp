@@ -1,0 +1,287 @@
+#include "support/local_ranks.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+
+namespace dtrain::testing {
+
+namespace {
+
+// The hidden test case below, which a started process runs. Its parameters come by environment.
+constexpr const char* kRankCase = "A rank of another test";
+constexpr const char* kVariable = "DTRAIN_TEST_RANK";
+constexpr int kReportDescriptor = 3;
+constexpr int kStoreDescriptor = 4;
+
+std::map<std::string, RankBody>& programs() {
+  static std::map<std::string, RankBody> all;
+  return all;
+}
+
+/// What a started process is told, one item a line.
+struct RankTask {
+  std::string program;
+  std::int64_t rank = 0;
+  std::int64_t size = 0;
+  std::int64_t port = 0;
+  std::int64_t timeout_ms = 0;
+  std::int64_t fast = 0;
+  std::string argument;
+
+  [[nodiscard]] std::string packed() const {
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", program, rank, size, port, timeout_ms, fast,
+                       argument);
+  }
+  static RankTask unpacked(const std::string& text) {
+    std::vector<std::string> lines;
+    std::size_t begin = 0;
+    for (int i = 0; i < 6; ++i) {
+      const auto end = text.find('\n', begin);
+      lines.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return {lines[0],
+            std::stoll(lines[1]),
+            std::stoll(lines[2]),
+            std::stoll(lines[3]),
+            std::stoll(lines[4]),
+            std::stoll(lines[5]),
+            text.substr(begin)};
+  }
+};
+
+void write_all(int descriptor, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const auto count = ::write(descriptor, text.data() + done, text.size() - done);
+    if (count <= 0) return;
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+std::string run_task(const RankTask& task) {
+  comm::WorldOptions options;
+  options.backend = "gloo";
+  options.rank = task.rank;
+  options.size = task.size;
+  options.master_port = task.port;
+  options.store_fd = task.rank == 0 ? kStoreDescriptor : -1;
+  options.group.timeout = std::chrono::milliseconds(task.timeout_ms);
+  options.group.reduction = task.fast != 0 ? comm::Reduction::fast : comm::Reduction::ordered;
+  const auto world = comm::create_world(options);
+  return programs().at(task.program)(*world, task.argument);
+}
+
+[[noreturn]] void run_as_rank(const std::string& packed) {
+  ::fcntl(kReportDescriptor, F_SETFD, FD_CLOEXEC);
+  int status = 0;
+  std::string text;
+  try {
+    text = run_task(RankTask::unpacked(packed));
+  } catch (const base::Error& error) {
+    status = error.exit_status();
+    text = fmt::format("{} {}", base::name_of(error.kind()), error.what());
+  } catch (const std::exception& error) {
+    status = 70;
+    text = fmt::format("unexpected {}", error.what());
+  }
+  write_all(kReportDescriptor, "=" + text);
+  ::_exit(status);  // not the end of a test: Catch has nothing to report
+}
+
+/// A socket bound to the loopback alone and a port of its choice, as dtrun hands it over.
+int bind_loopback(std::int64_t& port) {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    throw std::runtime_error("cannot bind a loopback port");
+  }
+  port = ntohs(address.sin_port);
+  return descriptor;
+}
+
+}  // namespace
+
+TEST_CASE(kRankCase, "[.rank]") {
+  if (const char* task = std::getenv(kVariable)) run_as_rank(task);
+}
+
+std::shared_ptr<comm::ProcessGroup> group_of_all(comm::World& world) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return world.split(ranks, "world");
+}
+
+void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
+                const comm::GroupOptions& options) {
+  comm::run_local_ranks(size, options,
+                        [&](const std::shared_ptr<comm::World>& world) { body(*world); });
+}
+
+RankProgram::RankProgram(const std::string& name, RankBody body) {
+  programs().emplace(name, std::move(body));
+}
+
+void print_progress(const std::string& line) { write_all(kReportDescriptor, line + "\n"); }
+
+struct RankProcesses::Process {
+  pid_t pid = -1;  // -1: not started, or reaped
+  int report = -1;
+  int errors = -1;
+  std::string report_text;
+  base::Clock::time_point start = base::Clock::now();
+  RankOutcome outcome;
+
+  ~Process() {
+    if (pid > 0) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    for (const int descriptor : {report, errors}) {
+      if (descriptor >= 0) ::close(descriptor);
+    }
+  }
+
+  void start_task(const RankTask& task, int store) {
+    int report_pipe[2];
+    int error_pipe[2];
+    if (::pipe2(report_pipe, O_CLOEXEC) != 0 || ::pipe2(error_pipe, O_CLOEXEC) != 0) {
+      throw std::runtime_error("no pipe");
+    }
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // Above the descriptors they are moved to, so that none overwrites another.
+    const int high_report = ::fcntl(report_pipe[1], F_DUPFD_CLOEXEC, 100);
+    const int high_store = ::fcntl(store, F_DUPFD_CLOEXEC, 100);
+    posix_spawn_file_actions_adddup2(&actions, error_pipe[1], STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, high_report, kReportDescriptor);
+    if (task.rank == 0) posix_spawn_file_actions_adddup2(&actions, high_store, kStoreDescriptor);
+    const std::string variable = fmt::format("{}={}", kVariable, task.packed());
+    std::vector<char*> environment{const_cast<char*>(variable.c_str())};
+    for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+    environment.push_back(nullptr);
+    char program[] = "/proc/self/exe";
+    char* arguments[] = {program, const_cast<char*>(kRankCase), nullptr};
+    const int error =
+        ::posix_spawn(&pid, program, &actions, nullptr, arguments, environment.data());
+    posix_spawn_file_actions_destroy(&actions);
+    for (const int done : {report_pipe[1], error_pipe[1], high_report, high_store}) ::close(done);
+    report = report_pipe[0];
+    errors = error_pipe[0];
+    if (error != 0) throw std::runtime_error("cannot start a rank");
+  }
+
+  static void read_some(int& descriptor, std::string& text) {
+    char buffer[4096];
+    const auto count = ::read(descriptor, buffer, sizeof buffer);
+    if (count > 0) {
+      text.append(buffer, static_cast<std::size_t>(count));
+    } else {
+      ::close(descriptor);
+      descriptor = -1;
+    }
+  }
+
+  /// Reads what has come; false when both pipes are at their end.
+  bool read_output(int patience_ms) {
+    pollfd waiting[2] = {{report, POLLIN, 0}, {errors, POLLIN, 0}};  // negative ones are ignored
+    if (report < 0 && errors < 0) return false;
+    ::poll(waiting, 2, patience_ms);
+    if (waiting[0].revents != 0) read_some(report, report_text);
+    if (waiting[1].revents != 0) read_some(errors, outcome.standard_error);
+    return true;
+  }
+
+  void reap() {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    pid = -1;
+    outcome.seconds = base::seconds_since(start);
+    outcome.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    const auto begin = report_text.find('=');
+    if (begin != std::string::npos) outcome.text = report_text.substr(begin + 1);
+  }
+};
+
+RankProcesses::RankProcesses(const std::string& program, const ProcessOptions& options)
+    : limit_(options.limit) {
+  std::int64_t port = 0;
+  const int store = bind_loopback(port);
+  for (std::int64_t rank = 0; rank < options.size; ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    processes_.push_back(std::make_unique<Process>());
+    if (std::count(options.absent.begin(), options.absent.end(), rank) != 0) continue;
+    RankTask task{.program = program,
+                  .rank = rank,
+                  .size = options.told_sizes.empty() ? options.size : options.told_sizes[index],
+                  .port = port,
+                  .timeout_ms = options.group.timeout.count(),
+                  .fast = options.group.reduction == comm::Reduction::fast ? 1 : 0,
+                  .argument = options.argument};
+    processes_.back()->start_task(task, store);
+  }
+  ::close(store);
+}
+
+RankProcesses::~RankProcesses() = default;
+
+void RankProcesses::signal(std::int64_t rank, int number) {
+  ::kill(processes_[static_cast<std::size_t>(rank)]->pid, number);
+}
+
+std::string RankProcesses::next_line(std::int64_t rank) {
+  Process& process = *processes_[static_cast<std::size_t>(rank)];
+  const auto start = base::Clock::now();
+  while (process.report_text.find('\n') == std::string::npos) {
+    if (!process.read_output(100) || base::Clock::now() - start > limit_) {
+      throw std::runtime_error("the rank ended without a line: " + process.report_text + " " +
+                               process.outcome.standard_error);
+    }
+  }
+  const auto end = process.report_text.find('\n');
+  const std::string line = process.report_text.substr(0, end);
+  process.report_text.erase(0, end + 1);
+  return line;
+}
+
+std::vector<RankOutcome> RankProcesses::wait() {
+  const auto start = base::Clock::now();
+  std::vector<RankOutcome> outcomes;
+  for (bool any = true; any;) {
+    any = false;
+    for (auto& process : processes_) {
+      if (process->pid < 0) continue;
+      any = true;
+      if (base::Clock::now() - start > limit_) ::kill(process->pid, SIGKILL);
+      if (!process->read_output(5)) process->reap();
+    }
+  }
+  for (auto& process : processes_) outcomes.push_back(process->outcome);
+  return outcomes;
+}
+
+std::vector<RankOutcome> on_processes(const std::string& program, const ProcessOptions& options) {
+  return RankProcesses(program, options).wait();
+}
+
+}  // namespace dtrain::testing

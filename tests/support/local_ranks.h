@@ -1,0 +1,75 @@
+// Several ranks inside a test: as threads, or as processes over gloo.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/comm/create_world.h"
+#include "dtrain/comm/local/local_world.h"
+
+namespace dtrain::testing {
+
+/// The group of all ranks of a world.
+[[nodiscard]] std::shared_ptr<comm::ProcessGroup> group_of_all(comm::World& world);
+
+/// Runs `body` on `size` ranks that are threads of this process; the first exception is rethrown.
+void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
+                const comm::GroupOptions& options = {.timeout = std::chrono::seconds(20)});
+
+/// What a rank that is a process runs: it returns what the test is to see.
+using RankBody = std::function<std::string(comm::World&, const std::string& argument)>;
+
+/// Makes `body` known under a name, at namespace scope of a test file. Processes are started anew
+/// from the test program, since a fork of one that has used LibTorch's threads is not safe.
+struct RankProgram {
+  RankProgram(const std::string& name, RankBody body);
+};
+
+struct RankOutcome {
+  int status = 0;    ///< exit status; 128 + n when ended by signal n
+  std::string text;  ///< what the body returned, or the error's "KIND MESSAGE"
+  std::string standard_error;
+  double seconds = 0;  ///< from the start of the process to its end
+};
+
+struct ProcessOptions {
+  std::int64_t size = 2;
+  std::string argument;
+  comm::GroupOptions group{.timeout = std::chrono::seconds(20)};
+  std::vector<std::int64_t> told_sizes;  ///< by rank, the world size it is told; empty: `size`
+  std::vector<std::int64_t> absent;      ///< ranks that are never started
+  std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< then all are killed
+};
+
+/// Processes that run one program, each a rank of one gloo world.
+class RankProcesses {
+ public:
+  RankProcesses(const std::string& program, const ProcessOptions& options);
+  /// Kills what still runs.
+  ~RankProcesses();
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  void signal(std::int64_t rank, int number);
+  /// Blocks until that rank has written a line with print_progress and returns it.
+  std::string next_line(std::int64_t rank);
+  /// Waits for all and returns their outcomes by rank; absent ranks have a default one.
+  std::vector<RankOutcome> wait();
+
+ private:
+  struct Process;
+  std::vector<std::unique_ptr<Process>> processes_;  // by rank
+  std::chrono::milliseconds limit_;
+};
+
+/// Starts the processes and waits for them.
+std::vector<RankOutcome> on_processes(const std::string& program, const ProcessOptions& options);
+
+/// Inside a rank's body: tells the test something, for RankProcesses::next_line.
+void print_progress(const std::string& line);
+
+}  // namespace dtrain::testing
