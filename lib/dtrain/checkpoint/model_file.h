@@ -1,0 +1,31 @@
+// Model files: all parameters of a model under the reference's names and shapes, with what it takes
+// to rebuild the model (docs/formats/model.md).
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "dtrain/checkpoint/tensor_file.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::checkpoint {
+
+/// Writes every parameter of `arena` in its exported shape and the arena's dtype, then `buffers`,
+/// then {"format": "pt"} and `metadata`. The file appears whole or not at all.
+///
+/// Throws: Error{checkpoint} naming the file if it cannot be written.
+void write_model_file(const std::string& path, std::span<const param::ParameterSpec> specs,
+                      const param::Arena& arena, std::span<const NamedTensor> buffers,
+                      const format::Metadata& metadata);
+
+/// Fills `arena` with the file's parameters, converted to its dtype. A buffer may be missing from
+/// the file; one that is there must hold the values of `buffers` up to rounding, because the model
+/// computes with its own.
+///
+/// Throws: Error{checkpoint} naming file and tensor if one is missing, unknown, not of floating
+///         point or of another shape, or a buffer has other values; `arena` is then partly filled.
+void read_model_file(const format::SafetensorsFile& file,
+                     std::span<const param::ParameterSpec> specs, const param::Arena& arena,
+                     std::span<const NamedTensor> buffers);
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,66 @@
+// BDH as a recurrence: what a position can see of its past is a state of constant size, so each
+// token costs the same. docs/generation.md derives it from the blocks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/model/bdh/bdh.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::model::bdh {
+
+/// Positions that can be generated: beyond, t * frequency loses its fraction in float32.
+inline constexpr std::int64_t kMaxPositions = 65536;
+
+/// One sequence, fed token by token. Gives the logits that the blocks give in evaluation, up to
+/// rounding. Holds levels * nh * N * D values of state.
+///
+/// Threads: one caller.
+class BdhRecurrent {
+ public:
+  /// weights: parameters as parameter_ids(sizes) numbers them; shared, not copied, and not to be
+  /// changed while the sequence runs.
+  BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights);
+
+  /// Feeds the token of the next position.
+  ///
+  /// Shapes: returns logits (V) in the weights' dtype, overwritten by the next call.
+  /// Throws: Error{usage} at position kMaxPositions; Error{internal} for a token outside the
+  ///         vocabulary.
+  [[nodiscard]] const at::Tensor& step(std::int64_t token);
+
+  /// Tokens fed so far.
+  [[nodiscard]] std::int64_t position() const { return position_; }
+
+ private:
+  struct Level {
+    at::Tensor encoder;    // (nh*N, D)
+    at::Tensor encoder_v;  // (nh, N, D)
+    at::Tensor decoder;    // (D, nh*N)
+    at::Tensor state;      // (nh, N, D)
+  };
+
+  [[nodiscard]] at::Tensor rotation();
+  void run_level(Level& level, const at::Tensor& rotation);
+
+  BdhSizes sizes_;
+  at::Tensor embed_;    // (V, D)
+  at::Tensor lm_head_;  // (V, D)
+  std::vector<Level> levels_;
+  std::int64_t position_ = 0;
+  at::Tensor rotations_;  // (kRotationChunk, N/2) complex, of the positions around position_
+
+  // Written anew for every token and level.
+  at::Tensor x_;         // (D)
+  at::Tensor xs_;        // (nh*N)
+  at::Tensor q_;         // (nh*N)
+  at::Tensor attended_;  // (nh, 1, D)
+  at::Tensor ys_;        // (nh, N, 1)
+  at::Tensor y_;         // (D)
+  at::Tensor logits_;    // (V)
+};
+
+}  // namespace dtrain::model::bdh
