@@ -6,7 +6,7 @@ extern "C" {
 /// Runs one command to its end and returns the exit status (docs/exit-status.md); no exception
 /// leaves it.
 ///
-/// resolved_config: what config::to_json gives for a checked configuration, with "command": "train"
-/// | "generate" | "verify".
-__attribute__((visibility("default"))) int dtrain_run(const char* resolved_config);
+/// request: what config::to_request gives for a command and its resolved configuration;
+///          config::from_request reads it. The run folder exists and holds no other run.
+__attribute__((visibility("default"))) int dtrain_run(const char* request);
 }

@@ -104,15 +104,15 @@ bool is_utf8(const std::string& text) {
 void check_choice(const Setting& setting, std::string_view origin, const std::string& value) {
   std::vector<std::string_view> names;
   for (const Choice& choice : setting.choices) {
-    if (choice.name == value && choice.built) return;
+    if (choice.name == value && choice.works()) return;
     if (choice.name == value) {
-      fail(ErrorKind::usage, "{}: {} is not built yet; use one of: {}", origin, value,
-           built_choices(setting));
+      fail(ErrorKind::usage, "{}: {} {}; use one of {}", origin, value, choice.refusal,
+           working_choices(setting));
     }
     names.push_back(choice.name);
   }
-  fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of: {}{}", origin, value,
-       built_choices(setting), did_you_mean(nearest(value, names)));
+  fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of {}{}", origin, value,
+       working_choices(setting), did_you_mean(nearest(value, names)));
 }
 
 template <typename T>

@@ -1,7 +1,6 @@
 #include "dtrain/config/command_line.h"
 
-#include <CLI/App.hpp>
-#include <CLI/Error.hpp>
+#include <CLI/CLI.hpp>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
@@ -87,6 +86,9 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   add_settings(result, app);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string_view message = error.what();  // "--steps: 1 required TEXT missing"
+    fail(ErrorKind::usage, "{}: a value is missing", message.substr(0, message.find(':')));
   } catch (const CLI::Error& error) {
     fail(ErrorKind::usage, "{}", error.what());
   }

@@ -37,28 +37,33 @@ std::string entry(std::string_view flag, std::string_view text) {
   return result + '\n';
 }
 
-std::string allowed_text(const Setting& setting) {
-  std::string text = setting.choices.empty() ? setting.range.text() : built_choices(setting);
-  for (const Choice& choice : setting.choices) {
-    if (!choice.built) return text + ", later: " + std::string(choice.name) + " ...";
-  }
-  return text;
-}
-
 std::string default_text(const Setting& setting) { return value_text(setting, Config{}); }
 
-std::string description(const Setting& setting) {
+// " (default 512 tokens; 1 to 65536)"
+std::string notes(const Setting& setting) {
   std::string text;
-  if (!setting.unit.empty()) text += fmt::format("[{}] ", setting.unit);
-  text += setting.help;
-  std::string notes;
   if (const std::string value = default_text(setting); !value.empty() && !setting.is_switch()) {
-    notes += "default " + value;
+    text = "default " + value;
+    if (!setting.unit.empty()) text += fmt::format(" {}", setting.unit);
   }
-  if (const std::string allowed = allowed_text(setting); !allowed.empty()) {
-    notes += (notes.empty() ? "" : "; ") + allowed;
+  std::string allowed = setting.range.brief();
+  if (!setting.choices.empty()) allowed = "of " + working_choices(setting);
+  if (!allowed.empty()) text += (text.empty() ? "" : "; ") + allowed;
+  return text.empty() ? text : " (" + text + ")";
+}
+
+std::string description(const Setting& setting) {
+  return std::string(setting.help) + notes(setting);
+}
+
+// What the setting takes, and the words that are reserved.
+std::string allowed_text(const Setting& setting) {
+  if (setting.choices.empty()) return setting.range.text();
+  std::string reserved;
+  for (const Choice& choice : setting.choices) {
+    if (!choice.works()) reserved += (reserved.empty() ? "" : ", ") + std::string(choice.name);
   }
-  return notes.empty() ? text : text + " (" + notes + ")";
+  return working_choices(setting) + (reserved.empty() ? "" : "; reserved: " + reserved);
 }
 
 // One cell of a Markdown table.

@@ -18,8 +18,8 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
   }
   if (layout.dp != 0 && layout.dp != world_size) {
     fail(ErrorKind::usage,
-         "--dp {} does not fit --strategy {} launched with {} rank{}: launch {} ranks or leave out "
-         "--dp",
+         "--dp {} does not fit --strategy {} launched with {} rank{}: launch --strategy ddp with "
+         "{} ranks, or leave out --dp",
          layout.dp, layout.strategy, world_size, world_size == 1 ? "" : "s", layout.dp);
   }
   if (layout.nnodes != 0 && launch.num_nodes != 0 && layout.nnodes != launch.num_nodes) {
@@ -32,9 +32,6 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
 }
 
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
-  if (machine.device == "cuda") {
-    fail(ErrorKind::usage, "--device cuda: this build has no GPU support; use --device cpu");
-  }
   machine.device = "cpu";
   if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
   if (machine.backend == "none" && launch.world_size > 1) {

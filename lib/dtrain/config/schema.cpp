@@ -39,17 +39,21 @@ constexpr double kMaxSteps = 1e12;
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxThreads = 1 << 12;
 
+constexpr std::string_view kLater = "is not built yet";
+constexpr std::string_view kNoGpu = "needs GPU support, which this build does not have";
+
 constexpr Choice kModels[] = {{"bdh"}};
 constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}};
-constexpr Choice kOptimizers[] = {{"adamw"}, {"sgd", false}};
+constexpr Choice kOptimizers[] = {{"adamw"}};
 constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
 constexpr Choice kStrategies[] = {
-    {"single"},    {"ddp"},       {"fsdp", false}, {"zero", false}, {"deepspeed", false},
-    {"tp", false}, {"pp", false}, {"3d", false},   {"dp", false},   {"mp", false}};
-constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda"}};
-constexpr Choice kBackends[] = {{"auto"},       {"none"},        {"gloo"},      {"local", false},
-                                {"shm", false}, {"nccl", false}, {"mpi", false}};
-constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", false}, {"float16", false}};
+    {"single"},     {"ddp"},        {"fsdp", kLater}, {"zero", kLater}, {"deepspeed", kLater},
+    {"tp", kLater}, {"pp", kLater}, {"3d", kLater},   {"dp", kLater},   {"mp", kLater}};
+constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
+constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
+                                {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
+                                {"mpi", kLater}};
+constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", kLater}, {"float16", kLater}};
 constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
 
 #define FIELD(member)             \
@@ -296,6 +300,15 @@ std::string Range::text() const {
   return {};
 }
 
+std::string Range::brief() const {
+  constexpr double kNobodyMeets = 1e6;
+  if (bounds == Bounds::closed && highest >= kNobodyMeets)
+    return fmt::format("at least {}", lowest);
+  if (bounds == Bounds::open_below && highest >= kNobodyMeets)
+    return fmt::format("above {}", lowest);
+  return text();
+}
+
 std::span<const Setting> settings() noexcept { return kSettings; }
 std::span<const Group> groups() noexcept { return kGroups; }
 
@@ -313,10 +326,10 @@ const Setting* find_flag(std::string_view flag) noexcept {
   return nullptr;
 }
 
-std::string built_choices(const Setting& setting) {
+std::string working_choices(const Setting& setting) {
   std::string names;
   for (const Choice& choice : setting.choices) {
-    if (!choice.built) continue;
+    if (!choice.works()) continue;
     if (!names.empty()) names += ", ";
     names += choice.name;
   }

@@ -37,12 +37,16 @@ struct Range {
   [[nodiscard]] bool contains(double value) const noexcept;
   /// "1 to 65536", "at least 0 and below 1", ...; empty without bounds.
   [[nodiscard]] std::string text() const;
+  /// The same for people who choose a value: without an upper bound that nobody meets.
+  [[nodiscard]] std::string brief() const;
 };
 
-/// A word a setting allows; a name that is reserved for later has built = false and is refused.
+/// A word a setting allows, or a known one that is refused: "NAME REFUSAL; use one of: ...".
 struct Choice {
   std::string_view name;
-  bool built = true;
+  std::string_view refusal = {};
+
+  [[nodiscard]] bool works() const noexcept { return refusal.empty(); }
 };
 
 struct Setting {
@@ -75,8 +79,8 @@ struct Group {
 [[nodiscard]] const Setting* find_key(std::string_view key) noexcept;
 [[nodiscard]] const Setting* find_flag(std::string_view flag) noexcept;
 
-/// "single, ddp": the words the setting allows today.
-[[nodiscard]] std::string built_choices(const Setting& setting);
+/// "single, ddp": the words the setting allows.
+[[nodiscard]] std::string working_choices(const Setting& setting);
 
 /// Calls function(value) with the setting's value in `config`, as a reference of its own type.
 template <typename Function>

@@ -1,0 +1,27 @@
+// The subcommands. Each takes the arguments after its name and returns the exit status; errors are
+// thrown.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dtrain::app {
+
+using Arguments = std::vector<std::string>;
+
+/// Finds the subcommand (`train` where none is named) and runs it.
+[[nodiscard]] int run(const Arguments& arguments);
+
+[[nodiscard]] int run_train(const Arguments& arguments);
+[[nodiscard]] int run_data(const Arguments& arguments);
+[[nodiscard]] int run_generate(const Arguments& arguments);
+[[nodiscard]] int run_verify(const Arguments& arguments);
+[[nodiscard]] int run_settings(const Arguments& arguments);
+
+/// Writes text to standard output.
+///
+/// Throws: Error{usage} if it cannot be written (closed, full disk).
+void print(std::string_view text);
+
+}  // namespace dtrain::app

@@ -1,0 +1,89 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "commands.h"
+#include "dtrain/base/error.h"
+#include "dtrain/config/command_line.h"
+#include "dtrain/config/resolve.h"
+#include "dtrain/data/ngram.h"
+#include "dtrain/data/prepare.h"
+#include "dtrain/data/split.h"
+#include "help.h"
+
+namespace dtrain::app {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+int run_prepare(const Arguments& arguments) {
+  data::PrepareOptions options;
+  bool help = false;
+  CLI::App app;
+  app.set_help_flag();
+  app.add_flag("-h,--help", help);
+  app.add_option("inputs", options.inputs);
+  app.add_option("-o,--output", options.output);
+  app.add_flag("--overwrite", options.overwrite);
+  try {
+    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Error& error) {
+    fail(ErrorKind::usage, "data prepare: {}; dtrain data --help shows the flags", error.what());
+  }
+  if (help) {
+    print(data_help());
+    return 0;
+  }
+  if (options.output.empty()) {
+    fail(ErrorKind::usage, "data prepare: --output is missing: name the token file to write");
+  }
+  const data::PrepareReport report = data::prepare(options);
+  print(fmt::format("{}: {} tokens from {} file{}\n", options.output, report.num_tokens,
+                    report.num_files, report.num_files == 1 ? "" : "s"));
+  return 0;
+}
+
+// The batch decides how much of the validation text a run is evaluated on, the layout does not.
+config::Config baseline_config(const config::CommandLine& command_line) {
+  config::Config config = config::load(command_line).config;
+  config.layout = {};
+  config.machine = {};
+  return config::resolve(config::Command::train, config, {});
+}
+
+int run_baseline(const Arguments& arguments) {
+  const auto command_line = config::parse_command_line(config::Command::train, arguments);
+  if (command_line.help) {
+    print(data_help());
+    return 0;
+  }
+  const config::Config config = baseline_config(command_line);
+  if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
+  const data::Split split = data::open_split({.train = config.data.train,
+                                              .validation = config.data.validation,
+                                              .val_fraction = config.data.val_fraction,
+                                              .seq_len = config.data.seq_len,
+                                              .vocab = config.model.vocab});
+  const std::int64_t samples =
+      std::min(config.report.eval_batches * config.batch.microbatch, split.validation.size());
+  const data::NgramLoss loss = data::evaluate_ngrams(split, samples);
+  print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
+                    loss.trigram, loss.num_targets));
+  return 0;
+}
+
+}  // namespace
+
+int run_data(const Arguments& arguments) {
+  const std::string action = arguments.empty() ? "" : arguments[0];
+  const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+  if (action == "prepare") return run_prepare(rest);
+  if (action == "baseline") return run_baseline(rest);
+  if (action == "--help" || action == "-h") {
+    print(data_help());
+    return 0;
+  }
+  fail(ErrorKind::usage, "dtrain data: found \"{}\", but it must be prepare or baseline", action);
+}
+
+}  // namespace dtrain::app

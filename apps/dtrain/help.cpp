@@ -1,0 +1,60 @@
+#include "help.h"
+
+#include "dtrain/config/help.h"
+
+namespace dtrain::app {
+namespace {
+
+constexpr const char* kOverview =
+    R"(dtrain trains BDH language models, with one process or with many ranks under dtrun.
+
+  dtrain [train] --data FILE --run-dir DIR [flags]
+  dtrun -n 2 -- dtrain --strategy ddp --data FILE --run-dir DIR [flags]
+
+subcommands
+  train                     train a model (the default)
+  data prepare|baseline     write token files; what bigram and trigram models reach
+  generate                  continue a text with a trained model
+  verify                    compare with golden numbers of the reference implementation
+  settings                  print docs/settings.md
+  SUBCOMMAND --help         the flags of a subcommand
+  --version                 print the version
+
+)";
+
+constexpr const char* kData =
+    R"(dtrain data prepare INPUT... --output FILE [--overwrite]
+  Writes the bytes of files, and of all files in folders, as one token file of vocabulary 256.
+
+  --output FILE             the token file
+  --overwrite               replace it if it exists
+
+dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]
+  Prints as JSON the validation loss, in nats per token, of byte models that look back one and two
+  bytes, over the text that a training run with the same flags is evaluated on.
+)";
+
+}  // namespace
+
+std::string overview_help() { return kOverview + config::flags_help(config::Command::train); }
+
+std::string command_help(config::Command command) {
+  std::string usage;
+  switch (command) {
+    case config::Command::train:
+      return overview_help();
+    case config::Command::generate:
+      usage = "dtrain generate --from FILE --prompt TEXT [flags]\n\n";
+      break;
+    case config::Command::verify:
+      usage =
+          "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] "
+          "[flags]\n\n";
+      break;
+  }
+  return usage + config::flags_help(command);
+}
+
+std::string data_help() { return kData; }
+
+}  // namespace dtrain::app

@@ -1,0 +1,15 @@
+// Texts of --help.
+#pragma once
+
+#include <string>
+
+#include "dtrain/config/schema.h"
+
+namespace dtrain::app {
+
+/// Of `dtrain --help`: the subcommands, and the flags of `train`.
+[[nodiscard]] std::string overview_help();
+[[nodiscard]] std::string command_help(config::Command command);
+[[nodiscard]] std::string data_help();
+
+}  // namespace dtrain::app

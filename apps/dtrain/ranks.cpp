@@ -1,0 +1,31 @@
+#include "ranks.h"
+
+#include <chrono>
+#include <thread>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/rank_env.h"
+
+namespace dtrain::app {
+namespace {
+
+// A launcher ends the other ranks within milliseconds of the first one's failure.
+constexpr std::chrono::seconds kWaitToBeEnded{1};
+
+bool first_of_machine() {
+  try {
+    return base::rank_env_of_process().local_rank == 0;
+  } catch (const base::Error&) {
+    return true;  // the environment itself is wrong, and each rank's may be in its own way
+  }
+}
+
+}  // namespace
+
+int report_on_one_rank() {
+  if (!first_of_machine()) std::this_thread::sleep_for(kWaitToBeEnded);
+  return base::report_current_exception();
+}
+
+}  // namespace dtrain::app

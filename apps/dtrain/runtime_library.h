@@ -1,0 +1,25 @@
+// libdtrain.so, opened at run time.
+#pragma once
+
+#include "dtrain/config/json.h"
+
+namespace dtrain::app {
+
+/// The opened library; it stays open until the process ends, since LibTorch starts threads.
+///
+/// Throws: open(): Error{usage} naming what could not be loaded and what to run.
+class RuntimeLibrary {
+ public:
+  [[nodiscard]] static RuntimeLibrary open();
+
+  /// Runs the command to its end and returns the exit status. Errors are reported by the library.
+  [[nodiscard]] int run(const config::Request& request) const;
+
+ private:
+  using RunFunction = int(const char*);
+  explicit RuntimeLibrary(RunFunction* function) : run_(function) {}
+
+  RunFunction* run_;
+};
+
+}  // namespace dtrain::app

@@ -1,0 +1,27 @@
+#include "commands.h"
+#include "configure.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/mapped_file.h"
+#include "dtrain/checkpoint/format/safetensors.h"
+#include "runtime_library.h"
+
+namespace dtrain::app {
+
+int run_verify(const Arguments& arguments) {
+  const auto configured = configure(config::Command::verify, arguments);
+  if (!configured) return 0;
+  const config::VerifyConfig& verify = configured->config.verify;
+  if (verify.golden.empty()) {
+    base::fail(base::ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
+  }
+  // Refuse here what cannot be read.
+  (void)checkpoint::format::SafetensorsFile::open(verify.golden);
+  if (!verify.trajectory.empty()) {
+    (void)base::MappedFile::open(
+        verify.trajectory,
+        {.kind = base::ErrorKind::data, .what = "trajectory file", .advice = "check --trajectory"});
+  }
+  return RuntimeLibrary::open().run({config::Command::verify, configured->config});
+}
+
+}  // namespace dtrain::app
