@@ -1,7 +1,6 @@
 #include "launcher/environment.h"
 
 #include <dirent.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/rank_env.h"
 
 namespace launcher {
 namespace {
@@ -53,15 +53,6 @@ std::string own_folder() {
 
 }  // namespace
 
-int count_usable_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (::sched_getaffinity(0, sizeof(mask), &mask) != 0) {
-    return std::max(1, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)));
-  }
-  return std::max(1, CPU_COUNT(&mask));
-}
-
 int count_gpus() {
   const int driver = count_entries("/proc/driver/nvidia/gpus", "", false);
   return driver > 0 ? driver : count_entries("/dev", "nvidia", true);
@@ -87,7 +78,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
   const std::string rank_text = std::to_string(rank.rank);
   const std::string size_text = std::to_string(rank.num_ranks);
   const char* const user_threads = std::getenv("OMP_NUM_THREADS");
-  const int threads = std::max(1, count_usable_cores() / rank.num_ranks);
+  const int threads = std::max(1, static_cast<int>(dtrain::base::usable_cores()) / rank.num_ranks);
   std::vector<std::pair<std::string, std::string>> own = {
       {"RANK", rank_text},
       {"LOCAL_RANK", rank_text},

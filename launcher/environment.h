@@ -6,9 +6,6 @@
 
 namespace launcher {
 
-/// Cores this process may run on (its affinity mask); at least 1.
-[[nodiscard]] int count_usable_cores();
-
 /// NVIDIA GPUs the driver shows; 0 where there is none.
 [[nodiscard]] int count_gpus();
 

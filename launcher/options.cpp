@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/rank_env.h"
 #include "launcher/environment.h"
 
 namespace launcher {
@@ -48,8 +49,10 @@ constexpr int kMaxRanks = 4096;
 
 int num_ranks_from(std::string_view name, std::string_view value) {
   const int gpus = value == "auto" || value == "gpu" ? count_gpus() : 0;
-  if (value == "auto") return gpus > 0 ? gpus : count_usable_cores();
-  if (value == "cpu") return count_usable_cores();
+  if (value == "cpu" || (value == "auto" && gpus == 0)) {
+    return static_cast<int>(dtrain::base::usable_cores());
+  }
+  if (value == "auto") return gpus;
   if (value == "gpu") {
     if (gpus == 0) fail(ErrorKind::usage, "{} gpu: no GPU found; give a number, or cpu", name);
     return gpus;

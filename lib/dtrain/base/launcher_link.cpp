@@ -1,0 +1,104 @@
+#include "dtrain/base/launcher_link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+
+namespace dtrain::base {
+namespace {
+
+constexpr std::size_t kMaxLine = 4096;  // a launcher's line is shorter
+
+[[noreturn]] void end_process(std::string_view why) {
+  log_line(why);
+  ::_exit(static_cast<int>(ErrorKind::comm));
+}
+
+/// Acts on a line of the launcher; lines of a later one that are not known here are passed over.
+void obey(std::string_view line) {
+  constexpr std::string_view kAbort = "abort ";
+  if (!line.starts_with(kAbort)) return;
+  line.remove_prefix(kAbort.size());
+  const auto space = line.find(' ');
+  const std::string_view reason =
+      space == std::string_view::npos ? "failed" : line.substr(space + 1);
+  end_process(fmt::format("ended because rank {} {}", line.substr(0, space), reason));
+}
+
+/// Starts the thread with all signals blocked, so that the main thread gets them.
+template <typename Body>
+std::thread start_without_signals(Body body) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(body);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+LauncherLink::LauncherLink(int control_fd) : control_fd_(control_fd) {
+  if (control_fd_ < 0) return;
+  // Processes started from here must not hold the line open.
+  if (::fcntl(control_fd_, F_SETFD, FD_CLOEXEC) != 0) {
+    fail(ErrorKind::usage, "DTRUN_CONTROL_FD: descriptor {} is not open ({}); unset the variable",
+         control_fd, std::strerror(errno));
+  }
+  stop_fd_ = ::eventfd(0, EFD_CLOEXEC);
+  thread_ = start_without_signals([this] { listen(); });
+}
+
+LauncherLink::~LauncherLink() {
+  if (control_fd_ < 0) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(stop_fd_, &one, sizeof(one));
+  thread_.join();
+  ::close(stop_fd_);
+  ::close(control_fd_);
+}
+
+void LauncherLink::progress(std::int64_t step) noexcept {
+  if (control_fd_ < 0) return;
+  std::array<char, 64> line;
+  const auto end = fmt::format_to_n(line.data(), line.size(), "progress {}\n", step);
+  [[maybe_unused]] const auto sent =
+      ::send(control_fd_, line.data(), end.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void LauncherLink::listen() const {
+  std::string partial;
+  std::array<char, kMaxLine> buffer;
+  for (;;) {
+    std::array<pollfd, 2> waits = {{{control_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}}};
+    if (::poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) {
+      end_process(std::string("the line to dtrun broke: ") + std::strerror(errno));
+    }
+    if (waits[1].revents != 0) return;
+    if (waits[0].revents == 0) continue;
+    const ssize_t length = ::recv(control_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (length <= 0) end_process("ended because dtrun is gone");
+    partial.append(buffer.data(), static_cast<std::size_t>(length));
+    for (auto end = partial.find('\n'); end != std::string::npos; end = partial.find('\n')) {
+      obey(std::string_view(partial).substr(0, end));
+      partial.erase(0, end + 1);
+    }
+    if (partial.size() > kMaxLine) partial.clear();
+  }
+}
+
+}  // namespace dtrain::base

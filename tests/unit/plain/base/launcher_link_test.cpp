@@ -1,0 +1,154 @@
+#include "dtrain/base/launcher_link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <memory>
+#include <string>
+
+#include "dtrain/base/error.h"
+
+namespace {
+
+using dtrain::base::LauncherLink;
+
+struct Line {
+  int launcher = -1;
+  int rank = -1;
+};
+
+Line make_line() {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  return {ends[0], ends[1]};
+}
+
+struct Child {
+  pid_t pid = -1;
+  int launcher = -1;  // its control line
+  int standard_error = -1;
+};
+
+/// A process that holds a link and would otherwise end with status 0 after ten seconds.
+Child start_child() {
+  const Line line = make_line();
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    ::close(line.launcher);
+    ::dup2(ends[1], STDERR_FILENO);
+    ::close(ends[1]);
+    const LauncherLink link(line.rank);
+    ::sleep(10);
+    ::_exit(0);
+  }
+  ::close(line.rank);
+  ::close(ends[1]);
+  return {pid, line.launcher, ends[0]};
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 256> buffer;
+  for (;;) {
+    const ssize_t length = ::read(fd, buffer.data(), buffer.size());
+    if (length <= 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(length));
+  }
+  ::close(fd);
+  return text;
+}
+
+int exit_status_of(pid_t pid) {
+  int status = 0;
+  REQUIRE(::waitpid(pid, &status, 0) == pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+void send_text(int fd, const std::string& text) {
+  REQUIRE(::send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+}
+
+TEST_CASE("A process that is told of another rank's failure ends at once with status 4") {
+  const Child child = start_child();
+  send_text(child.launcher, "some later word\nabort 3 was killed by");
+  ::usleep(20'000);  // in two pieces
+  send_text(child.launcher, " signal 9 (SIGKILL)\n");
+  CHECK(exit_status_of(child.pid) == 4);
+  CHECK(read_all(child.standard_error) ==
+        "dtrain: ended because rank 3 was killed by signal 9 (SIGKILL)\n");
+  ::close(child.launcher);
+}
+
+TEST_CASE("A process whose launcher is gone ends with status 4") {
+  const Child child = start_child();
+  ::close(child.launcher);
+  CHECK(exit_status_of(child.pid) == 4);
+  CHECK(read_all(child.standard_error) == "dtrain: ended because dtrun is gone\n");
+}
+
+TEST_CASE("Progress arrives as one line a step") {
+  const Line line = make_line();
+  {
+    LauncherLink link(line.rank);
+    link.progress(7);
+    link.progress(123456789012);
+  }
+  CHECK(read_all(line.launcher) == "progress 7\nprogress 123456789012\n");
+}
+
+TEST_CASE("Progress never waits for a launcher that does not read") {
+  const Line line = make_line();
+  {
+    LauncherLink link(line.rank);
+    for (int step = 0; step < 100'000; ++step) link.progress(step);  // far more than fits
+  }
+  const std::string received = read_all(line.launcher);
+  CHECK(received.starts_with("progress 0\nprogress 1\n"));
+  CHECK(received.size() < 100'000 * std::string("progress 0\n").size());
+}
+
+TEST_CASE("A link without a launcher does nothing, and one to a closed descriptor is refused") {
+  LauncherLink none(-1);
+  none.progress(1);
+  const Line line = make_line();
+  ::close(line.launcher);
+  ::close(line.rank);
+  try {
+    const LauncherLink link(line.rank);
+    FAIL("a closed descriptor was accepted");
+  } catch (const dtrain::base::Error& error) {
+    CHECK(error.exit_status() == 2);
+    CHECK(std::string(error.what()).find("DTRUN_CONTROL_FD") != std::string::npos);
+  }
+}
+
+TEST_CASE("The listening thread leaves signals to the main thread") {
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    sigset_t user;
+    ::sigemptyset(&user);
+    ::sigaddset(&user, SIGUSR1);
+    const Line line = make_line();
+    const LauncherLink link(line.rank);
+    ::pthread_sigmask(SIG_BLOCK, &user, nullptr);
+    ::kill(::getpid(), SIGUSR1);  // would end the process in a thread that does not block it
+    ::usleep(20'000);
+    sigset_t waiting;
+    ::sigpending(&waiting);
+    ::_exit(::sigismember(&waiting, SIGUSR1) == 1 ? 0 : 1);
+  }
+  CHECK(exit_status_of(pid) == 0);
+}
+
+}  // namespace
