@@ -1,0 +1,140 @@
+#include "dtrain/base/rank_env.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "dtrain/base/error.h"
+
+namespace {
+
+using dtrain::base::RankEnv;
+using Variables = std::map<std::string, std::string>;
+
+RankEnv read(const Variables& variables) {
+  return dtrain::base::read_rank_env([&](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+Variables operator+(Variables a, const Variables& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+const Variables kDtrun = {{"RANK", "5"},
+                          {"WORLD_SIZE", "8"},
+                          {"LOCAL_RANK", "1"},
+                          {"LOCAL_WORLD_SIZE", "4"},
+                          {"GROUP_RANK", "1"},
+                          {"GROUP_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "10.0.0.1"},
+                          {"MASTER_PORT", "29500"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+const Variables kSlurm = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"},
+                          {"SLURM_PROCID", "3"},         {"SLURM_NTASKS", "9"},
+                          {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"},
+                          {"SLURM_NODEID", "1"},         {"SLURM_STEP_NUM_NODES", "2"}};
+
+TEST_CASE("A process that nobody launched is rank 0 of 1") {
+  const RankEnv env = read({});
+  CHECK(env.rank == 0);
+  CHECK(env.world_size == 1);
+  CHECK(env.num_nodes == 1);
+  CHECK(env.source.empty());
+  CHECK(env.store_fd == -1);
+  CHECK(env.control_fd == -1);
+  CHECK_FALSE(env.launcher_terminal);
+}
+
+TEST_CASE("The launcher's variables are read") {
+  const RankEnv env = read(kDtrun + Variables{{"DTRUN_STORE_FD", "5"},
+                                              {"DTRUN_CONTROL_FD", "6"},
+                                              {"DTRUN_TERMINAL", "1"},
+                                              {"COLUMNS", "120"},
+                                              {"OMP_NUM_THREADS", "3,2"}});
+  CHECK(env.rank == 5);
+  CHECK(env.world_size == 8);
+  CHECK(env.local_rank == 1);
+  CHECK(env.local_world_size == 4);
+  CHECK(env.node_rank == 1);
+  CHECK(env.num_nodes == 2);
+  CHECK(env.source == "RANK");
+  CHECK(env.master_addr == "10.0.0.1");
+  CHECK(env.master_port == 29500);
+  CHECK(env.store_fd == 5);
+  CHECK(env.control_fd == 6);
+  CHECK(env.threads_hint == 3);
+  CHECK(env.terminal_columns == 120);
+  CHECK(env.launcher_terminal);
+}
+
+TEST_CASE("Open MPI, PMI and SLURM name the rank") {
+  const RankEnv mpi = read(kOpenMpi);
+  CHECK(mpi.rank == 1);
+  CHECK(mpi.world_size == 4);
+  CHECK(mpi.local_world_size == 2);
+  CHECK(mpi.num_nodes == 2);
+
+  const RankEnv pmi = read({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
+  CHECK(pmi.rank == 2);
+  CHECK(pmi.world_size == 3);
+
+  const RankEnv slurm = read(kSlurm);
+  CHECK(slurm.rank == 3);
+  CHECK(slurm.world_size == 4);  // of the step, not of the job
+  CHECK(slurm.local_rank == 1);
+  CHECK(slurm.local_world_size == 2);
+  CHECK(slurm.node_rank == 1);
+  CHECK(slurm.in_slurm);
+}
+
+TEST_CASE("A batch script is no task of a step") {
+  Variables batch = kSlurm;
+  batch.erase("SLURM_STEP_ID");
+  const RankEnv env = read(batch);
+  CHECK(env.world_size == 1);
+  CHECK(env.in_slurm);
+}
+
+TEST_CASE("Two sources that disagree are refused, naming both") {
+  const Variables stale = {{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  CHECK_THROWS_WITH(read(stale + kOpenMpi),
+                    Catch::Contains("RANK says rank 0 of 1") &&
+                        Catch::Contains("OMPI_COMM_WORLD_RANK says rank 1 of 4"));
+  CHECK_THROWS_WITH(read(stale + kSlurm), Catch::Contains("SLURM_PROCID says rank 3 of 4"));
+  const Variables agreeing = {{"RANK", "3"}, {"WORLD_SIZE", "4"}};
+  CHECK(read(agreeing + kSlurm).rank == 3);
+}
+
+TEST_CASE("A launcher that is itself a task decides") {
+  const Variables under_agent = kDtrun + Variables{{"TORCHELASTIC_RUN_ID", "x"}} + kSlurm;
+  CHECK(read(under_agent).rank == 5);
+  Variables daemons = kSlurm;  // mpirun's, one a node
+  daemons["SLURM_STEP_NUM_TASKS"] = "2";
+  daemons["SLURM_PROCID"] = "0";
+  CHECK(read(kOpenMpi + daemons).rank == 1);
+}
+
+TEST_CASE("Values that make no sense are refused, naming the variable") {
+  CHECK_THROWS_WITH(read({{"RANK", "zero"}, {"WORLD_SIZE", "2"}}),
+                    Catch::Contains("RANK: found \"zero\""));
+  CHECK_THROWS_WITH(read({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), Catch::Contains("WORLD_SIZE"));
+  CHECK_THROWS_WITH(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+                    Catch::Contains("RANK 2 must be below WORLD_SIZE 2"));
+  CHECK_THROWS_WITH(read({{"RANK", "0"}}), Catch::Contains("WORLD_SIZE is not"));
+  CHECK_THROWS_WITH(read({{"MASTER_PORT", "70000"}}), Catch::Contains("MASTER_PORT"));
+  CHECK_THROWS_WITH(read({{"OMP_NUM_THREADS", "many"}}), Catch::Contains("OMP_NUM_THREADS"));
+  CHECK_THROWS_WITH(read({{"DTRUN_STORE_FD", "-3"}}), Catch::Contains("DTRUN_STORE_FD"));
+  CHECK_THROWS_WITH(
+      read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
+      Catch::Contains("LOCAL_RANK 2"));
+}
+
+TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }
+
+}  // namespace

@@ -1,0 +1,197 @@
+#include "dtrain/config/file.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/command_line.h"
+
+namespace {
+
+using namespace dtrain::config;
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "dtrain-config-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { fs::remove_all(path_); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << text;
+    return (path_ / name).string();
+  }
+
+ private:
+  fs::path path_;
+};
+
+Config load_file(const std::string& path) {
+  Config config;
+  (void)apply_file(path, Command::train, config);
+  return config;
+}
+
+void check_refused(const std::string& text, const std::vector<std::string>& parts) {
+  const Folder folder;
+  const std::string path = folder.write("some.json", text);
+  INFO(text);
+  try {
+    (void)load_file(path);
+    FAIL_CHECK("accepted");
+  } catch (const dtrain::base::Error& error) {
+    CHECK(error.exit_status() == 2);
+    CHECK_THAT(error.what(), Catch::Contains("some.json"));
+    for (const std::string& part : parts) CHECK_THAT(error.what(), Catch::Contains(part));
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("A file may nest objects, use dotted keys and hold comments") {
+  const Folder folder;
+  const Config config = load_file(folder.write("a.json", R"(// a comment
+    {"model": {"width": 64, /* another */ "tie_levels": false}, "train.lr": 3e-3,
+     "train": {"freeze": ["embed.weight", "lm_head"], "seed": 18446744073709551615},
+     "data": {"train": "text.bin"}})"));
+  CHECK(config.model.width == 64);
+  CHECK_FALSE(config.model.tie_levels);
+  CHECK(config.train.lr == 3e-3);
+  CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
+  CHECK(config.train.seed == 18446744073709551615ULL);
+  CHECK(config.data.train == "text.bin");
+  CHECK(config.model.heads == Config{}.model.heads);
+}
+
+TEST_CASE("A file wins over the files it extends, and the later of those over the earlier") {
+  const Folder folder;
+  folder.write("base/deep.json", R"({"model.levels": 1, "model.width": 1, "model.heads": 1})");
+  folder.write("base/a.json", R"({"extends": "deep.json", "model.width": 2, "model.heads": 2})");
+  folder.write("base/b.json", R"({"model": {"heads": 3}, "train.steps": 3})");
+  const Config config = load_file(folder.write(
+      "x/top.json", R"({"train.steps": 4, "extends": ["../base/a.json", "../base/b.json"]})"));
+  CHECK(config.model.levels == 1);
+  CHECK(config.model.width == 2);
+  CHECK(config.model.heads == 3);
+  CHECK(config.train.steps == 4);
+}
+
+TEST_CASE("A circle of extends is refused, a file extended twice is not") {
+  const Folder folder;
+  folder.write("a.json", R"({"extends": "b.json"})");
+  folder.write("b.json", R"({"extends": "./a.json"})");
+  CHECK_THROWS_WITH(load_file(folder.write("c.json", R"({"extends": "a.json"})")),
+                    Catch::Contains("circle") && Catch::Contains("b.json"));
+  folder.write("base.json", R"({"model.width": 8})");
+  folder.write("d.json", R"({"extends": "base.json"})");
+  CHECK(load_file(folder.write("e.json", R"({"extends": ["d.json", "base.json"]})")).model.width ==
+        8);
+}
+
+TEST_CASE("A missing extended file is named together with the file that names it") {
+  check_refused(R"({"extends": "nothing.json"})", {"nothing.json", "some.json: extends"});
+  check_refused(R"({"extends": 3})", {"extends: found 3"});
+}
+
+TEST_CASE("Unknown and repeated keys are refused") {
+  check_refused(R"({"model": {"widht": 64}})", {"model.widht", "did you mean model.width?"});
+  check_refused(R"({"width": 64})", {"did you mean model.width?"});
+  check_refused(R"({"model": {"width": 1, "width": 2}})", {"\"width\" appears twice"});
+  check_refused(R"({"model": {"width": 1}, "model.width": 2})", {"\"model.width\" appears twice"});
+  check_refused(R"({"model": {}, "model": {}})", {"\"model\" appears twice"});
+}
+
+TEST_CASE("Values of a wrong type or out of range are refused with what was found and allowed") {
+  check_refused(R"({"model": {"width": "64"}})", {"model.width: found \"64\"", "whole number"});
+  check_refused(R"({"model": {"width": 64.5}})", {"64.5"});
+  check_refused(R"({"model": {"width": null}})", {"null"});
+  check_refused(R"({"model": {"width": [1]}})", {"[1]"});
+  check_refused(R"({"model": {"width": 0}})", {"found 0", "1 to 65536"});
+  check_refused(R"({"model": {"width": 18446744073709551615}})", {"18446744073709551615"});
+  check_refused(R"({"model": {"dropout": 1}})", {"at least 0 and below 1"});
+  check_refused(R"({"model": {"tie_levels": 1}})", {"on or off"});
+  check_refused(R"({"train": {"seed": -1}})", {"-1", "2^64-1"});
+  check_refused(R"({"train": {"freeze": "lm_head"}})", {"a list of names"});
+  check_refused(R"({"train": {"schedule": "linaer"}})",
+                {"linaer", "constant, linear, cosine", "did you mean linear?"});
+  check_refused(R"({"layout": {"strategy": "fsdp"}})", {"fsdp is not built yet"});
+  check_refused(R"({"machine": {"device": "cuda"}})", {"no", "GPU support"});
+}
+
+TEST_CASE("What is not JSON is refused with its place") {
+  check_refused("{\"model\": {\n\"width\": }}", {"not valid JSON", "line 2"});
+  check_refused(R"({"train": {"lr": NaN}})", {"not valid JSON"});
+  check_refused(R"({"train": {"lr": 1e999}})", {"not valid JSON"});
+  check_refused("", {"not valid JSON"});
+  check_refused("[]", {"found array"});
+  check_refused("{} {}", {"not valid JSON"});
+  std::string deep(100'000, '[');
+  check_refused(R"({"model": )" + deep, {"nested too deeply"});
+}
+
+TEST_CASE("Settings of other commands are allowed in a file and told") {
+  const Folder folder;
+  Config config;
+  const auto unused =
+      apply_file(folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"),
+                 Command::generate, config);
+  CHECK(unused == std::vector<std::string>{"model.width"});
+  CHECK(config.machine.threads == 2);
+}
+
+Config load_arguments(const std::vector<std::string>& arguments) {
+  return load(parse_command_line(Command::train, arguments)).config;
+}
+
+TEST_CASE("Flags win over files, and the last of repeated flags wins") {
+  const Folder folder;
+  const std::string path =
+      folder.write("a.json", R"({"model": {"width": 64, "heads": 2, "levels": 3}})");
+  const Config config = load_arguments({"--width", "96", "--set", "model.width=128", "--levels=5",
+                                        "--config", path, "--levels", "7"});
+  CHECK(config.model.width == 128);
+  CHECK(config.model.heads == 2);
+  CHECK(config.model.levels == 7);
+  CHECK(load_arguments({"--set", "model.width=128", "--width", "96"}).model.width == 96);
+}
+
+TEST_CASE("Flags of every type are read") {
+  const Config config =
+      load_arguments({"--tie-levels", "off", "--overwrite", "--freeze", "embed.weight,lm_head",
+                      "--lr", "1e-4", "--seed", "7", "--data", "--odd-name", "--val-data", "",
+                      "--set", "data.val_fraction=0.5", "--set", "run.dir="});
+  CHECK_FALSE(config.model.tie_levels);
+  CHECK(config.run.overwrite);
+  CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
+  CHECK(config.train.lr == 1e-4);
+  CHECK(config.train.seed == 7);
+  CHECK(config.data.train == "--odd-name");
+}
+
+TEST_CASE("Wrong flags are refused by name") {
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& part) {
+    INFO(part);
+    CHECK_THROWS_WITH(load_arguments(arguments), Catch::Contains(part));
+  };
+  refused({"--widht", "3"}, "unknown flag --widht: did you mean --width?");
+  refused({"--max-tokens", "3"}, "--max-tokens (setting generate.max_tokens)");
+  refused({"--steps"}, "--steps: a value is missing");
+  refused({"word"}, "unexpected word \"word\"");
+  refused({"--set", "model.width"}, "KEY=VALUE");
+  refused({"--set", "model.widht=3"}, "did you mean model.width?");
+  refused({"--set", "model.width=x"}, "--set model.width: found \"x\"");
+  refused({"--lr", "nan"}, "--lr: found nan");
+  refused({"--lr", "inf"}, "--lr: found inf");
+  refused({"--lr", "-1"}, "--lr: found -1");
+  refused({"--width", "64x"}, "--width: found \"64x\"");
+  refused({"--width", "99999999999999999999"}, "whole number");
+  refused({"--data", "\xff\xfe"}, "not UTF-8");
+}
+
+}  // namespace

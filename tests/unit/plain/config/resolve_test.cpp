@@ -1,0 +1,148 @@
+#include "dtrain/config/resolve.h"
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+
+namespace {
+
+using namespace dtrain::config;
+
+struct Batch {
+  std::int64_t global;
+  std::int64_t microbatch;
+  std::int64_t grad_accum;
+  bool operator==(const Batch&) const = default;
+};
+
+Config resolve_train(Config config, std::int64_t ranks = 1) {
+  if (ranks > 1 && config.layout.strategy == "single") config.layout.strategy = "ddp";
+  return resolve(Command::train, std::move(config),
+                 {.world_size = ranks, .local_world_size = ranks, .usable_cores = 8});
+}
+
+Batch batch_of(const Batch& given, std::int64_t ranks) {
+  Config config;
+  config.batch = {given.global, given.microbatch, given.grad_accum};
+  const BatchConfig batch = resolve_train(config, ranks).batch;
+  return {batch.global, batch.microbatch, batch.grad_accum};
+}
+
+void check_refused(const Config& config, const std::string& part, std::int64_t ranks = 1) {
+  INFO(part);
+  CHECK_THROWS_WITH(resolve_train(config, ranks), Catch::Contains(part));
+}
+
+TEST_CASE("The batch's missing sizes follow from the given ones") {
+  CHECK(batch_of({0, 0, 0}, 2) == Batch{16, 8, 1});
+  CHECK(batch_of({8, 0, 0}, 1) == Batch{8, 8, 1});
+  CHECK(batch_of({8, 0, 0}, 2) == Batch{8, 4, 1});
+  CHECK(batch_of({0, 2, 0}, 4) == Batch{8, 2, 1});
+  CHECK(batch_of({0, 0, 3}, 2) == Batch{48, 8, 3});
+  CHECK(batch_of({24, 2, 0}, 4) == Batch{24, 2, 3});
+  CHECK(batch_of({24, 0, 3}, 4) == Batch{24, 2, 3});
+  CHECK(batch_of({0, 2, 3}, 4) == Batch{24, 2, 3});
+  CHECK(batch_of({24, 2, 3}, 4) == Batch{24, 2, 3});
+}
+
+TEST_CASE("Batch sizes that do not add up are refused with the numbers") {
+  Config config;
+  config.batch = {8, 2, 3};
+  check_refused(config,
+                "--global-batch 8 is not --microbatch 2 x --grad-accum 3 x 2 data-parallel "
+                "ranks = 12",
+                2);
+  config.batch = {7, 0, 0};
+  check_refused(config, "--global-batch 7 is not a multiple", 2);
+  config.batch = {8, 3, 0};
+  check_refused(config, "--microbatch 3");
+  config.batch = {8, 0, 3};
+  check_refused(config, "--grad-accum 3");
+}
+
+TEST_CASE("The strategy must fit the world size") {
+  Config config;
+  CHECK(resolve_train(config).layout.dp == 1);
+  CHECK_THROWS_WITH(resolve(Command::train, config, {.world_size = 2}),
+                    "--strategy single was launched with 2 ranks: use --strategy ddp");
+  config.layout.strategy = "ddp";
+  CHECK(resolve_train(config, 4).layout.dp == 4);
+  CHECK(resolve_train(config, 1).layout.dp == 1);
+  config.layout.dp = 2;
+  check_refused(config, "--dp 2 does not fit --strategy ddp launched with 4 ranks", 4);
+  CHECK(resolve_train(config, 2).layout.dp == 2);
+}
+
+TEST_CASE("--nnodes must agree with the launch") {
+  Config config;
+  config.layout.nnodes = 2;
+  check_refused(config, "--nnodes 2 was launched on 1 node");
+  const Launch two_nodes = {.world_size = 2, .num_nodes = 2};
+  config.layout.strategy = "ddp";
+  CHECK(resolve(Command::train, config, two_nodes).layout.nnodes == 2);
+  config.layout.nnodes = 0;
+  CHECK(resolve(Command::train, config, two_nodes).layout.nnodes == 2);
+}
+
+TEST_CASE("Automatic machine settings become concrete") {
+  const MachineConfig one = resolve_train({}).machine;
+  CHECK(one.backend == "none");
+  CHECK(one.device == "cpu");
+  CHECK(one.threads == 8);
+  const MachineConfig two = resolve_train({}, 2).machine;
+  CHECK(two.backend == "gloo");
+  CHECK(two.threads == 4);
+  CHECK(resolve(Command::train, {}, {.threads_hint = 3, .usable_cores = 8}).machine.threads == 3);
+  Config config;
+  config.machine.threads = 5;
+  CHECK(resolve(Command::train, config, {.threads_hint = 3}).machine.threads == 5);
+  config.layout.strategy = "ddp";
+  config.machine.threads = 0;
+  CHECK(resolve(Command::train, config, {.world_size = 4, .local_world_size = 4, .usable_cores = 2})
+            .machine.threads == 1);
+  config.machine.backend = "none";
+  check_refused(config, "--backend none was launched with 2 ranks", 2);
+}
+
+TEST_CASE("Settings that contradict each other are refused") {
+  Config config;
+  config.model.neurons = 511;
+  check_refused(config, "--neurons 511 is odd");
+  config = {};
+  config.train.warmup_steps = 1001;
+  check_refused(config, "--warmup-steps 1001 is more than --steps 1000");
+  config = {};
+  config.train.schedule = "linear";
+  config.train.min_lr = 0.01;
+  check_refused(config, "--min-lr 0.01 is above --lr 0.001");
+  config = {};
+  config.data.validation = "v.bin";
+  config.data.val_fraction = 0.1;
+  check_refused(config, "exclude each other");
+}
+
+TEST_CASE("Heads need not divide the width") {
+  Config config;
+  config.model.width = 48;
+  config.model.heads = 5;
+  CHECK_NOTHROW(resolve_train(config));
+}
+
+TEST_CASE("Resolving a resolved configuration changes nothing") {
+  const Config once = resolve_train({}, 2);
+  const Config twice = resolve_train(once, 2);
+  CHECK(twice.batch.global == once.batch.global);
+  CHECK(twice.machine.threads == once.machine.threads);
+  CHECK(twice.machine.backend == once.machine.backend);
+  CHECK(twice.layout.dp == once.layout.dp);
+}
+
+TEST_CASE("Generation runs as one process, and a trajectory needs its name") {
+  CHECK_THROWS_WITH(resolve(Command::generate, {}, {.world_size = 2}),
+                    Catch::Contains("launched with 2 ranks"));
+  Config config;
+  config.verify.trajectory = "t.json";
+  CHECK_THROWS_WITH(resolve(Command::verify, config, {}), Catch::Contains("--name"));
+}
+
+}  // namespace

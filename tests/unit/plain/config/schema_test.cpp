@@ -1,0 +1,71 @@
+#include "dtrain/config/schema.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "dtrain/config/assign.h"
+#include "dtrain/config/help.h"
+#include "dtrain/config/nearest.h"
+
+namespace {
+
+using namespace dtrain::config;
+
+TEST_CASE("Keys and flags are unique, and every key belongs to a group") {
+  std::set<std::string_view> keys;
+  std::set<std::string_view> flags;
+  for (const Setting& setting : settings()) {
+    INFO(setting.key);
+    CHECK(keys.insert(setting.key).second);
+    CHECK(flags.insert(setting.flag).second);
+    CHECK(setting.flag.starts_with("--"));
+    CHECK_FALSE(setting.help.empty());
+    CHECK(setting.commands != 0);
+    int owners = 0;
+    for (const Group& group : groups()) owners += setting.key.starts_with(group.prefix) ? 1 : 0;
+    CHECK(owners == 1);
+  }
+}
+
+// Two entries of the table with the same field would both pass every other test of one of them.
+TEST_CASE("Every setting has a field of its own") {
+  std::set<const void*> fields;
+  Config config;
+  for (const Setting& setting : settings()) {
+    INFO(setting.key);
+    CHECK(visit_value(setting, config, [&](auto& value) { return fields.insert(&value).second; }));
+  }
+}
+
+TEST_CASE("Every default is a value that the setting allows") {
+  for (const Setting& setting : settings()) {
+    Config config;
+    CHECK_NOTHROW(assign_text(setting, value_text(setting, Config{}), setting.flag, config));
+  }
+}
+
+TEST_CASE("Help fits 100 columns and names every flag of its command") {
+  for (const Command command : {Command::train, Command::generate, Command::verify}) {
+    const std::string help = flags_help(command);
+    for (const Setting& setting : settings()) {
+      const bool named = help.find("  " + std::string(setting.flag) + " ") != std::string::npos;
+      INFO(setting.flag);
+      CHECK(named == setting.is_for(command));
+    }
+    for (std::size_t begin = 0; begin < help.size();) {
+      const std::size_t end = help.find('\n', begin);
+      CHECK(end - begin <= 100);
+      begin = end + 1;
+    }
+  }
+}
+
+TEST_CASE("A mistyped key suggests the one that was meant") {
+  CHECK(nearest_key("model.widht") == "model.width");
+  CHECK(nearest_key("width") == "model.width");
+  CHECK(nearest_key("trian.lr") == "train.lr");
+  CHECK(nearest_key("data.seqlen") == "data.seq_len");
+  CHECK(nearest_key("zzzzzz").empty());
+}
+
+}  // namespace
