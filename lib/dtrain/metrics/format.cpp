@@ -18,11 +18,13 @@ std::string format_bytes(std::int64_t bytes) {
 }
 
 std::string format_count(std::int64_t count) {
-  std::string digits = std::to_string(count);
-  for (auto i = static_cast<std::int64_t>(digits.size()) - 3; i > 0; i -= 3) {
-    digits.insert(static_cast<std::size_t>(i), ",");
+  const std::string digits = std::to_string(count);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
   }
-  return digits;
+  return text;
 }
 
 std::string format_duration(double seconds) {

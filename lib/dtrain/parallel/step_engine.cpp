@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/optim/global_norm.h"
 #include "dtrain/parallel/data/replicate_axis.h"
 #include "dtrain/param/initialise.h"
 

@@ -1,0 +1,62 @@
+#include "dtrain/train/commands.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "dtrain/base/atomic_file.h"
+#include "dtrain/base/launcher_link.h"
+#include "dtrain/base/rank_env.h"
+#include "dtrain/comm/leader.h"
+#include "dtrain/config/json.h"
+#include "dtrain/train/job.h"
+#include "dtrain/train/start_table.h"
+#include "dtrain/train/trainer.h"
+
+namespace dtrain::train {
+namespace {
+
+void write_config(const config::Config& config) {
+  base::AtomicFile file((std::filesystem::path(config.run.dir) / "config.json").string(),
+                        base::ErrorKind::usage);
+  const std::string text = config::to_json(config::Command::train, config) + "\n";
+  file.write(std::as_bytes(std::span(text.data(), text.size())));
+  file.commit();
+}
+
+metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env) {
+  const bool live = env.launcher_terminal || ::isatty(STDERR_FILENO) == 1;
+  constexpr std::int64_t kDefaultColumns = 120;
+  return metrics::Reporter(
+      {.writes = env.rank == 0,
+       .metrics_path = (std::filesystem::path(config.run.dir) / "metrics.jsonl").string(),
+       .console = {.live = live,
+                   .columns = env.terminal_columns > 0 ? env.terminal_columns : kDefaultColumns},
+       .log_every = config.report.log_every,
+       .total_steps = config.train.steps});
+}
+
+data::Split open_data(const config::Config& config) {
+  return data::open_split({.train = config.data.train,
+                           .validation = config.data.validation,
+                           .val_fraction = config.data.val_fraction,
+                           .seq_len = config.data.seq_len,
+                           .vocab = config.model.vocab});
+}
+
+}  // namespace
+
+void train(const config::Config& config) {
+  const base::RankEnv env = base::rank_env_of_process();
+  base::LauncherLink link(env.control_fd);
+  const data::Split split = open_data(config);
+  Job job(config, make_world(config, env));
+  comm::on_leader(job.groups().world(), "writing config.json", [&] { write_config(config); });
+  metrics::Reporter reporter = make_reporter(config, env);
+  reporter.start(start_table(job, split), start_fields(job, split));
+  Trainer(job, split, reporter, link).run();
+}
+
+}  // namespace dtrain::train

@@ -1,0 +1,15 @@
+// RUN/final/model.safetensors: the trained weights under the reference's names and shapes.
+#pragma once
+
+#include <string>
+
+#include "dtrain/train/job.h"
+
+namespace dtrain::train {
+
+[[nodiscard]] std::string final_model_path(const std::string& run_dir);
+
+/// Throws: Error{checkpoint} naming the file if it cannot be written.
+void write_final_model(Job& job, const std::string& path);
+
+}  // namespace dtrain::train

@@ -1,0 +1,108 @@
+#include "dtrain/train/job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/agreement.h"
+#include "dtrain/comm/create_world.h"
+#include "dtrain/config/json.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/optim/global_norm.h"
+#include "dtrain/parallel/plan.h"
+
+namespace dtrain::train {
+namespace {
+
+comm::Reduction reduction_of(const config::Config& config) {
+  return config.machine.reduction == "fast" ? comm::Reduction::fast : comm::Reduction::ordered;
+}
+
+std::vector<param::ParameterId> frozen_ids(const config::Config& config,
+                                           const model::Model& model) {
+  std::vector<param::ParameterId> ids;
+  for (const std::string& name : config.train.freeze) {
+    std::vector<std::string_view> known;
+    for (std::size_t id = 0; id < model.parameters.size(); ++id) {
+      known.push_back(model.parameters[id].name);
+      if (known.back() == name) ids.push_back(static_cast<param::ParameterId>(id));
+    }
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      base::fail(base::ErrorKind::usage, "--freeze: the model has no parameter '{}'; it has {}",
+                 name, fmt::join(known, ", "));
+    }
+  }
+  return ids;
+}
+
+parallel::EngineOptions engine_options(const config::Config& config, const model::Model& model) {
+  return {.dtype = dtype_of(config.machine.dtype),
+          .grad_accum_steps = config.batch.grad_accum,
+          .seed = config.train.seed,
+          .reduction = reduction_of(config),
+          .adamw = {.beta1 = config.train.beta1,
+                    .beta2 = config.train.beta2,
+                    .eps = config.train.eps,
+                    .weight_decay = config.train.weight_decay,
+                    .frozen = frozen_ids(config, model)}};
+}
+
+// Every setting and every parameter's shape, by name.
+std::vector<comm::NamedValue> settings_of(const config::Config& config) {
+  std::vector<comm::NamedValue> values;
+  const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
+  for (const auto& [group, settings] : json.items()) {
+    for (const auto& [key, value] : settings.items()) {
+      values.emplace_back(fmt::format("{}.{}", group, key), value.dump());
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+at::ScalarType dtype_of(std::string_view name) {
+  if (name == "float64") return at::kDouble;
+  DTRAIN_CHECK(name == "float32", "dtype {}", name);
+  return at::kFloat;
+}
+
+std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
+  const std::chrono::duration<double> timeout(config.machine.comm_timeout_seconds);
+  return comm::create_world(
+      {.backend = config.machine.backend,
+       .rank = env.rank,
+       .size = env.world_size,
+       .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
+       .master_port = env.master_port,
+       .store_fd = env.store_fd,
+       .group = {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
+                 .reduction = reduction_of(config)}});
+}
+
+Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
+    : config_(config),
+      world_(std::move(world)),
+      groups_(*world_, mesh::DeviceMesh(parallel::make_plan(config.layout).mesh)),
+      model_(model::make_model(config.model, config.data.seq_len)),
+      engine_(std::make_unique<parallel::StepEngine>(*model_, *world_, data_group(),
+                                                     engine_options(config, *model_))) {
+  check_ranks_agree();
+}
+
+void Job::check_ranks_agree() const {
+  std::vector<comm::NamedValue> values = settings_of(config_);
+  for (const param::ParameterSpec& spec : model_->parameters) {
+    values.emplace_back("shape of " + spec.name, fmt::format("{}", spec.shape));
+  }
+  const double norm =
+      optim::global_norm(engine_->parameters(), engine_->layout(), model_->parameters);
+  values.emplace_back("norm of the initial weights", fmt::format("{:a}", norm));
+  comm::check_agreement(groups_.world(), values);
+}
+
+}  // namespace dtrain::train

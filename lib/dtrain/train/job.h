@@ -1,0 +1,53 @@
+// A configuration brought to life on this rank: world, groups, model and engine.
+#pragma once
+
+#include <memory>
+
+#include "dtrain/base/rank_env.h"
+#include "dtrain/comm/world.h"
+#include "dtrain/config/config.h"
+#include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/model/model.h"
+#include "dtrain/parallel/step_engine.h"
+
+namespace dtrain::train {
+
+/// The world that the configuration and the launcher's environment describe.
+///
+/// Collective: every rank of the job.
+/// Throws:     as comm::create_world.
+[[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
+                                                      const base::RankEnv& env);
+
+/// What every command that computes needs. Members are destroyed in reverse order.
+///
+/// Threads: one.
+class Job {
+ public:
+  /// Builds the model and engine in `world`; config.batch.grad_accum must be set.
+  ///
+  /// Collective: every rank of the world.
+  /// Throws:     Error{usage} naming the setting that differs between ranks, or a --freeze name
+  /// without a parameter.
+  Job(const config::Config& config, std::shared_ptr<comm::World> world);
+
+  [[nodiscard]] const config::Config& config() const { return config_; }
+  [[nodiscard]] comm::World& world() { return *world_; }
+  [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
+  [[nodiscard]] comm::ProcessGroup& data_group() const { return groups_.along(mesh::Axis::dp); }
+  [[nodiscard]] model::Model& model() { return *model_; }
+  [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
+
+ private:
+  void check_ranks_agree() const;
+
+  config::Config config_;
+  std::shared_ptr<comm::World> world_;
+  mesh::MeshGroups groups_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<parallel::StepEngine> engine_;
+};
+
+[[nodiscard]] at::ScalarType dtype_of(std::string_view name);
+
+}  // namespace dtrain::train

@@ -1,0 +1,108 @@
+#include "dtrain/train/start_table.h"
+
+#include <ATen/Version.h>
+#include <ATen/native/CPUBlas.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/config/json.h"
+#include "dtrain/metrics/format.h"
+
+namespace dtrain::train {
+namespace {
+
+using metrics::format_bytes;
+using metrics::format_count;
+
+// One line a group of settings: "train     steps=800 seed=1 lr=0.003 ...".
+std::string config_lines(const config::Config& config) {
+  std::string text;
+  const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
+  for (const auto& [group, settings] : json.items()) {
+    text += fmt::format("  {:<9}", group);
+    for (const auto& [key, value] : settings.items()) {
+      text +=
+          fmt::format(" {}={}", key, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::int64_t element_size(const config::Config& config) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype_of(config.machine.dtype)));
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(Job& job) {
+  const config::Config& config = job.config();
+  const std::int64_t arena = job.engine().layout().num_elements() * element_size(config);
+  const std::int64_t tokens = config.batch.microbatch * config.data.seq_len;
+  double saved = 0;
+  double largest = 0;
+  for (const model::BlockCost& cost : job.model().costs) {
+    saved += cost.saved_values_per_token;
+    largest = std::max(largest, cost.saved_values_per_token);
+  }
+  const auto bytes_of = [&](double values) {
+    return static_cast<std::int64_t>(values) * tokens * element_size(config);
+  };
+  return {.parameters = arena,
+          .gradients = arena * job.engine().num_gradient_arenas(),
+          .optimizer = 2 * arena,
+          .activations = bytes_of(saved),
+          .work = bytes_of(largest)};
+}
+
+std::string bitwise_class(const config::Config& config) {
+  if (config.machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
+  return fmt::format("{} microbatch={} threads={} kernels=plain cpu={}", config.machine.dtype,
+                     config.batch.microbatch, config.machine.threads, at::get_cpu_capability());
+}
+
+std::string start_table(Job& job, const data::Split& split) {
+  const config::Config& config = job.config();
+  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
+  const MemoryPlan memory = plan_memory(job);
+  const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
+                        static_cast<double>(split.train.size());
+  std::string text = "dtrain: resolved configuration\n" + config_lines(config);
+  text += fmt::format("parameters      {}\n", format_count(job.model().num_elements()));
+  text +=
+      fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp, mesh.tp,
+                  job.world().backend(), c10::DeviceTypeName(job.world().device().type(), true));
+  text += fmt::format("bitwise class   {}\n", bitwise_class(config));
+  text += fmt::format(
+      "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
+      format_count(split.train.size()), config.data.seq_len, epochs,
+      format_count(split.validation.size()));
+  text += fmt::format(
+      "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, activations {}, "
+      "work {}",
+      format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
+      format_bytes(memory.optimizer), format_bytes(memory.activations), format_bytes(memory.work));
+  return text;
+}
+
+nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
+  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
+  const MemoryPlan memory = plan_memory(job);
+  return {{"parameters", job.model().num_elements()},
+          {"world_size", job.world().size()},
+          {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
+          {"backend", job.world().backend()},
+          {"bitwise_class", bitwise_class(job.config())},
+          {"train_samples", split.train.size()},
+          {"validation_samples", split.validation.size()},
+          {"flops_per_token", job.model().training_flops_per_token()},
+          {"memory_predicted_bytes",
+           {{"parameters", memory.parameters},
+            {"gradients", memory.gradients},
+            {"optimizer", memory.optimizer},
+            {"activations", memory.activations},
+            {"work", memory.work}}}};
+}
+
+}  // namespace dtrain::train

@@ -1,0 +1,65 @@
+// The training loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/launcher_link.h"
+#include "dtrain/data/loader.h"
+#include "dtrain/data/split.h"
+#include "dtrain/metrics/reporter.h"
+#include "dtrain/optim/schedule.h"
+#include "dtrain/train/job.h"
+
+namespace dtrain::train {
+
+/// What one step did.
+struct StepResult {
+  double loss = 0;
+  double grad_norm = 0;
+  double learning_rate = 0;
+  std::int64_t num_tokens = 0;  ///< of the global batch
+};
+
+/// Drives a job's engine over the training data until train.steps updates are done.
+///
+/// Collective: every rank constructs and runs one.
+/// Throws:     Error{numerics} on all ranks at once for a loss or gradient that is not finite,
+/// before the update;
+///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
+class Trainer {
+ public:
+  /// All must outlive this. `link` may be of no launcher.
+  Trainer(Job& job, const data::Split& split, metrics::Reporter& reporter,
+          base::LauncherLink& link);
+
+  void run();
+
+ private:
+  [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
+  [[nodiscard]] bool is_refused(const StepResult& result);
+  void report(const StepResult& result);
+  void maybe_evaluate();
+  void save_final();
+
+  Job& job_;
+  const config::Config& config_;
+  const data::Split& split_;
+  metrics::Reporter& reporter_;
+  base::LauncherLink& link_;
+  data::Loader loader_;
+  optim::Schedule schedule_;
+  std::int64_t step_ = 0;
+  std::int64_t tokens_ = 0;
+  double peak_flops_ = 0;  // FLOP/s of all ranks
+  base::Clock::time_point start_;
+  base::Clock::time_point step_start_;
+  comm::CallCounters counters_;     // of the data group, at the last report
+  std::deque<double> last_losses_;  // for the summary
+  double val_loss_ = 0;
+};
+
+}  // namespace dtrain::train
