@@ -12,8 +12,8 @@ namespace dtrain::data {
 ///         follows inputs[r][t].
 /// Units:  first_sample counts samples consumed before row 0; row r is sample first_sample + r.
 struct Batch {
-  std::vector<std::int64_t> inputs;
-  std::vector<std::int64_t> targets;
+  std::vector<std::int64_t> inputs{};
+  std::vector<std::int64_t> targets{};
   std::int64_t first_sample = 0;
   std::int64_t num_sequences = 0;
   std::int64_t length = 0;

@@ -10,8 +10,8 @@ namespace dtrain::data {
 struct PrepareOptions {
   /// Files, and folders whose regular files are taken recursively, sorted by path (links inside
   /// folders are not followed).
-  std::vector<std::string> inputs;
-  std::string output;      ///< the token file
+  std::vector<std::string> inputs{};
+  std::string output{};    ///< the token file
   bool overwrite = false;  ///< replace an existing output
 };
 

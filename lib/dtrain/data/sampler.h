@@ -13,7 +13,8 @@ namespace dtrain::data {
 ///
 /// A Feistel network keyed by (seed, epoch) permutes the smallest square power of two that holds
 /// all samples; indices beyond the last sample are sent through it again (cycle walking), which
-/// leaves a bijection of the samples.
+/// leaves a bijection of the samples. Beyond four samples not every order can occur (the network
+/// gives even permutations only); each sample still comes equally often at each place.
 ///
 /// Source:  Black and Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002). Differs: the
 ///          round function is Philox, and nothing is meant to be secret.

@@ -43,8 +43,8 @@ class Samples {
 };
 
 struct SplitOptions {
-  std::string train;         ///< data.train: a token file, or a text read as bytes
-  std::string validation;    ///< data.validation: the same; empty: val_fraction of `train`
+  std::string train{};       ///< data.train: a token file, or a text read as bytes
+  std::string validation{};  ///< data.validation: the same; empty: val_fraction of `train`
   double val_fraction = 0;   ///< share of `train`, its end, kept for validation; 0: none
   std::int64_t seq_len = 0;  ///< tokens per sample
   std::int64_t vocab = kByteVocab;

@@ -25,10 +25,10 @@ using Metadata = std::map<std::string, std::string>;
 /// A tensor of a file being read. `bytes` lies in the file's mapping: row-major, little-endian, in
 /// a foreign file not necessarily aligned.
 struct TensorView {
-  std::string name;
+  std::string name{};
   Dtype dtype = Dtype::f32;
-  std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;
+  std::vector<std::int64_t> shape{};
+  std::span<const std::byte> bytes{};
 };
 
 /// A safetensors file, mapped for reading, every claim of its header checked: what a TensorView

@@ -1,0 +1,94 @@
+#include "dtrain/base/atomic_file.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <vector>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::base {
+namespace {
+
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST_CASE("An atomic file is there with all its bytes after commit") {
+  const TempFolder folder;
+  AtomicFile file(folder.path("a"), ErrorKind::data);
+  file.write(bytes_of("one "));
+  file.write(bytes_of("two"));
+  CHECK_FALSE(std::filesystem::exists(folder.path("a")));
+  file.commit();
+  CHECK(folder.read("a") == "one two");
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("Without commit the old file stays and nothing else is left") {
+  const TempFolder folder;
+  folder.write("a", "old");
+  {
+    AtomicFile file(folder.path("a"), ErrorKind::data);
+    file.write(bytes_of("new"));
+  }
+  CHECK(folder.read("a") == "old");
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("Two writers of one name do not disturb each other") {
+  const TempFolder folder;
+  AtomicFile first(folder.path("a"), ErrorKind::data);
+  AtomicFile second(folder.path("a"), ErrorKind::data);
+  first.write(bytes_of("first"));
+  second.write(bytes_of("second"));
+  first.commit();
+  CHECK(folder.read("a") == "first");
+  second.commit();
+  CHECK(folder.read("a") == "second");
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("A file that cannot be created is named with the reason") {
+  const TempFolder folder;
+  const std::string path = folder.path("missing/a");
+  const std::string message =
+      message_of(ErrorKind::checkpoint, [&] { AtomicFile(path, ErrorKind::checkpoint); });
+  CHECK(message.find(path) != std::string::npos);
+  CHECK(message.find("No such file or directory") != std::string::npos);
+}
+
+TEST_CASE("A file that cannot grow is named, and nothing is left of it") {
+  const TempFolder folder;
+  const std::string path = folder.path("a");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A limit on file size stands for a full disk; it holds for the whole process.
+    const rlimit limit{.rlim_cur = 4096, .rlim_max = 4096};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::signal(SIGXFSZ, SIG_IGN);
+    try {
+      AtomicFile file(path, ErrorKind::data);
+      file.write(std::vector<std::byte>(10'000));
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      ::_exit(message.find(path) != std::string::npos &&
+                      message.find("File too large") != std::string::npos
+                  ? 3
+                  : 4);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 3);
+  CHECK(folder.count() == 0);
+}
+
+}  // namespace
+}  // namespace dtrain::base

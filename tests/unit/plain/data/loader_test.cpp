@@ -1,0 +1,171 @@
+#include "dtrain/data/loader.h"
+
+#include <set>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+/// num_samples samples of 4 tokens; the first token of sample i is i, the others 200 and more.
+Samples numbered_samples(const TempFolder& folder, int num_samples) {
+  std::string text;
+  for (int i = 0; i < num_samples; ++i) {
+    text += {static_cast<char>(i), static_cast<char>(201), static_cast<char>(202),
+             static_cast<char>(203)};
+  }
+  text.front() = text.size() > 4 ? '\x7f' : text.front();  // sample 0 says 127: NUL is no text
+  text.push_back('.');
+  return open_split({.train = folder.write("t", text), .seq_len = 4}).train;
+}
+
+std::vector<std::int64_t> numbers_in(const std::vector<Batch>& batches) {
+  std::vector<std::int64_t> numbers;
+  for (const Batch& batch : batches) {
+    for (std::size_t row = 0; row < static_cast<std::size_t>(batch.num_sequences); ++row) {
+      numbers.push_back(batch.inputs[4 * row] == 127 ? 0 : batch.inputs[4 * row]);
+    }
+  }
+  return numbers;
+}
+
+TEST_CASE("A batch holds consecutive samples of the order, targets shifted by one") {
+  const TempFolder folder;
+  const Samples samples = numbered_samples(folder, 50);
+  Loader loader(samples, {.microbatch = 3, .grad_accum = 2, .seed = 9, .start_position = 12});
+  const std::vector<Batch> batches = loader.next();
+  REQUIRE(batches.size() == 2);
+  CHECK(batches[0].first_sample == 12);
+  CHECK(batches[1].first_sample == 15);
+  const SampleOrder order(50, 9);
+  std::vector<std::int64_t> expected;
+  for (std::int64_t g = 12; g < 18; ++g) expected.push_back(order(g));
+  CHECK(numbers_in(batches) == expected);
+  for (const Batch& batch : batches) {
+    CHECK(batch.num_sequences == 3);
+    CHECK(batch.length == 4);
+    REQUIRE(batch.inputs.size() == 12);
+    REQUIRE(batch.targets.size() == 12);
+    for (std::size_t i = 0; i < 12; ++i) {
+      if (i % 4 != 3) CHECK(batch.targets[i] == batch.inputs[i + 1]);
+    }
+  }
+}
+
+TEST_CASE("Ranks and accumulation cut one and the same sequence of samples") {
+  const TempFolder folder;
+  const Samples samples = numbered_samples(folder, 40);
+  std::vector<std::int64_t> expected;
+  Loader whole(samples, {.microbatch = 8, .seed = 5});
+  for (int step = 0; step < 12; ++step) {
+    const auto numbers = numbers_in(whole.next());
+    expected.insert(expected.end(), numbers.begin(), numbers.end());
+  }
+  const std::int64_t dp_size = GENERATE(1, 2, 4);
+  const std::int64_t grad_accum = GENERATE(1, 2);
+  const std::int64_t microbatch = 8 / dp_size / grad_accum;
+  std::vector<std::vector<std::int64_t>> by_rank;
+  for (std::int64_t rank = 0; rank < dp_size; ++rank) {
+    Loader loader(samples, {.microbatch = microbatch,
+                            .grad_accum = grad_accum,
+                            .dp_rank = rank,
+                            .dp_size = dp_size,
+                            .seed = 5});
+    CHECK(loader.global_batch() == 8);
+    std::vector<std::int64_t> numbers;
+    for (int step = 0; step < 12; ++step) {
+      const auto batches = loader.next();
+      CHECK(batches.front().first_sample == 8 * step + rank * microbatch * grad_accum);
+      const auto more = numbers_in(batches);
+      numbers.insert(numbers.end(), more.begin(), more.end());
+    }
+    by_rank.push_back(numbers);
+  }
+  std::vector<std::int64_t> together;
+  const auto per_rank = static_cast<std::ptrdiff_t>(8 / dp_size);
+  for (std::ptrdiff_t step = 0; step < 12; ++step) {
+    for (const auto& numbers : by_rank) {
+      const auto begin = numbers.begin() + step * per_rank;
+      together.insert(together.end(), begin, begin + per_rank);
+    }
+  }
+  CHECK(together == expected);
+}
+
+TEST_CASE("An epoch's batches hold every sample once, also when a batch spans two epochs") {
+  const TempFolder folder;
+  Loader loader(numbered_samples(folder, 25), {.microbatch = 10, .seed = 1});
+  std::vector<std::int64_t> numbers;
+  for (int step = 0; step < 5; ++step) {
+    const auto more = numbers_in(loader.next());
+    numbers.insert(numbers.end(), more.begin(), more.end());
+  }
+  const std::set<std::int64_t> first(numbers.begin(), numbers.begin() + 25);
+  const std::set<std::int64_t> second(numbers.begin() + 25, numbers.end());
+  CHECK(first.size() == 25);
+  CHECK(second.size() == 25);
+}
+
+TEST_CASE("A loader started at another's position goes on with the same batches") {
+  const TempFolder folder;
+  const Samples samples = numbered_samples(folder, 30);
+  Loader first(samples, {.microbatch = 4, .seed = 8});
+  CHECK(first.position() == 0);
+  for (int step = 0; step < 9; ++step) std::ignore = first.next();
+  CHECK(first.position() == 36);
+  Loader second(samples, {.microbatch = 4, .seed = 8, .start_position = first.position()});
+  for (int step = 0; step < 3; ++step) {
+    CHECK(numbers_in(first.next()) == numbers_in(second.next()));
+  }
+  CHECK(second.position() == first.position());
+}
+
+TEST_CASE("What the reading thread meets is thrown by next, at every call") {
+  const TempFolder folder;
+  std::string tokens(400, '\x01');
+  const auto header = encode_token_header({.vocab = 100, .num_tokens = 400});
+  const std::string path = folder.write(
+      "t", std::string(reinterpret_cast<const char*>(header.data()), header.size()) + tokens);
+  const Split split = open_split({.train = path, .seq_len = 4, .vocab = 100});
+  // The file changes while it is open: every token is now outside the vocabulary.
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(kTokenHeaderBytes)
+      .write(std::string(400, '\x65').c_str(), 400);
+  Loader loader(split.train, {.microbatch = 2});
+  for (int call = 0; call < 2; ++call) {
+    CHECK_THAT(message_of(ErrorKind::data, [&] { std::ignore = loader.next(); }),
+               Contains("token 101"));
+  }
+}
+
+TEST_CASE("A loader can be dropped at any moment") {
+  const TempFolder folder;
+  const Samples samples = numbered_samples(folder, 20);
+  for (int i = 0; i < 200; ++i) {
+    Loader loader(samples, {.microbatch = 1 + i % 7, .grad_accum = 1 + i % 3});
+    for (int step = 0; step < i % 4; ++step) std::ignore = loader.next();
+  }
+}
+
+TEST_CASE("Validation batches follow the file and the last one may be short") {
+  const TempFolder folder;
+  const ValidationBatches batches(numbered_samples(folder, 11), 4);
+  REQUIRE(batches.size() == 3);
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t j = 0; j < 3; ++j) {
+    const Batch batch = batches[j];
+    CHECK(batch.first_sample == 4 * j);
+    CHECK(batch.num_sequences == (j == 2 ? 3 : 4));
+    const auto more = numbers_in({batch});
+    numbers.insert(numbers.end(), more.begin(), more.end());
+  }
+  CHECK(numbers == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+}
+
+}  // namespace
+}  // namespace dtrain::data

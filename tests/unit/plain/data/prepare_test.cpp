@@ -1,0 +1,102 @@
+#include "dtrain/data/prepare.h"
+
+#include "dtrain/data/token_file.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+std::string content_of(const std::string& path) {
+  const auto file = TokenFile::open(path, 256);
+  std::string text;
+  for (std::int64_t i = 0; i < file.size(); ++i) text.push_back(static_cast<char>(file[i]));
+  return text;
+}
+
+TEST_CASE("Files and folders become one token file, folders sorted by path") {
+  const TempFolder folder;
+  folder.write("in/b.txt", "second ");
+  folder.write("in/a/z.txt", "first ");
+  folder.write("in/empty.txt", "");
+  folder.write("in/c.txt", "third ");
+  std::filesystem::create_symlink(folder.path("in/b.txt"), folder.path("in/link.txt"));
+  const std::string alone = folder.write("alone.txt", "zeroth ");
+  const std::string output = folder.path("out.tok");
+  const PrepareReport report = prepare({.inputs = {alone, folder.path("in")}, .output = output});
+  CHECK(report.num_files == 4);
+  CHECK(report.num_tokens == 26);
+  CHECK(content_of(output) == "zeroth first second third ");
+}
+
+TEST_CASE("An existing output is kept unless overwriting is asked for") {
+  const TempFolder folder;
+  const std::string input = folder.write("in", "text");
+  const std::string output = folder.write("out", "precious");
+  CHECK_THAT(message_of(ErrorKind::usage, [&] { prepare({.inputs = {input}, .output = output}); }),
+             Contains(output) && Contains("--overwrite"));
+  CHECK(folder.read("out") == "precious");
+  prepare({.inputs = {input}, .output = output, .overwrite = true});
+  CHECK(content_of(output) == "text");
+}
+
+TEST_CASE("A text is never replaced by its own tokens") {
+  const TempFolder folder;
+  const std::string text = folder.write("in/text", "precious");
+  for (const std::string& input : {text, folder.path("in")}) {
+    CHECK_THAT(message_of(ErrorKind::usage,
+                          [&] { prepare({.inputs = {input}, .output = text, .overwrite = true}); }),
+               Contains("among the inputs"));
+  }
+  CHECK(folder.read("in/text") == "precious");
+}
+
+TEST_CASE("A bad input is named and no output appears") {
+  const TempFolder folder;
+  const std::string good = folder.write("good", "text");
+  const std::string output = folder.path("out");
+  const auto refusal = [&](const std::string& bad) {
+    const std::string message = message_of(ErrorKind::data, [&] {
+      prepare({.inputs = {good, bad}, .output = output});
+    });
+    CHECK_THAT(message, Contains(bad));
+    CHECK(folder.count() <= 2);
+    return message;
+  };
+  CHECK_THAT(refusal(folder.path("missing")), Contains("does not exist"));
+  CHECK_THAT(refusal(folder.write("bad", "")), Contains("empty"));
+  CHECK_THAT(refusal(folder.write("bad", "\x1f\x8b\x08")), Contains("gzip"));
+  CHECK_THAT(refusal(folder.write("bad",
+                                  "\x89"
+                                  "DTOK\r\n\x1a")),
+             Contains("token file"));
+}
+
+TEST_CASE("Nothing to read is a usage error") {
+  const TempFolder folder;
+  const std::string output = folder.path("out");
+  std::filesystem::create_directory(folder.path("in"));
+  message_of(ErrorKind::usage, [&] { prepare({.inputs = {}, .output = output}); });
+  message_of(ErrorKind::usage, [&] { prepare({.inputs = {folder.path("in")}, .output = output}); });
+  CHECK_FALSE(std::filesystem::exists(output));
+}
+
+TEST_CASE("An output that cannot be written is named") {
+  const TempFolder folder;
+  const std::string input = folder.write("in", "text");
+  CHECK_THAT(message_of(ErrorKind::data,
+                        [&] { prepare({.inputs = {input}, .output = folder.path("no/out")}); }),
+             Contains(folder.path("no/out")));
+  CHECK_THAT(
+      message_of(
+          ErrorKind::usage,
+          [&] { prepare({.inputs = {input}, .output = folder.path(""), .overwrite = true}); }),
+      Contains("is a directory"));
+}
+
+}  // namespace
+}  // namespace dtrain::data

@@ -1,0 +1,111 @@
+#include "dtrain/data/sampler.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <vector>
+
+namespace dtrain::data {
+namespace {
+
+std::vector<std::int64_t> epoch_of(const SampleOrder& order, std::int64_t size,
+                                   std::int64_t epoch) {
+  std::vector<std::int64_t> samples;
+  for (std::int64_t i = 0; i < size; ++i) samples.push_back(order(epoch * size + i));
+  return samples;
+}
+
+/// How far observed counts are from equal ones, in standard deviations of the chi-square statistic.
+double excess(const std::vector<double>& counts, double expected, double degrees_of_freedom) {
+  double statistic = 0;
+  for (const double count : counts) {
+    statistic += (count - expected) * (count - expected) / expected;
+  }
+  return (statistic - degrees_of_freedom) / std::sqrt(2 * degrees_of_freedom);
+}
+
+TEST_CASE("Every epoch visits every sample once, whatever their number") {
+  for (const std::int64_t size :
+       {1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 64, 97, 1000, 4096, 4099, 65537}) {
+    const SampleOrder order(size, 42);
+    for (const std::int64_t epoch : {0, 1, 2, 1'000'000}) {
+      INFO(size << " samples, epoch " << epoch);
+      std::vector<int> visits(static_cast<std::size_t>(size));
+      for (const std::int64_t sample : epoch_of(order, size, epoch)) {
+        REQUIRE(sample >= 0);
+        REQUIRE(sample < size);
+        ++visits[static_cast<std::size_t>(sample)];
+      }
+      CHECK(visits == std::vector<int>(visits.size(), 1));
+    }
+  }
+}
+
+TEST_CASE("The largest number of samples is handled") {
+  const std::int64_t size = std::int64_t{1} << 62;
+  const SampleOrder order(size, 1);
+  CHECK(order(0) < size);
+  CHECK(order(size - 1) < size);
+  CHECK(order(0) != order(1));
+}
+
+TEST_CASE("Epochs and seeds have orders of their own, and an order is reproducible") {
+  const std::int64_t size = 1000;
+  const auto first = epoch_of(SampleOrder(size, 1), size, 0);
+  CHECK(first == epoch_of(SampleOrder(size, 1), size, 0));
+  const std::uint64_t high_seed = std::uint64_t{1} << 40 | 1;
+  for (const auto& other :
+       {epoch_of(SampleOrder(size, 1), size, 1), epoch_of(SampleOrder(size, 2), size, 0),
+        epoch_of(SampleOrder(size, high_seed), size, 0)}) {
+    int same = 0;
+    for (std::size_t i = 0; i < first.size(); ++i) same += first[i] == other[i] ? 1 : 0;
+    CHECK(same < 10);  // one is expected of unrelated orders
+  }
+}
+
+TEST_CASE("Every order of few samples is equally likely") {
+  for (const std::int64_t size : {2, 3, 4}) {
+    INFO(size << " samples");
+    double num_orders = 1;
+    for (std::int64_t i = 2; i <= size; ++i) num_orders *= static_cast<double>(i);
+    const SampleOrder order(size, 7);
+    const std::int64_t epochs = 24'000;
+    std::map<std::vector<std::int64_t>, double> seen;
+    for (std::int64_t epoch = 0; epoch < epochs; ++epoch) ++seen[epoch_of(order, size, epoch)];
+    std::vector<double> counts;
+    for (const auto& entry : seen) counts.push_back(entry.second);
+    CHECK(static_cast<double>(counts.size()) == num_orders);
+    CHECK(excess(counts, static_cast<double>(epochs) / num_orders, num_orders - 1) < 5);
+  }
+}
+
+TEST_CASE("Each sample comes equally often at each place") {
+  for (const std::int64_t size : {5, 13, 16, 40}) {
+    INFO(size << " samples");
+    const SampleOrder order(size, 3);
+    const std::int64_t epochs = 20'000;
+    std::vector<double> counts(static_cast<std::size_t>(size * size));
+    for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
+      for (std::int64_t i = 0; i < size; ++i) {
+        ++counts[static_cast<std::size_t>(i * size + order(epoch * size + i))];
+      }
+    }
+    const auto side = static_cast<double>(size);
+    CHECK(std::abs(excess(counts, static_cast<double>(epochs) / side, (side - 1) * (side - 1))) <
+          5);
+  }
+}
+
+TEST_CASE("Samples that follow each other in an epoch are unrelated in the text") {
+  const std::int64_t size = 34'000;
+  const auto samples = epoch_of(SampleOrder(size, 5), size, 0);
+  std::vector<double> distances(20);
+  for (std::size_t i = 1; i < samples.size(); ++i) {
+    const std::int64_t distance = (samples[i] - samples[i - 1] + size) % size;
+    ++distances[static_cast<std::size_t>(distance * 20 / size)];
+  }
+  CHECK(excess(distances, static_cast<double>(size - 1) / 20, 19) < 5);
+}
+
+}  // namespace
+}  // namespace dtrain::data

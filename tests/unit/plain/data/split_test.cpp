@@ -1,0 +1,106 @@
+#include "dtrain/data/split.h"
+
+#include "support/temp_folder.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+/// A text whose byte i is i, so that tokens tell their position.
+std::string counting_text(int size) {
+  std::string text;
+  for (int i = 0; i < size; ++i) text.push_back(static_cast<char>(i + 1));
+  return text;
+}
+
+struct Sample {
+  std::vector<std::int64_t> inputs;
+  std::vector<std::int64_t> targets;
+};
+
+Sample sample_of(const Samples& samples, std::int64_t index) {
+  const auto length = static_cast<std::size_t>(samples.seq_len());
+  Sample sample{std::vector<std::int64_t>(length), std::vector<std::int64_t>(length)};
+  samples.copy(index, sample.inputs, sample.targets);
+  return sample;
+}
+
+TEST_CASE("Sample i is tokens i*T to i*T+T, its targets one later") {
+  const TempFolder folder;
+  const Split split = open_split({.train = folder.write("t", counting_text(13)), .seq_len = 4});
+  REQUIRE(split.train.size() == 3);
+  CHECK(sample_of(split.train, 0).inputs == std::vector<std::int64_t>{1, 2, 3, 4});
+  CHECK(sample_of(split.train, 0).targets == std::vector<std::int64_t>{2, 3, 4, 5});
+  CHECK(sample_of(split.train, 2).inputs == std::vector<std::int64_t>{9, 10, 11, 12});
+  CHECK(sample_of(split.train, 2).targets == std::vector<std::int64_t>{10, 11, 12, 13});
+  CHECK(split.validation.size() == 0);
+}
+
+TEST_CASE("A sample whose last target is missing does not count") {
+  const TempFolder folder;
+  const std::string path = folder.write("t", counting_text(12));
+  CHECK(open_split({.train = path, .seq_len = 4}).train.size() == 2);
+  CHECK(open_split({.train = path, .seq_len = 11}).train.size() == 1);
+  const std::string message = message_of(
+      ErrorKind::data, [&] { std::ignore = open_split({.train = path, .seq_len = 12}); });
+  CHECK_THAT(message, Contains(path) && Contains("12 tokens") && Contains("13"));
+}
+
+TEST_CASE("A fraction takes the end of the text, and the parts share no token") {
+  const TempFolder folder;
+  const Split split = open_split(
+      {.train = folder.write("t", counting_text(100)), .val_fraction = 0.1, .seq_len = 4});
+  CHECK(split.train.range().begin == 0);
+  CHECK(split.train.range().end == 90);
+  CHECK(split.validation.range().begin == 90);
+  CHECK(split.validation.range().end == 100);
+  REQUIRE(split.validation.size() == 2);
+  CHECK(sample_of(split.validation, 0).inputs == std::vector<std::int64_t>{91, 92, 93, 94});
+  CHECK(sample_of(split.validation, 1).targets == std::vector<std::int64_t>{96, 97, 98, 99});
+}
+
+TEST_CASE("A validation file is used whole") {
+  const TempFolder folder;
+  const Split split = open_split({.train = folder.write("t", counting_text(100)),
+                                  .validation = folder.write("v", "abcdefghi"),
+                                  .seq_len = 4});
+  CHECK(split.train.range().end == 100);
+  REQUIRE(split.validation.size() == 2);
+  CHECK(sample_of(split.validation, 1).targets == std::vector<std::int64_t>{'f', 'g', 'h', 'i'});
+}
+
+TEST_CASE("A validation too short for one sequence is refused by name") {
+  const TempFolder folder;
+  const std::string train = folder.write("t", counting_text(100));
+  const std::string validation = folder.write("v", "abcd");
+  CHECK_THAT(
+      message_of(
+          ErrorKind::data,
+          [&] { std::ignore = open_split({.train = train, .val_fraction = 0.04, .seq_len = 4}); }),
+      Contains(train) && Contains("4 tokens for validation"));
+  CHECK_THAT(message_of(ErrorKind::data,
+                        [&] {
+                          std::ignore =
+                              open_split({.train = train, .validation = validation, .seq_len = 4});
+                        }),
+             Contains(validation) && Contains("4 tokens for validation"));
+}
+
+TEST_CASE("Contradicting and impossible splits are usage errors") {
+  const TempFolder folder;
+  const std::string path = folder.write("t", counting_text(100));
+  const auto refusal = [&](const SplitOptions& options) {
+    return message_of(ErrorKind::usage, [&] { std::ignore = open_split(options); });
+  };
+  CHECK_THAT(refusal({.train = path, .validation = path, .val_fraction = 0.1, .seq_len = 4}),
+             Contains("--val-data") && Contains("--val-fraction"));
+  CHECK_THAT(refusal({.train = path, .val_fraction = 1.0, .seq_len = 4}), Contains("below 1"));
+  CHECK_THAT(refusal({.train = path, .val_fraction = -0.1, .seq_len = 4}), Contains("-0.1"));
+}
+
+}  // namespace
+}  // namespace dtrain::data

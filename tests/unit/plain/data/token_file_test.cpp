@@ -1,0 +1,186 @@
+#include "dtrain/data/token_file.h"
+
+#include <sys/stat.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+template <typename Integer>
+void append(std::string& out, Integer value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+/// A token file written from the documentation alone (docs/formats/tokens.md).
+template <typename Token>
+std::string token_file(std::uint64_t vocab, const std::vector<Token>& tokens,
+                       std::uint32_t version = 1) {
+  std::string out(
+      "\x89"
+      "DTOK\r\n\x1a",
+      8);
+  append(out, version);
+  append(out, std::uint32_t{sizeof(Token)});
+  append(out, vocab);
+  append(out, std::uint64_t{tokens.size()});
+  std::uint64_t hash = 14695981039346656037U;
+  for (const char c : out) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 1099511628211U;
+  }
+  append(out, hash);
+  for (const Token token : tokens) append(out, token);
+  return out;
+}
+
+std::vector<std::int64_t> all_tokens(const TokenFile& file) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(file.size()));
+  file.copy(0, tokens);
+  return tokens;
+}
+
+std::string refusal(const std::string& path, std::int64_t vocab = 256) {
+  const std::string message =
+      message_of(ErrorKind::data, [&] { std::ignore = TokenFile::open(path, vocab); });
+  CHECK_THAT(message, Contains(path));
+  return message;
+}
+
+TEST_CASE("A text is read as bytes") {
+  const TempFolder folder;
+  const auto file = TokenFile::open(folder.write("text", "A\xff\nz"), 256);
+  CHECK(all_tokens(file) == std::vector<std::int64_t>{65, 255, 10, 122});
+  CHECK(file[1] == 255);
+}
+
+TEST_CASE("Token files of every width are read") {
+  const TempFolder folder;
+  const auto one = folder.write("1", token_file<std::uint8_t>(200, {0, 7, 199}));
+  const auto two = folder.write("2", token_file<std::uint16_t>(50257, {0, 50256, 513}));
+  const auto four = folder.write("4", token_file<std::uint32_t>(100'000, {99'999, 1, 65'536}));
+  CHECK(all_tokens(TokenFile::open(one, 256)) == std::vector<std::int64_t>{0, 7, 199});
+  CHECK(all_tokens(TokenFile::open(two, 50257)) == std::vector<std::int64_t>{0, 50256, 513});
+  CHECK(all_tokens(TokenFile::open(four, 100'000)) == std::vector<std::int64_t>{99'999, 1, 65'536});
+}
+
+TEST_CASE("The header that is written is the documented one") {
+  const auto header = encode_token_header({.bytes_per_token = 2, .vocab = 300, .num_tokens = 0});
+  const std::string expected = token_file<std::uint16_t>(300, {});
+  REQUIRE(expected.size() == header.size());
+  CHECK(std::memcmp(header.data(), expected.data(), header.size()) == 0);
+}
+
+TEST_CASE("Copying a part gives exactly that part") {
+  const TempFolder folder;
+  std::vector<std::uint16_t> tokens(1000);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  const auto file = TokenFile::open(folder.write("t", token_file(1000, tokens)), 1000);
+  std::vector<std::int64_t> part(10);
+  file.copy(990, part);
+  CHECK(part.front() == 990);
+  CHECK(part.back() == 999);
+  CHECK_THAT(message_of(ErrorKind::internal, [&] { file.copy(991, part); }), Contains("991"));
+}
+
+TEST_CASE("Missing and empty files, folders and FIFOs are refused by name") {
+  const TempFolder folder;
+  CHECK_THAT(refusal(folder.path("missing")), Contains("does not exist"));
+  CHECK_THAT(refusal(folder.write("empty", "")), Contains("is empty"));
+  CHECK_THAT(refusal(folder.path("")), Contains("is a directory"));
+  REQUIRE(::mkfifo(folder.path("fifo").c_str(), 0600) == 0);
+  CHECK_THAT(refusal(folder.path("fifo")), Contains("not a regular file"));
+}
+
+TEST_CASE("A truncated token file is refused by name at every length") {
+  const TempFolder folder;
+  const std::string whole = token_file<std::uint16_t>(300, {1, 2, 299});
+  for (std::size_t length = 1; length < whole.size(); ++length) {
+    INFO(length);
+    CHECK_THAT(refusal(folder.write("t", whole.substr(0, length)), 300), Contains("truncated"));
+  }
+  CHECK_THAT(refusal(folder.write("t", whole + "x"), 300), Contains("1 bytes after its 3 tokens"));
+}
+
+TEST_CASE("Every bit of a token file's header matters") {
+  const TempFolder folder;
+  const std::string whole = token_file<std::uint16_t>(300, {1, 2, 299});
+  // A flipped bit of the magic makes a file of unknown kind, which its NUL bytes give away.
+  for (std::size_t bit = 0; bit < 8 * kTokenHeaderBytes; ++bit) {
+    INFO(bit);
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    refusal(folder.write("t", damaged), 300);
+  }
+}
+
+TEST_CASE("Token files of another version are refused with both versions") {
+  const TempFolder folder;
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {1}, 2))),
+             Contains("version 2") && Contains("known is 1"));
+}
+
+TEST_CASE("Token files with a width, vocabulary or count that cannot be are refused") {
+  const TempFolder folder;
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint64_t>(256, {1}))),
+             Contains("8 bytes per token"));
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {}))), Contains("no tokens"));
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint16_t>(50257, {1})), 256),
+             Contains("50257") && Contains("256"));
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint16_t>(~std::uint64_t{0}, {1})), 256),
+             Contains("vocabulary"));
+}
+
+TEST_CASE("A token outside the vocabulary is found at open, with its position") {
+  const TempFolder folder;
+  const auto one = folder.write("1", token_file<std::uint8_t>(100, {0, 99, 100, 255}));
+  const auto two = folder.write("2", token_file<std::uint16_t>(256, {255, 256}));
+  const auto four = folder.write("4", token_file<std::uint32_t>(256, {0, 1, 2, 0xFFFFFFFF}));
+  CHECK_THAT(refusal(one, 100), Contains("token 100 at position 2"));
+  CHECK_THAT(refusal(two, 256), Contains("token 256 at position 1"));
+  CHECK_THAT(refusal(four, 256), Contains("token 4294967295 at position 3"));
+  CHECK(TokenFile::open(two, 257).size() == 2);
+}
+
+TEST_CASE("A token that left the vocabulary after open is found when it is read") {
+  const TempFolder folder;
+  const auto path = folder.write("t", token_file<std::uint16_t>(256, {1, 2, 3}));
+  const auto file = TokenFile::open(path, 256);
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(kTokenHeaderBytes + 2)
+      .write("\x00\x02", 2);
+  CHECK(file[0] == 1);
+  CHECK_THAT(message_of(ErrorKind::data, [&] { all_tokens(file); }),
+             Contains("token 512 at position 1"));
+}
+
+TEST_CASE("A text needs a vocabulary of 256") {
+  const TempFolder folder;
+  CHECK_THAT(refusal(folder.write("t", "text"), 255), Contains("model.vocab 255"));
+}
+
+TEST_CASE("Files that are no text are refused with what they are") {
+  const TempFolder folder;
+  const auto refused = [&](std::string_view content) {
+    return refusal(folder.write("f", content));
+  };
+  CHECK_THAT(refused("\x1f\x8b\x08xxxx"), Contains("gzip"));
+  CHECK_THAT(refused("PK\x03\x04xxx"), Contains("zip"));
+  CHECK_THAT(refused("\x28\xb5\x2f\xfdxxx"), Contains("zstd"));
+  CHECK_THAT(refused("\x7f"
+                     "ELF\x02"),
+             Contains("program"));
+  CHECK_THAT(refused(std::string_view("\x02\0\0\0\0\0\0\0{}", 10)), Contains("safetensors"));
+  CHECK_THAT(refused(std::string_view("te\0xt", 5)), Contains("NUL"));
+}
+
+}  // namespace
+}  // namespace dtrain::data
