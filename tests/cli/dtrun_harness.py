@@ -1,0 +1,115 @@
+"""Runs the real dtrun, and finds by a mark in their environment all processes that came from it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+DTRUN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrun")
+LIMIT = 20  # seconds after which a test has failed; none needs more than a few
+
+
+def wait_until(condition, what, limit=LIMIT):
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.005)
+    raise AssertionError("waited in vain for " + what)
+
+
+def state_of(pid):
+    """'R', 'S', 'T', 'Z', ...; None when there is no such process."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def children_of(pid):
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry))
+    return found
+
+
+class DtrunTest(unittest.TestCase):
+    def setUp(self):
+        self.mark = "DTRUN_TEST_MARK=" + uuid.uuid4().hex
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "tmp").mkdir()
+        self.addCleanup(self.kill_survivors)
+
+    def environment(self, **more):
+        name, _, value = self.mark.partition("=")
+        # The mark must reach the ranks, and dtrun keeps names that begin with DTRUN_ to itself.
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        environment.update({"X_" + name: value, "TMPDIR": str(self.folder / "tmp")}, **more)
+        return environment
+
+    def start(self, *arguments, env=None, **options):
+        """dtrun with pipes for its streams."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen([DTRUN, *arguments], env=self.environment(**(env or {})),
+                                cwd=self.folder, text=True, **options)
+
+    def dtrun(self, *arguments, env=None, **options):
+        process = self.start(*arguments, env=env, **options)
+        process.out, process.err = process.communicate(timeout=LIMIT)
+        self.assert_nothing_left()
+        return process
+
+    def marked(self):
+        mark = ("X_" + self.mark).encode()
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and int(entry) != os.getpid():
+                try:
+                    variables = pathlib.Path(f"/proc/{entry}/environ").read_bytes()
+                except OSError:
+                    continue
+                if mark in variables.split(b"\0"):
+                    found.append(int(entry))
+        return found
+
+    def assert_nothing_left(self, limit=0.0):
+        """No process of the job, and no temporary file."""
+        end = time.monotonic() + limit
+        while self.marked() and time.monotonic() < end:
+            time.sleep(0.005)
+        left = self.marked()
+        names = [pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+        self.assertEqual([], names)
+        self.assertEqual([], os.listdir(self.folder / "tmp"))
+
+    def kill_survivors(self):
+        for pid in self.marked():
+            os.kill(pid, signal.SIGKILL)
+
+    def shell(self, text, *options, ranks=2):
+        """Arguments that run a shell text on each rank."""
+        return ("-n", str(ranks), *options, "--", "sh", "-c", text)
+
+    def wait_for_files(self, *names):
+        for name in names:
+            wait_until((self.folder / name).exists, "file " + name)
+
+
+def main():
+    sys.exit(0 if unittest.main(exit=False).result.wasSuccessful() else 1)

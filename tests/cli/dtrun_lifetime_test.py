@@ -1,0 +1,209 @@
+"""Nothing outlives dtrun, and everything ends within its time."""
+
+import os
+import pty
+import signal
+import subprocess
+import time
+
+from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, wait_until
+
+# Starts a deep grandchild that has left the process group and session and ignores what it can.
+GRANDCHILD = "setsid sh -c 'trap \"\" TERM HUP INT; touch grand$RANK; sleep 60; :' & "
+IGNORE = "trap '' TERM; touch ready$RANK; while :; do sleep 0.05; done"
+READY = "touch ready$RANK; "
+
+
+class DeathTest(DtrunTest):
+    def run_until_ready(self, text, *options, ranks=2, **more):
+        process = self.start(*self.shell(text, *options, ranks=ranks), **more)
+        self.wait_for_files(*[f"ready{rank}" for rank in range(ranks)])
+        return process
+
+    def end(self, process):
+        process.out, process.err = process.communicate(timeout=LIMIT)
+        return process.returncode
+
+    def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(self):
+        process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && {{ until [ -e ready0 ]; do sleep 0.01; "
+                                         f"done; exit 3; }}; {IGNORE}", "--abort-grace", "0.3"))
+        self.assertEqual(3, process.returncode)
+        self.assertIn("rank 0 (was killed by signal 9 (SIGKILL)", process.err)
+
+    def test_a_rank_may_use_its_grace(self):
+        text = ("[ $RANK = 1 ] && { until [ -e ready0 ]; do sleep 0.01; done; exit 3; }; "
+                "trap 'sleep 0.2; echo cleaned; exit 4' TERM; touch ready0; "
+                "while :; do sleep 0.02; done")
+        process = self.dtrun(*self.shell(text))
+        self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
+
+    def test_a_stopped_victim_is_ended_too(self):
+        process = self.run_until_ready(READY + "echo $$ > pid$RANK; exec sleep 60",
+                                       "--abort-grace", "0.3")
+        self.wait_for_files("pid0", "pid1")
+        time.sleep(0.05)
+        (supervisor,) = children_of(process.pid)
+        ranks = children_of(supervisor)
+        os.kill(supervisor, signal.SIGSTOP)
+        for pid in ranks:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(supervisor, signal.SIGCONT)
+        self.assertEqual(5, self.end(process))
+        self.assert_nothing_left()
+
+    def test_grandchildren_end_with_a_failed_job(self):
+        process = self.dtrun(*self.shell(GRANDCHILD + "[ $RANK = 1 ] || exec sleep 60; "
+                                         "until [ -e grand0 -a -e grand1 ]; do sleep 0.01; done; "
+                                         "exit 3"))
+        self.assertEqual(3, process.returncode)
+
+    def test_grandchildren_end_with_a_good_job(self):
+        process = self.dtrun(*self.shell(GRANDCHILD + "until [ -e grand$RANK ]; do sleep 0.01; done",
+                                         "--abort-grace", "0.2"))
+        self.assertEqual(0, process.returncode)
+
+    def test_a_helper_may_finish_its_work_after_a_good_end(self):
+        process = self.dtrun(*self.shell("(sleep 0.05; echo written) & exit 0"))
+        self.assertEqual(["[0] written", "[1] written"], sorted(process.out.splitlines()))
+
+    def test_nothing_outlives_a_killed_dtrun(self):
+        process = self.run_until_ready(GRANDCHILD + IGNORE)
+        self.wait_for_files("grand0", "grand1")
+        self.assertGreaterEqual(len(self.marked()), 6)  # the look through /proc finds them
+        process.send_signal(signal.SIGKILL)
+        self.end(process)
+        self.assert_nothing_left(limit=3)
+
+    def test_nothing_outlives_a_killed_supervisor(self):
+        process = self.run_until_ready(GRANDCHILD + IGNORE)
+        self.wait_for_files("grand0", "grand1")
+        (supervisor,) = children_of(process.pid)
+        os.kill(supervisor, signal.SIGKILL)
+        self.assertEqual(137, self.end(process))
+        self.assert_nothing_left(limit=3)
+
+    def test_no_rank_outlives_both_processes_of_dtrun(self):
+        process = self.run_until_ready(IGNORE.replace("sleep 0.05", "read x") + "",
+                                       stdin=subprocess.PIPE)
+        (supervisor,) = children_of(process.pid)
+        ranks = children_of(supervisor)
+        self.assertEqual(2, len(ranks))
+        os.kill(supervisor, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
+        process.stdin.close()
+        process.wait(LIMIT)
+        process.stdout.close()
+        process.stderr.close()
+        wait_until(lambda: not set(ranks) & set(self.marked()), "the ranks to be killed", limit=3)
+
+
+class StopTest(DtrunTest):
+    run_until_ready = DeathTest.run_until_ready
+    end = DeathTest.end
+
+    def test_sigterm_lets_the_ranks_save(self):
+        text = f"trap 'sleep 0.1; echo saved; exit 9' TERM; {READY} while :; do sleep 0.02; done"
+        for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            process = self.run_until_ready(text)
+            process.send_signal(sent)
+            self.assertEqual(9, self.end(process))
+            self.assertEqual(["[0] saved", "[1] saved"], sorted(process.out.splitlines()))
+            self.assert_nothing_left()
+            for rank in (0, 1):
+                (self.folder / f"ready{rank}").unlink()
+
+    def test_ranks_that_do_not_save_give_the_signals_status(self):
+        for sent, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            process = self.run_until_ready(READY + "exec sleep 60")
+            process.send_signal(sent)
+            self.assertEqual(status, self.end(process))
+            self.assertIn("stopped by " + sent.name, process.err.splitlines()[-1])
+            self.assert_nothing_left()
+            for rank in (0, 1):
+                (self.folder / f"ready{rank}").unlink()
+
+    def test_ranks_are_killed_after_the_stop_grace(self):
+        process = self.run_until_ready(IGNORE, "--stop-grace", "0.2")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(143, self.end(process))
+        self.assertIn("was killed by signal 9", process.err)
+        self.assert_nothing_left()
+
+    def test_a_second_sigterm_does_not_cut_the_saving_short(self):
+        text = f"trap 'sleep 0.3; echo saved; exit 9' TERM; {READY} while :; do sleep 0.02; done"
+        process = self.run_until_ready(text)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(9, self.end(process))
+        self.assertEqual(2, process.out.count("saved"))
+
+    def test_user_signals_are_passed_on(self):
+        text = (f"trap 'echo one; n=1' USR1; trap 'echo two; exit 0' USR2; {READY} "
+                "while :; do sleep 0.02; done")
+        process = self.run_until_ready(text)
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGUSR2)
+        self.assertEqual(0, self.end(process))
+        self.assertEqual(["[0] one", "[0] two", "[1] one", "[1] two"],
+                         sorted(process.out.splitlines()))
+
+    def test_under_nohup_a_hangup_changes_nothing(self):
+        process = self.run_until_ready(READY + "until [ -e go ]; do sleep 0.02; done",
+                                       preexec_fn=lambda: signal.signal(signal.SIGHUP,
+                                                                        signal.SIG_IGN))
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        (self.folder / "go").touch()
+        self.assertEqual(0, self.end(process))
+
+
+class TerminalStopTest(DtrunTest):
+    def start_on_terminal(self, text, *options):
+        """dtrun as the foreground of a terminal of its own, where typing \\x03 is Ctrl-C."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.folder)
+            os.execve(DTRUN, [DTRUN, *self.shell(text, *options)], self.environment())
+        self.addCleanup(os.close, terminal)
+        self.wait_for_files("ready0", "ready1")
+        return pid, terminal
+
+    def end(self, pid, terminal):
+        output = b""
+        while True:
+            try:
+                piece = os.read(terminal, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            output += piece
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.assert_nothing_left()
+        return status, output.decode()
+
+    def test_ctrl_c_reaches_each_rank_once_as_sigterm(self):
+        text = (f"trap 'echo term' TERM; trap 'echo int' INT; {READY} "
+                "until [ -e go ]; do sleep 0.02; done; exit 9")
+        pid, terminal = self.start_on_terminal(text)
+        os.write(terminal, b"\x03")
+        time.sleep(0.2)
+        (self.folder / "go").touch()
+        status, output = self.end(pid, terminal)
+        self.assertEqual(9, status)
+        self.assertEqual((2, 0), (output.count("] term"), output.count("] int")))
+
+    def test_a_second_ctrl_c_kills_at_once(self):
+        pid, terminal = self.start_on_terminal(IGNORE)
+        os.write(terminal, b"\x03")
+        time.sleep(0.1)
+        os.write(terminal, b"\x03")
+        status, output = self.end(pid, terminal)
+        self.assertEqual(130, status)
+        self.assertIn("rank 0 was killed by signal 9", output)
+
+
+if __name__ == "__main__":
+    main()

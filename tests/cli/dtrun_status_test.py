@@ -1,0 +1,191 @@
+"""dtrun's exit status and final report tell the truth about the ranks."""
+
+import os
+import re
+import signal
+import time
+
+from dtrun_harness import DTRUN, DtrunTest, children_of, main, state_of, wait_until
+
+HANG = "sleep 60"
+
+
+def last_line(process):
+    return process.err.strip().splitlines()[-1]
+
+
+class StatusTest(DtrunTest):
+    def test_all_ranks_ending_with_zero_give_zero_and_no_words(self):
+        process = self.dtrun("-n", "3", "--", "/bin/true")
+        self.assertEqual((0, "", ""), (process.returncode, process.out, process.err))
+
+    def test_the_first_failing_ranks_status_becomes_dtruns(self):
+        for status in (1, 3, 70, 255):
+            process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit {status}; {HANG}", ranks=3))
+            self.assertEqual(status, process.returncode)
+            self.assertIn(f"rank 1 (pid ", last_line(process))
+            self.assertIn(f"exited with status {status}", last_line(process))
+
+    def test_a_rank_killed_by_a_signal_gives_128_and_the_signal_named(self):
+        for number, name in ((9, "SIGKILL"), (11, "SIGSEGV"), (6, "SIGABRT"), (15, "SIGTERM")):
+            process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && kill -{number} $$; {HANG}"))
+            self.assertEqual(128 + number, process.returncode)
+            self.assertRegex(last_line(process), rf"failed: rank 0 .*signal {number} \({name}\)")
+
+    def test_the_report_quotes_the_culprit_and_lists_the_victims_apart(self):
+        text = ('if [ $RANK = 2 ]; then echo early >&2; echo "it is broken" >&2; exit 5; fi; '
+                "trap 'exit 4' TERM; sleep 60 & wait")
+        process = self.dtrun(*self.shell(text, ranks=4))
+        self.assertEqual(5, process.returncode)
+        lines = process.err.splitlines()
+        self.assertIn("dtrun:   | early", lines)
+        self.assertIn("dtrun:   | it is broken", lines)
+        self.assertTrue(lines[-1].endswith("it is broken"), lines[-1])
+        self.assertIn(os.uname().nodename, lines[-1])
+        victims = [line for line in lines if "ended because of it" in line]
+        self.assertEqual(1, len(victims))
+        self.assertEqual({"0", "1", "3"}, set(re.findall(r"rank (\d)", victims[0])))
+
+    def test_a_rank_that_ends_with_zero_leaves_the_others_running(self):
+        process = self.dtrun(*self.shell("[ $RANK = 0 ] || { sleep 0.3; echo done; }"))
+        self.assertEqual((0, "[1] done\n"), (process.returncode, process.out))
+
+    def test_the_order_of_death_is_the_kernels_even_when_dtrun_was_not_looking(self):
+        for first, second in ((2, 0), (0, 2), (1, 0)):
+            with self.subTest(first=first):
+                for name in self.folder.glob("pid*"):
+                    name.unlink()
+                process = self.start(*self.shell("echo $$ > pid$RANK.new; mv pid$RANK.new pid$RANK; "
+                                                 + HANG, ranks=3))
+                self.wait_for_files("pid0", "pid1", "pid2")
+                (supervisor,) = children_of(process.pid)
+                os.kill(supervisor, signal.SIGSTOP)
+                wait_until(lambda: state_of(supervisor) == "T", "the supervisor to stop")
+                for rank in (first, second):
+                    pid = int((self.folder / f"pid{rank}").read_text())
+                    os.kill(pid, signal.SIGKILL if rank == first else signal.SIGSEGV)
+                    wait_until(lambda: state_of(pid) == "Z", "a rank to die")
+                os.kill(supervisor, signal.SIGCONT)
+                process.out, process.err = process.communicate(timeout=20)
+                self.assertEqual(128 + 9, process.returncode)
+                self.assertIn(f"failed: rank {first} ", last_line(process))
+                self.assert_nothing_left()
+
+    def test_a_rank_that_blames_another_is_not_the_culprit(self):
+        process = self.dtrun(*self.shell("[ $RANK = 0 ] && exit 4; "
+                                         "[ $RANK = 1 ] && { sleep 0.03; exit 7; }; sleep 60",
+                                         ranks=3))
+        self.assertEqual(7, process.returncode)
+        self.assertIn("failed: rank 1 ", last_line(process))
+
+    def test_a_rank_that_blames_another_is_believed_when_no_other_fails(self):
+        process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && exit 4; {HANG}"))
+        self.assertEqual(4, process.returncode)
+        self.assertIn("failed: rank 0 ", last_line(process))
+
+    def test_a_stopped_rank_is_a_hang(self):
+        started = time.monotonic()
+        process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && kill -STOP $$; {HANG}"))
+        self.assertEqual(5, process.returncode)
+        self.assertRegex(last_line(process), "failed: rank 1 .*was stopped")
+        print(f"a stopped rank was ended in {time.monotonic() - started:.3f} s")
+
+    def test_ranks_that_saved_and_left_give_9_and_are_not_disturbed(self):
+        process = self.dtrun(*self.shell("[ $RANK = 0 ] || sleep 0.3; echo saved; exit 9"))
+        self.assertEqual(9, process.returncode)
+        self.assertEqual(["[0] saved", "[1] saved"], sorted(process.out.splitlines()))
+
+    def test_a_rank_that_goes_on_after_another_saved_and_left_is_ended(self):
+        process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && exit 9; exec {HANG}",
+                                         "--stop-grace", "0.2"))
+        self.assertEqual(5, process.returncode)
+        self.assertIn("rank 1 was killed by signal 9", last_line(process))
+
+    def test_the_report_tells_the_last_step(self):
+        text = (f"[ $RANK = 0 ] && exec {HANG}; eval \"printf 'progress 41\\nprogress 42\\n' "
+                ">&$DTRUN_CONTROL_FD\"; sleep 0.1; exit 3")
+        process = self.dtrun("-n", "2", "--", "bash", "-c", text)
+        self.assertEqual(3, process.returncode)
+        self.assertIn(" at step 42", last_line(process))
+
+
+class AbortTest(DtrunTest):
+    def test_the_others_are_told_who_failed_and_why(self):
+        listen = ("import os, signal, socket\n"
+                  "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                  "line = socket.socket(fileno=int(os.environ['DTRUN_CONTROL_FD']))\n"
+                  "open('ready', 'w').close()\n"
+                  "print(line.recv(4096).decode(), end='', flush=True)\n"
+                  "os._exit(4)\n")
+        (self.folder / "listen.py").write_text(listen)
+        process = self.dtrun(*self.shell("[ $RANK = 0 ] && exec python3 listen.py; "
+                                         "until [ -e ready ]; do sleep 0.01; done; exit 7"))
+        self.assertEqual(7, process.returncode)
+        self.assertEqual("[0] abort 1 exited with status 7\n", process.out)
+        self.assertIn("rank 0 (exited with status 4", process.err)
+
+
+class RefusalTest(DtrunTest):
+    def refused(self, status, *arguments, env=None):
+        process = self.dtrun(*arguments, env=env)
+        self.assertEqual(status, process.returncode, process.err)
+        self.assertEqual(1, len(process.err.splitlines()), process.err)
+        self.assertTrue(process.err.startswith("dtrun: error: "), process.err)
+        self.assertEqual("", process.out)
+        return process.err
+
+    def test_a_program_that_is_not_there_gives_12(self):
+        self.assertIn("no-such-program", self.refused(12, "-n", "2", "--", "no-such-program"))
+        self.assertIn("./missing", self.refused(12, "-n", "2", "--", "./missing"))
+
+    def test_a_program_that_cannot_be_executed_gives_12(self):
+        (self.folder / "script.py").write_text("print(1)\n")
+        self.assertIn("python3", self.refused(12, "-n", "2", "--", "./script.py"))
+        (self.folder / "script.py").chmod(0o755)
+        self.assertIn("#!", self.refused(12, "-n", "2", "--", "./script.py"))
+        self.refused(12, "-n", "2", "--", str(self.folder))
+
+    def test_bad_options_give_2_and_name_the_option(self):
+        for arguments, words in (
+                (("--nproc-per-nod", "2", "--", "true"), "--nproc-per-node"),
+                (("--stopgrace", "2", "--", "true"), "--stop-grace"),
+                (("-n", "0", "--", "true"), "-n"),
+                (("-n", "two", "--", "true"), "'two'"),
+                (("-n", "-1", "--", "true"), "'-1'"),
+                (("-n", "2"), "no program"),
+                (("-n",), "needs a value"),
+                (("--nnodes", "2", "--", "true"), "not built yet"),
+                (("--master-port", "70000", "--", "true"), "'70000'"),
+                (("--abort-grace", "nan", "--", "true"), "'nan'"),
+                (("--redirects", "4", "--", "true"), "--redirects"),
+                (("--tee", "0:3,1", "--", "true"), "--tee"),
+                (("--standalone=1", "--", "true"), "takes no value"),
+                (("--local-ranks-filter", "0,2", "-n", "2", "--", "true"), "rank 2"),
+                (("--log-dir", "/proc/none", "--", "true"), "--log-dir"),
+                (("--master-addr", "192.0.2.1", "--", "true"), "192.0.2.1"),
+        ):
+            with self.subTest(arguments=arguments):
+                self.assertIn(words, self.refused(2, *arguments))
+
+    def test_gpu_without_a_gpu_is_refused(self):
+        if os.path.exists("/proc/driver/nvidia/gpus") or os.path.exists("/dev/nvidia0"):
+            self.skipTest("this machine has a GPU")
+        self.assertIn("no GPU", self.refused(2, "-n", "gpu", "--", "true"))
+
+    def test_help_and_version_go_to_standard_output(self):
+        process = self.dtrun("--help")
+        self.assertEqual((0, ""), (process.returncode, process.err))
+        self.assertIn("--abort-grace", process.out)
+        self.assertRegex(self.dtrun("--version").out, r"^dtrun \d+\.\d+\.\d+\n$")
+
+    def test_starting_two_ranks_takes_little_time(self):
+        times = []
+        for _ in range(5):
+            started = time.monotonic()
+            os.spawnv(os.P_WAIT, DTRUN, [DTRUN, "-n", "2", "--", "/bin/true"])
+            times.append(time.monotonic() - started)
+        print(f"dtrun -n 2 -- /bin/true: {min(times) * 1e3:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
