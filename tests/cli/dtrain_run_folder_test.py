@@ -1,0 +1,109 @@
+"""What the front end hands to libdtrain.so, and what it does to the run folder before: seen by a stand-in library."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+
+STAND_IN = r"""
+#include <stdio.h>
+int dtrain_run(const char* request) {
+  puts(request);
+  fflush(stdout);
+  return 42;
+}
+"""
+
+
+class FrontEnd(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-front-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = pathlib.Path(folder.name)
+        (cls.root / "bin").mkdir()
+        (cls.root / "lib").mkdir()
+        cls.program = cls.root / "bin" / "dtrain"
+        shutil.copy(BUILD / "bin" / "dtrain", cls.program)
+        (cls.root / "stand_in.c").write_text(STAND_IN)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", cls.root / "lib" / "libdtrain.so", cls.root / "stand_in.c"],
+                       check=True)
+        cls.text = cls.root / "text.txt"
+        cls.text.write_text("And the evening and the morning were the first day.\n" * 40)
+
+    def setUp(self):
+        self.run_dir = self.root / self.id().rsplit(".", 1)[-1]
+
+    def train(self, *arguments, variables=None):
+        environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+        command = [self.program, "--data", self.text, "--seq-len", "16", "--run-dir", self.run_dir, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False,
+                              env={**environment, **(variables or {})})
+
+    def test_the_resolved_configuration_arrives_and_the_status_comes_back(self):
+        result = self.train("--config", SOURCE / "configs/experiments/mini.json", "--threads", "2")
+        self.assertEqual((result.returncode, result.stderr), (42, ""))
+        request = json.loads(result.stdout)
+        self.assertEqual(request["command"], "train")
+        config = request["config"]
+        self.assertEqual(config["batch"], {"global": 8, "microbatch": 8, "grad_accum": 1})
+        self.assertEqual((config["machine"]["threads"], config["machine"]["backend"]), (2, "none"))
+        self.assertEqual(config["train"]["lr"], 3e-3)
+        self.assertTrue(self.run_dir.is_dir())
+
+    def test_overwriting_removes_the_old_run_and_nothing_else(self):
+        (self.run_dir / "final").mkdir(parents=True)
+        (self.run_dir / "logs").mkdir()
+        old = ["config.json", "metrics.jsonl", "final/model.safetensors"]
+        kept = ["notes.txt", "final/thoughts.txt", "logs/0.log"]
+        for name in old + kept:
+            (self.run_dir / name).write_text(name)
+        self.assertEqual(self.train().returncode, 2)
+        for name in old + kept:
+            self.assertEqual((self.run_dir / name).read_text(), name)
+        self.assertEqual(self.train("--overwrite").returncode, 42)
+        self.assertEqual([name for name in old if (self.run_dir / name).exists()], [])
+        for name in kept:
+            self.assertEqual((self.run_dir / name).read_text(), name)
+
+    def test_any_trace_of_a_run_protects_the_folder(self):
+        for name in ("metrics.jsonl", "final/model.safetensors"):
+            file = self.run_dir / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("old")
+            result = self.train()
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(name, result.stderr)
+            file.unlink()
+        self.assertEqual(self.train().returncode, 42)
+
+    def test_other_ranks_do_not_touch_the_folder(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "config.json").write_text("rank 0 wrote this a moment ago")
+        ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        result = self.train("--strategy", "ddp", variables=ranks)
+        self.assertEqual((result.returncode, result.stderr), (42, ""))
+        self.assertTrue((self.run_dir / "config.json").exists())
+
+    def test_a_folder_that_cannot_be_made_is_told(self):
+        self.run_dir = pathlib.Path("/proc/dtrain-run")
+        result = self.train()
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("/proc/dtrain-run", result.stderr)
+
+    def test_evaluation_without_validation_data_warns(self):
+        result = self.train("--eval-every", "5")
+        self.assertEqual(result.returncode, 42)
+        self.assertIn("warning: --eval-every 5 has no effect", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
