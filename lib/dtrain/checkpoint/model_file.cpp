@@ -1,6 +1,7 @@
 #include "dtrain/checkpoint/model_file.h"
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <set>
@@ -26,15 +27,13 @@ const format::TensorView& checked_tensor(const format::SafetensorsFile& file, st
   return found;
 }
 
-void read_parameter(const format::SafetensorsFile& file, const param::ParameterSpec& spec,
-                    const at::Tensor& storage) {
-  const at::Tensor value = to_tensor(checked_tensor(file, spec.name, spec.export_shape()));
-  if (!value.is_floating_point()) {
+void check_parameter(const format::SafetensorsFile& file, const param::ParameterSpec& spec) {
+  const format::TensorView& found = checked_tensor(file, spec.name, spec.export_shape());
+  if (!at::isFloatingType(scalar_type_of(found.dtype))) {
     base::fail(ErrorKind::checkpoint,
                "model file '{}': tensor '{}' holds {} values, weights are floating point",
-               file.path(), spec.name, format::name_of(file.at(spec.name).dtype));
+               file.path(), spec.name, format::name_of(found.dtype));
   }
-  param::exported_view(spec, storage).copy_(value);
 }
 
 void check_buffer(const format::SafetensorsFile& file, const NamedTensor& buffer) {
@@ -46,6 +45,19 @@ void check_buffer(const format::SafetensorsFile& file, const NamedTensor& buffer
                "model file '{}': tensor '{}' differs from what this model computes with; merged or "
                "changed models cannot be loaded",
                file.path(), buffer.name);
+  }
+}
+
+void check_names(const format::SafetensorsFile& file, std::span<const param::ParameterSpec> specs,
+                 std::span<const NamedTensor> buffers) {
+  std::set<std::string_view> known;
+  for (const param::ParameterSpec& spec : specs) known.insert(spec.name);
+  for (const NamedTensor& buffer : buffers) known.insert(buffer.name);
+  for (const format::TensorView& tensor : file.tensors()) {
+    if (!known.contains(tensor.name)) {
+      base::fail(ErrorKind::checkpoint, "model file '{}': tensor '{}' is no part of this model",
+                 file.path(), tensor.name);
+    }
   }
 }
 
@@ -65,21 +77,20 @@ void write_model_file(const std::string& path, std::span<const param::ParameterS
   write_tensor_file(path, tensors, all);
 }
 
-void read_model_file(const format::SafetensorsFile& file,
-                     std::span<const param::ParameterSpec> specs, const param::Arena& arena,
-                     std::span<const NamedTensor> buffers) {
-  std::set<std::string_view> known;
-  for (const param::ParameterSpec& spec : specs) known.insert(spec.name);
-  for (const NamedTensor& buffer : buffers) known.insert(buffer.name);
-  for (const format::TensorView& tensor : file.tensors()) {
-    if (!known.contains(tensor.name)) {
-      base::fail(ErrorKind::checkpoint, "model file '{}': tensor '{}' is no part of this model",
-                 file.path(), tensor.name);
-    }
-  }
-  param::ParameterId id = 0;
-  for (const param::ParameterSpec& spec : specs) read_parameter(file, spec, arena.view(id++));
+param::Arena read_model_file(const format::SafetensorsFile& file,
+                             std::span<const param::ParameterSpec> specs,
+                             std::span<const NamedTensor> buffers, at::ScalarType dtype) {
+  check_names(file, specs, buffers);
+  for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
   for (const NamedTensor& buffer : buffers) check_buffer(file, buffer);
+  param::Arena arena(param::ArenaLayout(specs), dtype, [](std::int64_t bytes) {
+    return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));
+  });
+  param::ParameterId id = 0;
+  for (const param::ParameterSpec& spec : specs) {
+    param::exported_view(spec, arena.view(id++)).copy_(to_tensor(file.at(spec.name)));
+  }
+  return arena;
 }
 
 }  // namespace dtrain::checkpoint

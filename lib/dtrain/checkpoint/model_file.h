@@ -18,14 +18,15 @@ void write_model_file(const std::string& path, std::span<const param::ParameterS
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata);
 
-/// Fills `arena` with the file's parameters, converted to its dtype. A buffer may be missing from
+/// The file's parameters in memory of their own, converted to `dtype`. A buffer may be missing from
 /// the file; one that is there must hold the values of `buffers` up to rounding, because the model
-/// computes with its own.
+/// computes with its own. Nothing is allocated before every shape is known to fit.
 ///
 /// Throws: Error{checkpoint} naming file and tensor if one is missing, unknown, not of floating
-///         point or of another shape, or a buffer has other values; `arena` is then partly filled.
-void read_model_file(const format::SafetensorsFile& file,
-                     std::span<const param::ParameterSpec> specs, const param::Arena& arena,
-                     std::span<const NamedTensor> buffers);
+///         point or of another shape, or a buffer has other values.
+[[nodiscard]] param::Arena read_model_file(const format::SafetensorsFile& file,
+                                           std::span<const param::ParameterSpec> specs,
+                                           std::span<const NamedTensor> buffers,
+                                           at::ScalarType dtype);
 
 }  // namespace dtrain::checkpoint

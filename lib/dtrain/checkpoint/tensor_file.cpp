@@ -29,13 +29,6 @@ constexpr std::array<std::pair<Dtype, at::ScalarType>, 13> kScalarTypes{
      {Dtype::i64, at::kLong},
      {Dtype::f64, at::kDouble}}};
 
-at::ScalarType scalar_type_of(Dtype dtype) {
-  for (const auto& [candidate, type] : kScalarTypes) {
-    if (candidate == dtype) return type;
-  }
-  base::fail(base::ErrorKind::internal, "no tensor type for {}", format::name_of(dtype));
-}
-
 Dtype dtype_of(const NamedTensor& tensor) {
   for (const auto& [dtype, candidate] : kScalarTypes) {
     if (candidate == tensor.value.scalar_type()) return dtype;
@@ -45,6 +38,13 @@ Dtype dtype_of(const NamedTensor& tensor) {
 }
 
 }  // namespace
+
+at::ScalarType scalar_type_of(Dtype dtype) {
+  for (const auto& [candidate, type] : kScalarTypes) {
+    if (candidate == dtype) return type;
+  }
+  base::fail(base::ErrorKind::internal, "no tensor type for {}", format::name_of(dtype));
+}
 
 at::Tensor to_tensor(const format::TensorView& view) {
   at::Tensor result = at::empty(view.shape, at::TensorOptions().dtype(scalar_type_of(view.dtype)));

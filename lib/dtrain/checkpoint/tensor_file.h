@@ -15,6 +15,9 @@ struct NamedTensor {
   at::Tensor value;
 };
 
+/// The tensor dtype of a file's dtype.
+[[nodiscard]] at::ScalarType scalar_type_of(format::Dtype dtype);
+
 /// The values of a file's tensor as a contiguous CPU tensor of its own: the file may be closed.
 [[nodiscard]] at::Tensor to_tensor(const format::TensorView& view);
 

@@ -77,7 +77,8 @@ struct RunConfig {
 };
 
 struct GenerateConfig {
-  std::string from;  // model.safetensors
+  std::string from;              // model.safetensors
+  std::int64_t from_levels = 0;  // of a file that does not say its model's levels; 0: it says
   std::string prompt;
   std::int64_t max_tokens = 200;
   double temperature = 1.0;  // 0: the most likely token

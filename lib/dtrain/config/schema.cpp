@@ -226,6 +226,9 @@ constexpr Setting kSettings[] = {
 
     {"generate.from", "--from", "FILE", "", "model.safetensors of a run", kGenerate,
      FIELD(generate.from)},
+    {"generate.from_levels", "--from-levels", "L", "",
+     "levels of the model in a --from file that does not say; 0: the file says", kGenerate,
+     FIELD(generate.from_levels), between(0, kMaxLevels)},
     {"generate.prompt", "--prompt", "TEXT", "", "text to continue", kGenerate,
      FIELD(generate.prompt)},
     {"generate.max_tokens", "--max-tokens", "N", "tokens", "tokens to generate", kGenerate,
