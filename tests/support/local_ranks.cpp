@@ -1,5 +1,6 @@
 #include "support/local_ranks.h"
 
+#include <ATen/Parallel.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -76,6 +77,7 @@ void write_all(int descriptor, const std::string& text) {
 }
 
 std::string run_task(const RankTask& task) {
+  at::set_num_threads(1);
   comm::WorldOptions options;
   options.backend = "gloo";
   options.rank = task.rank;
@@ -134,8 +136,10 @@ std::shared_ptr<comm::ProcessGroup> group_of_all(comm::World& world) {
 
 void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
                 const comm::GroupOptions& options) {
-  comm::run_local_ranks(size, options,
-                        [&](const std::shared_ptr<comm::World>& world) { body(*world); });
+  comm::run_local_ranks(size, options, [&](const std::shared_ptr<comm::World>& world) {
+    at::set_num_threads(1);  // of this rank's thread: ranks share the machine
+    body(*world);
+  });
 }
 
 RankProgram::RankProgram(const std::string& name, RankBody body) {

@@ -30,18 +30,18 @@ struct RankProgram {
 };
 
 struct RankOutcome {
-  int status = 0;    ///< exit status; 128 + n when ended by signal n
-  std::string text;  ///< what the body returned, or the error's "KIND MESSAGE"
-  std::string standard_error;
+  int status = 0;         ///< exit status; 128 + n when ended by signal n
+  std::string text = {};  ///< what the body returned, or the error's "KIND MESSAGE"
+  std::string standard_error = {};
   double seconds = 0;  ///< from the start of the process to its end
 };
 
 struct ProcessOptions {
   std::int64_t size = 2;
-  std::string argument;
+  std::string argument = {};
   comm::GroupOptions group{.timeout = std::chrono::seconds(20)};
-  std::vector<std::int64_t> told_sizes;  ///< by rank, the world size it is told; empty: `size`
-  std::vector<std::int64_t> absent;      ///< ranks that are never started
+  std::vector<std::int64_t> told_sizes = {};  ///< by rank, the world size it is told; empty: `size`
+  std::vector<std::int64_t> absent = {};      ///< ranks that are never started
   std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< then all are killed
 };
 

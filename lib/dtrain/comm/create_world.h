@@ -17,7 +17,7 @@ struct WorldOptions {
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
   int store_fd = -1;  ///< rank 0: a bound socket to serve the store on; -1: bind master_port
-  GroupOptions group;
+  GroupOptions group = {};
 };
 
 /// Meets the other ranks.

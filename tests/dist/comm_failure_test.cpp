@@ -1,0 +1,384 @@
+// What the others see when a rank is late, dies, gives up or was started wrongly.
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <csignal>
+#include <latch>
+#include <thread>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/gloo/socket.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::testing {
+namespace {
+
+using base::ErrorKind;
+using Catch::Contains;
+using comm::GroupOptions;
+using comm::World;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kShort(1000);
+constexpr double kSlack = 1.0;  // seconds after the deadline
+
+struct Failure {
+  int kind = 0;
+  std::string message;
+  double seconds = 0;
+};
+
+/// Runs `action`, which must fail.
+template <typename Action>
+Failure failure_of(Action&& action) {
+  const auto start = base::Clock::now();
+  try {
+    action();
+  } catch (const base::Error& error) {
+    return {static_cast<int>(error.kind()), error.what(), base::seconds_since(start)};
+  }
+  throw std::runtime_error("expected an error");
+}
+
+std::string packed(const Failure& failure) {
+  return fmt::format("{} {:.3f} {}", failure.kind, failure.seconds, failure.message);
+}
+
+Failure unpacked(const RankOutcome& outcome) {
+  INFO(outcome.text << " / " << outcome.standard_error);
+  REQUIRE(outcome.status == 0);
+  CHECK(outcome.standard_error.empty());  // LibTorch's own words do not reach the user
+  const auto space = outcome.text.find(' ', 3);
+  return {std::stoi(outcome.text), outcome.text.substr(space + 1),
+          std::stod(outcome.text.substr(outcome.text.find(' ')))};
+}
+
+void check_late(const Failure& failure, const std::string& culprit) {
+  CAPTURE(failure.message);
+  CHECK(failure.kind == static_cast<int>(ErrorKind::timeout));
+  CHECK_THAT(failure.message, Contains(culprit + " did not answer within 1.0 s"));
+  CHECK(failure.seconds > 0.9);
+  CHECK(failure.seconds < 1.0 + kSlack);
+  CHECK(failure.message.find('\n') == std::string::npos);
+}
+
+// --- a rank that never comes -------------------------------------------------------------------
+
+TEST_CASE("A thread that never comes is named when the deadline has passed") {
+  std::vector<Failure> failures(3);
+  std::latch ready(2);
+  on_threads(3,
+             [&](World& world) {
+               const auto group = group_of_all(world);
+               if (world.rank() == 2) {
+                 ready.wait();
+                 return;
+               }
+               const auto tensor = at::ones({1000});
+               failures[static_cast<std::size_t>(world.rank())] =
+                   failure_of([&] { group->all_reduce(tensor).wait(); });
+               ready.count_down();
+             },
+             {.timeout = kShort});
+  // Both waited equally long; whoever was first tells the other.
+  const auto& first =
+      failures[0].kind == static_cast<int>(ErrorKind::timeout) ? failures[0] : failures[1];
+  check_late(first, "rank 2");
+  CHECK_THAT(first.message, Contains("call 1, all_reduce of 1000 float32 (4000 bytes)"));
+  for (const auto rank : {0u, 1u}) CHECK_THAT(failures[rank].message, Contains("rank 2"));
+}
+
+std::string late_rank(World& world, const std::string& count) {
+  const auto group = group_of_all(world);
+  group->barrier();
+  if (world.rank() == 2) {
+    std::this_thread::sleep_for(2 * kShort);
+    return "0 0 slept";
+  }
+  const auto tensor = at::ones({std::stoll(count)});
+  const auto failure = failure_of([&] { group->all_reduce(tensor).wait(); });
+  const auto again = failure_of([&] { group->barrier(); });
+  expect(again.message == failure.message && again.seconds < 0.5, "the same error at once");
+  return packed(failure);
+}
+
+const RankProgram late("late rank", late_rank);
+
+TEST_CASE("A process that never comes is named when the deadline has passed") {
+  const std::string count = GENERATE("100", "1000000");
+  const auto outcomes =
+      on_processes("late rank", {.size = 3, .argument = count, .group = {.timeout = kShort}});
+  for (const auto rank : {0u, 1u}) check_late(unpacked(outcomes[rank]), "rank 2");
+}
+
+std::string late_fast(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  group->barrier();
+  if (world.rank() == 1) {
+    std::this_thread::sleep_for(2 * kShort);
+    return {};
+  }
+  return packed(failure_of([&] { group->all_reduce(at::ones({1000})).wait(); }));
+}
+
+const RankProgram fast_late("late rank, fast", late_fast);
+
+TEST_CASE("The fast reduction has a deadline too") {
+  const auto outcomes =
+      on_processes("late rank, fast",
+                   {.size = 2, .group = {.timeout = kShort, .reduction = comm::Reduction::fast}});
+  check_late(unpacked(outcomes[0]), "a peer");
+}
+
+std::string receive_nothing(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  if (world.rank() == 1) {
+    std::this_thread::sleep_for(2 * kShort);
+    return {};
+  }
+  return packed(failure_of([&] { group->recv(at::ones({5}), 1).wait(); }));
+}
+
+const RankProgram nothing_sent("receive nothing", receive_nothing);
+
+TEST_CASE("A message that is never sent ends the wait for it") {
+  const auto failure =
+      unpacked(on_processes("receive nothing", {.size = 2, .group = {.timeout = kShort}})[0]);
+  check_late(failure, "rank 1");
+  CHECK_THAT(failure.message, Contains("recv of 5 float32"));
+}
+
+// --- a rank that dies --------------------------------------------------------------------------
+
+std::string reduce_until_failure(World& world, const std::string& count) {
+  const auto group = group_of_all(world);
+  const auto tensor = at::ones({std::stoll(count)});
+  group->all_reduce(tensor).wait();
+  print_progress("started");
+  return packed(failure_of([&] {
+    while (true) group->all_reduce(tensor).wait();
+  }));
+}
+
+const RankProgram until_failure("reduce until failure", reduce_until_failure);
+
+TEST_CASE("A killed process is noticed at once and named") {
+  const std::string count = GENERATE("100", "4000000");
+  const auto reduction = GENERATE(comm::Reduction::ordered, comm::Reduction::fast);
+  const auto timeout = seconds(20);
+  RankProcesses processes(
+      "reduce until failure",
+      {.size = 3, .argument = count, .group = {.timeout = timeout, .reduction = reduction}});
+  for (const auto rank : {0, 1, 2}) processes.next_line(rank);
+  std::this_thread::sleep_for(milliseconds(30));
+  const auto killed = base::Clock::now();
+  processes.signal(1, SIGKILL);
+  const auto outcomes = processes.wait();
+  CHECK(base::seconds_since(killed) < 3);
+  CHECK(outcomes[1].status == 128 + SIGKILL);
+  for (const auto rank : {0u, 2u}) {
+    const auto failure = unpacked(outcomes[rank]);
+    CAPTURE(failure.message);
+    CHECK(failure.kind == static_cast<int>(ErrorKind::comm));
+    // A survivor that failed a moment earlier may be named beside the dead one.
+    CHECK_THAT(failure.message,
+               Contains("rank 1 ") || Contains("ranks 0, 1 ") || Contains("ranks 1, 2 "));
+    CHECK_THAT(failure.message, Contains("closed the connection"));
+  }
+}
+
+TEST_CASE("A stopped process is named when the deadline has passed") {
+  RankProcesses processes("reduce until failure",
+                          {.size = 2, .argument = "1000000", .group = {.timeout = kShort}});
+  for (const auto rank : {0, 1}) processes.next_line(rank);
+  processes.signal(1, SIGSTOP);
+  std::this_thread::sleep_for(2 * kShort);
+  processes.signal(1, SIGKILL);
+  const auto failure = unpacked(processes.wait()[0]);
+  CHECK(failure.kind == static_cast<int>(ErrorKind::timeout));
+  CHECK_THAT(failure.message, Contains("rank 1 did not answer"));
+}
+
+// --- a rank that gives up ----------------------------------------------------------------------
+
+TEST_CASE("The first exception of a thread ends all ranks and is the one rethrown") {
+  const auto start = base::Clock::now();
+  std::vector<std::string> seen(4);
+  CHECK_THROWS_WITH(on_threads(4,
+                               [&](World& world) {
+                                 const auto group = group_of_all(world);
+                                 group->barrier();
+                                 if (world.rank() == 2) throw std::runtime_error("rank 2's reason");
+                                 try {
+                                   group->barrier();
+                                 } catch (const base::Error& error) {
+                                   seen[static_cast<std::size_t>(world.rank())] = error.what();
+                                   throw;
+                                 }
+                               }),
+                    "rank 2's reason");
+  CHECK(base::seconds_since(start) < 5);
+  for (const auto rank : {0u, 1u, 3u}) CHECK_THAT(seen[rank], Contains("rank 2's reason"));
+}
+
+std::string abort_while_waiting(World& world, const std::string& op) {
+  const auto group = group_of_all(world);
+  group->barrier();
+  const auto tensor = at::ones({1000});
+  if (world.rank() == 1) {
+    return packed(failure_of([&] { group->all_reduce(tensor).wait(); }));
+  }
+  const auto buffer = at::ones({10});
+  comm::Work pending = op == "recv" ? group->recv(buffer, 1) : group->recv(tensor, 1);
+  std::this_thread::sleep_for(milliseconds(200));
+  group->abort("stopped on request");
+  const auto failure = failure_of([&] { pending.wait(); });
+  expect(failure_of([&] { group->barrier(); }).seconds < 0.5, "later calls to fail at once");
+  return packed(failure);
+}
+
+const RankProgram abort_program("abort while waiting", abort_while_waiting);
+
+void check_aborted(const Failure& own, const Failure& peer) {
+  CAPTURE(own.message, peer.message);
+  CHECK(own.kind == static_cast<int>(ErrorKind::comm));
+  CHECK_THAT(own.message, Contains("stopped on request"));
+  CHECK(own.seconds < 1);
+  CHECK(peer.kind == static_cast<int>(ErrorKind::comm));
+  CHECK(peer.seconds < 3);
+}
+
+TEST_CASE("An aborted group ends its own calls with the reason, and those of its peers") {
+  const auto outcomes = on_processes("abort while waiting", {.size = 2, .argument = "recv"});
+  const auto peer = unpacked(outcomes[1]);
+  check_aborted(unpacked(outcomes[0]), peer);
+  CHECK_THAT(peer.message, Contains("rank 0 closed the connection"));
+
+  std::vector<std::string> texts(2);
+  on_threads(2, [&](World& world) {
+    texts[static_cast<std::size_t>(world.rank())] = abort_while_waiting(world, "recv");
+  });
+  RankOutcome own{.status = 0, .text = texts[0], .standard_error = {}, .seconds = 0};
+  RankOutcome other{.status = 0, .text = texts[1], .standard_error = {}, .seconds = 0};
+  check_aborted(unpacked(own), unpacked(other));
+  CHECK_THAT(texts[1], Contains("stopped on request"));
+}
+
+std::string drop_with_calls_pending(World& world, const std::string&) {
+  auto group = group_of_all(world);
+  group->barrier();
+  const auto start = base::Clock::now();
+  if (world.rank() == 0) {
+    comm::Work work = group->all_reduce(at::ones({100}));
+    comm::Work message = group->recv(at::ones({100}), 1);
+    group.reset();
+    expect(base::seconds_since(start) < 2, "a quick end");
+    failure_of([&] { work.wait(); });
+    failure_of([&] { message.wait(); });
+  } else {
+    std::this_thread::sleep_for(milliseconds(300));
+  }
+  return {};
+}
+
+const RankProgram drop_program("drop with calls pending", drop_with_calls_pending);
+
+TEST_CASE("A group can be dropped while calls are under way") {
+  for (const auto& outcome : on_processes("drop with calls pending", {.size = 2})) {
+    INFO(outcome.text);
+    CHECK(outcome.status == 0);
+  }
+  on_threads(2, [](World& world) { drop_with_calls_pending(world, ""); });
+}
+
+// --- ranks that were started wrongly -----------------------------------------------------------
+
+std::string nothing_to_do(World&, const std::string&) { return {}; }
+const RankProgram nothing("nothing", nothing_to_do);
+
+TEST_CASE("Ranks that were told different world sizes are refused by name") {
+  for (const auto& outcome : on_processes("nothing", {.size = 2, .told_sizes = {2, 3}})) {
+    CHECK(outcome.status == static_cast<int>(ErrorKind::usage));
+    CHECK_THAT(outcome.text, Contains("world size of 2") || Contains("with 2"));
+    CHECK_THAT(outcome.text, Contains("world size of 3") || Contains("with 3"));
+    CHECK_THAT(outcome.text, Contains("rank 0") && Contains("rank 1"));
+    CHECK(outcome.standard_error.empty());
+  }
+}
+
+TEST_CASE("A rank that was never started is named by all who wait for it") {
+  const auto outcomes =
+      on_processes("nothing", {.size = 3, .group = {.timeout = kShort}, .absent = {2}});
+  for (const auto rank : {0u, 1u}) {
+    INFO(outcomes[rank].text);
+    CHECK(outcomes[rank].status == static_cast<int>(ErrorKind::timeout));
+    CHECK_THAT(outcomes[rank].text, Contains("rank 2 of 3 did not come within 1.0 s"));
+    CHECK(outcomes[rank].standard_error.empty());
+  }
+}
+
+TEST_CASE("Two processes with one rank are refused") {
+  const int store = comm::listen_at("127.0.0.1", 0);
+  comm::WorldOptions options{.backend = "gloo", .size = 3, .group = {.timeout = seconds(5)}};
+  options.master_port = comm::port_of(store);
+  std::vector<Failure> failures(3);
+  {
+    std::vector<std::jthread> threads;
+    for (const auto index : {0u, 1u, 2u}) {
+      threads.emplace_back([&failures, options, index, store]() mutable {
+        options.rank = index == 2 ? 1 : index;
+        options.store_fd = options.rank == 0 ? store : -1;
+        failures[index] = failure_of([&] { (void)comm::create_world(options); });
+      });
+    }
+  }
+  for (const auto& failure : failures) {
+    CHECK(failure.kind == static_cast<int>(ErrorKind::usage));
+    CHECK_THAT(failure.message, Contains("two processes were started as rank 1 of 3"));
+  }
+}
+
+TEST_CASE("A store that does not answer is named with its address") {
+  const int silent = comm::listen_at("127.0.0.1", 0);
+  const auto port = comm::port_of(silent);
+  ::close(silent);  // nobody listens there now
+  const auto failure = failure_of([&] {
+    (void)comm::create_world({.backend = "gloo",
+                              .rank = 1,
+                              .size = 2,
+                              .master_port = port,
+                              .group = {.timeout = kShort}});
+  });
+  CHECK(failure.kind == static_cast<int>(ErrorKind::timeout));
+  CHECK_THAT(failure.message,
+             Contains(fmt::format("127.0.0.1:{}", port)) && Contains("Connection refused"));
+  CHECK(failure.seconds < 1.0 + kSlack);
+}
+
+TEST_CASE("A port that is taken is named") {
+  const int taken = comm::listen_at("127.0.0.1", 0);
+  const auto failure = failure_of([&] {
+    (void)comm::create_world({.backend = "gloo",
+                              .rank = 0,
+                              .size = 2,
+                              .master_port = comm::port_of(taken),
+                              .group = {.timeout = kShort}});
+  });
+  ::close(taken);
+  CHECK(failure.kind == static_cast<int>(ErrorKind::comm));
+  CHECK_THAT(failure.message, Contains("Address already in use"));
+}
+
+TEST_CASE("A backend that does not exist is refused with the choices") {
+  const auto failure = failure_of([] { (void)comm::create_world({.backend = "smoke"}); });
+  CHECK(failure.kind == static_cast<int>(ErrorKind::usage));
+  CHECK_THAT(failure.message, Contains("'smoke'") && Contains("gloo"));
+  CHECK_THAT(failure_of([] { (void)comm::create_world({.backend = "none", .size = 2}); }).message,
+             Contains("2 were started"));
+}
+
+}  // namespace
+}  // namespace dtrain::testing

@@ -1,0 +1,267 @@
+// Every operation of a group against a naive oracle, over threads and over gloo.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::testing {
+namespace {
+
+using comm::ProcessGroup;
+using comm::ReduceOp;
+using comm::Work;
+using comm::World;
+
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kLong, at::kByte};
+// Nothing, less than a slice, around one, more than the small exchange, several pieces.
+constexpr std::int64_t kCounts[] = {0, 1, 63, 65, 1000, 50'021};
+constexpr std::int64_t kManyPieces = 2'500'037;  // 10 MB of float32
+
+std::string at_size(const char* what, std::int64_t count, at::ScalarType dtype) {
+  return fmt::format("{} of {} {}", what, count, c10::toString(dtype));
+}
+
+void check_all_reduce(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  const auto tensor = values_of(group.rank(), count, dtype);
+  group.all_reduce(tensor).wait();
+  expect(same_bits(tensor, tree_sum(0, group.size(), count, dtype)),
+         at_size("the sum in tree order", count, dtype));
+
+  const auto maximum = values_of(group.rank(), count, dtype);
+  group.all_reduce(maximum, ReduceOp::max).wait();
+  auto largest = values_of(0, count, dtype);
+  for (std::int64_t rank = 1; rank < group.size(); ++rank) {
+    largest = at::maximum(largest, values_of(rank, count, dtype));
+  }
+  expect(same_bits(maximum, largest), at_size("the maximum", count, dtype));
+}
+
+void check_reduce_scatter(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  const auto input = values_of(group.rank(), count * group.size(), dtype);
+  const auto before = input.clone();
+  const auto output = at::empty({count}, input.options());
+  group.reduce_scatter(input, output).wait();
+  const auto sum = tree_sum(0, group.size(), count * group.size(), dtype);
+  expect(same_bits(output, sum.narrow(0, group.rank() * count, count)),
+         at_size("this rank's part of the sum", count, dtype));
+  expect(same_bits(input, before), "the input of reduce_scatter untouched");
+}
+
+void check_all_gather(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  std::vector<at::Tensor> parts;
+  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
+    parts.push_back(values_of(rank, count, dtype));
+  }
+  const auto output = at::empty({count * group.size()}, parts[0].options());
+  group.all_gather(values_of(group.rank(), count, dtype), output).wait();
+  expect(same_bits(output, at::cat(parts)), at_size("all parts", count, dtype));
+
+  const auto in_place = at::empty({count * group.size()}, parts[0].options());
+  const auto own = in_place.narrow(0, group.rank() * count, count);
+  own.copy_(values_of(group.rank(), count, dtype));
+  group.all_gather(own, in_place).wait();
+  expect(same_bits(in_place, at::cat(parts)), at_size("all parts in place", count, dtype));
+}
+
+void check_broadcast(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  const std::int64_t root = group.size() - 1;
+  const auto tensor = values_of(group.rank(), count, dtype);
+  group.broadcast(tensor, root).wait();
+  expect(same_bits(tensor, values_of(root, count, dtype)), at_size("the root's", count, dtype));
+}
+
+/// Everyone sends to the next before receiving from the previous: blocking sends would lock up.
+void check_ring(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
+  const std::int64_t next = (group.rank() + 1) % group.size();
+  const std::int64_t previous = (group.rank() + group.size() - 1) % group.size();
+  const auto sent = values_of(group.rank(), count, dtype);
+  const auto received = at::empty_like(sent);
+  Work send = group.send(sent, next);
+  group.recv(received, previous).wait();
+  send.wait();
+  expect(same_bits(received, values_of(previous, count, dtype)),
+         at_size("the previous rank's", count, dtype));
+}
+
+std::string check_every_operation(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  for (const auto dtype : kTypes) {
+    for (const auto count : kCounts) {
+      check_all_reduce(*group, count, dtype);
+      check_reduce_scatter(*group, count, dtype);
+      check_all_gather(*group, count, dtype);
+      check_broadcast(*group, count, dtype);
+      check_ring(*group, count, dtype);
+    }
+  }
+  check_all_reduce(*group, kManyPieces, at::kFloat);
+  check_reduce_scatter(*group, kManyPieces / group->size(), at::kFloat);
+  check_ring(*group, kManyPieces, at::kFloat);
+  group->barrier();
+  const auto sum = values_of(group->rank(), kManyPieces, at::kFloat);
+  group->all_reduce(sum).wait();
+  const auto bits = sum.view(at::kInt).to(at::kLong);
+  return std::to_string((bits * at::arange(1, bits.numel() + 1)).sum().item<std::int64_t>());
+}
+
+const RankProgram every_operation("every operation", check_every_operation);
+
+std::string check_fast(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, kManyPieces}) {
+    const auto tensor = values_of(group->rank(), count, at::kFloat);
+    group->all_reduce(tensor).wait();
+    const auto exact = tree_sum(0, group->size(), count, at::kDouble);
+    expect(at::allclose(tensor.to(at::kDouble), exact, 1e-4, 1.0), "about the sum");
+  }
+  return {};
+}
+
+const RankProgram fast_reduction("fast reduction", check_fast);
+
+/// Many calls under way at once, waited for in reverse, with messages between them.
+std::string check_many_outstanding(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  const std::int64_t next = (group->rank() + 1) % group->size();
+  const std::int64_t previous = (group->rank() + group->size() - 1) % group->size();
+  std::vector<at::Tensor> sums;
+  std::vector<at::Tensor> received;
+  std::vector<Work> works;
+  for (std::int64_t i = 0; i < 20; ++i) {
+    const std::int64_t count = i * i * 400 + 1;
+    sums.push_back(values_of(group->rank(), count, at::kFloat));
+    received.push_back(at::empty({count}, at::kFloat));
+    works.push_back(group->all_reduce(sums.back()));
+    works.push_back(group->send(values_of(group->rank(), count, at::kFloat), next));
+    works.push_back(group->recv(received.back(), previous));
+  }
+  for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::int64_t count = sums[i].numel();
+    expect(same_bits(sums[i], tree_sum(0, group->size(), count, at::kFloat)), "each sum");
+    expect(same_bits(received[i], values_of(previous, count, at::kFloat)), "each message");
+  }
+  return {};
+}
+
+const RankProgram many_outstanding("many outstanding", check_many_outstanding);
+
+/// A reduction completes while no rank waits for it: it can hide behind the backward pass.
+std::string check_progress_without_wait(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  const auto tensor = values_of(group->rank(), kManyPieces, at::kFloat);
+  const Work work = group->all_reduce(tensor);
+  const auto start = base::Clock::now();
+  while (!work.is_completed() && base::seconds_since(start) < 10) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  expect(work.is_completed(), "the reduction to complete on its own");
+  expect(group->calls().counters().wait_seconds == 0, "no time in waits");
+  group->barrier();
+  return {};
+}
+
+const RankProgram progress_without_wait("progress without wait", check_progress_without_wait);
+
+std::string check_counters(World& world, const std::string&) {
+  const auto group = group_of_all(world);
+  constexpr std::int64_t kCount = 64 * 1024;
+  group->all_reduce(values_of(group->rank(), kCount, at::kFloat)).wait();
+  const auto other = 1 - group->rank();
+  const auto message = at::zeros({100}, at::kByte);
+  if (group->rank() == 0) {
+    group->send(message, other).wait();
+  } else {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    group->recv(message, other).wait();
+  }
+  const auto counters = group->calls().counters();
+  // Of two ranks each sends half of its contribution and its half of the sum.
+  const std::int64_t sent = kCount * 4 + (group->rank() == 0 ? 100 : 0);
+  expect(counters.calls == 2, "two calls");
+  expect(counters.bytes_sent == sent, fmt::format("{} bytes, not {}", sent, counters.bytes_sent));
+  expect(group->rank() == 1 || counters.wait_seconds > 0.03, "the wait for a late peer counted");
+  const auto records = group->calls().records();
+  expect(records.size() == 2 && records[0].op == "all_reduce" && records[0].count == kCount &&
+             records[0].state == comm::CallState::done && records[0].started <= records[0].ended,
+         "a record of each call");
+  expect(records[1].peer == other, "the peer of the message");
+  return {};
+}
+
+const RankProgram counters("counters", check_counters);
+
+std::vector<std::string> texts_on_processes(const std::string& program,
+                                            const ProcessOptions& options) {
+  std::vector<std::string> texts;
+  for (const auto& outcome : on_processes(program, options)) {
+    INFO(outcome.text << outcome.standard_error);
+    CHECK(outcome.status == 0);
+    CHECK(outcome.standard_error.empty());
+    texts.push_back(outcome.text);
+  }
+  return texts;
+}
+
+std::vector<std::string> texts_on_threads(std::int64_t size, const RankBody& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(size));
+  on_threads(
+      size, [&](World& world) { texts[static_cast<std::size_t>(world.rank())] = body(world, ""); });
+  return texts;
+}
+
+TEST_CASE("Every operation gives what a naive one gives, on ranks that are threads") {
+  const auto size = GENERATE(1, 2, 3, 4, 8);
+  CAPTURE(size);
+  if (size == 1) {
+    on_threads(1, [](World& world) {
+      const auto group = group_of_all(world);
+      for (const auto count : kCounts) {
+        check_all_reduce(*group, count, at::kFloat);
+        check_reduce_scatter(*group, count, at::kFloat);
+        check_all_gather(*group, count, at::kFloat);
+        check_broadcast(*group, count, at::kFloat);
+      }
+      group->barrier();
+    });
+  } else {
+    texts_on_threads(size, check_every_operation);
+  }
+}
+
+TEST_CASE(
+    "Every operation gives what a naive one gives, and the same bits over gloo as in threads") {
+  const std::int64_t size = GENERATE(2, 3, 4);
+  CAPTURE(size);
+  const auto over_gloo = texts_on_processes("every operation", {.size = size});
+  const auto over_threads = texts_on_threads(size, check_every_operation);
+  REQUIRE(over_gloo == over_threads);
+  REQUIRE(!over_gloo[0].empty());
+}
+
+TEST_CASE("The fast reduction over gloo is right to rounding") {
+  texts_on_processes("fast reduction", {.size = 3,
+                                        .group = {.timeout = std::chrono::seconds(20),
+                                                  .reduction = comm::Reduction::fast}});
+}
+
+TEST_CASE("Many calls may be under way at once") {
+  texts_on_threads(4, check_many_outstanding);
+  texts_on_processes("many outstanding", {.size = 3});
+}
+
+TEST_CASE("A reduction completes though nobody waits for it") {
+  texts_on_threads(2, check_progress_without_wait);
+  texts_on_processes("progress without wait", {.size = 2});
+}
+
+TEST_CASE("Calls, bytes and time in waits are counted") {
+  texts_on_threads(2, check_counters);
+  texts_on_processes("counters", {.size = 2});
+}
+
+}  // namespace
+}  // namespace dtrain::testing

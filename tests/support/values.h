@@ -1,0 +1,55 @@
+// Reproducible contents for tensors of tests, and the sums they should give.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace dtrain::testing {
+
+/// For use inside ranks, where Catch's assertions are not to be called (they know one thread).
+inline void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("expected: " + what);
+}
+
+/// Numbers of both signs and many sizes, different for every (rank, index): sums of them depend on
+/// the order of addition.
+inline at::Tensor values_of(std::int64_t rank, std::int64_t count, at::ScalarType dtype) {
+  const auto result = at::empty({count}, at::kDouble);
+  double* values = result.data_ptr<double>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    auto mixed = static_cast<std::uint64_t>(i * 64 + rank + 1) * 0x9E3779B97F4A7C15u;
+    mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9u;
+    const auto bits = static_cast<std::int64_t>(mixed >> 32);
+    values[i] = at::isIntegralType(dtype, false) ? static_cast<double>(bits % 23)
+                                                 : (static_cast<double>(bits % 2'000'003) - 1e6) /
+                                                       static_cast<double>(bits % 97 + 3);
+  }
+  return result.to(dtype);
+}
+
+/// The sum of values_of(first .. first + ranks - 1) by halves, an odd number left to right: the
+/// order of comm/tree_order.h, written from its description.
+inline at::Tensor tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t count,
+                           at::ScalarType dtype) {
+  if (ranks % 2 == 0) {
+    return tree_sum(first, ranks / 2, count, dtype) +
+           tree_sum(first + ranks / 2, ranks / 2, count, dtype);
+  }
+  auto sum = values_of(first, count, dtype);
+  for (std::int64_t rank = first + 1; rank < first + ranks; ++rank) {
+    sum = sum + values_of(rank, count, dtype);
+  }
+  return sum;
+}
+
+/// Equal bytes: unlike at::equal it tells -0 from 0 and takes NaNs for equal.
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.numel() == b.numel() && a.scalar_type() == b.scalar_type() &&
+         (a.numel() == 0 ||
+          at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte)));
+}
+
+}  // namespace dtrain::testing
