@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "launcher/descendants.h"
@@ -52,7 +53,7 @@ int guard(pid_t child, const Descriptor& signals, const sigset_t& watched) {
 
 }  // namespace
 
-int run_guarded(const std::function<int(GuardLink)>& supervise) {
+int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
   GuardLink link{};
   const sigset_t watched = guarded_signals();
   ::sigprocmask(SIG_BLOCK, &watched, &link.original_mask);
@@ -75,8 +76,9 @@ int run_guarded(const std::function<int(GuardLink)>& supervise) {
     writer.reset();
     ::setpgid(0, 0);
     ::prctl(PR_SET_NAME, "dtrun-ranks");
-    ::_exit(supervise(std::move(link)));
+    ::_exit(supervise(std::move(job), std::move(link)));
   }
+  job.port.socket.reset();  // it is rank 0's: when that dies, nobody must seem to listen
   link.signals.reset();
   return guard(child, writer, watched);
 }

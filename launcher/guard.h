@@ -3,9 +3,8 @@
 
 #include <signal.h>
 
-#include <functional>
-
 #include "launcher/descriptor.h"
+#include "launcher/job.h"
 
 namespace launcher {
 
@@ -15,7 +14,7 @@ struct GuardLink {
   sigset_t original_mask;  // as dtrun was started, for the ranks
 };
 
-/// Runs `supervise` in a child process and returns its exit status.
+/// Runs `supervise(job, link)` in a child process and returns its exit status.
 ///
 /// dtrun is two processes, each watching the other: whichever is killed, even by SIGKILL, the other
 /// ends everything below it. The guard is the one the user sees: it only passes signals on and
@@ -23,6 +22,6 @@ struct GuardLink {
 /// through the guard.
 ///
 /// Throws: Error{spawn} when no process can be made.
-[[nodiscard]] int run_guarded(const std::function<int(GuardLink)>& supervise);
+[[nodiscard]] int run_guarded(Job job, int (*supervise)(Job, GuardLink));
 
 }  // namespace launcher

@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -47,7 +48,7 @@ int reported(Action&& action) {
   return status;
 }
 
-int supervise(Job& job, GuardLink guard) {
+int supervise(Job job, GuardLink guard) {
   const RunFolder folder = job.folder;
   const int status = reported([&] { return Supervisor(std::move(job), std::move(guard)).run(); });
   folder.remove_unless_kept();
@@ -61,8 +62,8 @@ int run(const std::vector<std::string>& arguments) {
   std::string program_file = find_program(options.program.front());
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
   RunFolder folder(options);
-  Job job{std::move(options), std::move(program_file), std::move(port), folder};
-  const int status = run_guarded([&](GuardLink guard) { return supervise(job, std::move(guard)); });
+  const int status = run_guarded(
+      Job{std::move(options), std::move(program_file), std::move(port), folder}, &supervise);
   folder.remove_unless_kept();  // again, for a supervisor that was killed
   return status;
 }

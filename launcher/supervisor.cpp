@@ -76,7 +76,7 @@ void Supervisor::start_ranks() {
     kill_descendants(kKillLimit);
     throw;
   }
-  // Rank 0 alone holds the port from here on: when it dies, nobody seems to listen any more.
+  // Rank 0 alone holds the port from here on: when it dies, nobody must seem to listen.
   job_.port.socket.reset();
   for (const Rank& rank : ranks_) {
     watch(rank.pidfd.get(), tag_of(Source::end, rank.index), EPOLLIN);

@@ -1,0 +1,196 @@
+"""What a rank finds when it starts: variables, descriptors, input, signals."""
+
+import json
+import os
+import socket
+import subprocess
+
+from dtrun_harness import DTRUN, DtrunTest, main
+
+DUMP = """
+import json, os
+print(json.dumps(dict(os.environ)))
+"""
+
+# What a torch.distributed program does on rank 0: it binds MASTER_PORT itself, and others connect.
+MEET = """
+import os, socket, time
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((%s, address[1]))
+    server.listen()
+    server.accept()[0].sendall(b"met")
+else:
+    for attempt in range(500):
+        try:
+            print(socket.create_connection(address).recv(16).decode())
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+"""
+
+# What dtrain's rank 0 does: it listens on the descriptor it was given.
+MEET_ON_DESCRIPTOR = MEET.replace("""    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((%s, address[1]))
+""", """    server = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))
+    assert server.getsockname() == ("127.0.0.1", address[1])
+""")
+
+
+class PythonTest(DtrunTest):
+    def python(self, text, *options, ranks=2, **more):
+        (self.folder / "program.py").write_text(text)
+        process = self.dtrun("-n", str(ranks), *options, "--", "python3", "program.py", **more)
+        self.assertEqual(0, process.returncode, process.err)
+        return process
+
+    def variables(self, *options, ranks=2, **more):
+        lines = sorted(self.python(DUMP, *options, ranks=ranks, **more).out.splitlines())
+        return [json.loads(line[line.index("{"):]) for line in lines]
+
+
+class EnvironmentTest(PythonTest):
+    def test_every_rank_finds_what_torchrun_would_set(self):
+        for rank, found in enumerate(self.variables(ranks=3)):
+            expected = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3,
+                        "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "TORCHELASTIC_RESTART_COUNT": 0,
+                        "MASTER_ADDR": "127.0.0.1"}
+            self.assertEqual({k: str(v) for k, v in expected.items()},
+                             {k: found.get(k) for k in expected})
+            self.assertGreater(int(found["MASTER_PORT"]), 1023)
+            self.assertTrue(found["TORCHELASTIC_RUN_ID"])
+            self.assertEqual(rank == 0, "DTRUN_STORE_FD" in found)
+            self.assertIn("DTRUN_CONTROL_FD", found)
+
+    def test_ranks_agree_on_the_job_and_have_error_files_of_their_own(self):
+        found = self.variables(ranks=3)
+        for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+            self.assertEqual(1, len({v[name] for v in found}))
+        self.assertEqual(3, len({v["TORCHELASTIC_ERROR_FILE"] for v in found}))
+
+    def test_an_error_file_can_be_written_and_does_not_stay(self):
+        self.python('import os; open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write("{}")')
+
+    def test_threads_share_the_usable_cores_and_the_users_value_wins(self):
+        cores = len(os.sched_getaffinity(0))
+        for ranks in (1, 2, cores + 1):
+            self.assertEqual(str(max(1, cores // ranks)),
+                             self.variables(ranks=ranks)[0]["OMP_NUM_THREADS"])
+        self.assertEqual("5", self.variables(env={"OMP_NUM_THREADS": "5"})[1]["OMP_NUM_THREADS"])
+
+    def test_the_affinity_mask_counts_not_the_machine(self):
+        one = {min(os.sched_getaffinity(0))}
+        process = self.dtrun("-n", "cpu", "--", "sh", "-c", "echo $WORLD_SIZE $OMP_NUM_THREADS",
+                             preexec_fn=lambda: os.sched_setaffinity(0, one))
+        self.assertEqual("1 1\n", process.out)
+
+    def test_auto_without_a_gpu_means_the_cores(self):
+        if os.path.exists("/proc/driver/nvidia/gpus") or os.path.exists("/dev/nvidia0"):
+            self.skipTest("this machine has a GPU")
+        process = self.dtrun("--nproc_per_node=auto", "--standalone", "--nnodes=1", "sh", "-c",
+                             "echo $WORLD_SIZE")
+        self.assertEqual(len(os.sched_getaffinity(0)), len(process.out.splitlines()))
+
+    def test_the_rest_of_the_environment_and_the_arguments_pass_unchanged(self):
+        text = 'import os, sys\nprint(sys.argv[1:], os.environ["OTHER"], os.getcwd())\n'
+        (self.folder / "program.py").write_text(text)
+        process = self.dtrun("-n1", "--", "python3", "program.py", "--", "-n", "a b", "",
+                             env={"OTHER": "x=y z", "RANK": "7"})
+        self.assertEqual(f"['--', '-n', 'a b', ''] x=y z {self.folder}\n", process.out)
+
+    def test_a_program_beside_dtrun_is_found_when_the_path_has_none(self):
+        process = self.dtrun("-n", "2", "--", "dtrun", "--version", env={"PATH": "/nowhere"})
+        self.assertEqual(0, process.returncode, process.err)
+        self.assertEqual(2, process.out.count("dtrun "))
+
+    def test_a_dtrun_within_a_rank_does_not_see_the_outer_ones_descriptors(self):
+        process = self.dtrun("-n", "1", "--", DTRUN, "-n", "2", "--", "sh", "-c",
+                             "echo ${DTRUN_STORE_FD:-none}")
+        self.assertIn("[1] none", process.out.splitlines())
+        self.assertNotIn("[0] none", process.out.splitlines())
+
+
+class InheritanceTest(DtrunTest):
+    def test_rank_0_reads_dtruns_input_and_the_others_none(self):
+        with open(self.folder / "input", "w+") as file:
+            file.write("for rank 0\n")
+            file.seek(0)
+            process = self.dtrun(*self.shell("echo \"<$(cat)>\""), stdin=file)
+        self.assertEqual(["[0] <for rank 0>", "[1] <>"], sorted(process.out.splitlines()))
+
+    def test_a_rank_has_no_descriptors_but_its_own(self):
+        process = self.dtrun(*self.shell("ls -l /proc/self/fd | sed -n 's/.* \\([0-9]*\\) -> "
+                                         "\\(socket\\|pipe\\|anon\\|[^:]*eventpoll\\).*/\\1 \\2/p'"))
+        kinds = {rank: sorted(line.split()[2] for line in process.out.splitlines()
+                              if line.startswith(f"[{rank}]")) for rank in "01"}
+        # Standard output and error (and the pipe to sed), the control line, rank 0's port.
+        self.assertEqual(1, kinds["1"].count("socket"), process.out)
+        self.assertEqual(2, kinds["0"].count("socket"), process.out)
+        self.assertEqual(2, kinds["0"].count("pipe"), process.out)
+        self.assertEqual(2, kinds["1"].count("pipe"), process.out)
+
+    def test_signals_are_as_dtrun_found_them(self):
+        text = "grep -E 'Sig(Blk|Ign)' /proc/self/status"
+        alone = subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
+        process = self.dtrun(*self.shell(text, ranks=1))
+        self.assertEqual(alone, process.out)
+
+
+class PortTest(PythonTest):
+    def test_a_program_may_bind_the_port_itself(self):
+        for address in ("address[0]", "'0.0.0.0'"):
+            self.assertEqual("[1] met\n", self.python(MEET % address).out)
+
+    def test_rank_0_may_listen_on_the_descriptor(self):
+        self.assertEqual("[1] met\n", self.python(MEET_ON_DESCRIPTOR).out)
+
+    def test_a_port_that_was_asked_for_is_used(self):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        found = self.variables("--master_port", port, "--master-addr=localhost")
+        self.assertEqual([port, port], [v["MASTER_PORT"] for v in found])
+        self.assertEqual("localhost", found[0]["MASTER_ADDR"])
+
+    def test_a_port_that_is_taken_gives_11_and_is_named(self):
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            holder.listen()
+            port = str(holder.getsockname()[1])
+            process = self.dtrun("-n", "2", "--master-port", port, "--", "/bin/true")
+        self.assertEqual(11, process.returncode)
+        self.assertEqual(1, len(process.err.splitlines()))
+        self.assertIn("port " + port, process.err)
+
+    def test_a_dead_rank_0_leaves_nobody_listening(self):
+        text = """
+import os, signal, socket, time
+port = int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    server = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))
+    server.listen()
+    open("listening", "w").close()
+    kept = server.accept()
+    os._exit(0)
+while not os.path.exists("listening"):
+    time.sleep(0.01)
+socket.create_connection(("127.0.0.1", port)).recv(1)  # returns as rank 0 ends
+answer = "accepted"
+end = time.monotonic() + 2
+while answer == "accepted" and time.monotonic() < end:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+        time.sleep(0.01)
+    except OSError as error:
+        answer = type(error).__name__
+print(answer)
+"""
+        self.assertEqual("[1] ConnectionRefusedError\n", self.python(text).out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Each line a rank writes arrives whole, once, in order, and where it was asked to go."""
+
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import termios
+import time
+
+from dtrun_harness import DTRUN, DtrunTest, LIMIT, main
+
+CHATTY = """
+import os, sys
+rank = os.environ["RANK"]
+for number in range(20000):
+    stream = sys.stdout if number % 2 else sys.stderr
+    os.write(stream.fileno(), b"r%s n%d %s\\n" % (rank.encode(), number, b"x" * (number % 200)))
+"""
+
+
+class LinesTest(DtrunTest):
+    def python(self, text, *options, ranks=2, **more):
+        (self.folder / "program.py").write_text(text)
+        return self.dtrun("-n", str(ranks), *options, "--", "python3", "program.py", **more)
+
+    def test_lines_of_chatty_ranks_stay_whole_and_in_order(self):
+        process = self.python(CHATTY)
+        self.assertEqual(0, process.returncode)
+        for text, odd in ((process.out, 1), (process.err, 0)):
+            expected = {rank: [f"[{rank}] r{rank} n{n} " + "x" * (n % 200)
+                               for n in range(odd, 20000, 2)] for rank in "01"}
+            lines = text.split("\n")
+            self.assertEqual("", lines.pop())
+            for rank in "01":
+                self.assertEqual(expected[rank], [x for x in lines if x.startswith(f"[{rank}]")])
+            self.assertEqual(20000, len(lines))
+
+    def test_a_line_written_in_pieces_is_one_line(self):
+        process = self.dtrun(*self.shell("for i in 1 2 3 4 5; do printf $RANK$i; sleep 0.02; done; "
+                                         "echo"))
+        self.assertEqual(["[0] 0102030405", "[1] 1112131415"], sorted(process.out.splitlines()))
+
+    def test_a_last_line_without_end_is_printed(self):
+        process = self.dtrun(*self.shell("printf whole; printf broken >&2; exit 3", ranks=1))
+        self.assertEqual("whole\n", process.out)
+        self.assertEqual("broken", process.err.splitlines()[0])
+
+    def test_one_rank_has_no_prefix(self):
+        self.assertEqual("a\nb\n", self.dtrun(*self.shell("echo a; echo b", ranks=1)).out)
+
+    def test_bytes_that_are_no_text_pass_unchanged(self):
+        (self.folder / "bytes").write_bytes(bytes(range(256)) + b"\n")
+        with open(self.folder / "got", "wb") as got:
+            self.dtrun("-n", "1", "--", "cat", "bytes", stdout=got)
+        self.assertEqual((self.folder / "bytes").read_bytes(), (self.folder / "got").read_bytes())
+
+    def test_a_line_longer_than_the_limit_loses_nothing(self):
+        process = self.python("print('y' * 3000000)", ranks=1)
+        self.assertEqual(3000000, process.out.count("y"))
+
+    def test_the_filter_shows_only_the_ranks_it_names(self):
+        process = self.dtrun(*self.shell("echo out; echo err >&2", "--local-ranks-filter", "0,2",
+                                         ranks=3))
+        self.assertEqual(["[0] out", "[2] out"], sorted(process.out.splitlines()))
+        self.assertEqual(["[0] err", "[2] err"], sorted(process.err.splitlines()))
+
+
+class ReaderTest(DtrunTest):
+    def test_a_closed_standard_output_neither_ends_nor_hangs_the_job(self):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        process = self.dtrun(*self.shell("for i in $(seq 20000); do echo line $i; done; "
+                                         "touch finished$RANK; exit 0"), stdout=write_end)
+        os.close(write_end)
+        self.assertEqual(0, process.returncode, process.err)
+        self.assertTrue((self.folder / "finished0").exists())
+        self.assertTrue((self.folder / "finished1").exists())
+
+    def test_standard_streams_that_were_never_open_do_no_harm(self):
+        text = " ".join([DTRUN, "-n 2 -- sh -c 'echo a; echo b >&2; touch ran$RANK'",
+                         "<&- >&- 2>&-"])
+        process = subprocess.run(["sh", "-c", text], env=self.environment(), cwd=self.folder,
+                                 timeout=LIMIT)
+        self.assertEqual(0, process.returncode)
+        self.assertTrue((self.folder / "ran1").exists())
+
+    def test_a_reader_that_pauses_does_not_hide_a_failure(self):
+        process = self.start(*self.shell("[ $RANK = 0 ] && exec yes; "
+                                         "until [ -e go ]; do sleep 0.01; done; exit 3"))
+        time.sleep(0.3)  # all buffers between rank 0 and this test are full by now
+        (self.folder / "go").touch()
+        self.assertEqual(3, process.wait(LIMIT))
+        process.stdout.close()
+        process.stderr.close()
+        self.assert_nothing_left()
+
+    def test_a_slow_reader_gets_every_line(self):
+        process = self.start(*self.shell("seq 300000", ranks=1))
+        time.sleep(0.3)
+        out, _ = process.communicate(timeout=LIMIT)
+        self.assertEqual([str(n) for n in range(1, 300001)], out.splitlines())
+
+
+class FilesTest(DtrunTest):
+    TEXT = "echo out $RANK; echo err $RANK >&2; printf end"
+
+    def run_with(self, *options, ranks=2):
+        process = self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs", *options, ranks=ranks))
+        self.assertEqual(0, process.returncode, process.err)
+        (run,) = (self.folder / "logs").iterdir()
+        files = {str(path.relative_to(run / "attempt_0")): path.read_text()
+                 for path in run.rglob("*.log")}
+        for path in sorted(run.rglob("*.log")):
+            path.unlink()
+        for path in sorted(run.rglob("*"), reverse=True):
+            path.rmdir()
+        run.rmdir()
+        shown = {name for name in ("[0] out 0", "[1] out 1", "[0] err 0", "[1] err 1")
+                 if name in (process.out + process.err).splitlines()}
+        return files, shown
+
+    def files(self, *names):
+        texts = {"stdout": "out {}\nend", "stderr": "err {}\n"}
+        return {name + ".log": texts[name[2:]].format(name[0]) for name in names}
+
+    def test_a_log_folder_alone_takes_all_streams_and_hides_none(self):
+        files, shown = self.run_with()
+        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout", "1/stderr"), files)
+        self.assertEqual(4, len(shown))
+
+    def test_redirected_streams_go_to_files_only(self):
+        files, shown = self.run_with("--redirects", "2")
+        self.assertEqual(self.files("0/stderr", "1/stderr"), files)
+        self.assertEqual({"[0] out 0", "[1] out 1"}, shown)
+
+    def test_a_map_names_streams_of_single_ranks(self):
+        files, shown = self.run_with("--redirects", "0:3,1:1")
+        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout"), files)
+        self.assertEqual({"[1] err 1"}, shown)
+
+    def test_teed_streams_go_to_both(self):
+        files, shown = self.run_with("--redirects=3", "--tee=1:2")
+        self.assertEqual(self.files("0/stdout", "0/stderr", "1/stdout", "1/stderr"), files)
+        self.assertEqual({"[1] err 1"}, shown)
+
+    def test_a_second_run_overwrites_nothing(self):
+        for _ in range(2):
+            self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs"))
+        self.assertEqual(2, len(list((self.folder / "logs").iterdir())))
+
+    def test_logs_without_a_named_folder_are_kept_and_their_place_is_told(self):
+        process = self.start(*self.shell(self.TEXT, "--tee", "1"))
+        _, err = process.communicate(timeout=LIMIT)
+        (place,) = re.findall(r"^dtrun: logs of the ranks: (.*)$", err, re.MULTILINE)
+        self.assertTrue(place.startswith(str(self.folder / "tmp")))
+        self.assertEqual("out 1\nend", pathlib.Path(place, "1", "stdout.log").read_text())
+
+    def test_the_report_quotes_a_stream_that_went_to_a_file(self):
+        process = self.dtrun(*self.shell("echo the reason >&2; exit 3", "--log-dir", "logs",
+                                         "--redirects", "3", ranks=1))
+        self.assertTrue(process.err.strip().endswith("the reason"), process.err)
+
+
+class TerminalTest(DtrunTest):
+    def on_terminal(self, text, *options, ranks=2, columns=97):
+        """What dtrun writes to a terminal of the given width, and its exit status."""
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = self.start(*self.shell(text, *options, ranks=ranks), stdout=slave, stderr=slave)
+        os.close(slave)
+        output = b""
+        try:
+            while piece := os.read(master, 65536):
+                output += piece
+        except OSError:
+            pass
+        os.close(master)
+        self.assertEqual(0, process.wait(LIMIT))
+        return output.decode()
+
+    def screen(self, output):
+        """The lines a terminal would show, by its rules for \\r, \\n and 'erase to the right'."""
+        lines, column = [""], 0
+        for part in re.findall(r"\x1b\[K|\r|\n|[^\x1b\r\n]+", output):
+            if part == "\x1b[K":
+                lines[-1] = lines[-1][:column]
+            elif part == "\r":
+                column = 0
+            elif part == "\n":
+                lines.append("")
+                column = 0
+            else:
+                lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
+                column += len(part)
+        return lines
+
+    def test_rank_0_alone_is_told_of_the_terminal_and_its_width(self):
+        output = self.on_terminal('echo "t=${DTRUN_TERMINAL:-no} c=${COLUMNS:-no}"')
+        self.assertEqual(["", "[0] t=1 c=97", "[1] t=no c=no"], sorted(self.screen(output)))
+
+    def test_without_a_terminal_nobody_is_told(self):
+        process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"'),
+                             env={"DTRUN_TERMINAL": "1"})
+        self.assertEqual(["[0] t=no", "[1] t=no"], sorted(process.out.splitlines()))
+
+    def test_the_progress_line_never_mixes_with_other_lines(self):
+        text = ("if [ $RANK = 0 ]; then for i in 1 2 3 4 5 6 7 8 9; do "
+                r"printf 'step %d of many\r' $i >&2; sleep 0.02; done; "
+                "else for i in 1 2 3 4 5 6; do echo line $i; sleep 0.03; done; fi")
+        output = self.on_terminal(text)
+        lines = self.screen(output)
+        self.assertEqual([f"[1] line {i}" for i in range(1, 7)] + ["[0] step 9 of many", ""],
+                         [x if x.startswith("[") or not x else "[0] " + x for x in lines])
+        self.assertEqual({f"step {i} of many" for i in range(1, 10)},
+                         set(re.findall(r"step \d of many", output)))
+
+    def test_the_progress_line_is_redrawn_below_a_later_line(self):
+        text = (r"if [ $RANK = 0 ]; then printf 'working\r' >&2; touch drawn; "
+                "until [ -e said ]; do sleep 0.01; done; sleep 0.1; "
+                r"printf '\ndone\n' >&2; "
+                "else until [ -e drawn ]; do sleep 0.01; done; sleep 0.1; "
+                "echo hello; touch said; fi")
+        output = self.on_terminal(text)
+        self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], self.screen(output))
+        self.assertEqual(2, len(re.findall(r"\x1b\[Kworking", output)))
+
+    def test_line_ends_of_other_systems_are_line_ends(self):
+        output = self.on_terminal(r"printf 'one\r\ntwo\r\n' >&2", ranks=1)
+        self.assertEqual(["one", "two", ""], self.screen(output))
+
+
+if __name__ == "__main__":
+    main()
