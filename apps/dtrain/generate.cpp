@@ -13,9 +13,6 @@ int run_generate(const Arguments& arguments) {
   if (generate.from.empty()) {
     base::fail(base::ErrorKind::usage, "--from is missing: name a model.safetensors");
   }
-  if (generate.prompt.empty()) {
-    base::fail(base::ErrorKind::usage, "--prompt is missing: give at least one character");
-  }
   (void)checkpoint::format::SafetensorsFile::open(generate.from);  // refuses what is no model file
   return RuntimeLibrary::open().run({config::Command::generate, configured->config});
 }
