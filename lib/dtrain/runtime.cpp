@@ -2,15 +2,28 @@
 
 #include <ATen/Parallel.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <string_view>
 
+#include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/train/commands.h"
+#include "dtrain/train/generator.h"
 
 namespace dtrain {
 namespace {
+
+void write_output(std::string_view text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written)
+    base::fail(base::ErrorKind::data, "standard output cannot be written: {}",
+               std::strerror(errno));
+}
 
 void run(std::string_view text) {
   const config::Request request = config::from_request(text);
@@ -18,10 +31,11 @@ void run(std::string_view text) {
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {
     case config::Command::train:
-      train::train(request.config);
-      break;
-    default:
-      break;
+      return train::train(request.config);
+    case config::Command::generate:
+      return train::generate(request.config, write_output);
+    case config::Command::verify:
+      return train::verify(request.config, write_output);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "dtrain/train/job.h"
 #include "dtrain/train/start_table.h"
 #include "dtrain/train/trainer.h"
+#include "dtrain/train/verifier.h"
 
 namespace dtrain::train {
 namespace {
@@ -57,6 +59,19 @@ void train(const config::Config& config) {
   metrics::Reporter reporter = make_reporter(config, env);
   reporter.start(start_table(job, split), start_fields(job, split));
   Trainer(job, split, reporter, link).run();
+}
+
+void verify(const config::Config& config, const Output& output) {
+  const base::RankEnv env = base::rank_env_of_process();
+  const base::LauncherLink link(env.control_fd);
+  const Verification result = verify(config, make_world(config, env));
+  if (env.rank == 0) output(result.to_json(config) + "\n");
+  if (result.passed()) return;
+  const auto worst = std::max_element(
+      result.checks.begin(), result.checks.end(),
+      [](const Check& a, const Check& b) { return a.error / a.tolerance < b.error / b.tolerance; });
+  base::fail(base::ErrorKind::numerics, "{}: {} differs by {:.3g}, beyond the tolerance {:.3g}",
+             config.verify.golden, worst->name, worst->error, worst->tolerance);
 }
 
 }  // namespace dtrain::train

@@ -1,6 +1,9 @@
 // The commands of libdtrain.so, each from a resolved configuration to its end.
 #pragma once
 
+#include <functional>
+#include <string_view>
+
 #include "dtrain/config/config.h"
 
 namespace dtrain::train {
@@ -10,5 +13,15 @@ namespace dtrain::train {
 /// Collective: every rank of the job.
 /// Throws:     as Trainer, make_world and Job.
 void train(const config::Config& config);
+
+/// Takes results as they come; the library itself never writes to standard output.
+using Output = std::function<void(std::string_view)>;
+
+/// Checks golden numbers and gives one JSON object to `output`, on rank 0.
+///
+/// Collective: every rank of the job.
+/// Throws:     Error{numerics} naming the worst check if one is beyond its tolerance; as Job and
+/// train::verify.
+void verify(const config::Config& config, const Output& output);
 
 }  // namespace dtrain::train

@@ -1,0 +1,278 @@
+#include "dtrain/train/verifier.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/metrics/metrics_file.h"
+#include "dtrain/optim/global_norm.h"
+#include "dtrain/train/fixture.h"
+#include "dtrain/train/job.h"
+
+namespace dtrain::train {
+namespace {
+
+// tests/golden/README.md says where the figures come from.
+constexpr double kOneStepTolerance = 2e-6;
+constexpr std::size_t kEarlySteps = 5;
+constexpr double kEarlyLossTolerance = 5e-5;
+constexpr double kLossTolerance = 5e-4;
+constexpr double kFloat64LossTolerance = 1e-6;
+constexpr double kNoiseFactor = 3;
+
+double relative_error(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor reference = expected.to(at::kDouble);
+  const double scale = reference.abs().max().item<double>();
+  return (found.to(at::kDouble) - reference).abs().max().item<double>() / scale;
+}
+
+// The rows that this rank computes in microbatch `index`, and all its rows.
+class RowDeal {
+ public:
+  RowDeal(std::int64_t rows, const Job& job, const std::string& path)
+      : rank_(job.data_group().rank()), grad_accum_(job.config().batch.grad_accum) {
+    const std::int64_t parts = job.data_group().size() * grad_accum_;
+    if (rows % parts != 0) {
+      base::fail(base::ErrorKind::usage,
+                 "{}: {} rows cannot be dealt to {} ranks with --grad-accum {}; use fewer", path,
+                 rows, job.data_group().size(), grad_accum_);
+    }
+    microbatch_ = rows / parts;
+  }
+
+  at::Tensor mine(const at::Tensor& rows) const {
+    return rows.narrow(0, rank_ * grad_accum_ * microbatch_, grad_accum_ * microbatch_);
+  }
+
+  std::vector<data::Batch> batches(const TokenRows& rows) const {
+    std::vector<data::Batch> result;
+    for (std::int64_t a = 0; a < grad_accum_; ++a) {
+      const std::int64_t first = (rank_ * grad_accum_ + a) * microbatch_;
+      result.push_back({.inputs = values(rows.inputs, first),
+                        .targets = values(rows.targets, first),
+                        .first_sample = first,
+                        .num_sequences = microbatch_,
+                        .length = rows.inputs.size(1)});
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::int64_t> values(const at::Tensor& rows, std::int64_t first) const {
+    const at::Tensor part = rows.narrow(0, first, microbatch_).contiguous();
+    const auto* begin = part.const_data_ptr<std::int64_t>();
+    return {begin, begin + part.numel()};
+  }
+
+  std::int64_t rank_;
+  std::int64_t grad_accum_;
+  std::int64_t microbatch_ = 0;
+};
+
+class Verifier {
+ public:
+  Verifier(Job& job, const Fixture& fixture) : job_(job), fixture_(fixture) {}
+
+  void check_batch();
+  void check_trajectory(const Trajectory& trajectory);
+  void load_weights();
+  [[nodiscard]] std::vector<Check> agreed_checks() const;
+
+ private:
+  void add(std::string name, double error, double tolerance) {
+    const double asked = job_.config().verify.tolerance;
+    checks_.push_back({std::move(name), error, asked > 0 ? asked : tolerance});
+  }
+  [[nodiscard]] double one_step_tolerance(const std::string& name) const {
+    const auto noise = fixture_.noise.find(name);
+    return noise == fixture_.noise.end()
+               ? kOneStepTolerance
+               : std::max(kOneStepTolerance, kNoiseFactor * noise->second);
+  }
+  void check_activations(const std::map<std::string, at::Tensor>& found, const RowDeal& deal);
+  void check_gradients();
+  void check_final_weights(const Trajectory& trajectory);
+  [[nodiscard]] bool is_float64() const { return job_.config().machine.dtype == "float64"; }
+
+  Job& job_;
+  const Fixture& fixture_;
+  std::vector<Check> checks_;
+};
+
+void Verifier::load_weights() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
+    const param::ParameterSpec& spec = job_.model().parameters[id];
+    const auto weight = fixture_.weights.find(spec.name);
+    const at::Tensor view = param::exported_view(
+        spec, job_.engine().parameters().view(static_cast<param::ParameterId>(id)));
+    if (weight == fixture_.weights.end() || weight->second.sizes() != view.sizes()) {
+      base::fail(base::ErrorKind::checkpoint, "{}: 'weight.{}' is missing or has another shape",
+                 fixture_.path, spec.name);
+    }
+    view.copy_(weight->second);
+  }
+  for (const model::ExportedBuffer& buffer : job_.model().buffers) {
+    const auto expected = fixture_.weights.find(buffer.name);
+    if (expected != fixture_.weights.end()) {
+      add(buffer.name, relative_error(buffer.value, expected->second), kOneStepTolerance);
+    }
+  }
+}
+
+void Verifier::check_batch() {
+  const RowDeal deal(fixture_.batch.inputs.size(0), job_, fixture_.path);
+  std::map<std::string, std::vector<at::Tensor>> taps;
+  job_.engine().set_tap([&](std::string_view name, const at::Tensor& value) {
+    taps[std::string(name)].push_back(value.detach().clone());
+  });
+  const parallel::StepLoss loss = job_.engine().forward_backward(deal.batches(fixture_.batch));
+  job_.engine().set_tap({});
+  add("loss", std::abs(loss.mean() - fixture_.loss) / std::abs(fixture_.loss), kOneStepTolerance);
+  std::map<std::string, at::Tensor> found;
+  for (const auto& [name, parts] : taps) found.emplace(name, at::cat(parts));
+  check_activations(found, deal);
+  check_gradients();
+}
+
+void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
+                                 const RowDeal& deal) {
+  auto expected = fixture_.activations;
+  expected.emplace("logits", fixture_.logits);
+  for (const auto& [name, value] : expected) {
+    const auto activation = found.find(name);
+    if (activation == found.end()) {
+      base::fail(base::ErrorKind::checkpoint, "{}: the model has no activation '{}'", fixture_.path,
+                 name);
+    }
+    add(name, relative_error(activation->second, deal.mine(value)), one_step_tolerance(name));
+  }
+}
+
+void Verifier::check_gradients() {
+  for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
+    const param::ParameterSpec& spec = job_.model().parameters[id];
+    const auto expected = fixture_.gradients.find(spec.name);
+    if (expected == fixture_.gradients.end()) {
+      base::fail(base::ErrorKind::checkpoint, "{}: 'grad.{}' is missing", fixture_.path, spec.name);
+    }
+    const at::Tensor found = param::exported_view(
+        spec, job_.engine().gradients().view(static_cast<param::ParameterId>(id)));
+    add("grad." + spec.name, relative_error(found, expected->second),
+        one_step_tolerance("grad." + spec.name));
+  }
+}
+
+void Verifier::check_trajectory(const Trajectory& trajectory) {
+  const std::vector<double>& expected = is_float64() ? trajectory.loss_fp64 : trajectory.loss;
+  double early = 0;
+  double all = 0;
+  double norms = 0;
+  for (std::size_t step = 0; step < trajectory.steps.size(); ++step) {
+    const RowDeal deal(trajectory.steps[step].inputs.size(0), job_,
+                       job_.config().verify.trajectory);
+    const double loss = job_.engine().forward_backward(deal.batches(trajectory.steps[step])).mean();
+    const double norm = job_.engine().clip_grad_norm(trajectory.train.grad_clip);
+    job_.engine().optimizer_step(trajectory.train.lr);
+    const double error = std::abs(loss - expected.at(step));
+    all = std::fmax(all, std::isnan(error) ? INFINITY : error);
+    if (step < kEarlySteps) early = all;
+    const double reference = trajectory.grad_norm_fp64.at(step);
+    norms = std::max(norms, std::abs(norm - reference) / reference);
+  }
+  const double spread = is_float64() ? 0 : kNoiseFactor * trajectory.noise;
+  add("trajectory.loss_first_5_steps", early,
+      is_float64() ? kFloat64LossTolerance : kEarlyLossTolerance);
+  add("trajectory.loss", all,
+      is_float64() ? kFloat64LossTolerance : std::max(kLossTolerance, spread));
+  // Norms in float32 drift as the losses do, so they are held to the same figure, relative.
+  add("trajectory.grad_norm", norms,
+      is_float64() ? kFloat64LossTolerance : 10 * std::max(kLossTolerance, spread));
+  check_final_weights(trajectory);
+  const RowDeal deal(trajectory.final_batch.inputs.size(0), job_, job_.config().verify.trajectory);
+  const auto batches = deal.batches(trajectory.final_batch);
+  const auto count = static_cast<std::int64_t>(batches.size()) * job_.data_group().size();
+  const double loss = job_.engine().evaluate(batches, count).mean();
+  // The expected value is a float32 run's, whatever is computed here.
+  add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
+      std::max(kLossTolerance, kNoiseFactor * trajectory.noise));
+}
+
+void Verifier::check_final_weights(const Trajectory& trajectory) {
+  for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
+    const std::string& name = job_.model().parameters[id].name;
+    const double expected = trajectory.final_l2_fp64.at(name);
+    const double found = job_.engine()
+                             .parameters()
+                             .view(static_cast<param::ParameterId>(id))
+                             .to(at::kDouble)
+                             .norm()
+                             .item<double>();
+    add("trajectory.final_l2." + name, std::abs(found - expected) / expected,
+        is_float64() ? kFloat64LossTolerance : kLossTolerance);
+  }
+}
+
+// Each rank has checked its own rows: the largest error counts.
+std::vector<Check> Verifier::agreed_checks() const {
+  std::vector<double> errors;
+  for (const Check& check : checks_) {
+    errors.push_back(std::isfinite(check.error) ? check.error : INFINITY);
+  }
+  const at::Tensor all = at::from_blob(errors.data(), {static_cast<std::int64_t>(errors.size())},
+                                       at::TensorOptions().dtype(at::kDouble));
+  job_.data_group().all_reduce(all, comm::ReduceOp::max).wait();
+  std::vector<Check> agreed = checks_;
+  for (std::size_t i = 0; i < agreed.size(); ++i) agreed[i].error = errors[i];
+  return agreed;
+}
+
+}  // namespace
+
+bool Verification::passed() const {
+  return std::all_of(checks.begin(), checks.end(),
+                     [](const Check& check) { return check.passed(); });
+}
+
+std::string Verification::to_json(const config::Config& config) const {
+  nlohmann::ordered_json json{{"golden", config.verify.golden},
+                              {"strategy", config.layout.strategy},
+                              {"dp", config.layout.dp},
+                              {"dtype", config.machine.dtype},
+                              {"threads", config.machine.threads},
+                              {"passed", passed()}};
+  for (const Check& check : checks) {
+    json["checks"][check.name] = {{"error", metrics::json_number(check.error)},
+                                  {"tolerance", check.tolerance},
+                                  {"passed", check.passed()}};
+  }
+  return json.dump(2);
+}
+
+Verification verify(const config::Config& config, std::shared_ptr<comm::World> world) {
+  const Fixture fixture = read_fixture(config.verify.golden);
+  config::Config resolved = config;
+  resolved.model = fixture.model;
+  resolved.data.seq_len = fixture.batch.inputs.size(1);
+  resolved.batch.grad_accum = std::max<std::int64_t>(config.batch.grad_accum, 1);
+  std::optional<Trajectory> trajectory;
+  if (!config.verify.trajectory.empty()) {
+    trajectory = read_trajectory(config.verify.trajectory, config.verify.name);
+    resolved.train = trajectory->train;
+  }
+  Job job(resolved, std::move(world));
+  Verifier verifier(job, fixture);
+  verifier.load_weights();
+  verifier.check_batch();
+  if (trajectory) verifier.check_trajectory(*trajectory);
+  return {verifier.agreed_checks()};
+}
+
+}  // namespace dtrain::train
