@@ -315,7 +315,8 @@ TEST_CASE("A rank that was never started is named by all who wait for it") {
   for (const auto rank : {0u, 1u}) {
     INFO(outcomes[rank].text);
     CHECK(outcomes[rank].status == static_cast<int>(ErrorKind::timeout));
-    CHECK_THAT(outcomes[rank].text, Contains("rank 2 of 3 did not come within 1.0 s"));
+    CHECK_THAT(outcomes[rank].text,
+               Contains("rank 2 did not come to the job of 3 ranks within 1.0 s"));
     CHECK(outcomes[rank].standard_error.empty());
   }
 }

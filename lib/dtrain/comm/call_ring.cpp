@@ -28,6 +28,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }  // namespace
 
 std::string describe(const CallRecord& record) {
+  if (record.op == "barrier") return fmt::format("call {}, {}", record.number, record.op);
   const auto bytes = record.count * static_cast<std::int64_t>(c10::elementSize(record.dtype));
   return fmt::format("call {}, {} of {} {} ({} bytes)", record.number, record.op, record.count,
                      dtype_name(record.dtype), bytes);

@@ -22,6 +22,9 @@ using std::chrono::milliseconds;
 // One rank writes here why the job cannot start; all ranks then fail with its words.
 constexpr const char* kRefusalKey = "dtrain/refused";
 
+// Under which all ranks of the job meet; part of a message.
+constexpr const char* kJobKey = "the job";
+
 // How long rank 0 serves a refusal, so that the others can read it.
 constexpr milliseconds kRefusalGrace(500);
 
@@ -78,10 +81,11 @@ void wait_for_members(c10d::Store& store, const std::string& key,
     fail_if_refused(store);
     if (deadline.passed()) {
       const auto missing = absent(store, key, ranks);
-      refuse(store, ErrorKind::timeout,
-             fmt::format("rank{} {} of {} did not come within {:.1f} s ({}; --comm-timeout)",
-                         missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), ranks.size(),
-                         base::Seconds(deadline.limit()).count(), key));
+      refuse(
+          store, ErrorKind::timeout,
+          fmt::format("rank{} {} did not come to {} of {} ranks within {:.1f} s (--comm-timeout)",
+                      missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key, ranks.size(),
+                      base::Seconds(deadline.limit()).count()));
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, milliseconds(50));
@@ -124,7 +128,7 @@ void register_rank(c10d::Store& store, const WorldOptions& options) {
                     "rank the same WORLD_SIZE",
                     options.rank, options.size, first.substr(space + 1), first.substr(0, space)));
   }
-  if (store.add(member_key("dtrain/ranks", options.rank), 1) > 1) {
+  if (store.add(member_key(kJobKey, options.rank), 1) > 1) {
     refuse(store, ErrorKind::usage,
            fmt::format("two processes were started as rank {} of {}; give each its own RANK",
                        options.rank, options.size));
@@ -145,7 +149,7 @@ Rendezvous meet_all_ranks(const WorldOptions& options, const Deadline& deadline)
   try {
     with_store([&] {
       register_rank(*result.store, options);
-      wait_for_members(*result.store, "dtrain/ranks", ranks, deadline);
+      wait_for_members(*result.store, kJobKey, ranks, deadline);
     });
   } catch (...) {
     if (options.rank == 0) std::this_thread::sleep_for(kRefusalGrace);
