@@ -114,11 +114,13 @@ TEST_CASE("An epoch's batches hold every sample once, also when a batch spans tw
 TEST_CASE("A loader started at another's position goes on with the same batches") {
   const TempFolder folder;
   const Samples samples = numbered_samples(folder, 30);
-  Loader first(samples, {.microbatch = 4, .seed = 8});
+  LoaderOptions options{.microbatch = 2, .grad_accum = 3, .dp_rank = 1, .dp_size = 2, .seed = 8};
+  Loader first(samples, options);
   CHECK(first.position() == 0);
   for (int step = 0; step < 9; ++step) std::ignore = first.next();
-  CHECK(first.position() == 36);
-  Loader second(samples, {.microbatch = 4, .seed = 8, .start_position = first.position()});
+  CHECK(first.position() == 9 * 12);
+  options.start_position = first.position();
+  Loader second(samples, options);
   for (int step = 0; step < 3; ++step) {
     CHECK(numbers_in(first.next()) == numbers_in(second.next()));
   }

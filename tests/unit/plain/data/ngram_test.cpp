@@ -39,7 +39,9 @@ TEST_CASE("N-gram probabilities are those of the definition") {
   const std::string text = "abracadabra, said the magician, abracadabra";
   const Split split = open_split({.train = folder.write("t", text), .seq_len = 4});
   const NgramModel model(split.train);
-  for (const std::string context : {"", "a", "q", "ab", "br", "qa", "xy", "ra"}) {
+  const std::string nothing_before{'\0', 'a'};  // the text's beginning must not count as a NUL
+  for (const std::string& context :
+       std::vector<std::string>{"", "a", "q", "ab", "br", "qa", "xy", "ra", nothing_before}) {
     for (const char next : {'a', 'b', 'r', ',', 'q', '\xff'}) {
       INFO(context << "|" << next);
       CHECK(probability(model, context, next) ==

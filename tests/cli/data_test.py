@@ -1,0 +1,179 @@
+"""`dtrain data prepare` and `dtrain data baseline`, and what bad data gets, as a user meets them."""
+
+import collections
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import tempfile
+import unittest
+
+DTRAIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin" / "dtrain"
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+USAGE, DATA = 2, 3
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "OMPI_", "PMI_", "SLURM_", "DTRUN_",
+                  "TORCHELASTIC_")
+
+
+def run(*arguments):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(RANK_VARIABLES)}
+    return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          env=environment, check=False)
+
+
+def documented_writer():
+    """write_token_file() as the format's page shows it."""
+    page = (SOURCE / "docs" / "formats" / "tokens.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1), names)
+    return names["write_token_file"]
+
+
+def some_text(num_bytes):
+    words = "in the beginning was a word and then there were many more of them , said she .\n".split(" ")
+    chooser = random.Random(7)
+    text = ""
+    while len(text) < num_bytes:
+        text += chooser.choice(words) + " "
+    return text[:num_bytes].encode()
+
+
+class Ngrams:
+    """Interpolated Witten-Bell, counted with dictionaries."""
+
+    def __init__(self, text):
+        self.followers = [collections.defaultdict(collections.Counter) for _ in range(3)]
+        for length, table in enumerate(self.followers):
+            for i in range(length, len(text)):
+                table[text[i - length:i]][text[i]] += 1
+
+    def probability(self, context, byte):
+        lower = self.probability(context[1:], byte) if context else 1 / 256
+        seen = self.followers[len(context)].get(context)
+        if not seen:
+            return lower
+        return (seen[byte] + len(seen) * lower) / (sum(seen.values()) + len(seen))
+
+    def loss(self, text, length, num_samples, order):
+        total = 0.0
+        for i in range(num_samples * length):
+            seen = min(i % length + 1, order - 1)
+            total -= math.log(self.probability(text[i + 1 - seen:i + 1], text[i + 1]))
+        return total / (num_samples * length)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-data-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def succeeds(self, *arguments):
+        result = run(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    def refused(self, status, *parts, arguments):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertRegex(result.stderr, r"\Adtrain: error: [^\n]*\n\Z")
+        for part in parts:
+            self.assertIn(str(part), result.stderr)
+
+
+class Prepare(Case):
+    def test_a_folder_becomes_the_documented_token_file(self):
+        self.write("in/b.txt", b"second")
+        self.write("in/a/c.txt", b"first ")
+        output = self.folder / "out.tok"
+        printed = self.succeeds("data", "prepare", self.folder / "in", "--output", output)
+        self.assertIn("12 tokens from 2 files", printed)
+        expected = self.folder / "expected.tok"
+        documented_writer()(expected, b"first second", 256, width=1)
+        self.assertEqual(output.read_bytes(), expected.read_bytes())
+
+    def test_an_existing_file_is_kept_without_overwrite(self):
+        text = self.write("text", b"some text")
+        output = self.write("out.tok", b"precious")
+        self.refused(USAGE, output, "--overwrite", arguments=["data", "prepare", text, "--output", output])
+        self.assertEqual(output.read_bytes(), b"precious")
+        self.succeeds("data", "prepare", text, "--output", output, "--overwrite")
+        self.assertTrue(output.read_bytes().endswith(b"some text"))
+
+    def test_an_output_that_cannot_be_written_is_named(self):
+        text = self.write("text", b"some text")
+        output = self.folder / "missing" / "out.tok"
+        self.refused(DATA, output, arguments=["data", "prepare", text, "--output", output])
+
+
+class Baseline(Case):
+    def test_losses_are_those_of_an_independent_count(self):
+        text = some_text(6000)
+        path = self.write("text", text)
+        cut = len(text) - int(len(text) * 0.2)
+        oracle = Ngrams(text[:cut])
+        for eval_batches, num_samples in ((3, 6), (1000, (len(text) - cut - 1) // 32)):
+            result = json.loads(self.succeeds("data", "baseline", "--data", path, "--val-fraction", 0.2, "--seq-len", 32,
+                                              "--microbatch", 2, "--eval-batches", eval_batches))
+            self.assertEqual(result["targets"], num_samples * 32)
+            for name, order in (("bigram", 2), ("trigram", 3)):
+                self.assertAlmostEqual(result[name], oracle.loss(text[cut:], 32, num_samples, order), places=10)
+
+    def test_a_token_file_gives_what_its_text_gives(self):
+        text = some_text(3000)
+        tokens = self.folder / "wide.tok"
+        documented_writer()(tokens, text, 256, width=2)
+        flags = ["--val-fraction", 0.2, "--seq-len", 16, "--microbatch", 1]
+        self.assertEqual(self.succeeds("data", "baseline", "--data", tokens, *flags),
+                         self.succeeds("data", "baseline", "--data", self.write("text", text), *flags))
+
+
+class BadData(Case):
+    """What a run is given must be found before anything starts, and leave no run folder."""
+
+    def train_refused(self, *parts, path, flags=()):
+        run_folder = self.folder / "run"
+        self.refused(DATA, path, *parts, arguments=["--data", path, "--run-dir", run_folder, "--seq-len", 16,
+                                                    "--microbatch", 1, "--steps", 1, *flags])
+        self.assertFalse(run_folder.exists())
+
+    def token_file(self, tokens, vocab=256):
+        path = self.folder / "tokens.tok"
+        documented_writer()(path, tokens, vocab)
+        return path
+
+    def test_missing_empty_and_folder(self):
+        self.train_refused("does not exist", path=self.folder / "missing")
+        self.train_refused("is empty", path=self.write("empty", b""))
+        self.train_refused("is a directory", path=self.folder)
+
+    def test_truncated_and_foreign(self):
+        whole = self.token_file(range(100)).read_bytes()
+        self.train_refused("truncated", "99 of 100", path=self.write("cut", whole[:-1]))
+        self.train_refused("truncated", path=self.write("cut", whole[:20]))
+        self.train_refused("version 9", path=self.write("new", whole[:8] + struct.pack("<I", 9) + whole[12:]))
+        self.train_refused("gzip", path=self.write("text.gz", b"\x1f\x8b\x08" + b"x" * 100))
+        self.train_refused("safetensors", path=SOURCE / "tests" / "golden" / "mini.safetensors")
+
+    def test_token_outside_the_vocabulary(self):
+        self.train_refused("token 256", "position 50", path=self.token_file([5] * 50 + [256] + [5] * 50))
+        self.train_refused("vocabulary of 300", "256", path=self.token_file([5] * 100, vocab=300))
+        self.train_refused("255", path=self.write("text", b"x" * 100), flags=["--vocab", 255])
+
+    def test_sequence_longer_than_the_data(self):
+        self.train_refused("16 tokens", "--seq-len", path=self.write("short", b"x" * 16))
+        self.train_refused("for validation", path=self.write("text", b"x" * 100), flags=["--val-fraction", 0.1])
+
+
+if __name__ == "__main__":
+    unittest.main()
