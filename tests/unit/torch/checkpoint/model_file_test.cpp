@@ -1,0 +1,153 @@
+#include "dtrain/checkpoint/model_file.h"
+
+#include <catch2/catch.hpp>
+
+#include "support/temp_folder.h"
+#include "unit/torch/model/bdh_fixture.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+using format::SafetensorsFile;
+using testing::BdhFixture;
+using testing::TempFolder;
+
+constexpr model::bdh::BdhSizes kSizes{
+    .levels = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_levels = true};
+
+std::vector<NamedTensor> buffers_of(const BdhFixture& fixture) {
+  std::vector<NamedTensor> buffers;
+  for (const auto& buffer : fixture.model->buffers) buffers.push_back({buffer.name, buffer.value});
+  return buffers;
+}
+
+void write(const std::string& path, const BdhFixture& fixture) {
+  write_model_file(path, fixture.model->parameters, fixture.weights, buffers_of(fixture),
+                   {{"dtrain.model", "{}"}});
+}
+
+param::Arena read(const std::string& path, const BdhFixture& fixture, at::ScalarType dtype) {
+  return read_model_file(SafetensorsFile::open(path), fixture.model->parameters,
+                         buffers_of(fixture), dtype);
+}
+
+/// The tensors of a written model, to be changed and written again.
+std::vector<NamedTensor> tensors_of(const std::string& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<NamedTensor> tensors;
+  for (const auto& view : file.tensors()) tensors.push_back({view.name, to_tensor(view)});
+  return tensors;
+}
+
+struct Written {
+  explicit Written(const model::bdh::BdhSizes& sizes = kSizes, at::ScalarType dtype = at::kFloat)
+      : fixture(sizes, dtype) {
+    fixture.randomise(1);
+    write(path, fixture);
+  }
+
+  /// The refusal of the file after `change` was made to its tensors.
+  template <typename Change>
+  std::string refusal(Change change) {
+    std::vector<NamedTensor> tensors = tensors_of(path);
+    change(tensors);
+    write_tensor_file(path, tensors);
+    const std::string message = testing::message_of(base::ErrorKind::checkpoint,
+                                                    [&] { (void)read(path, fixture, at::kFloat); });
+    CHECK_THAT(message, Catch::Contains(path));
+    return message;
+  }
+
+  TempFolder folder;
+  std::string path = folder.path("model.safetensors");
+  BdhFixture fixture;
+};
+
+NamedTensor& named(std::vector<NamedTensor>& tensors, std::string_view name) {
+  return *std::find_if(tensors.begin(), tensors.end(),
+                       [&](const NamedTensor& tensor) { return tensor.name == name; });
+}
+
+TEST_CASE("A model file gives back every weight bit for bit") {
+  model::bdh::BdhSizes sizes = kSizes;
+  sizes.tie_levels = GENERATE(true, false);
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
+  const Written written(sizes, dtype);
+  const param::Arena arena = read(written.path, written.fixture, dtype);
+  CHECK(arena.flat().scalar_type() == dtype);
+  for (std::size_t i = 0; i < written.fixture.model->parameters.size(); ++i) {
+    const auto id = static_cast<param::ParameterId>(i);
+    CHECK(at::equal(arena.view(id), written.fixture.weights.view(id)));
+  }
+}
+
+TEST_CASE("A model file holds the reference's tensors, the frequencies and the metadata") {
+  const Written written;
+  const SafetensorsFile file = SafetensorsFile::open(written.path);
+  std::vector<std::string> names;
+  for (const auto& tensor : file.tensors()) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"attn.freqs", "decoder", "embed.weight", "encoder",
+                                          "encoder_v", "lm_head"});
+  const at::Tensor encoder = to_tensor(file.at("encoder"));  // (nh, D, N)
+  CHECK(encoder.sizes() == at::IntArrayRef({3, 6, 4}));
+  CHECK(at::equal(encoder, written.fixture.exported("encoder")));
+  CHECK(to_tensor(file.at("attn.freqs")).sizes() == at::IntArrayRef({1, 1, 1, 4}));
+  CHECK(file.metadata() == format::Metadata{{"dtrain.model", "{}"}, {"format", "pt"}});
+}
+
+TEST_CASE("A float64 model is read into float32 by rounding, and back exactly") {
+  const Written wide(kSizes, at::kDouble);
+  const param::Arena narrow = read(wide.path, wide.fixture, at::kFloat);
+  CHECK(at::equal(narrow.view(0), wide.fixture.weights.view(0).to(at::kFloat)));
+  const Written float32(kSizes, at::kFloat);
+  CHECK(at::equal(read(float32.path, float32.fixture, at::kDouble).view(0),
+                  float32.fixture.weights.view(0).to(at::kDouble)));
+}
+
+TEST_CASE("A missing tensor is refused by name") {
+  const std::string message = Written().refusal([](auto& tensors) {
+    std::erase_if(tensors, [](const NamedTensor& tensor) { return tensor.name == "decoder"; });
+  });
+  CHECK_THAT(message, Catch::Contains("decoder"));
+}
+
+TEST_CASE("A tensor of another shape is refused with both shapes") {
+  const std::string message = Written().refusal([](auto& tensors) {
+    named(tensors, "encoder").value = at::zeros({3, 4, 6});
+  });
+  CHECK_THAT(message, Catch::Contains("'encoder'") && Catch::Contains("(3, 4, 6)") &&
+                          Catch::Contains("(3, 6, 4)"));
+}
+
+TEST_CASE("A tensor that the model lacks is refused by name") {
+  const std::string message = Written().refusal([](auto& tensors) {
+    tensors.push_back({"bias", at::zeros({1})});
+  });
+  CHECK_THAT(message, Catch::Contains("'bias'"));
+}
+
+TEST_CASE("Weights that are no floating point numbers are refused") {
+  const std::string message = Written().refusal([](auto& tensors) {
+    named(tensors, "lm_head").value = at::ones({6, 9}, at::kInt);
+  });
+  CHECK_THAT(message, Catch::Contains("'lm_head'") && Catch::Contains("I32"));
+}
+
+TEST_CASE("Other frequencies are refused; missing ones are not needed") {
+  // A merged model repeats the frequencies: it has the shape of a plain one.
+  const std::string message = Written().refusal([](auto& tensors) {
+    at::Tensor& frequencies = named(tensors, "attn.freqs").value;
+    frequencies.slice(3, 2, 4).copy_(frequencies.slice(3, 0, 2).clone());
+  });
+  CHECK_THAT(message, Catch::Contains("'attn.freqs'"));
+
+  const Written written;
+  std::vector<NamedTensor> tensors = tensors_of(written.path);
+  std::erase_if(tensors, [](const NamedTensor& tensor) { return tensor.name == "attn.freqs"; });
+  write_tensor_file(written.path, tensors);
+  CHECK_NOTHROW((void)read(written.path, written.fixture, at::kFloat));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,111 @@
+#include "dtrain/model/bdh/bdh_recurrent.h"
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/tensor_file.h"
+#include "support/temp_folder.h"
+#include "unit/torch/model/bdh_fixture.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+using testing::BdhFixture;
+using testing::relative_error;
+
+constexpr BdhSizes kOddSizes{
+    .levels = 3, .width = 5, .heads = 3, .neurons = 6, .vocab = 11, .tie_levels = true};
+constexpr BdhSizes kWiderSizes{
+    .levels = 2, .width = 33, .heads = 3, .neurons = 38, .vocab = 101, .tie_levels = true};
+
+BdhSizes untied(BdhSizes sizes) {
+  sizes.tie_levels = false;
+  return sizes;
+}
+
+/// ids (T) -> logits (T, V), one token at a time.
+at::Tensor recurrent_logits(const BdhFixture& fixture, const at::Tensor& ids) {
+  BdhRecurrent recurrent(fixture.sizes, fixture.weights);
+  std::vector<at::Tensor> rows;
+  for (std::int64_t t = 0; t < ids.numel(); ++t) {
+    CHECK(recurrent.position() == t);
+    rows.push_back(recurrent.step(ids[t].item<std::int64_t>()).clone());
+  }
+  return at::stack(rows);
+}
+
+double disagreement(const BdhSizes& sizes, at::ScalarType dtype) {
+  BdhFixture fixture(sizes, dtype);
+  fixture.randomise(7);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{8});
+  // Longer than two chunks of the recurrence's position tables.
+  const at::Tensor ids = at::randint(sizes.vocab, {140}, generator, at::kLong);
+  return relative_error(recurrent_logits(fixture, ids), fixture.logits(ids.unsqueeze(0))[0]);
+}
+
+TEST_CASE("One token at a time gives the blocks' logits in float64") {
+  for (const BdhSizes& sizes : {kOddSizes, kWiderSizes, untied(kOddSizes), untied(kWiderSizes)}) {
+    CHECK(disagreement(sizes, at::kDouble) < 1e-10);
+  }
+}
+
+TEST_CASE("One token at a time gives the blocks' logits in float32") {
+  // Not the odd sizes: a norm over five values amplifies float32 rounding a hundredfold.
+  for (const BdhSizes& sizes : {kWiderSizes, untied(kWiderSizes)}) {
+    CHECK(disagreement(sizes, at::kFloat) < 5e-6);
+  }
+}
+
+TEST_CASE("One token at a time gives the reference's golden logits") {
+  const auto [name, sizes] = GENERATE(
+      std::pair<const char*, BdhSizes>{
+          "three_heads", {.levels = 3, .width = 48, .heads = 3, .neurons = 256, .vocab = 256}},
+      std::pair<const char*, BdhSizes>{
+          "mini", {.levels = 4, .width = 64, .heads = 4, .neurons = 512, .vocab = 256}});
+  const auto file = checkpoint::format::SafetensorsFile::open(
+      std::string(DTRAIN_SOURCE_DIR "/tests/golden/") + name + ".safetensors");
+  BdhFixture fixture(sizes, at::kFloat);
+  for (const char* parameter : {"embed.weight", "encoder", "encoder_v", "decoder", "lm_head"}) {
+    fixture.exported(parameter).copy_(
+        checkpoint::to_tensor(file.at(std::string("weight.") + parameter)));
+  }
+  const at::Tensor inputs = checkpoint::to_tensor(file.at("inputs"));    // (B, T)
+  const at::Tensor expected = checkpoint::to_tensor(file.at("logits"));  // (B, T, V)
+  for (std::int64_t row = 0; row < inputs.size(0); ++row) {
+    CHECK(relative_error(recurrent_logits(fixture, inputs[row]), expected[row]) < 5e-6);
+  }
+}
+
+TEST_CASE("The first token attends to nothing") {
+  // Without attention ys is 0, so every level gives LN(x + 0) and x stays LN(embedding).
+  BdhFixture fixture(kOddSizes, at::kDouble);
+  fixture.randomise(3);
+  const at::Tensor embedded =
+      at::layer_norm(fixture.exported("embed.weight")[4], {kOddSizes.width});
+  at::Tensor x = embedded;
+  for (std::int64_t level = 0; level < kOddSizes.levels; ++level) {
+    x = at::layer_norm(x, {kOddSizes.width});
+  }
+  BdhRecurrent recurrent(fixture.sizes, fixture.weights);
+  CHECK(relative_error(recurrent.step(4), at::matmul(x, fixture.exported("lm_head"))) < 1e-12);
+  CHECK(relative_error(recurrent.step(4), at::matmul(x, fixture.exported("lm_head"))) > 1e-3);
+}
+
+TEST_CASE("A position beyond 65,536 is refused, not computed wrongly") {
+  BdhFixture fixture({.levels = 1, .width = 2, .heads = 1, .neurons = 2, .vocab = 2}, at::kFloat);
+  BdhRecurrent recurrent(fixture.sizes, fixture.weights);
+  for (std::int64_t t = 0; t < 65536; ++t) (void)recurrent.step(t % 2);
+  const std::string message =
+      testing::message_of(base::ErrorKind::usage, [&] { (void)recurrent.step(0); });
+  CHECK(message.find("65536") != std::string::npos);
+}
+
+TEST_CASE("A token outside the vocabulary is a defect of the caller") {
+  BdhFixture fixture(kOddSizes, at::kFloat);
+  BdhRecurrent recurrent(fixture.sizes, fixture.weights);
+  CHECK_THROWS_AS((void)recurrent.step(11), base::Error);
+  CHECK_THROWS_AS((void)recurrent.step(-1), base::Error);
+}
+
+}  // namespace
+}  // namespace dtrain::model::bdh

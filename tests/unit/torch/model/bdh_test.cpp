@@ -1,0 +1,103 @@
+#include "dtrain/model/bdh/bdh.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "dtrain/base/error.h"
+#include "dtrain/model/registry.h"
+#include "unit/torch/model/bdh_fixture.h"
+#include "unit/torch/model/naive_bdh.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+using testing::BdhFixture;
+using testing::relative_error;
+
+constexpr config::ModelConfig kDefault;
+
+TEST_CASE("The default model has the reference's 25,296,896 parameters and 1.218 GFLOP a token") {
+  const auto model = make_model(kDefault, 512);
+  CHECK(model->num_elements() == 25'296'896);
+  CHECK(model->training_flops_per_token() / 1e9 == Approx(1.218).margin(0.0005));
+  CHECK(model->blocks.size() == 8);
+  CHECK(model->costs.size() == 8);
+}
+
+TEST_CASE("The mini model has 425,984 parameters") {
+  const auto model = make_model({.levels = 4, .width = 64, .heads = 4, .neurons = 512}, 128);
+  CHECK(model->num_elements() == 425'984);
+}
+
+TEST_CASE("Parameters have the reference's names and shapes") {
+  const auto model = make_bdh({.levels = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9}, 8);
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const auto& spec : model->parameters) shapes[spec.name] = spec.export_shape();
+  CHECK(shapes == std::map<std::string, std::vector<std::int64_t>>{{"embed.weight", {9, 6}},
+                                                                   {"encoder", {3, 6, 4}},
+                                                                   {"encoder_v", {3, 6, 4}},
+                                                                   {"decoder", {12, 6}},
+                                                                   {"lm_head", {6, 9}}});
+  REQUIRE(model->buffers.size() == 1);
+  CHECK(model->buffers[0].name == "attn.freqs");
+  CHECK(model->buffers[0].value.sizes() == at::IntArrayRef({1, 1, 1, 4}));
+}
+
+TEST_CASE("Without tied levels every level has matrices of its own") {
+  const BdhSizes sizes{
+      .levels = 3, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_levels = false};
+  const auto model = make_bdh(sizes, 8);
+  CHECK(model->num_elements() == 2 * 9 * 6 + 3 * 3 * 12 * 6);
+  const BdhParameters ids = parameter_ids(sizes);
+  for (std::size_t level = 0; level < 3; ++level) {
+    const auto& spec = model->parameters.at(static_cast<std::size_t>(ids.levels[level].encoder_v));
+    CHECK(spec.name == "levels." + std::to_string(level) + ".encoder_v");
+  }
+}
+
+TEST_CASE("An unknown model is refused") {
+  CHECK_THROWS_AS(make_model({.name = "gpt"}, 8), base::Error);
+}
+
+TEST_CASE("The blocks compute the equations, with and without ties and dropout") {
+  const bool tie_levels = GENERATE(true, false);
+  const double probability = GENERATE(0.0, 0.3);
+  const BdhSizes sizes{.levels = 3,
+                       .width = 5,
+                       .heads = 3,
+                       .neurons = 6,
+                       .vocab = 11,
+                       .dropout = probability,
+                       .tie_levels = tie_levels};
+  BdhFixture fixture(sizes, at::kDouble);
+  fixture.randomise(21);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{22});
+  const at::Tensor ids = at::randint(sizes.vocab, {3, 13}, generator, at::kLong);
+  const BdhFixture::Run run{.training = true, .seed = 77, .first_sample = 41};
+  const at::Tensor found = fixture.logits(ids, run);
+  for (std::int64_t row = 0; row < 3; ++row) {
+    const at::Tensor expected = testing::naive_logits(
+        fixture, ids[row], {.probability = probability, .seed = 77, .sample = 41 + row});
+    CHECK(relative_error(found[row], expected) < 1e-9);
+  }
+  if (probability > 0) CHECK(relative_error(fixture.logits(ids), found) > 1e-3);
+}
+
+TEST_CASE("Losses are each token's cross-entropy in nats") {
+  BdhFixture fixture({.levels = 1, .width = 4, .heads = 1, .neurons = 4, .vocab = 7}, at::kDouble);
+  fixture.randomise(2);
+  const at::Tensor ids = at::tensor({1, 2, 3, 4, 5, 6}, at::kLong).view({2, 3});
+  const at::Tensor targets = at::tensor({2, 3, 4, 5, 6, 0}, at::kLong).view({2, 3});
+  const ParameterReader read = [&](param::ParameterId id) { return fixture.weights.view(id); };
+  const Tap no_tap;
+  TensorAxis axis;
+  const BlockContext context{.targets = targets, .use = read, .tensor_axis = axis, .tap = no_tap};
+  at::Tensor x = ids;
+  for (const auto& block : fixture.model->blocks) x = block->forward(x, context);
+  const at::Tensor probabilities = fixture.logits(ids).softmax(-1);
+  const at::Tensor expected = -probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log();
+  CHECK(relative_error(x, expected) < 1e-12);
+}
+
+}  // namespace
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,140 @@
+#include "dtrain/model/dropout.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "dtrain/base/philox.h"
+
+namespace dtrain::model {
+namespace {
+
+constexpr DropoutPlace kPlace{.seed = 0x123456789ABCDEF0,
+                              .level = 3,
+                              .first_sample = (std::int64_t{5} << 32) + 0xFFFFFFFE,
+                              .first_row = 2};
+
+/// The 16 random bits of one element, from the rule in docs/model.md.
+std::uint32_t bits_of(const DropoutPlace& place, std::int64_t sample, std::int64_t position,
+                      std::int64_t neuron) {
+  const std::int64_t word = neuron / 8;
+  const auto words =
+      base::philox({static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(position),
+                    static_cast<std::uint32_t>(sample),
+                    static_cast<std::uint32_t>(place.level * 65536 + (sample >> 32))},
+                   base::philox_key(place.seed, base::RandomPurpose::dropout));
+  const std::int64_t half = neuron % 8;
+  return words[static_cast<std::size_t>(half / 2)] >> (16 * (half % 2)) & 0xFFFF;
+}
+
+/// What ones become: 0 or the scale.
+at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutPlace& place) {
+  const double threshold = std::round(probability * 65536);
+  at::Tensor mask = at::zeros(shape, at::TensorOptions().dtype(at::kDouble));
+  auto out = mask.accessor<double, 4>();
+  for (std::int64_t h = 0; h < shape[0]; ++h) {
+    for (std::int64_t b = 0; b < shape[1]; ++b) {
+      for (std::int64_t t = 0; t < shape[2]; ++t) {
+        for (std::int64_t i = 0; i < shape[3]; ++i) {
+          const std::int64_t neuron = (place.first_row + h) * shape[3] + i;
+          const bool kept = bits_of(place, place.first_sample + b, t, neuron) >= threshold;
+          out[h][b][t][i] = kept ? 65536 / (65536 - threshold) : 0;
+        }
+      }
+    }
+  }
+  return mask;
+}
+
+at::Tensor ones(at::IntArrayRef shape, at::ScalarType dtype = at::kDouble) {
+  return at::ones(shape, at::TensorOptions().dtype(dtype));
+}
+
+TEST_CASE("The mask is the scalar rule's, also where samples carry into the high word") {
+  // Neurons per head that do not fill Philox words or groups of them start a head within a word.
+  const std::int64_t neurons = GENERATE(2, 6, 10, 128, 130, 300);
+  const double probability = GENERATE(0.1, 0.5, 0.9);
+  const std::vector<std::int64_t> shape{2, 4, 5, neurons};
+  CHECK(at::equal(dropout(ones(shape), probability, kPlace),
+                  mask_by_hand(shape, probability, kPlace)));
+}
+
+TEST_CASE("The mask does not depend on dtype, thread count or values") {
+  const std::vector<std::int64_t> shape{3, 4, 50, 70};
+  const at::Tensor expected = dropout(ones(shape), 0.25, kPlace);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(threads == 1 ? 2 : 1);
+  CHECK(at::equal(dropout(ones(shape), 0.25, kPlace), expected));
+  at::set_num_threads(threads);
+  CHECK(at::equal(dropout(ones(shape, at::kFloat), 0.25, kPlace), expected.to(at::kFloat)));
+  CHECK(at::equal(dropout(ones(shape) * -3, 0.25, kPlace), expected * -3));
+}
+
+TEST_CASE("A batch split over calls has the masks of the whole") {
+  const at::Tensor whole = dropout(ones({2, 6, 7, 24}), 0.3, kPlace);
+  for (std::int64_t b = 0; b < 6; b += 2) {
+    DropoutPlace place = kPlace;
+    place.first_sample += b;
+    CHECK(at::equal(dropout(ones({2, 2, 7, 24}), 0.3, place), whole.narrow(1, b, 2)));
+  }
+}
+
+TEST_CASE("Heads split over calls have the masks of the whole") {
+  const at::Tensor whole = dropout(ones({4, 3, 7, 22}), 0.3, kPlace);
+  for (std::int64_t h = 0; h < 4; h += 2) {
+    DropoutPlace place = kPlace;
+    place.first_row += h;
+    CHECK(at::equal(dropout(ones({2, 3, 7, 22}), 0.3, place), whole.narrow(0, h, 2)));
+  }
+}
+
+TEST_CASE("Seed, level, sample and position each change the mask") {
+  const std::vector<std::int64_t> shape{1, 1, 2, 64};
+  const at::Tensor base = dropout(ones(shape), 0.5, kPlace);
+  CHECK_FALSE(at::equal(base.select(2, 0), base.select(2, 1)));
+  const auto changed = [&](auto change) {
+    DropoutPlace place = kPlace;
+    change(place);
+    return !at::equal(dropout(ones(shape), 0.5, place), base);
+  };
+  CHECK(changed([](DropoutPlace& place) { place.seed += 1; }));
+  CHECK(changed([](DropoutPlace& place) { place.seed += std::uint64_t{1} << 40; }));
+  CHECK(changed([](DropoutPlace& place) { place.level += 1; }));
+  CHECK(changed([](DropoutPlace& place) { place.first_sample += 1; }));
+  CHECK(changed([](DropoutPlace& place) { place.first_sample += std::int64_t{1} << 33; }));
+  CHECK(changed([](DropoutPlace& place) { place.first_row += 1; }));
+}
+
+TEST_CASE("The asked share is dropped and the mean preserved, within five deviations") {
+  const double probability = GENERATE(0.1, 0.5);
+  const at::Tensor mask = dropout(ones({4, 8, 64, 512}), probability, kPlace);
+  const auto count = static_cast<double>(mask.numel());
+  const double dropped = (mask == 0).sum().item<double>() / count;
+  const double deviation = std::sqrt(probability * (1 - probability) / count);
+  CHECK(std::abs(dropped - probability) < 5 * deviation + 1.0 / 65536);
+  CHECK(std::abs(mask.mean().item<double>() - 1) < 5 * deviation / (1 - probability));
+  // Neighbours are independent: both dropped with the square of the probability.
+  const at::Tensor zero = mask == 0;
+  const at::Tensor both = zero.narrow(3, 0, 511).logical_and(zero.narrow(3, 1, 511));
+  CHECK(both.to(at::kDouble).mean().item<double>() ==
+        Approx(probability * probability).margin(0.002));
+}
+
+TEST_CASE("The gradient passes through the same mask") {
+  const at::Tensor x = ones({2, 3, 4, 10}).mul_(2).requires_grad_();
+  const at::Tensor y = dropout(x, 0.4, kPlace);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{1});
+  const at::Tensor upstream = at::randn(x.sizes(), generator, at::kDouble);
+  const at::Tensor gradient = torch::autograd::grad({y}, {x}, {upstream})[0];
+  CHECK(at::equal(gradient, upstream * mask_by_hand(x.sizes(), 0.4, kPlace)));
+}
+
+TEST_CASE("Probability 0 leaves the tensor alone") {
+  const at::Tensor x = ones({1, 1, 1, 4});
+  CHECK(dropout(x, 0, kPlace).is_same(x));
+}
+
+}  // namespace
+}  // namespace dtrain::model

@@ -1,0 +1,77 @@
+#include "dtrain/model/bdh/rope.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "unit/torch/model/bdh_fixture.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+using testing::relative_error;
+
+TEST_CASE("Frequencies fall from 1/2pi by 2^16 over the neurons, equal within a pair") {
+  const std::int64_t neurons = GENERATE(2, 6, 70, 512);
+  const at::Tensor found = rope_frequencies(neurons);
+  REQUIRE(found.scalar_type() == at::kFloat);
+  REQUIRE(found.numel() == neurons);
+  for (std::int64_t i = 0; i < neurons; ++i) {
+    const double exponent =
+        -2.0 * std::floor(static_cast<double>(i) / 2) / static_cast<double>(neurons);
+    const double expected = std::pow(65536.0, exponent) / (2 * std::numbers::pi);
+    CHECK(found[i].item<double>() == Approx(expected).epsilon(1e-6));
+  }
+}
+
+/// v (T, N) at positions begin, begin + 1, ...: every pair by itself, from the equations.
+at::Tensor rotate_by_hand(const at::Tensor& v, std::int64_t begin) {
+  const at::Tensor frequencies = rope_frequencies(v.size(1));
+  at::Tensor out = at::empty_like(v);
+  for (std::int64_t t = 0; t < v.size(0); ++t) {
+    for (std::int64_t k = 0; k < v.size(1) / 2; ++k) {
+      // The product is float32; what follows need not be.
+      const float turns = static_cast<float>(begin + t) * frequencies[2 * k].item<float>();
+      const double angle = 2 * std::numbers::pi * (turns - std::floor(turns));
+      const auto a = v[t][2 * k].item<double>();
+      const auto b = v[t][2 * k + 1].item<double>();
+      out[t][2 * k] = a * std::cos(angle) - b * std::sin(angle);
+      out[t][2 * k + 1] = b * std::cos(angle) + a * std::sin(angle);
+    }
+  }
+  return out;
+}
+
+TEST_CASE("Rotation turns interleaved pairs by position times frequency") {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{5});
+  const std::int64_t begin = GENERATE(0, 1, 65500);
+  const at::Tensor v = at::randn({9, 14}, generator, at::kDouble);
+  // Cosines and sines are float32 also for float64, as in the reference.
+  const at::Tensor found = rope_rotate(v, rope_rotations(begin, begin + 9, 14, at::kDouble));
+  CHECK(relative_error(found, rotate_by_hand(v, begin)) < 1e-6);
+  const at::Tensor narrow = v.to(at::kFloat);
+  CHECK(relative_error(rope_rotate(narrow, rope_rotations(begin, begin + 9, 14, at::kFloat)),
+                       rotate_by_hand(v, begin)) < 1e-6);
+}
+
+TEST_CASE("The float64 table holds the float32 cosines and sines") {
+  const at::Tensor wide = rope_rotations(0, 300, 12, at::kDouble);
+  const at::Tensor narrow = rope_rotations(0, 300, 12, at::kFloat);
+  CHECK(at::equal(wide, narrow.to(at::kComplexDouble)));
+}
+
+TEST_CASE("A table of some positions is a part of the table of all") {
+  const at::Tensor all = rope_rotations(0, 200, 32, at::kFloat);
+  CHECK(at::equal(rope_rotations(128, 192, 32, at::kFloat), all.slice(0, 128, 192)));
+}
+
+TEST_CASE("Tables follow the length and dtype asked for") {
+  RopeTables tables(8);
+  CHECK(tables.rotations(5, at::kFloat).sizes() == at::IntArrayRef({5, 4}));
+  CHECK(tables.rotations(7, at::kFloat).sizes() == at::IntArrayRef({7, 4}));
+  CHECK(tables.rotations(7, at::kDouble).scalar_type() == at::kComplexDouble);
+}
+
+}  // namespace
+}  // namespace dtrain::model::bdh

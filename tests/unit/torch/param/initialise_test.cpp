@@ -1,0 +1,85 @@
+#include "dtrain/param/initialise.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numbers>
+
+#include "dtrain/base/philox.h"
+
+namespace dtrain::param {
+namespace {
+
+ParameterSpec plain(std::string name, std::int64_t rows, std::int64_t columns) {
+  return {.name = std::move(name),
+          .shape = {rows, columns},
+          .export_view = {rows, columns},
+          .export_order = {0, 1}};
+}
+
+at::Tensor initialised(const ParameterSpec& spec, std::uint64_t seed,
+                       at::ScalarType dtype = at::kFloat) {
+  const at::Tensor storage = at::zeros(spec.shape, at::TensorOptions().dtype(dtype));
+  initialise(spec, seed, storage);
+  return storage;
+}
+
+TEST_CASE("Initial values have the asked moments, within five deviations") {
+  const at::Tensor values = initialised(plain("w", 500, 1000), 1).to(at::kDouble) / 0.02;
+  const auto count = static_cast<double>(values.numel());
+  const double unit = 5 / std::sqrt(count);
+  CHECK(std::abs(values.mean().item<double>()) < unit);
+  CHECK(std::abs(values.square().mean().item<double>() - 1) < unit * std::sqrt(2.0));
+  CHECK(std::abs(values.pow(3).mean().item<double>()) < unit * std::sqrt(15.0));
+  CHECK(std::abs(values.pow(4).mean().item<double>() - 3) < unit * std::sqrt(96.0));
+  // Neighbours, which share Philox words, are uncorrelated.
+  const at::Tensor flat = values.view({-1});
+  const at::Tensor products = flat.slice(0, 0, -1) * flat.slice(0, 1);
+  CHECK(std::abs(products.mean().item<double>()) < unit);
+}
+
+TEST_CASE("An element's value follows from seed, name and exported index alone") {
+  // The rule of docs/model.md, for element 6 of "ab": counter 1, second pair, cosine.
+  std::uint64_t hash = 14695981039346656037U;
+  for (const unsigned char c : {'a', 'b'}) hash = (hash ^ c) * 1099511628211U;
+  const auto words =
+      base::philox({1, 0, static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
+                   base::philox_key(9, base::RandomPurpose::initialisation));
+  const double u = (words[2] + 0.5) / 4294967296.0;
+  const double angle = 2 * std::numbers::pi * words[3] / 4294967296.0;
+  const double expected = 0.02 * std::sqrt(-2 * std::log(u)) * std::cos(angle);
+  const at::Tensor values = initialised(plain("ab", 3, 4), 9);
+  CHECK(values[1][2].item<float>() == Approx(expected).epsilon(1e-6));
+}
+
+TEST_CASE("Initial values do not depend on the storage order") {
+  const ParameterSpec exported{
+      .name = "encoder", .shape = {2, 5, 3}, .export_view = {2, 5, 3}, .export_order = {0, 1, 2}};
+  const ParameterSpec neuron_major{
+      .name = "encoder", .shape = {6, 5}, .export_view = {2, 3, 5}, .export_order = {0, 2, 1}};
+  CHECK(at::equal(exported_view(neuron_major, initialised(neuron_major, 4)),
+                  initialised(exported, 4)));
+}
+
+TEST_CASE("Initial values do not depend on the size beyond them") {
+  CHECK(
+      at::equal(initialised(plain("w", 3, 7), 4), initialised(plain("w", 9, 7), 4).slice(0, 0, 3)));
+}
+
+TEST_CASE("Seed, both halves of it, and name change the values") {
+  const at::Tensor base = initialised(plain("w", 4, 4), 4);
+  CHECK(at::equal(initialised(plain("w", 4, 4), 4), base));
+  CHECK_FALSE(at::equal(initialised(plain("w", 4, 4), 5), base));
+  CHECK_FALSE(at::equal(initialised(plain("w", 4, 4), 4 + (std::uint64_t{1} << 32)), base));
+  CHECK_FALSE(at::equal(initialised(plain("v", 4, 4), 4), base));
+}
+
+TEST_CASE("A float64 parameter starts from the float32 numbers") {
+  const at::Tensor wide = initialised(plain("w", 10, 10), 4, at::kDouble);
+  CHECK(wide.scalar_type() == at::kDouble);
+  CHECK(at::equal(wide, initialised(plain("w", 10, 10), 4).to(at::kDouble)));
+}
+
+}  // namespace
+}  // namespace dtrain::param

@@ -1,0 +1,95 @@
+#include "dtrain/param/parameter_use.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace dtrain::param {
+namespace {
+
+/// Sums gradients as the arena does, and counts uses.
+class SummingSink : public GradientSink {
+ public:
+  void add_gradient(ParameterId id, const at::Tensor& grad) override {
+    ++uses[id];
+    sums[id] = sums[id].defined() ? sums[id] + grad : grad.clone();
+  }
+
+  std::map<ParameterId, std::int64_t> uses;
+  std::map<ParameterId, at::Tensor> sums;
+};
+
+at::Tensor leaf_of(at::IntArrayRef shape, std::uint64_t seed) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return at::randn(shape, generator, at::kDouble).requires_grad_();
+}
+
+TEST_CASE("A parameter used three times hands over three gradients that sum to autograd's") {
+  const at::Tensor weight = leaf_of({4, 4}, 1);
+  const at::Tensor input = leaf_of({3, 4}, 2);
+  const auto loss_of = [&](const auto& use) {
+    return input.mm(use()).tanh().mm(use().t()).mm(use()).square().sum();
+  };
+  const at::Tensor expected = torch::autograd::grad({loss_of([&] { return weight; })}, {weight})[0];
+
+  SummingSink sink;
+  const at::Tensor loss = loss_of([&] { return use_parameter(weight, 7, sink); });
+  torch::autograd::backward({loss}, {});
+  CHECK(sink.uses == std::map<ParameterId, std::int64_t>{{7, 3}});
+  CHECK(at::allclose(sink.sums[7], expected, 1e-12, 1e-12));
+  CHECK_FALSE(weight.grad().defined());
+  CHECK(input.grad().defined());
+}
+
+TEST_CASE("Uses of several parameters reach the sink under their own ids") {
+  const at::Tensor a = leaf_of({2, 3}, 1);
+  const at::Tensor b = leaf_of({3, 2}, 2);
+  SummingSink sink;
+  const at::Tensor product = use_parameter(a, 0, sink).mm(use_parameter(b, 1, sink));
+  torch::autograd::backward({product.sum()}, {});
+  CHECK(at::allclose(sink.sums[0], b.detach().sum(1).expand({2, 3})));
+  CHECK(at::allclose(sink.sums[1], a.detach().sum(0).unsqueeze(1).expand({3, 2})));
+}
+
+TEST_CASE("A use shares the parameter's memory") {
+  const at::Tensor weight = leaf_of({5}, 1);
+  SummingSink sink;
+  CHECK(use_parameter(weight, 0, sink).const_data_ptr() == weight.const_data_ptr());
+}
+
+TEST_CASE("A parameter may change between forward and backward of a graph that did not save it") {
+  const at::Tensor weight = leaf_of({5}, 1);
+  SummingSink sink;
+  const at::Tensor loss = (use_parameter(weight, 0, sink) * 3).sum();
+  {
+    const at::NoGradGuard no_grad;
+    weight.zero_();
+  }
+  torch::autograd::backward({loss}, {});
+  CHECK(at::equal(sink.sums[0], at::full({5}, 3.0, at::kDouble)));
+}
+
+TEST_CASE("Without grad mode, and for a frozen parameter, the leaf itself is given") {
+  const at::Tensor weight = leaf_of({5}, 1);
+  SummingSink sink;
+  {
+    const at::NoGradGuard no_grad;
+    CHECK(use_parameter(weight, 0, sink).is_same(weight));
+  }
+  const at::Tensor frozen = weight.detach();
+  CHECK(use_parameter(frozen, 0, sink).is_same(frozen));
+  CHECK(sink.uses.empty());
+}
+
+TEST_CASE("A use that does not reach the loss hands over nothing") {
+  const at::Tensor weight = leaf_of({5}, 1);
+  SummingSink sink;
+  const at::Tensor unused = use_parameter(weight, 0, sink) * 2;
+  torch::autograd::backward({use_parameter(weight, 1, sink).sum()}, {});
+  CHECK(sink.uses == std::map<ParameterId, std::int64_t>{{1, 1}});
+}
+
+}  // namespace
+}  // namespace dtrain::param
