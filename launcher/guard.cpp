@@ -57,6 +57,7 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
   GuardLink link{};
   const sigset_t watched = guarded_signals();
   ::sigprocmask(SIG_BLOCK, &watched, &link.original_mask);
+  ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would have the kernel reap our ranks
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGTTOU, SIG_IGN);  // the supervisor writes to the terminal from the background
   adopt_orphans();

@@ -2,11 +2,11 @@
 
 import os
 import pty
+import select
 import signal
-import subprocess
 import time
 
-from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, wait_until
+from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, state_of, wait_until
 
 # Starts a deep grandchild that has left the process group and session and ignores what it can.
 GRANDCHILD = "setsid sh -c 'trap \"\" TERM HUP INT; touch grand$RANK; sleep 60; :' & "
@@ -37,18 +37,23 @@ class DeathTest(DtrunTest):
         process = self.dtrun(*self.shell(text))
         self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
 
-    def test_a_stopped_victim_is_ended_too(self):
-        process = self.run_until_ready(READY + "echo $$ > pid$RANK; exec sleep 60",
-                                       "--abort-grace", "0.3")
-        self.wait_for_files("pid0", "pid1")
-        time.sleep(0.05)
+    def test_a_program_below_a_shell_gets_the_sigterm_too(self):
+        text = ("[ $RANK = 1 ] && { until [ -e ready0 ]; do sleep 0.01; done; exit 3; }; "
+                "trap : TERM; sh -c \"trap 'echo cleaned; exit 4' TERM; touch ready0; "
+                "while :; do sleep 0.02; done\"; exit 4")
+        process = self.dtrun(*self.shell(text))
+        self.assertEqual((3, "[0] cleaned\n"), (process.returncode, process.out))
+
+    def test_stopped_ranks_are_woken_so_that_they_can_end_in_order(self):
+        process = self.run_until_ready("trap 'echo cleaned; exit 4' TERM; " + READY +
+                                       "while :; do sleep 0.02; done")
         (supervisor,) = children_of(process.pid)
-        ranks = children_of(supervisor)
         os.kill(supervisor, signal.SIGSTOP)
-        for pid in ranks:
+        for pid in children_of(supervisor):
             os.kill(pid, signal.SIGSTOP)
         os.kill(supervisor, signal.SIGCONT)
         self.assertEqual(5, self.end(process))
+        self.assertEqual(["[0] cleaned", "[1] cleaned"], sorted(process.out.splitlines()))
         self.assert_nothing_left()
 
     def test_grandchildren_end_with_a_failed_job(self):
@@ -82,15 +87,20 @@ class DeathTest(DtrunTest):
         self.assertEqual(137, self.end(process))
         self.assert_nothing_left(limit=3)
 
+    def test_nothing_outlives_a_process_group_that_is_killed(self):
+        process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)
+        self.wait_for_files("grand0", "grand1")
+        os.killpg(process.pid, signal.SIGKILL)
+        self.end(process)
+        self.assert_nothing_left(limit=3)
+
     def test_no_rank_outlives_both_processes_of_dtrun(self):
-        process = self.run_until_ready(IGNORE.replace("sleep 0.05", "read x") + "",
-                                       stdin=subprocess.PIPE)
+        process = self.run_until_ready(IGNORE)
         (supervisor,) = children_of(process.pid)
         ranks = children_of(supervisor)
         self.assertEqual(2, len(ranks))
         os.kill(supervisor, signal.SIGKILL)
         process.send_signal(signal.SIGKILL)
-        process.stdin.close()
         process.wait(LIMIT)
         process.stdout.close()
         process.stderr.close()
@@ -172,7 +182,7 @@ class TerminalStopTest(DtrunTest):
 
     def end(self, pid, terminal):
         output = b""
-        while True:
+        while select.select([terminal], [], [], LIMIT)[0]:
             try:
                 piece = os.read(terminal, 4096)
             except OSError:
@@ -180,6 +190,7 @@ class TerminalStopTest(DtrunTest):
             if not piece:
                 break
             output += piece
+        wait_until(lambda: state_of(pid) == "Z", "dtrun to end")
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self.assert_nothing_left()
         return status, output.decode()
@@ -196,7 +207,7 @@ class TerminalStopTest(DtrunTest):
         self.assertEqual((2, 0), (output.count("] term"), output.count("] int")))
 
     def test_a_second_ctrl_c_kills_at_once(self):
-        pid, terminal = self.start_on_terminal(IGNORE)
+        pid, terminal = self.start_on_terminal(IGNORE, "--stop-grace", "1000")
         os.write(terminal, b"\x03")
         time.sleep(0.1)
         os.write(terminal, b"\x03")

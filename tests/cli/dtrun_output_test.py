@@ -10,7 +10,7 @@ import subprocess
 import termios
 import time
 
-from dtrun_harness import DTRUN, DtrunTest, LIMIT, main
+from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main
 
 CHATTY = """
 import os, sys
@@ -87,10 +87,13 @@ class ReaderTest(DtrunTest):
         self.assertEqual(0, process.returncode)
         self.assertTrue((self.folder / "ran1").exists())
 
-    def test_a_reader_that_pauses_does_not_hide_a_failure(self):
+    def test_a_reader_that_pauses_neither_hides_a_failure_nor_makes_dtrun_grow(self):
         process = self.start(*self.shell("[ $RANK = 0 ] && exec yes; "
                                          "until [ -e go ]; do sleep 0.01; done; exit 3"))
-        time.sleep(0.3)  # all buffers between rank 0 and this test are full by now
+        time.sleep(0.5)  # all buffers between rank 0 and this test are full by now
+        (supervisor,) = children_of(process.pid)
+        status = pathlib.Path(f"/proc/{supervisor}/status").read_text()
+        self.assertLess(int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]), 32 * 1024)
         (self.folder / "go").touch()
         self.assertEqual(3, process.wait(LIMIT))
         process.stdout.close()

@@ -23,7 +23,7 @@ class StatusTest(DtrunTest):
         for status in (1, 3, 70, 255):
             process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit {status}; {HANG}", ranks=3))
             self.assertEqual(status, process.returncode)
-            self.assertIn(f"rank 1 (pid ", last_line(process))
+            self.assertIn("failed: rank 1 (pid ", last_line(process))
             self.assertIn(f"exited with status {status}", last_line(process))
 
     def test_a_rank_killed_by_a_signal_gives_128_and_the_signal_named(self):
@@ -82,6 +82,11 @@ class StatusTest(DtrunTest):
         process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && exit 4; {HANG}"))
         self.assertEqual(4, process.returncode)
         self.assertIn("failed: rank 0 ", last_line(process))
+
+    def test_a_caller_that_ignores_dead_children_changes_nothing(self):
+        process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit 3; {HANG}"),
+                             preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(3, process.returncode)
 
     def test_a_stopped_rank_is_a_hang(self):
         started = time.monotonic()
