@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# quickstart.sh [--steps N] [TEXT]: from a fresh checkout to a trained model. Installs and builds what is missing, turns
+# TEXT (by default the King James Bible of Debian's bible-kjv) into a token file, trains the mini model on two ranks,
+# and shows how well it predicts text it has not seen, and 200 bytes of its own. Each call makes its own run folder.
+set -euo pipefail
+
+
+usage() {
+  echo "usage: scripts/quickstart.sh [--steps N] [TEXT]" >&2
+  exit 2
+}
+
+steps=800
+text=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --steps) steps=${2:-}; [[ $steps =~ ^[1-9][0-9]*$ ]] || usage; shift 2 ;;
+    -*) usage ;;
+    *) [ -z "$text" ] || usage; text=$(realpath -- "$1"); shift ;;
+  esac
+done
+if [ -n "$text" ] && [ ! -r "$text" ]; then
+  echo "quickstart.sh: cannot read $text; name a text file" >&2
+  exit 3
+fi
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bin=build/release/bin
+heading() { printf '\n== %s\n' "$*"; }
+
+# A folder of this call's own: mkdir fails where there is one already.
+new_run_folder() {
+  local number=1
+  mkdir -p runs
+  until mkdir "runs/quickstart-$number" 2>/dev/null; do
+    number=$((number + 1))
+    [ "$number" -lt 10000 ] || { echo "quickstart.sh: cannot make a folder in $PWD/runs" >&2; exit 2; }
+  done
+  echo "runs/quickstart-$number"
+}
+
+prepare_tokens() {
+  local run=$1
+  if [ -n "$text" ]; then
+    $bin/dtrain data prepare "$text" --output "$run/text.dtok"
+    return
+  fi
+  bible -f gen1:1-rev22:21 >"$run/bible.txt"
+  $bin/dtrain data prepare "$run/bible.txt" --output "$run/text.dtok"
+  rm "$run/bible.txt"
+}
+
+# What mini.json does not say: the data, its last twentieth for validation, and how much of that is evaluated at the end
+# (200 x 4 sequences of 128 bytes).
+train() {
+  local run=$1 warmup=$((steps < 100 ? steps / 2 : 50))
+  $bin/dtrun -n 2 -- $bin/dtrain --strategy ddp --config configs/experiments/mini.json \
+    --data "$run/text.dtok" --val-fraction 0.05 --eval-batches 200 --log-every 50 \
+    --steps "$steps" --warmup-steps "$warmup" --run-dir "$run"
+}
+
+# The run's own configuration says which text to evaluate on; grad-accum follows anew, since this is one process.
+print_losses() {
+  local run=$1
+  $bin/dtrain data baseline --config "$run/config.json" --grad-accum 0 >"$run/baseline.json"
+  /usr/bin/python3 - "$run" <<'PYTHON'
+import json
+import sys
+
+run = sys.argv[1]
+baseline = json.load(open(f"{run}/baseline.json"))
+end = [json.loads(line) for line in open(f"{run}/metrics.jsonl")][-1]
+assert end["event"] == "end", end
+print(f"""nats per byte (lower is better)
+  training, mean of the last 50 steps   {end['train_loss']:.3f}
+  validation                            {end['val_loss']:.3f}
+on the same {baseline['targets']:,} validation bytes
+  a trigram model (sees two bytes)      {baseline['trigram']:.3f}
+  a bigram model (sees one byte)        {baseline['bigram']:.3f}
+training took {end['seconds']:.0f} s at {end['tokens_per_second']:,.0f} tokens/s""")
+PYTHON
+}
+
+heading "set-up and build (the first time: some minutes)"
+scripts/setup.sh
+scripts/build.sh release dtrain dtrun dtrain_runtime
+run=$(new_run_folder)
+
+heading "text to tokens"
+prepare_tokens "$run"
+
+heading "training: mini BDH, $steps steps, two ranks (ddp)"
+train "$run"
+
+heading "result"
+print_losses "$run"
+
+heading "200 bytes by the trained model"
+$bin/dtrain generate --from "$run/final/model.safetensors" --max-tokens 200 --temperature 0.8
+echo
+
+heading "run folder: $run"
+echo "config.json metrics.jsonl final/model.safetensors text.dtok baseline.json"

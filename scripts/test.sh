@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# test.sh [CTEST-ARGUMENT...]: sets up, builds, runs every test (or those that ctest's arguments choose, as -L unit or
+# -R dtrun) and ends with the line "N passed, N failed". The status is 0 only if tests ran and none failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+preset=release
+if [[ ${1:-} == --preset=* ]]; then
+  preset=${1#--preset=}
+  shift
+fi
+
+scripts/setup.sh
+scripts/build.sh "$preset"
+
+results=$PWD/build/$preset-tests.xml
+rm -f "$results"
+# ctest's own status says nothing that the results do not; a ctest that dies leaves none, which is a failure below.
+ctest --test-dir "build/$preset" --parallel "$(nproc)" --output-on-failure --test-output-size-passed 65536 \
+  --output-junit "$results" "$@" || true
+exec /usr/bin/python3 scripts/test_summary.py "$results"

@@ -1,0 +1,58 @@
+"""test_summary.py RESULTS.xml: what ctest's JUnit file says, in a few lines; status 0 if tests ran and none failed."""
+
+import collections
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def label_of(case):
+    return case.get("name").partition(".")[0]  # tests/CMakeLists.txt names tests LABEL.NAME
+
+
+def output_of(case):
+    return case.findtext("system-out") or ""
+
+
+def reason_of_skip(case):
+    lines = [line.strip() for line in output_of(case).splitlines() if line.strip()]
+    told = [line for line in lines if line.lower().startswith("skip")]
+    return re.sub(r"(?i)^skip(ped)?:? *", "", (told or lines or ["it gave no reason"])[-1])
+
+
+def skips_inside(case):
+    """Python's unittest passes a file of which it has skipped some tests."""
+    return sum(int(number) for number in re.findall(r"\(.*skipped=(\d+).*\)", output_of(case)))
+
+
+def main(path):
+    try:
+        cases = list(ElementTree.parse(path).iter("testcase"))
+    except (OSError, ElementTree.ParseError) as error:
+        print(f"no results of ctest: {error}")
+        return 1
+    count, seconds, failed = collections.Counter(), collections.Counter(), []
+    for case in cases:
+        outcome = {"run": "passed", "notrun": "skipped"}.get(case.get("status"), "failed")
+        # What could not even be started is reported as not run, too; only a skip says that it is one.
+        if outcome == "skipped" and "SKIP" not in (case.find("skipped").get("message") or ""):
+            outcome = "failed"
+        count[outcome] += 1
+        seconds[label_of(case)] += float(case.get("time"))
+        if outcome == "failed":
+            failed.append(case.get("name"))
+        if outcome == "skipped":
+            print(f"SKIPPED {case.get('name')}: {reason_of_skip(case)}")
+        elif skips_inside(case):
+            print(f"SKIPPED {skips_inside(case)} inside {case.get('name')}: {reason_of_skip(case)}")
+    print("seconds per label (several run at once): " +
+          ", ".join(f"{label} {total:.0f}" for label, total in sorted(seconds.items())))
+    for name in failed:
+        print(f"FAILED {name}")
+    print(f"{count['passed']} passed, {count['failed']} failed" +
+          (f", {count['skipped']} skipped" if count["skipped"] else ""))
+    return 0 if count["passed"] and not failed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
