@@ -1,0 +1,181 @@
+"""The layers of docs/architecture.md hold: who may include whom, and where the outside world may be touched."""
+
+import os
+import pathlib
+import re
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+
+LAYERS = [  # lowest first; modules of one layer do not see each other
+    {"base"},
+    {"config", "comm"},
+    {"mesh", "param"},
+    {"model", "data", "optim", "metrics", "checkpoint"},
+    {"parallel"},
+    {"train"},
+    {"runtime"},
+]
+WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/",
+                    "launcher/", "apps/")
+LIBTORCH = re.compile(r"(ATen|torch|c10|caffe2)/")
+TRANSPORT = re.compile(r"(torch/csrc/distributed|gloo)/")  # c10d and gloo
+STANDINS = "lib/dtrain/comm/gloo/shim/"  # named as the headers that they stand in for
+ENVIRONMENT = ("lib/dtrain/base/rank_env.", "launcher/environment.")  # of this process; what dtrun hands to ranks
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+ENVIRONMENT_USE = re.compile(r"\b(?:secure_getenv|getenv|setenv|putenv|unsetenv|environ)\b")
+ENDS_PROCESS = re.compile(r"std::(?:cerr|cout|clog)\b|(?<![\w.>])(?:_?exit|_Exit|quick_exit)\s*\(")
+MAY_END_PROCESS = ("apps/", "launcher/", "lib/dtrain/base/")
+
+
+def without_comments_and_strings(text):
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+    return pattern.sub(" ", text)
+
+
+def module_of(name):
+    """The module of lib/dtrain/... or of an included dtrain/..., e.g. "comm"; None for what is no module."""
+    match = re.match(r"(?:lib/)?dtrain/(\w+)[/.]", name)
+    return match.group(1) if match else None
+
+
+def layer_of(module):
+    return next((level for level, modules in enumerate(LAYERS) if module in modules), None)
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        files = [path for folder in ("lib", "apps", "launcher") for path in sorted((self.root / folder).rglob("*"))
+                 if path.suffix in (".h", ".cpp")]
+        self.text = {path.relative_to(self.root).as_posix(): path.read_text() for path in files}
+        self.includes = {name: INCLUDE.findall(text) for name, text in self.text.items()}
+
+    def closure(self, name):
+        """All that a file includes, through headers of ours as well."""
+        found, queue = set(), [name]
+        while queue:
+            for header in self.includes.get(queue.pop(), []):
+                ours = "lib/" + header if header.startswith("dtrain/") else header
+                if ours not in found:
+                    found.add(ours)
+                    queue.append(ours)
+        return found
+
+    def violations(self):
+        found = []
+        for name, text in self.text.items():
+            for problem in (*self.wrong_includes(name), *self.wrong_uses(name, text)):
+                found.append(f"{name}: {problem}")
+        for folder in ("lib", "apps", "launcher", "tests"):
+            for path in (self.root / folder).rglob("*"):
+                relative = path.relative_to(self.root).as_posix()
+                if path.is_dir() and path.name in ("utils", "util", "common", "misc") and STANDINS not in relative:
+                    found.append(f"{relative}: a folder's name says what it is about")
+        return found
+
+    def wrong_includes(self, name):
+        own = module_of(name)
+        if own is not None and layer_of(own) is None:
+            yield f"module {own} is in no layer; add it to tests/unit/layers_test.py and docs/architecture.md"
+        for header in self.includes[name]:
+            if header.startswith(".."):
+                yield f"includes {header}; write the path from lib/"
+            target = module_of(header)
+            if header.startswith("launcher/") and not name.startswith("launcher/"):
+                yield f"includes {header}, which belongs to dtrun"
+            if target is None or target == own:
+                continue
+            if name.startswith("launcher/") and target != "base":
+                yield f"includes {header}, but the launcher knows base alone"
+            elif layer_of(target) is None:
+                yield f"includes {header}, which is in no layer"
+            elif own is not None and layer_of(own) is not None and layer_of(target) >= layer_of(own):
+                yield f"includes {header}, which is not in a lower layer"
+        if not name.startswith("lib/dtrain/comm/"):
+            yield from (f"includes {header}, which only comm may know" for header in self.includes[name]
+                        if TRANSPORT.match(header))
+        if name.startswith(WITHOUT_LIBTORCH):
+            yield from (f"sees LibTorch through {header}" for header in self.closure(name) if LIBTORCH.match(header))
+
+    def wrong_uses(self, name, text):
+        code = without_comments_and_strings(text)
+        if not name.startswith(ENVIRONMENT):
+            yield from (f"uses {use}; the environment is read in base/rank_env" for use in ENVIRONMENT_USE.findall(code))
+        if not name.startswith(MAY_END_PROCESS):
+            yield from (f"has {use}; throw base::Error" for use in ENDS_PROCESS.findall(code))
+
+
+class TheTree(unittest.TestCase):
+    def test_it_keeps_the_layers(self):
+        tree = Tree(SOURCE)
+        self.assertGreater(len(tree.text), 100, "this test must have found the sources")
+        self.assertEqual(tree.violations(), [])
+
+
+class TheTestItself(unittest.TestCase):
+    """Each rule, broken on purpose in a small tree, is noticed, by one message that names the file."""
+
+    def violations(self, files):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in files.items():
+                file = pathlib.Path(folder) / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+            return Tree(folder).violations()
+
+    def assert_noticed(self, files, name):
+        found = self.violations(files)
+        self.assertEqual(len(found), 1, found)
+        self.assertTrue(found[0].startswith(name), found)
+
+    def test_what_is_right_passes(self):
+        self.assertEqual(self.violations({
+            "lib/dtrain/base/error.h": "// getenv(\"X\") and std::cerr in words only\n",
+            "lib/dtrain/base/rank_env.cpp": "const char* value = std::getenv(name);\n",
+            "lib/dtrain/base/log.cpp": "std::cerr << 1;\n",
+            "lib/dtrain/comm/world.h": '#include "dtrain/base/error.h"\n#include <torch/csrc/distributed/c10d/Work.hpp>\n',
+            "lib/dtrain/comm/gloo/shim/gloo/common/error.h": "",
+            "lib/dtrain/mesh/mesh.h": '#include "dtrain/comm/world.h"\nvoid f() { on_exit(); group.exit(); }\n',
+            "launcher/main.cpp": '#include "dtrain/base/error.h"\n#include "launcher/job.h"\nint f() { _exit(1); }\n',
+        }), [])
+
+    def test_including_upwards(self):
+        self.assert_noticed({"lib/dtrain/comm/a.h": '#include "dtrain/model/b.h"\n'}, "lib/dtrain/comm/a.h")
+
+    def test_including_a_neighbour(self):
+        self.assert_noticed({"lib/dtrain/optim/a.h": '#include "dtrain/data/b.h"\n'}, "lib/dtrain/optim/a.h")
+
+    def test_the_launcher_knowing_more_than_base(self):
+        self.assert_noticed({"launcher/a.cpp": '#include "dtrain/config/config.h"\n'}, "launcher/a.cpp")
+
+    def test_libtorch_in_a_plain_module(self):
+        for folder in WITHOUT_LIBTORCH:
+            self.assert_noticed({folder + "a.cpp": "#include <ATen/Tensor.h>\n"}, folder)
+
+    def test_libtorch_through_a_header(self):
+        self.assert_noticed({"apps/dtrain/main.cpp": '#include "dtrain/param/arena.h"\n',
+                             "lib/dtrain/param/arena.h": "#include <ATen/ATen.h>\n"}, "apps/dtrain/main.cpp")
+
+    def test_c10d_and_gloo_outside_comm(self):
+        for header in ("torch/csrc/distributed/c10d/Work.hpp", "gloo/context.h"):
+            self.assert_noticed({"lib/dtrain/parallel/a.h": f"#include <{header}>\n"}, "lib/dtrain/parallel/a.h")
+
+    def test_a_module_in_no_layer(self):
+        self.assert_noticed({"lib/dtrain/magic/a.h": ""}, "lib/dtrain/magic/a.h")
+
+    def test_folders_named_for_nothing(self):
+        for folder in ("lib/dtrain/base/utils", "apps/common", "tests/misc"):
+            self.assert_noticed({folder + "/a.h": ""}, folder)
+
+    def test_reading_the_environment_elsewhere(self):
+        self.assert_noticed({"lib/dtrain/comm/a.cpp": 'auto x = std::getenv("X");\n'}, "lib/dtrain/comm/a.cpp")
+
+    def test_ending_the_process_from_a_library(self):
+        for line in ("std::exit(1);", "  _exit(2);", 'std::cerr << "no";'):
+            self.assert_noticed({"lib/dtrain/train/a.cpp": line + "\n"}, "lib/dtrain/train/a.cpp")
+
+
+if __name__ == "__main__":
+    unittest.main()
