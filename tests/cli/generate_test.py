@@ -1,0 +1,80 @@
+"""dtrain generate as a user meets it: a model is trained for a few steps, then writes text."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+DTRAIN = BUILD / "bin" / "dtrain"
+GOLDEN = SOURCE / "tests" / "golden" / "mini.safetensors"
+USAGE, CHECKPOINT = 2, 6
+
+
+def dtrain(*arguments):
+    return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, timeout=120, check=False)
+
+
+class Generate(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-generate-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        text = cls.folder / "text.txt"
+        text.write_text("abcdefghijklmnopqrstuvwxyz\n" * 400)
+        result = dtrain("train", "--levels", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--data", text,
+                        "--seq-len", 64, "--microbatch", 8, "--steps", 120, "--lr", 0.01, "--dropout", 0,
+                        "--threads", 1, "--run-dir", cls.folder / "run")
+        assert result.returncode == 0, result.stderr
+        cls.model = cls.folder / "run" / "final" / "model.safetensors"
+
+    def text(self, *arguments):
+        result = dtrain("generate", "--from", self.model, "--threads", 1, *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, b"")
+        return result.stdout
+
+    def refused(self, status, *parts, arguments):
+        result = dtrain("generate", *arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stderr.count(b"\n"), 1, result.stderr)
+        self.assertEqual(result.stdout, b"")
+        for part in parts:
+            self.assertIn(str(part), result.stderr.decode())
+
+    def test_a_trained_model_goes_on_with_what_it_learned(self):
+        text = self.text("--prompt", "abcdefgh", "--max-tokens", 45, "--temperature", 0)
+        self.assertEqual(text, (b"abcdefghijklmnopqrstuvwxyz\n" * 3)[:53])
+
+    def test_the_text_is_the_prompt_and_exactly_the_asked_bytes(self):
+        self.assertEqual(len(self.text("--prompt", "abc", "--max-tokens", 17)), 3 + 17)
+        self.assertTrue(self.text("--prompt", "h\u00e9", "--max-tokens", 1).startswith("h\u00e9".encode()))
+
+    def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(self):
+        arguments = ("--prompt", "a", "--max-tokens", 80, "--temperature", 3)
+        self.assertEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 5))
+        self.assertNotEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 6))
+
+    def test_top_k_1_is_greedy_at_any_temperature(self):
+        self.assertEqual(self.text("--prompt", "abc", "--top-k", 1, "--temperature", 9, "--max-tokens", 40),
+                         self.text("--prompt", "abc", "--temperature", 0, "--max-tokens", 40))
+
+    def test_without_a_prompt_a_line_begins(self):
+        self.assertEqual(self.text("--max-tokens", 10, "--temperature", 0), b"abcdefghij")
+
+    def test_bad_input_is_refused_in_one_line(self):
+        self.refused(USAGE, "--from", arguments=["--prompt", "x"])
+        self.refused(CHECKPOINT, self.folder / "none", arguments=["--from", self.folder / "none", "--prompt", "x"])
+        cut = self.folder / "cut.safetensors"
+        cut.write_bytes(self.model.read_bytes()[:-5])
+        self.refused(CHECKPOINT, cut, arguments=["--from", cut, "--prompt", "x"])
+        self.refused(CHECKPOINT, GOLDEN, "embed.weight", arguments=["--from", GOLDEN, "--prompt", "x"])
+        self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
+        self.refused(USAGE, "--from-levels", arguments=["--from", self.model, "--from-levels", 3])
+
+
+if __name__ == "__main__":
+    unittest.main()

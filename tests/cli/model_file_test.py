@@ -1,0 +1,116 @@
+"""A trained model file as Python's own safetensors package reads it."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+DTRAIN = BUILD / "bin" / "dtrain"
+VENV = BUILD / "python" / "safetensors"
+PACKAGES = ("safetensors==0.4.5", "numpy==1.26.4")
+SKIPPED = 77
+LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
+
+READER = """
+import json, sys
+from safetensors import safe_open
+with safe_open(sys.argv[1], framework="numpy") as file:
+    tensors = {name: file.get_tensor(name) for name in file.keys()}
+    print(json.dumps({
+        "metadata": file.metadata(),
+        "shapes": {name: list(value.shape) for name, value in tensors.items()},
+        "dtypes": {name: str(value.dtype) for name, value in tensors.items()},
+        "spread": {name: [float(abs(value).max()), float(value.std())] for name, value in tensors.items()},
+        "freqs": [float(value) for value in tensors["attn.freqs"].ravel()]}))
+"""
+
+
+def reader_python():
+    """A Python with safetensors and numpy, made once; None if the packages cannot be had."""
+    python = VENV / "bin" / "python"
+    ready = VENV / "ready"
+    if not ready.exists():
+        commands = ([sys.executable, "-m", "venv", str(VENV)],
+                    [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES])
+        for command in commands:
+            result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+            if result.returncode != 0:
+                print(f"SKIPPED: {' '.join(command)} failed:\n{result.stdout}{result.stderr}", file=sys.stderr)
+                return None
+        ready.touch()
+    return python
+
+
+def train(folder, *arguments):
+    text = folder / "text.txt"
+    text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
+    run = folder / "run"
+    command = [DTRAIN, "train", "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS,
+               "--data", text, "--seq-len", 16, "--microbatch", 2, "--steps", 3, "--threads", 1, "--run-dir", run,
+               *arguments]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    return run / "final" / "model.safetensors"
+
+
+class ModelFile(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-model-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def contents(self, *arguments):
+        path = train(self.folder, *arguments)
+        result = subprocess.run([PYTHON, "-c", READER, path], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_names_shapes_and_dtypes_are_the_references(self):
+        contents = self.contents()
+        self.assertEqual(contents["shapes"], {
+            "embed.weight": [VOCAB, WIDTH], "encoder": [HEADS, WIDTH, NEURONS], "encoder_v": [HEADS, WIDTH, NEURONS],
+            "decoder": [HEADS * NEURONS, WIDTH], "lm_head": [WIDTH, VOCAB], "attn.freqs": [1, 1, 1, NEURONS]})
+        self.assertEqual(set(contents["dtypes"].values()), {"float32"})
+
+    def test_frequencies_are_those_of_the_rotary_embedding(self):
+        expected = [65536 ** (-2 * (i // 2) / NEURONS) / (2 * math.pi) for i in range(NEURONS)]
+        for found, value in zip(self.contents()["freqs"], expected, strict=True):
+            self.assertAlmostEqual(found / value, 1, delta=1e-6)
+
+    def test_weights_are_trained_from_a_deviation_of_a_fiftieth(self):
+        for name, (largest, deviation) in self.contents()["spread"].items():
+            if name != "attn.freqs":
+                self.assertLess(largest, 0.15, name)
+                self.assertAlmostEqual(deviation, 0.02, delta=0.004, msg=name)
+
+    def test_metadata_describe_the_model(self):
+        metadata = self.contents()["metadata"]
+        self.assertEqual(set(metadata), {"format", "dtrain.model"})
+        self.assertEqual(metadata["format"], "pt")
+        self.assertEqual(json.loads(metadata["dtrain.model"]), {
+            "name": "bdh", "levels": LEVELS, "width": WIDTH, "heads": HEADS, "neurons": NEURONS, "vocab": VOCAB,
+            "dropout": 0.1, "tie_levels": True})
+
+    def test_untied_levels_have_matrices_of_their_own(self):
+        contents = self.contents("--tie-levels", "off")
+        for level in range(LEVELS):
+            for name in ("encoder", "encoder_v", "decoder"):
+                self.assertIn(f"levels.{level}.{name}", contents["shapes"])
+        self.assertNotIn("encoder", contents["shapes"])
+
+    def test_a_float64_run_keeps_its_precision(self):
+        dtypes = self.contents("--dtype", "float64")["dtypes"]
+        self.assertEqual(dtypes.pop("attn.freqs"), "float32")
+        self.assertEqual(set(dtypes.values()), {"float64"})
+
+
+if __name__ == "__main__":
+    PYTHON = reader_python()
+    if PYTHON is None:
+        sys.exit(SKIPPED)
+    unittest.main()
