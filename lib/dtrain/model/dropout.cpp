@@ -11,79 +11,47 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/philox.h"
+#include "dtrain/model/dropout_bits.h"
 
 namespace dtrain::model {
 namespace {
 
-constexpr std::int64_t kWordsPerGroup = 16;  // Philox counters computed side by side
-constexpr std::int64_t kNeuronsPerWord = 8;  // 4 x 32 bits = 8 x 16 bits
-constexpr std::int64_t kGroup = kWordsPerGroup * kNeuronsPerWord;
-
-// What is common to the neurons of one (sample, level, position).
-struct RowCounter {
-  std::uint32_t position;
-  std::uint32_t sample_low;
-  std::uint32_t level_and_sample_high;
+template <typename scalar_t>
+struct DropRule {
+  std::uint32_t threshold;
+  scalar_t scale;
 };
 
-using Lanes = std::array<std::uint32_t, kWordsPerGroup>;
+// A loop of one width, compiled for each instruction set, since the build itself assumes none. It
+// multiplies by zero rather than choosing a zero, because a product that might trap keeps the
+// compiler from using vector instructions.
+#define DTRAIN_ALL_CPUS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 
-// Sixteen consecutive Philox counters at once, laid out so that the compiler uses vector
-// instructions. The same arithmetic as base::philox, which the tests compare it with.
-__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) void random_group(
-    std::uint32_t first_word, const RowCounter& row, base::PhiloxKey key, std::uint16_t* bits) {
-  Lanes a;
-  Lanes b;
-  Lanes c;
-  Lanes d;
-  for (std::uint32_t i = 0; i < kWordsPerGroup; ++i) {
-    a[i] = first_word + i;
-    b[i] = row.position;
-    c[i] = row.sample_low;
-    d[i] = row.level_and_sample_high;
-  }
-  for (int round = 0; round < base::kPhiloxRounds; ++round) {
-    for (std::uint32_t i = 0; i < kWordsPerGroup; ++i) {
-      const std::uint64_t product0 = std::uint64_t{base::kPhiloxMultiplier0} * a[i];
-      const std::uint64_t product1 = std::uint64_t{base::kPhiloxMultiplier1} * c[i];
-      a[i] = static_cast<std::uint32_t>(product1 >> 32) ^ b[i] ^ key[0];
-      c[i] = static_cast<std::uint32_t>(product0 >> 32) ^ d[i] ^ key[1];
-      b[i] = static_cast<std::uint32_t>(product1);
-      d[i] = static_cast<std::uint32_t>(product0);
-    }
-    key[0] += base::kPhiloxWeyl0;
-    key[1] += base::kPhiloxWeyl1;
-  }
-  // Neuron word*8 + k takes half k of that word, the low half of each 32 bits first.
-  for (std::uint32_t i = 0; i < kWordsPerGroup; ++i) {
-    const std::array<std::uint32_t, 4> words{a[i], b[i], c[i], d[i]};
-    for (std::uint32_t k = 0; k < 4; ++k) {
-      bits[i * 8 + 2 * k] = static_cast<std::uint16_t>(words[k]);
-      bits[i * 8 + 2 * k + 1] = static_cast<std::uint16_t>(words[k] >> 16);
-    }
+DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count, DropRule<float> rule,
+                            const float* in, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = in[i] * (random[i] < rule.threshold ? 0.0F : rule.scale);
   }
 }
 
-template <typename scalar_t>
-struct DropRule {
-  std::uint16_t threshold;
-  scalar_t scale;
-};
+DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count, DropRule<double> rule,
+                            const double* in, double* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = in[i] * (random[i] < rule.threshold ? 0.0 : rule.scale);
+  }
+}
 
 // One (sample, position) row of one head: `count` neurons from global neuron `first`.
 template <typename scalar_t>
 void drop_row(const scalar_t* in, scalar_t* out, std::int64_t first, std::int64_t count,
-              const RowCounter& row, base::PhiloxKey key, DropRule<scalar_t> rule) {
-  std::array<std::uint16_t, kGroup> bits;
+              const DropoutRow& row, base::PhiloxKey key, DropRule<scalar_t> rule) {
+  std::array<std::uint32_t, kDropoutBlock> random;
   for (std::int64_t done = 0; done < count;) {
     const std::int64_t neuron = first + done;
-    const std::int64_t skip = neuron % kNeuronsPerWord;
-    const std::int64_t take = std::min(kGroup - skip, count - done);
-    random_group(static_cast<std::uint32_t>(neuron / kNeuronsPerWord), row, key, bits.data());
-    const std::uint16_t* random = bits.data() + skip;
-    for (std::int64_t i = 0; i < take; ++i) {
-      out[done + i] = random[i] < rule.threshold ? scalar_t(0) : in[done + i] * rule.scale;
-    }
+    const std::int64_t skip = neuron % kDropoutBlock;
+    const std::int64_t take = std::min(kDropoutBlock - skip, count - done);
+    random_halves(static_cast<std::uint32_t>(neuron / kDropoutBlock), row, key, random.data());
+    select(random.data() + skip, take, rule, in + done, out + done);
     done += take;
   }
 }
@@ -92,7 +60,7 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
   const std::int64_t samples = x.size(1);
   const std::int64_t positions = x.size(2);
   const std::int64_t neurons = x.size(3);
-  const auto threshold = static_cast<std::uint16_t>(std::lround(probability * 65536.0));
+  const auto threshold = static_cast<std::uint32_t>(std::lround(probability * 65536.0));
   const double scale = 65536.0 / (65536.0 - threshold);
   const base::PhiloxKey key = base::philox_key(place.seed, base::RandomPurpose::dropout);
   at::Tensor out = at::empty_like(x);
@@ -106,7 +74,7 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
             const std::int64_t position = r % positions;
             const std::int64_t sample = place.first_sample + r / positions % samples;
             const std::int64_t head = place.first_row + r / positions / samples;
-            const RowCounter row{
+            const DropoutRow row{
                 static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
                 static_cast<std::uint32_t>(place.level << 16 | (sample >> 32 & 0xFFFF))};
             drop_row(in_data + r * neurons, out_data + r * neurons, head * neurons, neurons, row,

@@ -18,9 +18,12 @@ struct DropoutPlace {
 
 /// x: (heads, B, T, N), contiguous float32 or float64; differentiable.
 ///
-/// Element (h, b, t, i) is neuron (first_row + h) * N + i. It is dropped when its 16 random bits
-/// are below round(probability * 65536), else scaled by the inverse of the exact share kept. 16
-/// bits make one Philox call serve eight neurons; the probability is thus a multiple of 2^-16.
+/// Element (h, b, t, i) is neuron n = (first_row + h) * N + i. Neurons come in blocks of 64, each
+/// of which takes eight Philox counters: n reads counter word 0 = (n / 64) * 8 + n % 8 and of its
+/// four words the 16-bit half (n / 8) % 8, low halves first; words 1 to 3 are position, the
+/// sample's low 32 bits, and level << 16 | the sample's bits 32 to 47. The element is dropped when
+/// its half is below round(probability * 65536), else scaled by the inverse of the exact share
+/// kept: the probability is a multiple of 2^-16.
 [[nodiscard]] at::Tensor dropout(const at::Tensor& x, double probability,
                                  const DropoutPlace& place);
 

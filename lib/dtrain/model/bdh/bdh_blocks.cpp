@@ -8,6 +8,7 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tril.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "dtrain/model/dropout.h"
 
@@ -23,6 +24,22 @@ constexpr double kNormEpsilon = 1e-5;
 at::Tensor by_head(const at::Tensor& weight, std::int64_t neurons) {
   return weight.view({-1, neurons, weight.size(1)});
 }
+
+// strictly_lower(q qᵀ) for q (batch, T, N). Both factors are the same tensor, so with dS the masked
+// gradient dq = (dS + dSᵀ) q: one product where autograd would take two.
+class StrictGram : public torch::autograd::Function<StrictGram> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q) {
+    ctx->save_for_backward({q});
+    return at::bmm(q, q.mT()).tril_(-1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    const at::Tensor lower = grads[0].tril(-1);  // (batch, T, T)
+    return {at::bmm(lower + lower.mT(), ctx->get_saved_variables()[0])};
+  }
+};
 
 }  // namespace
 
@@ -44,7 +61,7 @@ at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
   const std::int64_t length = x.size(1);
   const at::Tensor& rotations = rope_->rotations(length, x.scalar_type());
   const at::Tensor q = rope_rotate(xs.view({heads * batch, length, sizes_.neurons}), rotations);
-  const at::Tensor scores = at::bmm(q, q.mT()).tril_(-1);  // (nh*B, T, T)
+  const at::Tensor scores = StrictGram::apply(q);  // (nh*B, T, T)
   const at::Tensor values = x.unsqueeze(0)
                                 .expand({heads, batch, length, sizes_.width})
                                 .reshape({heads * batch, length, sizes_.width});
