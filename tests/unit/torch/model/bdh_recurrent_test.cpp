@@ -1,5 +1,7 @@
 #include "dtrain/model/bdh/bdh_recurrent.h"
 
+#include <ATen/Parallel.h>
+
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
@@ -23,8 +25,22 @@ BdhSizes untied(BdhSizes sizes) {
   return sizes;
 }
 
+/// One thread while it lives: products this small gain nothing from a second, and threads that wait
+/// for each other on a busy machine cost a hundredfold.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() { at::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
 /// ids (T) -> logits (T, V), one token at a time.
 at::Tensor recurrent_logits(const BdhFixture& fixture, const at::Tensor& ids) {
+  const OneThread one_thread;
   BdhRecurrent recurrent(fixture.sizes, fixture.weights);
   std::vector<at::Tensor> rows;
   for (std::int64_t t = 0; t < ids.numel(); ++t) {

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "dtrain/base/philox.h"
+#include "unit/torch/model/scalar_dropout.h"
 
 namespace dtrain::model {
 namespace {
@@ -16,31 +16,21 @@ constexpr DropoutPlace kPlace{.seed = 0x123456789ABCDEF0,
                               .first_sample = (std::int64_t{5} << 32) + 0xFFFFFFFE,
                               .first_row = 2};
 
-/// The 16 random bits of one element, from the rule in docs/model.md.
-std::uint32_t bits_of(const DropoutPlace& place, std::int64_t sample, std::int64_t position,
-                      std::int64_t neuron) {
-  const std::int64_t word = neuron / 8;
-  const auto words =
-      base::philox({static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(position),
-                    static_cast<std::uint32_t>(sample),
-                    static_cast<std::uint32_t>(place.level * 65536 + (sample >> 32))},
-                   base::philox_key(place.seed, base::RandomPurpose::dropout));
-  const std::int64_t half = neuron % 8;
-  return words[static_cast<std::size_t>(half / 2)] >> (16 * (half % 2)) & 0xFFFF;
-}
-
 /// What ones become: 0 or the scale.
 at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutPlace& place) {
-  const double threshold = std::round(probability * 65536);
   at::Tensor mask = at::zeros(shape, at::TensorOptions().dtype(at::kDouble));
   auto out = mask.accessor<double, 4>();
   for (std::int64_t h = 0; h < shape[0]; ++h) {
     for (std::int64_t b = 0; b < shape[1]; ++b) {
       for (std::int64_t t = 0; t < shape[2]; ++t) {
         for (std::int64_t i = 0; i < shape[3]; ++i) {
-          const std::int64_t neuron = (place.first_row + h) * shape[3] + i;
-          const bool kept = bits_of(place, place.first_sample + b, t, neuron) >= threshold;
-          out[h][b][t][i] = kept ? 65536 / (65536 - threshold) : 0;
+          out[h][b][t][i] =
+              testing::scalar_dropout({.seed = place.seed,
+                                       .level = place.level,
+                                       .sample = place.first_sample + b,
+                                       .position = t,
+                                       .neuron = (place.first_row + h) * shape[3] + i},
+                                      probability);
         }
       }
     }
@@ -53,8 +43,8 @@ at::Tensor ones(at::IntArrayRef shape, at::ScalarType dtype = at::kDouble) {
 }
 
 TEST_CASE("The mask is the scalar rule's, also where samples carry into the high word") {
-  // Neurons per head that do not fill Philox words or groups of them start a head within a word.
-  const std::int64_t neurons = GENERATE(2, 6, 10, 128, 130, 300);
+  // Heads that are no whole number of 64-neuron blocks start within one.
+  const std::int64_t neurons = GENERATE(2, 6, 10, 64, 128, 130, 192, 300);
   const double probability = GENERATE(0.1, 0.5, 0.9);
   const std::vector<std::int64_t> shape{2, 4, 5, neurons};
   CHECK(at::equal(dropout(ones(shape), probability, kPlace),

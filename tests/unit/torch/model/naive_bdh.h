@@ -1,14 +1,14 @@
 // BDH written once more, number by number from the equations of docs/model.md: slow, plain, and
 // sharing no code with the blocks but the table of rotations (rope_test checks it: its float32
-// cosines would differ in their last bit) and base::philox.
+// cosines would differ in their last bit).
 #pragma once
 
 #include <cmath>
 #include <vector>
 
-#include "dtrain/base/philox.h"
 #include "dtrain/model/bdh/rope.h"
 #include "unit/torch/model/bdh_fixture.h"
+#include "unit/torch/model/scalar_dropout.h"
 
 namespace dtrain::testing {
 
@@ -57,20 +57,6 @@ inline Vector naive_rope(const Vector& v, std::int64_t position) {
   return out;
 }
 
-inline double naive_keep(const NaiveDropout& dropout, std::int64_t level, std::int64_t position,
-                         std::int64_t neuron) {
-  if (dropout.probability == 0) return 1;
-  const auto words = base::philox(
-      {static_cast<std::uint32_t>(neuron / 8), static_cast<std::uint32_t>(position),
-       static_cast<std::uint32_t>(dropout.sample), static_cast<std::uint32_t>(level) << 16},
-      base::philox_key(dropout.seed, base::RandomPurpose::dropout));
-  const std::int64_t half = neuron % 8;
-  const std::uint32_t bits =
-      words[static_cast<std::size_t>(half / 2)] >> (16 * (half % 2)) & 0xFFFF;
-  const double threshold = std::round(dropout.probability * 65536);
-  return bits < threshold ? 0 : 65536 / (65536 - threshold);
-}
-
 /// One level on all positions of a sequence: x (T)(D) -> (T)(D).
 inline std::vector<Vector> naive_level(const BdhFixture& fixture, const std::vector<Vector>& x,
                                        std::int64_t level, const NaiveDropout& dropout) {
@@ -99,8 +85,12 @@ inline std::vector<Vector> naive_level(const BdhFixture& fixture, const std::vec
       const Vector ys = naive_encode(naive_norm(attended), encoder_v[head]);
       for (std::size_t i = 0; i < ys.size(); ++i) {
         const std::int64_t neuron = head * fixture.sizes.neurons + static_cast<std::int64_t>(i);
-        const double gated =
-            xs[t][i] * ys[i] * naive_keep(dropout, level, static_cast<std::int64_t>(t), neuron);
+        const NeuronPlace place{.seed = dropout.seed,
+                                .level = level,
+                                .sample = dropout.sample,
+                                .position = static_cast<std::int64_t>(t),
+                                .neuron = neuron};
+        const double gated = xs[t][i] * ys[i] * scalar_dropout(place, dropout.probability);
         for (std::size_t d = 0; d < width; ++d) {
           decoded[t][d] += gated * decoder_rows[neuron][static_cast<std::int64_t>(d)];
         }
