@@ -14,6 +14,23 @@ constexpr std::size_t kBuffer = std::size_t{1} << 16;
 constexpr std::size_t kKeptLines = 10;
 constexpr std::size_t kKeptBytesOfLine = 500;
 
+/// Takes the sequences that erase the line off the front of a progress text: dtrun erases by
+/// itself.
+///
+/// Returns: whether there were any.
+bool strip_erasures(std::string_view& text) {
+  const auto before = text.size();
+  for (bool found = true; found;) {
+    found = false;
+    for (const std::string_view erase : {"\x1b[K", "\x1b[2K"}) {
+      if (!text.starts_with(erase)) continue;
+      text.remove_prefix(erase.size());
+      found = true;
+    }
+  }
+  return text.size() != before;
+}
+
 }  // namespace
 
 RankStream::RankStream(Descriptor pipe, RankStreamOptions options)
@@ -42,7 +59,9 @@ void RankStream::finish(Console& console) {
 
 void RankStream::take(Console& console, std::string_view text, bool is_live) {
   if (is_live) {
-    if (options_.shown && !text.empty()) console.live(text);
+    const bool erased = strip_erasures(text);
+    // Nothing but an erasure takes the live line away; nothing at all is how some begin to draw.
+    if (erased || !text.empty()) console.live(text);
     return;
   }
   if (options_.stream == Stream::error && !text.empty()) {

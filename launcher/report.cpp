@@ -60,7 +60,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
 
 void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
-  if (!culprit.error.last_lines().empty()) {
+  if (culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
     console.line(Stream::error, kPrefix,
                  fmt::format("last lines of rank {}'s standard error:", culprit.index));
     for (const std::string& text : culprit.error.last_lines()) {

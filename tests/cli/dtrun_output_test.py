@@ -230,6 +230,14 @@ class TerminalTest(DtrunTest):
         self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], self.screen(output))
         self.assertEqual(2, len(re.findall(r"\x1b\[Kworking", output)))
 
+    def test_a_program_may_erase_its_progress_line(self):
+        erase = r"\033[2K"
+        output = self.on_terminal(rf"printf '{erase}step 1\r' >&2; sleep 0.05; "
+                                  rf"printf '\r{erase}step 2\r' >&2; sleep 0.05; "
+                                  rf"printf '{erase}\r' >&2; echo done >&2", ranks=1)
+        self.assertIn("step 2", output)
+        self.assertEqual(["done", ""], self.screen(output.replace("\x1b[2K", "")))
+
     def test_line_ends_of_other_systems_are_line_ends(self):
         output = self.on_terminal(r"printf 'one\r\ntwo\r\n' >&2", ranks=1)
         self.assertEqual(["one", "two", ""], self.screen(output))

@@ -46,6 +46,12 @@ class StatusTest(DtrunTest):
         self.assertEqual(1, len(victims))
         self.assertEqual({"0", "1", "3"}, set(re.findall(r"rank (\d)", victims[0])))
 
+    def test_one_last_line_is_quoted_once(self):
+        process = self.dtrun(*self.shell("echo the reason >&2; exit 3", ranks=1))
+        self.assertEqual(["the reason", True],
+                         [process.err.splitlines()[0], last_line(process).endswith(": the reason")])
+        self.assertEqual(2, process.err.count("the reason"))
+
     def test_a_rank_that_ends_with_zero_leaves_the_others_running(self):
         process = self.dtrun(*self.shell("[ $RANK = 0 ] || { sleep 0.3; echo done; }"))
         self.assertEqual((0, "[1] done\n"), (process.returncode, process.out))
