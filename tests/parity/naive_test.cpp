@@ -1,0 +1,97 @@
+// The engine against the naive trainer: what equal bits on all layouts cannot show, because all
+// could be wrong in the same way.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/naive_trainer.h"
+#include "support/values.h"
+
+namespace dtrain::testing {
+namespace {
+
+config::Config float64_config(bool tie_levels) {
+  config::Config config = tiny_config();
+  config.machine.dtype = "float64";
+  config.model.tie_levels = tie_levels;
+  return config;
+}
+
+void check_close(const Trace& found, const Trace& expected) {
+  REQUIRE(found.losses.size() == expected.losses.size());
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    INFO("step " << step + 1);
+    CHECK(found.losses[step] == Approx(expected.losses[step]).epsilon(1e-12));
+    CHECK(found.norms[step] == Approx(expected.norms[step]).epsilon(1e-10));
+  }
+  for (const auto& [name, value] : expected.state) {
+    INFO(name);
+    CHECK(largest_error(found.state.at(name), value) < 1e-9);
+  }
+}
+
+TEST_CASE("Loss, norm, weights and moments are those of the naive trainer") {
+  const config::Config config = float64_config(GENERATE(true, false));
+  INFO("tied levels " << config.model.tie_levels);
+  const Trace naive = naive_train(laid_out(config, 1, 4));
+  REQUIRE(naive.norms.front() > config.train.grad_clip);  // clipping is at work
+  check_close(train_on_threads(laid_out(config, 1, 4)).front(), naive);
+  check_close(train_on_threads(laid_out(config, 4, 1)).front(), naive);
+  check_close(train_on_threads(laid_out(config, 2, 2)).front(), naive);
+}
+
+TEST_CASE("A run with frozen parameters is the naive trainer's") {
+  config::Config config = float64_config(true);
+  config.train.freeze = {"encoder_v", "lm_head"};
+  check_close(train_on_threads(laid_out(config, 2, 2)).front(),
+              naive_train(laid_out(config, 2, 2)));
+}
+
+TEST_CASE("Without clipping the gradients go to the optimizer as they are") {
+  config::Config config = float64_config(true);
+  config.train.grad_clip = 0;
+  check_close(train_on_threads(laid_out(config, 2, 1)).front(),
+              naive_train(laid_out(config, 2, 1)));
+}
+
+// Both sides see the same float32 weights and blocks; only who sums differs.
+TEST_CASE("Reduced gradients are the naive reducer's sum") {
+  const std::string dtype = GENERATE("float32", "float64");
+  config::Config config = laid_out(tiny_config(), 4, 2);
+  config.machine.dtype = dtype;
+  const double tolerance = dtype == "float32" ? 2e-6 : 1e-13;
+  on_threads(4, [&](comm::World& world) {
+    EngineRun run(config, world);
+    train::Job& job = run.job();
+    const auto split = data::open_split(
+        {.train = config.data.train, .validation = "", .val_fraction = 0, .seq_len = 32});
+    data::Loader loader(split.train, {.microbatch = config.batch.microbatch,
+                                      .grad_accum = 2,
+                                      .dp_rank = world.rank(),
+                                      .dp_size = 4,
+                                      .seed = config.train.seed});
+    const std::vector<data::Batch> mine = loader.next();
+    (void)job.engine().forward_backward(mine);
+    std::vector<at::Tensor> weights;
+    for (std::size_t id = 0; id < job.model().parameters.size(); ++id) {
+      weights.push_back(job.engine().parameters().view(static_cast<param::ParameterId>(id)));
+    }
+    std::vector<std::vector<at::Tensor>> gradients;
+    for (const data::Batch& batch : mine) {
+      gradients.push_back(
+          naive_gradients(job.model(), weights, batch, config.train.seed).gradients);
+    }
+    const auto sums = naive_reduce(job.data_group(), gradients);
+    for (std::size_t id = 0; id < sums.size(); ++id) {
+      const at::Tensor mean = sums[id] / static_cast<double>(8 * 32);  // tokens of the global batch
+      const at::Tensor found = job.engine().gradients().view(static_cast<param::ParameterId>(id));
+      expect(largest_error(found, mean) < tolerance,
+             "the sum of " + job.model().parameters[id].name);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::testing

@@ -1,0 +1,129 @@
+#include "support/engine_run.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "dtrain/base/check.h"
+#include "support/local_ranks.h"
+
+namespace dtrain::testing {
+namespace {
+
+std::uint64_t hash_of(const at::Tensor& tensor) {
+  const at::Tensor bytes = tensor.contiguous().view({-1}).view(at::kByte);
+  std::uint64_t hash = 0xCBF29CE484222325;
+  const auto* data = bytes.const_data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < bytes.numel(); ++i) hash = (hash ^ data[i]) * 0x100000001B3;
+  return hash;
+}
+
+data::LoaderOptions loader_options(const train::Job& job, std::int64_t first_step) {
+  const config::Config& config = job.config();
+  return {.microbatch = config.batch.microbatch,
+          .grad_accum = config.batch.grad_accum,
+          .dp_rank = job.data_group().rank(),
+          .dp_size = job.data_group().size(),
+          .seed = config.train.seed,
+          .start_position = first_step * config.batch.global};
+}
+
+// The caller keeps the world.
+std::shared_ptr<comm::World> borrowed(comm::World& world) {
+  return {std::shared_ptr<void>(), &world};
+}
+
+}  // namespace
+
+MemorySource::MemorySource(const checkpoint::State& state) {
+  for (const checkpoint::Piece& piece : state) tensors_[piece.name] = piece.tensor.clone();
+}
+
+void MemorySource::read(const checkpoint::Piece& piece) {
+  const auto found = tensors_.find(piece.name);
+  if (found == tensors_.end()) throw std::runtime_error("no piece " + piece.name);
+  at::Tensor part = found->second;
+  if (part.sizes() != at::IntArrayRef(piece.global_shape)) {
+    throw std::runtime_error("another shape: " + piece.name);
+  }
+  for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
+    part =
+        part.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim], piece.box.sizes[dim]);
+  }
+  at::Tensor(piece.tensor).copy_(part);
+}
+
+std::string Trace::text() const {
+  std::string text;
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    text += fmt::format("step {} loss {:a} norm {:a}\n", step + 1, losses[step], norms[step]);
+  }
+  for (const auto& [name, tensor] : state) text += fmt::format("{} {:x}\n", name, hash_of(tensor));
+  return text;
+}
+
+config::Config tiny_config() {
+  config::Config config;
+  config.model = {.levels = 3, .width = 16, .heads = 2, .neurons = 32, .dropout = 0.1};
+  config.data.train = DTRAIN_SOURCE_DIR "/tests/golden/text.bin";
+  config.data.seq_len = 32;
+  config.batch.global = 8;
+  config.train.steps = 4;
+  config.train.seed = 11;
+  config.train.lr = 1e-2;
+  config.train.grad_clip = 0.5;
+  config.machine.threads = 1;
+  return laid_out(config, 1, 1);
+}
+
+config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t grad_accum) {
+  config.layout.strategy = dp == 1 ? "single" : "ddp";
+  config.layout.dp = dp;
+  config.batch.grad_accum = grad_accum;
+  config.batch.microbatch = base::div_exact(config.batch.global, dp * grad_accum);
+  return config;
+}
+
+EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step)
+    : config_(config),
+      job_(config, borrowed(world)),
+      split_(data::open_split({.train = config.data.train,
+                               .validation = "",
+                               .val_fraction = 0,
+                               .seq_len = config.data.seq_len})),
+      loader_(split_.train, loader_options(job_, first_step)) {}
+
+void EngineRun::steps(std::int64_t count) {
+  for (std::int64_t step = 0; step < count; ++step) {
+    const std::vector<data::Batch> microbatches = loader_.next();
+    trace_.losses.push_back(job_.engine().forward_backward(microbatches).mean());
+    trace_.norms.push_back(job_.engine().clip_grad_norm(config_.train.grad_clip));
+    job_.engine().optimizer_step(config_.train.lr);
+  }
+}
+
+Trace EngineRun::trace() const {
+  Trace trace = trace_;
+  trace.state = MemorySource(job_.engine().state()).tensors();
+  return trace;
+}
+
+std::vector<Trace> train_on_threads(const config::Config& config) {
+  std::vector<Trace> traces(static_cast<std::size_t>(config.layout.dp));
+  on_threads(config.layout.dp, [&](comm::World& world) {
+    EngineRun run(config, world);
+    run.steps(config.train.steps);
+    traces[static_cast<std::size_t>(world.rank())] = run.trace();
+  });
+  return traces;
+}
+
+double largest_error(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor reference = expected.to(at::kDouble);
+  const double scale = reference.abs().max().item<double>();
+  const double difference = (found.to(at::kDouble) - reference).abs().max().item<double>();
+  return scale == 0 ? difference : difference / scale;
+}
+
+}  // namespace dtrain::testing

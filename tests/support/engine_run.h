@@ -1,0 +1,77 @@
+// A small model trained for a few steps by the engine, as one rank sees it, and what is compared of
+// such runs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dtrain/checkpoint/state.h"
+#include "dtrain/comm/world.h"
+#include "dtrain/config/config.h"
+#include "dtrain/data/loader.h"
+#include "dtrain/train/job.h"
+
+namespace dtrain::testing {
+
+/// Copies of named tensors, to be loaded into another engine.
+class MemorySource final : public checkpoint::Source {
+ public:
+  explicit MemorySource(const checkpoint::State& state);
+
+  /// Throws: std::runtime_error naming a piece that is missing or misshaped.
+  void read(const checkpoint::Piece& piece) override;
+
+  [[nodiscard]] const std::map<std::string, at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_;
+};
+
+/// What a run computed: compared bit by bit through text(), or number by number.
+struct Trace {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::map<std::string, at::Tensor> state;  ///< all weights and moments after the last step
+
+  /// One line for each number (hexadecimal, every bit) and for each tensor (a hash of its bytes).
+  [[nodiscard]] std::string text() const;
+};
+
+/// Three levels of width 16, dropout 0.1, four steps of eight samples of 32 tokens of
+/// tests/golden/text.bin; clipping is at work.
+[[nodiscard]] config::Config tiny_config();
+
+/// The same work on dp ranks with grad_accum microbatches each; the microbatch follows.
+[[nodiscard]] config::Config laid_out(config::Config config, std::int64_t dp,
+                                      std::int64_t grad_accum);
+
+/// One rank of a run, driven as the trainer drives it.
+class EngineRun {
+ public:
+  /// first_step: steps that the loaded state has seen.
+  EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step = 0);
+
+  void steps(std::int64_t count);
+  [[nodiscard]] train::Job& job() { return job_; }
+  /// Losses and norms so far, and the state now.
+  [[nodiscard]] Trace trace() const;
+
+ private:
+  config::Config config_;
+  mutable train::Job job_;
+  data::Split split_;
+  data::Loader loader_;
+  Trace trace_;
+};
+
+/// Trains on config.layout.dp ranks that are threads; the trace of each rank.
+[[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config);
+
+/// Largest difference over the largest expected value.
+[[nodiscard]] double largest_error(const at::Tensor& found, const at::Tensor& expected);
+
+}  // namespace dtrain::testing
