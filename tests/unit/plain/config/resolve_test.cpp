@@ -73,7 +73,7 @@ TEST_CASE("The strategy must fit the world size") {
   CHECK(resolve_train(config, 2).layout.dp == 2);
 }
 
-TEST_CASE("--nnodes must agree with the launch") {
+TEST_CASE("The setting --nnodes must agree with the launch") {
   Config config;
   config.layout.nnodes = 2;
   check_refused(config, "--nnodes 2 was launched on 1 node");
