@@ -1,0 +1,209 @@
+"""The measurements of scripts/bench.sh; docs/benchmarks.md explains them."""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = ROOT / "build" / "release" / "bin"
+OUTPUT = ROOT / "build" / "bench"
+SEQUENCES = 8  # of a microbatch, on each rank
+STARTS = 20  # of each start-up command
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One way to do the same work."""
+
+    name: str
+    ranks: int
+    threads: int  # per rank
+    accumulation: int = 1
+
+
+CELLS = [
+    Cell("single, 1 thread", ranks=1, threads=1),
+    Cell("single, 2 threads", ranks=1, threads=2),
+    Cell("ddp, 2 ranks x 1 thread", ranks=2, threads=1),
+    Cell("ddp, 2 ranks x 1 thread, accumulation 4", ranks=2, threads=1, accumulation=4),
+]
+
+
+def run(command):
+    """Standard output, and the largest resident set of any process that the command waited for, in bytes."""
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen([str(word) for word in command], stdout=out, stderr=err, env=environment, cwd=ROOT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0), err.seek(0)
+        if process.returncode != 0:
+            sys.exit(f"bench: status {process.returncode} of {' '.join(map(str, command))}\n{err.read().decode()[-3000:]}")
+        return out.read().decode(), usage.ru_maxrss * 1024
+
+
+def steps_of(cell, options):
+    """Optimizer steps of a block, warm-up and timed: the same number of microbatches in every cell."""
+    return max(1, options.warmup // cell.accumulation), max(1, options.steps // cell.accumulation)
+
+
+def dtrain_block(cell, options):
+    warmup, timed = steps_of(cell, options)
+    launcher = [BIN / "dtrun", "-n", cell.ranks, "--"] if cell.ranks > 1 else []
+    with tempfile.TemporaryDirectory() as folder:
+        _, peak = run([*launcher, BIN / "dtrain", "--config", f"configs/experiments/{options.config}.json",
+                       "--strategy", "ddp" if cell.ranks > 1 else "single", "--data", OUTPUT / "text.dtok",
+                       "--global-batch", "0", "--microbatch", SEQUENCES, "--grad-accum", cell.accumulation,
+                       "--threads", cell.threads, "--steps", warmup + timed, "--warmup-steps", "0",
+                       "--log-every", "0", "--run-dir", folder])
+        lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "event" not in line]
+    tokens = steps[-1]["tokens"] - steps[warmup - 1]["tokens"]
+    seconds = sum(step["step_seconds"] for step in steps[warmup:])
+    return {"tokens_per_second": tokens / seconds, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"],
+            "wait_share": sum(step["wait_seconds"] for step in steps[warmup:]) / seconds}
+
+
+def peer_block(cell, options):
+    warmup, timed = steps_of(cell, options)
+    launcher = [options.peer]
+    if cell.ranks > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", cell.ranks]
+    output, _ = run([*launcher, ROOT / "scripts/peer/bench_peer.py", "--config", options.config, "--batch", SEQUENCES,
+                     "--parallel", "ddp" if cell.ranks > 1 else "single", "--accumulate", cell.accumulation,
+                     "--threads", cell.threads, "--text", OUTPUT / "text.txt", "--warmup", warmup, "--steps", timed,
+                     "--blocks", "1"])
+    line = json.loads(output.splitlines()[-1])
+    return {"tokens_per_second": line["tokens_per_s"]["median"], "peak_bytes": int(line["peak_mib"] * 2**20)}
+
+
+def measure(options):
+    """Name of a cell -> program -> its blocks; the programs take turns, and so does who begins."""
+    programs = {"dtrain": dtrain_block, **({"peer": peer_block} if options.peer else {})}
+    blocks = {cell.name: {program: [] for program in programs} for cell in CELLS}
+    for index in range(options.rounds):
+        for cell in CELLS:
+            for program in list(programs)[:: 1 if index % 2 == 0 else -1]:
+                show(f"round {index + 1} of {options.rounds}: {cell.name}, {program}")
+                blocks[cell.name][program].append(programs[program](cell, options))
+    show("")
+    return blocks
+
+
+def show(progress):
+    if sys.stderr.isatty():
+        print("\r" + progress.ljust(90) + "\r", end="", file=sys.stderr, flush=True)
+
+
+def milliseconds(command, status):
+    times = []
+    for _ in range(STARTS):
+        begin = time.perf_counter()
+        found = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+        times.append(1000 * (time.perf_counter() - begin))
+        if found != status:
+            sys.exit(f"bench: status {found} instead of {status} of {' '.join(map(str, command))}")
+    return statistics.median(times)
+
+
+def measure_starts():
+    return {"/bin/true, for comparison": milliseconds(["/bin/true"], 0),
+            "dtrain --help": milliseconds([BIN / "dtrain", "--help"], 0),
+            "a configuration error": milliseconds([BIN / "dtrain", "--widht", "64"], 2),
+            "dtrun -n 2 -- /bin/true": milliseconds([BIN / "dtrun", "-n", "2", "--", "/bin/true"], 0)}
+
+
+def median_of(blocks, key):
+    return statistics.median(block[key] for block in blocks)
+
+
+def ratios(blocks):
+    """dtrain over peer; medians over the rounds, each of which compares blocks that ran side by side."""
+    rates = {name: {program: [block["tokens_per_second"] for block in of[program]] for program in of}
+             for name, of in blocks.items()}
+    over = {name: [a / b for a, b in zip(of["dtrain"], of["peer"])] for name, of in rates.items()}
+    single = over[CELLS[0].name]
+    result = {name: statistics.median(values) for name, values in over.items()}
+    for cell in CELLS[2:]:
+        scaling = [several / one for several, one in zip(over[cell.name], single)]
+        result[f"scaling of {cell.name}"] = statistics.median(scaling)
+    return result
+
+
+def check_peer(python):
+    try:
+        found = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True,
+                               check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"bench: --peer {python} is no Python with torch ({error}); scripts/peer/README.md says how to make one")
+    if not found.startswith("2.11.0"):
+        sys.exit(f"bench: --peer {python} has torch {found.strip()}; it must be 2.11.0, as dtrain's")
+
+
+def machine():
+    model = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0],
+            "commit": commit.stdout.strip()}
+
+
+def print_table(report):
+    print(f"{report['machine']['cpu']}, {report['machine']['cores']} cores, load {report['machine']['load_before']:.1f} "
+          f"before; {report['config']}, {SEQUENCES} sequences a microbatch, medians of {report['rounds']} blocks\n")
+    print(f"{'':42}{'tokens/s':>10}{'waits':>8}{'peak RSS':>12}{'tensors':>12}" +
+          (f"{'peer tok/s':>12}{'peer RSS':>12}{'ratio':>8}" if "ratios" in report else ""))
+    for name, programs in report["blocks"].items():
+        own = programs["dtrain"]
+        line = (f"{name:42}{median_of(own, 'tokens_per_second'):>10,.0f}{100 * median_of(own, 'wait_share'):>7.1f}%"
+                f"{median_of(own, 'peak_bytes') / 2**20:>8.0f} MiB{median_of(own, 'tensor_bytes') / 2**20:>8.0f} MiB")
+        if "peer" in programs:
+            peer = programs["peer"]
+            line += (f"{median_of(peer, 'tokens_per_second'):>12,.0f}{median_of(peer, 'peak_bytes') / 2**20:>8.0f} MiB"
+                     f"{report['ratios'][name]:>8.2f}")
+        print(line)
+    for name, value in report.get("ratios", {}).items():
+        if name.startswith("scaling"):
+            print(f"{name + ', dtrain over peer':98}{value:>8.2f}")
+    print("\nstart-up, medians of", STARTS)
+    for name, value in report["start_milliseconds"].items():
+        print(f"{name:42}{value:>7.1f} ms")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench.sh", description="Measures dtrain (docs/benchmarks.md).")
+    parser.add_argument("--quick", action="store_true", help="one round of a few steps: does it run?")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of each kind [5]")
+    parser.add_argument("--steps", type=int, default=40, help="timed microbatches of a block, on each rank [40]")
+    parser.add_argument("--warmup", type=int, default=8, help="microbatches before them [8]")
+    parser.add_argument("--config", default="mini", choices=["mini", "small"], help="experiment of configs/ [mini]")
+    parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, to run scripts/peer")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.steps, options.warmup = 1, 8, 4
+    if options.peer:
+        check_peer(options.peer)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
+    run([BIN / "dtrain", "data", "prepare", OUTPUT / "text.txt", "--output", OUTPUT / "text.dtok", "--overwrite"])
+    report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
+              "config": options.config, "rounds": options.rounds, "steps": options.steps}
+    report["start_milliseconds"] = measure_starts()
+    report["blocks"] = measure(options)
+    if options.peer:
+        report["ratios"] = ratios(report["blocks"])
+    path = OUTPUT / (report["time"][:19].replace(":", "") + ".json")
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    print_table(report)
+    print(f"\nwritten to {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
