@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
+# (default 30); each prints its seed and what went wrong, and its status says whether something did.
+#   kills     training jobs ended at random moments in random ways leave nothing behind
+#   parity    random configurations give the same bits on one process and on 2, 4 and 8
+#   asan      every test under the address and undefined-behaviour sanitizers (takes what it takes)
+#   repeat    every test again and again until one fails
+#   all       these, one after the other
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+  exit 2
+}
+
+build() {
+  scripts/setup.sh
+  scripts/build.sh release
+}
+
+kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
+parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
+asan() { scripts/test.sh --preset=asan; }
+
+repeat() {
+  local end=$((SECONDS + ${minutes%.*} * 60))
+  build || return
+  while [ "$SECONDS" -lt "$end" ]; do scripts/test.sh || return; done
+}
+
+all() {
+  local status=0 campaign
+  for campaign in kills parity asan repeat; do $campaign || status=1; done
+  return $status
+}
+
+campaign=${1:-}
+minutes=${2:-30}
+[[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
+case $campaign in
+  kills | parity | asan | repeat | all) $campaign ;;
+  *) usage ;;
+esac
