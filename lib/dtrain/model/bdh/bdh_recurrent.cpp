@@ -63,7 +63,7 @@ void BdhRecurrent::run_level(Level& level, const at::Tensor& rotation) {
   // The state holds the sum of q(s) x(s)ᵀ over the positions s before this one: reading it is
   // S x of the strictly lower S. This position is added after the reading.
   at::bmm_out(attended_, q_.view({heads, 1, neurons}), level.state);
-  level.state.view({heads * neurons, sizes_.width}).addr_(q_, x_);
+  level.state.view({heads * neurons, sizes_.width}).addcmul_(q_.unsqueeze(1), x_);
 
   const at::Tensor y_kv = layer_norm(attended_);  // (nh, 1, D)
   at::bmm_out(ys_, level.encoder_v, y_kv.mT()).relu_();
