@@ -1,0 +1,37 @@
+// A model of three simple kinds of blocks, whose forward and backward can be watched and whose
+// parameters need not be used by every microbatch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/data/batch.h"
+#include "dtrain/model/model.h"
+
+namespace dtrain::testing {
+
+/// What a watched block tells, and when it uses its parameter.
+struct BlockWatch {
+  std::function<void()> on_forward = {};
+  std::function<void()> on_backward = {};  ///< before the block's own gradients are computed
+  std::function<bool(std::int64_t first_sample)> uses_parameter = {};  ///< empty: always
+};
+
+/// embedding, one mixing block y = tanh(x W_i) for each entry of `watches`, and a head; width 8,
+/// vocabulary 16. Parameters: "embed", "mix.0", "mix.1", ..., "head".
+[[nodiscard]] std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches);
+
+/// `block` as it is, but watched; uses_parameter is not asked.
+[[nodiscard]] std::unique_ptr<model::Block> watched(std::unique_ptr<model::Block> block,
+                                                    BlockWatch watch);
+
+/// Two sequences of five tokens that follow from first_sample.
+[[nodiscard]] data::Batch small_batch(std::int64_t first_sample);
+
+}  // namespace dtrain::testing

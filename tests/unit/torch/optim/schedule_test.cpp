@@ -1,0 +1,63 @@
+#include "dtrain/optim/schedule.h"
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::optim {
+namespace {
+
+Schedule schedule(ScheduleShape shape) {
+  return {.shape = shape, .peak = 1.0, .minimum = 0.2, .warmup_steps = 4, .total_steps = 12};
+}
+
+TEST_CASE("Warm-up reaches the peak in equal parts, whatever comes after") {
+  for (const auto shape : {ScheduleShape::constant, ScheduleShape::linear, ScheduleShape::cosine}) {
+    const Schedule s = schedule(shape);
+    CHECK(s.rate(0) == 0.25);
+    CHECK(s.rate(1) == 0.5);
+    CHECK(s.rate(3) == 1.0);
+    CHECK(s.rate(4) == 1.0);
+  }
+}
+
+TEST_CASE("A constant rate stays at the peak") {
+  CHECK(schedule(ScheduleShape::constant).rate(11) == 1.0);
+  CHECK(schedule(ScheduleShape::constant).rate(1000) == 1.0);
+}
+
+TEST_CASE("A linear rate falls evenly to the minimum and stays there") {
+  const Schedule s = schedule(ScheduleShape::linear);
+  CHECK(s.rate(6) == Approx(0.8));   // 2 of 8 steps: 1 - 0.8 / 4
+  CHECK(s.rate(8) == Approx(0.6));   // half way
+  CHECK(s.rate(11) == Approx(0.3));  // the last update: 7 of 8
+  CHECK(s.rate(12) == Approx(0.2));
+  CHECK(s.rate(100) == Approx(0.2));
+}
+
+TEST_CASE("A cosine rate falls slowly, quickly, slowly") {
+  const Schedule s = schedule(ScheduleShape::cosine);
+  CHECK(s.rate(6) == Approx(0.2 + 0.8 * 0.8535533905932737));  // (1 + cos 45 degrees) / 2
+  CHECK(s.rate(8) == Approx(0.6));
+  CHECK(s.rate(10) == Approx(0.2 + 0.8 * 0.1464466094067263));
+  CHECK(s.rate(12) == Approx(0.2));
+}
+
+TEST_CASE("A run that is all warm-up, or has none, is sound") {
+  const Schedule all{
+      .shape = ScheduleShape::linear, .peak = 1, .minimum = 0, .warmup_steps = 3, .total_steps = 3};
+  CHECK(all.rate(2) == 1);
+  const Schedule none{.shape = ScheduleShape::linear, .peak = 1, .minimum = 0, .total_steps = 4};
+  CHECK(none.rate(0) == 1);
+  CHECK(none.rate(3) == Approx(0.25));
+}
+
+TEST_CASE("Schedules are known by their names") {
+  CHECK(schedule_shape("constant") == ScheduleShape::constant);
+  CHECK(schedule_shape("linear") == ScheduleShape::linear);
+  CHECK(schedule_shape("cosine") == ScheduleShape::cosine);
+  CHECK_THROWS_AS(schedule_shape("step"), base::Error);
+}
+
+}  // namespace
+}  // namespace dtrain::optim

@@ -1,0 +1,133 @@
+#include "dtrain/parallel/gradient_store.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::same_bits;
+using testing::values_of;
+
+at::Tensor plain_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
+
+param::ParameterSpec spec(std::string name, std::int64_t count) {
+  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
+}
+
+const std::vector<param::ParameterSpec> kSpecs{spec("a", 200), spec("b", 70)};
+const param::ArenaLayout kLayout(kSpecs);
+
+// One step in which microbatch m gives parameter 0 the numbers values_of(m).
+at::Tensor sum_of(GradientStore& store, std::int64_t count) {
+  for (std::int64_t m = 0; m < count; ++m) {
+    store.begin_microbatch(m);
+    store.add_gradient(0, values_of(m, 200, at::kFloat));
+    store.settle(0);
+    store.settle(1);
+    if (m + 1 < count) store.end_microbatch();
+  }
+  store.finish({0, kLayout.num_elements()});
+  return store.gradients().view(0);
+}
+
+TEST_CASE("Microbatches are added in tree order, step after step") {
+  for (const std::int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16}) {
+    GradientStore store(kLayout, at::kFloat, plain_memory, count, comm::Reduction::ordered);
+    const at::Tensor expected = testing::tree_sum(0, count, 200, at::kFloat);
+    for (int step = 0; step < 3; ++step) {
+      INFO(count << " microbatches, step " << step);
+      CHECK(same_bits(sum_of(store, count), expected));
+      CHECK(store.gradients().view(1).abs().max().item<float>() == 0);
+    }
+  }
+  // The order shows: left to right gives other bits.
+  at::Tensor left_to_right = values_of(0, 200, at::kFloat);
+  for (std::int64_t m = 1; m < 8; ++m) left_to_right.add_(values_of(m, 200, at::kFloat));
+  CHECK_FALSE(same_bits(left_to_right, testing::tree_sum(0, 8, 200, at::kFloat)));
+}
+
+TEST_CASE("The tree takes one spare arena for each level, fast reduction takes none") {
+  const auto arenas = [](std::int64_t count, comm::Reduction reduction) {
+    return GradientStore(kLayout, at::kFloat, plain_memory, count, reduction).num_arenas();
+  };
+  CHECK(arenas(1, comm::Reduction::ordered) == 1);
+  CHECK(arenas(2, comm::Reduction::ordered) == 2);
+  CHECK(arenas(4, comm::Reduction::ordered) == 3);
+  CHECK(arenas(8, comm::Reduction::ordered) == 4);
+  CHECK(arenas(3, comm::Reduction::ordered) == 2);
+  CHECK(arenas(8, comm::Reduction::fast) == 1);
+}
+
+TEST_CASE("Several uses of a parameter in one microbatch are added as they come") {
+  GradientStore store(kLayout, at::kDouble, plain_memory, 1, comm::Reduction::ordered);
+  store.begin_microbatch(0);
+  for (std::int64_t use = 0; use < 3; ++use) {
+    store.add_gradient(1, values_of(use, 70, at::kDouble));
+  }
+  store.settle(0);
+  store.settle(1);
+  store.finish({0, kLayout.num_elements()});
+  const at::Tensor expected =
+      values_of(0, 70, at::kDouble) + values_of(1, 70, at::kDouble) + values_of(2, 70, at::kDouble);
+  CHECK(same_bits(store.gradients().view(1), expected));
+}
+
+TEST_CASE("A parameter without a gradient counts as zero, not as what the last step left") {
+  const auto reduction = GENERATE(comm::Reduction::ordered, comm::Reduction::fast);
+  GradientStore store(kLayout, at::kFloat, plain_memory, 2, reduction);
+  (void)sum_of(store, 2);
+  for (std::int64_t m = 0; m < 2; ++m) {
+    store.begin_microbatch(m);
+    if (m == 1) store.add_gradient(0, values_of(5, 200, at::kFloat));
+    store.settle(0);
+    store.settle(1);
+    if (m == 0) store.end_microbatch();
+  }
+  store.finish({0, kLayout.num_elements()});
+  CHECK(at::equal(store.gradients().view(0), values_of(5, 200, at::kFloat)));
+}
+
+TEST_CASE("Fast reduction adds every use to one arena") {
+  GradientStore store(kLayout, at::kDouble, plain_memory, 4, comm::Reduction::fast);
+  for (int step = 0; step < 2; ++step) {
+    for (std::int64_t m = 0; m < 4; ++m) {
+      store.begin_microbatch(m);
+      store.add_gradient(1, values_of(m, 70, at::kDouble));
+      store.settle(0);
+      store.settle(1);
+      if (m < 3) store.end_microbatch();
+    }
+    store.finish({0, kLayout.num_elements()});
+    const at::Tensor difference =
+        store.gradients().view(1) - testing::tree_sum(0, 4, 70, at::kDouble);
+    CHECK(difference.abs().max().item<double>() < 1e-6);  // of values up to a million
+  }
+}
+
+TEST_CASE("A step that was broken off leaves nothing in the next one") {
+  GradientStore store(kLayout, at::kFloat, plain_memory, 4, comm::Reduction::ordered);
+  for (std::int64_t m = 0; m < 3; ++m) {
+    store.begin_microbatch(m);
+    store.add_gradient(0, values_of(40 + m, 200, at::kFloat));
+    store.settle(1);
+    store.end_microbatch();
+  }
+  CHECK(same_bits(sum_of(store, 4), testing::tree_sum(0, 4, 200, at::kFloat)));
+}
+
+TEST_CASE("Finishing before the last microbatch is a defect that is noticed") {
+  GradientStore store(kLayout, at::kFloat, plain_memory, 2, comm::Reduction::ordered);
+  store.begin_microbatch(0);
+  CHECK_THROWS_AS(store.finish({0, 64}), base::Error);
+  store.end_microbatch();
+  store.begin_microbatch(1);
+  CHECK_THROWS_AS(store.end_microbatch(), base::Error);
+}
+
+}  // namespace
+}  // namespace dtrain::parallel

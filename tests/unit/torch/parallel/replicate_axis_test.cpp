@@ -1,0 +1,138 @@
+#include "dtrain/parallel/data/replicate_axis.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::expect;
+using testing::same_bits;
+using testing::values_of;
+
+param::ParameterSpec spec(std::string name, std::int64_t count) {
+  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
+}
+
+// 128 + 192 + 64 elements with padding: float32 buckets of 512 bytes begin in the middle of "b".
+const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 64)};
+const param::ArenaLayout kLayout(kSpecs);
+
+struct Reduced {
+  at::Tensor gradients;
+  std::int64_t num_buckets = 0;
+  std::vector<std::int64_t> calls;  // after begin and after each last use
+  std::int64_t bytes_sent = 0;
+};
+
+// A last backward pass in which parameters end in the order given.
+Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
+               const std::vector<param::ParameterId>& order) {
+  const auto group = testing::group_of_all(world);
+  GradientStore store(
+      kLayout, at::kFloat, [&](std::int64_t bytes) { return world.allocate(bytes); }, 1,
+      comm::Reduction::ordered);
+  ReplicateAxis axis(kLayout, at::kFloat, store, *group, {.bucket_bytes = bucket_bytes});
+  Reduced result{.gradients = {}, .num_buckets = axis.num_buckets(), .calls = {}};
+  store.begin_microbatch(0);
+  axis.begin_last_backward();
+  result.calls.push_back(group->calls().counters().calls);
+  for (const param::ParameterId id : order) {
+    store.add_gradient(id, values_of(world.rank() * 4 + id,
+                                     kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat));
+    axis.after_last_use(id);
+    result.calls.push_back(group->calls().counters().calls);
+  }
+  axis.finish_backward();
+  result.gradients = store.gradients().flat().clone();
+  result.bytes_sent = group->calls().counters().bytes_sent;
+  return result;
+}
+
+TEST_CASE("Buckets of any size give the same bits") {
+  std::vector<at::Tensor> results;
+  for (const std::int64_t bytes : {1 << 20, 512, 256, 64, 1}) {
+    testing::on_threads(4, [&](comm::World& world) {
+      const Reduced reduced = reduce(world, bytes, {2, 1, 0});
+      if (world.rank() == 0) results.push_back(reduced.gradients);
+      const std::int64_t elements = std::max(bytes / 4 / 64, std::int64_t{1}) * 64;
+      expect(reduced.num_buckets == (384 + elements - 1) / elements, "the number of buckets");
+      expect(reduced.calls.back() == reduced.num_buckets, "one call for each bucket");
+    });
+  }
+  REQUIRE(results.size() == 5);
+  for (const at::Tensor& result : results) CHECK(same_bits(result, results.front()));
+  // By the tree over ranks, parameter by parameter.
+  for (std::size_t id = 0; id < 3; ++id) {
+    std::vector<at::Tensor> parts;
+    for (std::int64_t rank = 0; rank < 4; ++rank) {
+      parts.push_back(
+          values_of(rank * 4 + static_cast<std::int64_t>(id), kSpecs[id].shape[0], at::kFloat));
+    }
+    const auto range = kLayout.range(static_cast<param::ParameterId>(id));
+    CHECK(same_bits(results.front().narrow(0, range.begin, range.size()),
+                    (parts[0] + parts[1]) + (parts[2] + parts[3])));
+  }
+}
+
+TEST_CASE("A bucket starts when its last parameter is final, not at the end") {
+  testing::on_threads(2, [&](comm::World& world) {
+    // Buckets of 128 elements from the end: [256, 384) c and the end of b, [128, 256) b, [0, 128)
+    // a.
+    const Reduced forward = reduce(world, 512, {2, 1, 0});
+    expect(forward.calls == std::vector<std::int64_t>{0, 0, 2, 3}, "c alone completes no bucket");
+    const Reduced backward = reduce(world, 512, {0, 2, 1});
+    expect(backward.calls == std::vector<std::int64_t>{0, 0, 0, 3},
+           "a's bucket waits for those before it");
+  });
+}
+
+TEST_CASE("Ranks whose parameters end in different orders reduce the same buckets") {
+  std::vector<at::Tensor> results(2);
+  testing::on_threads(2, [&](comm::World& world) {
+    const std::vector<param::ParameterId> order = world.rank() == 0
+                                                      ? std::vector<param::ParameterId>{2, 1, 0}
+                                                      : std::vector<param::ParameterId>{0, 1, 2};
+    results[static_cast<std::size_t>(world.rank())] = reduce(world, 256, order).gradients;
+  });
+  CHECK(same_bits(results[0], results[1]));
+  const auto range = kLayout.range(1);
+  CHECK(same_bits(results[0].narrow(0, range.begin, range.size()),
+                  values_of(1, 192, at::kFloat) + values_of(5, 192, at::kFloat)));
+}
+
+TEST_CASE("What is sent is the gradient once in two ranks' ring, and nothing on one rank") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const Reduced reduced = reduce(world, 512, {2, 1, 0});
+    const std::int64_t bytes = 384 * 4;
+    expect(reduced.bytes_sent == 0 || reduced.bytes_sent == bytes,
+           "2 (n - 1) / n of the bytes, or none where memory is shared");
+  });
+  testing::on_threads(1, [&](comm::World& world) {
+    const Reduced reduced = reduce(world, 512, {2, 1, 0});
+    expect(reduced.calls.back() == 0, "no call on one rank");
+    expect(same_bits(reduced.gradients.narrow(0, 0, 100), values_of(0, 100, at::kFloat)),
+           "gradients as they came");
+  });
+}
+
+TEST_CASE("A bucket that was never reduced is a defect that is noticed") {
+  testing::on_threads(1, [&](comm::World& world) {
+    bool noticed = false;
+    try {
+      (void)reduce(world, 512, {2, 1});
+    } catch (const base::Error& error) {
+      noticed = std::string(error.what()).find("2 of 3 buckets") != std::string::npos;
+    }
+    expect(noticed, "an error");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::parallel

@@ -1,0 +1,241 @@
+#include "dtrain/parallel/step_engine.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "dtrain/model/registry.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/small_blocks.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::BlockWatch;
+using testing::expect;
+using testing::MemorySource;
+using testing::same_bits;
+using testing::small_batch;
+
+std::vector<data::Batch> batches_of(std::int64_t rank, std::int64_t grad_accum,
+                                    std::int64_t first_sample = 0) {
+  std::vector<data::Batch> batches;
+  for (std::int64_t m = 0; m < grad_accum; ++m) {
+    batches.push_back(small_batch(first_sample + (rank * grad_accum + m) * 2));
+  }
+  return batches;
+}
+
+// Gradients of one step of a watched model on dp ranks.
+std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
+                                     const std::vector<BlockWatch>& watches) {
+  std::vector<at::Tensor> gradients(static_cast<std::size_t>(dp));
+  testing::on_threads(dp, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model(watches);
+    StepEngine engine(*model, world, *group,
+                      {.grad_accum_steps = grad_accum, .seed = 3, .adamw = {}});
+    // Twice: what the first step leaves must not show.
+    for (const std::int64_t first : {100, 0}) {
+      (void)engine.forward_backward(batches_of(world.rank(), grad_accum, first));
+    }
+    gradients[static_cast<std::size_t>(world.rank())] = engine.gradients().flat().clone();
+  });
+  return gradients;
+}
+
+TEST_CASE("A parameter that only some ranks use has the single rank's gradient on all") {
+  // Microbatches begin at samples 0, 2, 4, 6: the blocks are used by two, by one and by none.
+  const std::vector<BlockWatch> watches{
+      {.uses_parameter = [](std::int64_t sample) { return sample % 4 == 0; }},
+      {.uses_parameter = [](std::int64_t sample) { return sample % 100 == 6; }},
+      {.uses_parameter = [](std::int64_t) { return false; }}};
+  const at::Tensor single = gradients_on(1, 4, watches).front();
+  for (const auto& [dp, grad_accum] : {std::pair{4, 1}, std::pair{2, 2}}) {
+    for (const at::Tensor& found : gradients_on(dp, grad_accum, watches)) {
+      CHECK(same_bits(found, single));
+    }
+  }
+  const param::ArenaLayout layout(testing::small_model(watches)->parameters);
+  const auto largest = [&](param::ParameterId id) {
+    const auto range = layout.range(id);
+    return single.narrow(0, range.begin, range.size()).abs().max().item<float>();
+  };
+  CHECK(largest(1) > 0);
+  CHECK(largest(2) > 0);
+  CHECK(largest(3) == 0);
+}
+
+TEST_CASE("Nothing is communicated before the last microbatch") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    std::vector<std::int64_t> calls;
+    const auto note = [&] { calls.push_back(group->calls().counters().calls); };
+    const auto model = testing::small_model({{.on_forward = note, .on_backward = note}});
+    StepEngine engine(*model, world, *group, {.grad_accum_steps = 3, .seed = 3, .adamw = {}});
+    (void)engine.forward_backward(batches_of(world.rank(), 3));
+    // Forward and backward of three microbatches; the last backward has the loss's call before it.
+    expect(calls == std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}, "the calls seen by the blocks");
+    expect(group->calls().counters().calls == 2, "the loss and one bucket");
+  });
+}
+
+TEST_CASE("Buckets are under way before the backward pass ends") {
+  // Untied levels of 6 MiB each between an embedding and a head of 32 KiB.
+  const config::ModelConfig sizes{
+      .levels = 3, .width = 32, .heads = 2, .neurons = 8192, .tie_levels = false};
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    std::vector<std::int64_t> calls;  // made when a level's backward begins
+    const auto model = model::make_model(sizes, 8);
+    for (std::size_t level = 1; level <= 3; ++level) {
+      model->blocks[level] = testing::watched(std::move(model->blocks[level]), {.on_backward = [&] {
+                                                calls.push_back(group->calls().counters().calls);
+                                              }});
+    }
+    StepEngine engine(*model, world, *group, {.seed = 3, .adamw = {}});
+    data::Batch batch{.inputs = std::vector<std::int64_t>(8, world.rank()),
+                      .targets = std::vector<std::int64_t>(8, 7),
+                      .num_sequences = 1,
+                      .length = 8};
+    (void)engine.forward_backward({&batch, 1});
+    // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
+    // levels three. The loss's call comes before all.
+    expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
+    expect(group->calls().counters().calls == 1 + 5, "all buckets and the loss");
+    const auto records = group->calls().records();
+    expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
+    std::int64_t elements = 0;
+    for (std::size_t i = 1; i < records.size(); ++i) elements += records[i].count;
+    expect(elements == engine.layout().num_elements(), "every element once");
+  });
+}
+
+TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
+  std::vector<StepLoss> losses(3);
+  double expected = 0;
+  testing::on_threads(3, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model({{}});
+    StepEngine engine(*model, world, *group, {.grad_accum_steps = 2, .seed = 3, .adamw = {}});
+    losses[static_cast<std::size_t>(world.rank())] =
+        engine.forward_backward(batches_of(world.rank(), 2));
+  });
+  testing::on_threads(1, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model({{}});
+    StepEngine engine(*model, world, *group, {.seed = 3, .adamw = {}});
+    for (std::int64_t m = 0; m < 6; ++m) {
+      expected += engine.forward_backward(batches_of(m, 1)).mean() / 6;
+    }
+  });
+  for (const StepLoss& loss : losses) {
+    CHECK(loss.num_tokens == 6 * 10);
+    CHECK(loss.sum_nll == losses[0].sum_nll);
+    CHECK(loss.mean() == Approx(expected).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("A gradient that is not finite is left alone by clipping and seen by every rank") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model({{}});
+    StepEngine engine(*model, world, *group, {.seed = 3, .adamw = {}});
+    if (world.rank() == 1) {  // as if its memory had been struck
+      const at::NoGradGuard no_grad;
+      engine.parameters().view(1)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    const StepLoss loss = engine.forward_backward(batches_of(world.rank(), 1));
+    expect(!std::isfinite(loss.mean()), "the loss on both ranks");
+    const at::Tensor before = engine.gradients().flat().clone();
+    expect(!std::isfinite(engine.clip_grad_norm(1e-3)), "the norm on both ranks");
+    expect(same_bits(engine.gradients().flat(), before), "gradients as they were");
+  });
+}
+
+TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks") {
+  config::Config config = testing::tiny_config();
+  std::vector<double> losses;
+  for (const std::int64_t dp : {1, 2, 4}) {
+    testing::on_threads(dp, [&](comm::World& world) {
+      testing::EngineRun run(testing::laid_out(config, dp, 8 / dp), world);
+      std::vector<data::Batch> mine;
+      for (std::int64_t i = world.rank(); i < 5; i += dp) {  // ranks hold different numbers
+        data::Batch batch{.first_sample = i, .num_sequences = i == 4 ? 1 : 2, .length = 32};
+        for (std::int64_t t = 0; t < batch.num_sequences * 32; ++t) {
+          batch.inputs.push_back((t * 11 + i) % 256);
+          batch.targets.push_back((t * 7 + i) % 256);
+        }
+        mine.push_back(batch);
+      }
+      const StepLoss loss = run.job().engine().evaluate(mine, 5);
+      expect(loss.num_tokens == 9 * 32, "every token counts once, a short batch too");
+      const StepLoss again = run.job().engine().evaluate(mine, 5);
+      expect(again.sum_nll == loss.sum_nll, "nothing is random");
+      if (world.rank() == 0) losses.push_back(loss.sum_nll);
+    });
+  }
+  CHECK(losses[0] == losses[1]);
+  CHECK(losses[0] == losses[2]);
+}
+
+// --- state ---
+
+// Two steps on dp ranks, then two more on new_dp ranks from the state alone.
+std::string resumed(const config::Config& config, std::int64_t dp, std::int64_t new_dp) {
+  std::unique_ptr<MemorySource> saved;
+  testing::on_threads(dp, [&](comm::World& world) {
+    testing::EngineRun run(testing::laid_out(config, dp, 4 / dp), world);
+    run.steps(2);
+    if (world.rank() == 0) saved = std::make_unique<MemorySource>(run.job().engine().state());
+  });
+  std::string text;
+  testing::on_threads(new_dp, [&](comm::World& world) {
+    config::Config other = testing::laid_out(config, new_dp, 4 / new_dp);
+    testing::EngineRun run(other, world, /*first_step=*/2);
+    run.job().engine().load_state(*saved);
+    run.steps(2);
+    if (world.rank() == 0) text = run.trace().text();
+  });
+  return text;
+}
+
+TEST_CASE("Loaded into a new engine, of any number of ranks, the state goes on bit by bit") {
+  config::Config config = testing::tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  const std::string full = testing::train_on_threads(testing::laid_out(config, 1, 4))[0].text();
+  const std::string tail = full.substr(full.find("step 3"));
+  for (const auto& [dp, new_dp] :
+       {std::pair{1, 1}, std::pair{2, 2}, std::pair{2, 1}, std::pair{2, 4}}) {
+    INFO(dp << " ranks, then " << new_dp);
+    std::string text = resumed(config, dp, new_dp);
+    // The resumed run counts its own steps from one.
+    text.replace(text.find("step 2"), 6, "step 4");
+    text.replace(text.find("step 1"), 6, "step 3");
+    CHECK(text == tail);
+  }
+}
+
+TEST_CASE("The state names every weight and moment once, with its whole shape") {
+  testing::on_threads(2, [&](comm::World& world) {
+    testing::EngineRun run(testing::laid_out(testing::tiny_config(), 2, 1), world);
+    const checkpoint::State state = run.job().engine().state();
+    std::map<std::string, std::vector<std::int64_t>> shapes;
+    for (const checkpoint::Piece& piece : state) {
+      expect(shapes.emplace(piece.name, piece.global_shape).second, "once: " + piece.name);
+      expect(piece.tensor.sizes() == at::IntArrayRef(piece.box.sizes), "the box's sizes");
+    }
+    expect(shapes.size() == 5 * 3 + 1, "three tensors a parameter and the number of updates");
+    expect(shapes.at("model.encoder") == std::vector<std::int64_t>{64, 16}, "neuron-major rows");
+    expect(shapes.contains("optimizer.exp_avg_sq.lm_head"), "moments by exported names");
+    run.steps(3);
+    const MemorySource source(run.job().engine().state());
+    expect(source.tensors().at("optimizer.num_updates").item<float>() == 3, "updates so far");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::parallel
