@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/base/rank_env.h"
 #include "launcher/environment.h"
 
@@ -147,31 +148,15 @@ std::string canonical(std::string_view name) {
   return dashed;
 }
 
-/// Number of single-letter insertions, removals and replacements between two words.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row[b.size()];
-}
-
 const OptionRow& find_row(std::string_view given) {
   const std::string name = canonical(given);
   for (const OptionRow& row : kRows) {
     if (row.name == name) return row;
   }
-  const auto nearest =
-      std::min_element(kRows.begin(), kRows.end(), [&](const OptionRow& a, const OptionRow& b) {
-        return edit_distance(a.name, name) < edit_distance(b.name, name);
-      });
-  fail(ErrorKind::usage, "unknown option {}; did you mean {}? (dtrun --help lists all)", given,
-       nearest->name);
+  std::vector<std::string_view> names;
+  for (const OptionRow& row : kRows) names.push_back(row.name);
+  fail(ErrorKind::usage, "unknown option {}{} (dtrun --help lists all)", given,
+       dtrain::base::did_you_mean(dtrain::base::nearest(name, names)));
 }
 
 /// Applies the option at `index` and returns the index after it.

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/nearest.h"
+#include "dtrain/base/nearest.h"
 #include "help.h"
 
 namespace dtrain::app {
@@ -29,7 +29,7 @@ int run_named(const std::string& name, const Arguments& arguments) {
     if (subcommand.name == name) return subcommand.run(arguments);
     names.push_back(subcommand.name);
   }
-  const std::string suggestion = config::did_you_mean(config::nearest(name, names));
+  const std::string suggestion = base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "unknown subcommand \"{}\"{}", name,
              suggestion.empty() ? "; dtrain --help lists them" : suggestion);
 }

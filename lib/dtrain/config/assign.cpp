@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/nearest.h"
+#include "dtrain/base/nearest.h"
 
 namespace dtrain::config {
 namespace {
@@ -112,7 +112,7 @@ void check_choice(const Setting& setting, std::string_view origin, const std::st
     names.push_back(choice.name);
   }
   fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of {}{}", origin, value,
-       working_choices(setting), did_you_mean(nearest(value, names)));
+       working_choices(setting), base::did_you_mean(base::nearest(value, names)));
 }
 
 template <typename T>

@@ -3,9 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
-#include "dtrain/config/nearest.h"
+#include "dtrain/config/nearest_key.h"
 
 namespace dtrain::config {
 namespace {
@@ -22,7 +23,8 @@ Assignment parse_set(Command command, const std::string& text) {
   const std::string key = text.substr(0, equals);
   const Setting* setting = find_key(key);
   if (setting == nullptr) {
-    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key, did_you_mean(nearest_key(key)));
+    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key,
+         base::did_you_mean(nearest_key(key)));
   }
   if (!setting->is_for(command)) {
     fail(ErrorKind::usage, "--set: {} is not a setting of dtrain {}", key, name_of(command));
@@ -66,7 +68,7 @@ void add_settings(CommandLine& result, CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
   const std::vector<std::string_view> candidates(names.begin(), names.end());
-  const std::string suggestion = did_you_mean(nearest(flag, candidates));
+  const std::string suggestion = base::did_you_mean(base::nearest(flag, candidates));
   fail(ErrorKind::usage, "unknown flag {}{}", flag,
        suggestion.empty() ? fmt::format("; dtrain {} --help lists them", name) : suggestion);
 }

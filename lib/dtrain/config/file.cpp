@@ -10,8 +10,9 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/nearest.h"
+#include "dtrain/config/nearest_key.h"
 
 namespace dtrain::config {
 namespace {
@@ -96,7 +97,7 @@ void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& 
 const Setting& known(std::string_view key, std::string_view origin) {
   if (const Setting* setting = find_key(key)) return *setting;
   fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key,
-       did_you_mean(nearest_key(key)));
+       base::did_you_mean(nearest_key(key)));
 }
 
 std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,

@@ -5,7 +5,7 @@
 
 #include "dtrain/config/assign.h"
 #include "dtrain/config/help.h"
-#include "dtrain/config/nearest.h"
+#include "dtrain/config/nearest_key.h"
 
 namespace {
 

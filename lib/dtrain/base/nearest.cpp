@@ -1,11 +1,9 @@
-#include "dtrain/config/nearest.h"
+#include "dtrain/base/nearest.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "dtrain/config/schema.h"
-
-namespace dtrain::config {
+namespace dtrain::base {
 namespace {
 
 // Optimal string alignment distance.
@@ -29,8 +27,6 @@ std::size_t edits(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
-
 }  // namespace
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
@@ -52,17 +48,4 @@ std::string did_you_mean(std::string_view name) {
   return name.empty() ? std::string() : ": did you mean " + std::string(name) + "?";
 }
 
-std::string_view nearest_key(std::string_view key) {
-  std::vector<std::string_view> keys;
-  std::vector<std::string_view> parts;
-  for (const Setting& setting : settings()) {
-    keys.push_back(setting.key);
-    parts.push_back(last_part(setting.key));
-  }
-  if (const std::string_view whole = nearest(key, keys); !whole.empty()) return whole;
-  const std::string_view part = nearest(last_part(key), parts);
-  if (part.empty()) return part;
-  return keys[static_cast<std::size_t>(std::ranges::find(parts, part) - parts.begin())];
-}
-
-}  // namespace dtrain::config
+}  // namespace dtrain::base

@@ -1,0 +1,29 @@
+#include "dtrain/config/nearest_key.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "dtrain/base/nearest.h"
+#include "dtrain/config/schema.h"
+
+namespace dtrain::config {
+namespace {
+
+std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+}  // namespace
+
+std::string_view nearest_key(std::string_view key) {
+  std::vector<std::string_view> keys;
+  std::vector<std::string_view> parts;
+  for (const Setting& setting : settings()) {
+    keys.push_back(setting.key);
+    parts.push_back(last_part(setting.key));
+  }
+  if (const std::string_view whole = base::nearest(key, keys); !whole.empty()) return whole;
+  const std::string_view part = base::nearest(last_part(key), parts);
+  if (part.empty()) return part;
+  return keys[static_cast<std::size_t>(std::ranges::find(parts, part) - parts.begin())];
+}
+
+}  // namespace dtrain::config
