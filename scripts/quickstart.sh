@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --steps) steps=${2:-}; [[ $steps =~ ^[1-9][0-9]*$ ]] || usage; shift 2 ;;
     -*) usage ;;
-    *) [ -z "$text" ] || usage; text=$(realpath -- "$1"); shift ;;
+    *) [ -z "$text" ] || usage; text=$(realpath -m -- "$1"); shift ;;
   esac
 done
 if [ -n "$text" ] && [ ! -r "$text" ]; then
@@ -96,7 +96,8 @@ heading "result"
 print_losses "$run"
 
 heading "200 bytes by the trained model"
-$bin/dtrain generate --from "$run/final/model.safetensors" --max-tokens 200 --temperature 0.8
+# One thread: the products of a single byte are too small to share.
+$bin/dtrain generate --from "$run/final/model.safetensors" --max-tokens 200 --temperature 0.8 --threads 1
 echo
 
 heading "run folder: $run"

@@ -1,0 +1,71 @@
+"""scripts/quickstart.sh, with few steps, on a text of the user's: what it shows, and what it leaves."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+
+
+def quickstart(*arguments):
+    return subprocess.run([SOURCE / "scripts" / "quickstart.sh", *arguments], capture_output=True, timeout=200, check=False)
+
+
+class Quickstart(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "a text with spaces.txt"
+            text.write_bytes((SOURCE / "tests/golden/text.bin").read_bytes())
+            cls.results = [quickstart("--steps", "12", text) for _ in range(2)]
+        cls.output = [result.stdout.decode(errors="replace") for result in cls.results]
+        cls.runs = [SOURCE / name for output in cls.output for name in re.findall(r"run folder: (runs/\S+)", output)]
+        for run in cls.runs:
+            cls.addClassCleanup(shutil.rmtree, run)
+
+    def test_it_succeeds_and_builds_nothing_anew(self):
+        for result, output in zip(self.results, self.output):
+            self.assertEqual(result.returncode, 0, result.stderr.decode())
+            self.assertIn("build/release is up to date", output)
+
+    def test_each_call_has_a_run_folder_of_its_own(self):
+        self.assertEqual(len(set(self.runs)), 2)
+        for run in self.runs:
+            for name in ("config.json", "metrics.jsonl", "final/model.safetensors"):
+                self.assertTrue((run / name).is_file(), name)
+
+    def test_losses_stand_beside_the_baselines(self):
+        for name in ("training, mean of the last 50 steps", "validation", r"a trigram model \(.*\)", r"a bigram model \(.*\)"):
+            found = re.search(rf"^  {name} +(\d+\.\d+)$", self.output[0], re.MULTILINE)
+            self.assertIsNotNone(found, self.output[0])
+            self.assertTrue(1 < float(found.group(1)) < 6, found.group())
+
+    def test_same_text_same_model(self):
+        first, second = [(run / "final/model.safetensors").read_bytes() for run in self.runs]
+        self.assertEqual(first, second)
+
+    def test_it_ends_with_generated_text(self):
+        begin = self.results[0].stdout.index(b"by the trained model\n") + len(b"by the trained model\n")
+        end = self.results[0].stdout.index(b"\n\n== run folder", begin)
+        self.assertEqual(end - begin, 200)
+
+    def test_a_text_that_is_not_there_is_told_before_anything(self):
+        result = quickstart("/nonexistent/text")
+        self.assertEqual((result.returncode, result.stdout), (3, b""))
+        self.assertIn(b"/nonexistent/text", result.stderr)
+
+
+if __name__ == "__main__":
+    release = SOURCE / "build" / "release"
+    pending = subprocess.run(["ninja", "-n", "-C", release, "dtrain", "dtrun", "dtrain_runtime"], capture_output=True,
+                             text=True, check=False).stdout
+    if BUILD.resolve() != release.resolve() or "no work to do" not in pending:
+        print("SKIPPED: the quickstart uses build/release, which is not what is tested here or is not up to date")
+        sys.exit(77)
+    unittest.main()
