@@ -30,7 +30,8 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
 
 nlohmann::ordered_json json_number(double value) {
   if (std::isfinite(value)) return value;
-  return fmt::format("{}", value);
+  // A NaN's sign means nothing, and depends on the processor.
+  return std::isnan(value) ? std::string("nan") : fmt::format("{}", value);
 }
 
 }  // namespace dtrain::metrics

@@ -14,7 +14,8 @@ namespace dtrain::metrics {
 /// What the reporter knows of a finished run.
 struct Summary {
   std::int64_t steps = 0;
-  double train_loss = 0;  ///< mean of the last min(50, steps) steps
+  double train_loss =
+      0;  ///< mean of the last 50 losses, as far as there are any and they are finite
   double val_loss = 0;
   bool has_validation = false;
   double seconds = 0;

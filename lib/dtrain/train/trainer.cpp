@@ -105,7 +105,7 @@ void Trainer::report(const StepResult& result) {
                   .memory_bytes = metrics::memory_use().peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent});
   link_.progress(step_);
-  last_losses_.push_back(result.loss);
+  if (std::isfinite(result.loss)) last_losses_.push_back(result.loss);
   if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();
   counters_ = counters;
   step_start_ = now;

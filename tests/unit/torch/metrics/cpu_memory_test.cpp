@@ -1,0 +1,53 @@
+#include "dtrain/metrics/cpu_memory.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+namespace dtrain::metrics {
+namespace {
+
+// Installed for the test program's own process alone: each test case runs in one of its own.
+TEST_CASE("Tensor memory is counted to the byte, and the peak stays") {
+  install_counting_allocator();
+  const MemoryUse before = memory_use();
+  {
+    const at::Tensor a = at::empty({1000}, at::kFloat);
+    CHECK(memory_use().current - before.current == 4000);
+    {
+      const at::Tensor b = at::zeros({3, 1 << 20}, at::kDouble);
+      CHECK(memory_use().current - before.current == 4000 + (24 << 20));
+      const at::Tensor view = b.narrow(0, 1, 1);  // shares
+      CHECK(memory_use().current - before.current == 4000 + (24 << 20));
+    }
+    CHECK(memory_use().current - before.current == 4000);
+  }
+  CHECK(memory_use().current == before.current);
+  CHECK(memory_use().peak - before.current == 4000 + (24 << 20));
+}
+
+TEST_CASE("A large block that was freed serves the next request of its size") {
+  install_counting_allocator();
+  at::Tensor a = at::empty({1 << 20}, at::kFloat);
+  const void* where = a.data_ptr();
+  a.reset();
+  const at::Tensor other = at::empty({(1 << 20) + 64}, at::kFloat);
+  CHECK(other.data_ptr() != where);
+  const at::Tensor again = at::empty({1 << 20}, at::kFloat);
+  CHECK(again.data_ptr() == where);
+  const at::Tensor zeroed = at::zeros({1 << 20}, at::kFloat);
+  CHECK(zeroed.data_ptr() != where);
+}
+
+TEST_CASE("Memory freed by another thread is counted, and empty tensors are nothing") {
+  install_counting_allocator();
+  const MemoryUse before = memory_use();
+  at::Tensor shared = at::empty({1 << 20}, at::kFloat);
+  std::thread([owned = std::move(shared)]() mutable { owned.reset(); }).join();
+  const at::Tensor empty = at::empty({0}, at::kFloat);
+  CHECK(memory_use().current == before.current);
+}
+
+}  // namespace
+}  // namespace dtrain::metrics

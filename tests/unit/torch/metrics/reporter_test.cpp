@@ -1,0 +1,213 @@
+#include "dtrain/metrics/reporter.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <sstream>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::metrics {
+namespace {
+
+using testing::TempFolder;
+
+// Standard error of this process in a file, until the object goes.
+class CapturedErrors {
+ public:
+  explicit CapturedErrors(const std::string& path) : path_(path), saved_(::dup(STDERR_FILENO)) {
+    const int file = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    ::dup2(file, STDERR_FILENO);
+    ::close(file);
+  }
+  CapturedErrors(const CapturedErrors&) = delete;
+  CapturedErrors& operator=(const CapturedErrors&) = delete;
+  ~CapturedErrors() {
+    ::dup2(saved_, STDERR_FILENO);
+    ::close(saved_);
+  }
+
+ private:
+  std::string path_;
+  int saved_;
+};
+
+constexpr StepRecord kRecord{.step = 7,
+                             .loss = 1.2345678901234567,
+                             .grad_norm = 0.1 + 0.2,
+                             .learning_rate = 3e-4,
+                             .tokens = 123'456'789'012,
+                             .samples = 56,
+                             .tokens_per_second = 12'345.678,
+                             .step_seconds = 0.0829,
+                             .wait_seconds = 0.001,
+                             .mfu = 0.391,
+                             .memory_bytes = 50 << 20,
+                             .comm_bytes = 4'096};
+
+std::vector<nlohmann::ordered_json> lines_of(const std::string& text) {
+  std::vector<nlohmann::ordered_json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(nlohmann::ordered_json::parse(line));
+  }
+  return lines;
+}
+
+struct Reported {
+  std::vector<nlohmann::ordered_json> lines;
+  std::string errors;
+};
+
+template <typename Report>
+Reported report(Reporter::Options options, Report tell) {
+  const TempFolder folder;
+  options.metrics_path = folder.path("metrics.jsonl");
+  {
+    const CapturedErrors captured(folder.path("errors"));
+    Reporter reporter(options);
+    tell(reporter);
+  }
+  std::string metrics;
+  if (std::filesystem::exists(options.metrics_path)) metrics = folder.read("metrics.jsonl");
+  return {lines_of(metrics), folder.read("errors")};
+}
+
+TEST_CASE("A step's line has exactly the documented keys, in order, and every bit of its numbers") {
+  const auto found =
+      report({.metrics_path = "", .console = {}}, [](Reporter& r) { r.step(kRecord); });
+  REQUIRE(found.lines.size() == 1);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : found.lines[0].items()) keys.push_back(key);
+  CHECK(keys == std::vector<std::string>{"step", "loss", "grad_norm", "learning_rate", "tokens",
+                                         "samples", "tokens_per_second", "step_seconds",
+                                         "wait_seconds", "mfu", "memory_bytes", "comm_bytes"});
+  CHECK(found.lines[0]["loss"].get<double>() == kRecord.loss);
+  CHECK(found.lines[0]["grad_norm"].get<double>() == kRecord.grad_norm);
+  CHECK(found.lines[0]["tokens"].get<std::int64_t>() == kRecord.tokens);
+  CHECK(found.lines[0]["step_seconds"].get<double>() == kRecord.step_seconds);
+}
+
+TEST_CASE("Numbers that JSON lacks are written as words") {
+  StepRecord record = kRecord;
+  record.loss = -std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = -std::numeric_limits<double>::infinity();
+  const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
+    r.step(record);
+    r.evaluation(7, std::numeric_limits<double>::infinity());
+  });
+  CHECK(found.lines[0]["loss"] == "nan");
+  CHECK(found.lines[0]["grad_norm"] == "-inf");
+  CHECK(found.lines[1]["val_loss"] == "inf");
+}
+
+TEST_CASE("Other lines say by 'event' what they are") {
+  const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
+    r.start("a table", {{"parameters", 5}});
+    r.evaluation(3, 1.5);
+    r.warn(4, "loss nan: update skipped");
+    r.end({.steps = 7,
+           .train_loss = 2.5,
+           .val_loss = 1.25,
+           .has_validation = true,
+           .seconds = 3,
+           .tokens_per_second = 10,
+           .model_path = "m"});
+  });
+  REQUIRE(found.lines.size() == 4);
+  CHECK(found.lines[0] == nlohmann::ordered_json{{"event", "start"}, {"parameters", 5}});
+  CHECK(found.lines[1] ==
+        nlohmann::ordered_json{{"event", "eval"}, {"step", 3}, {"val_loss", 1.5}});
+  CHECK(found.lines[2] == nlohmann::ordered_json{{"event", "error"},
+                                                 {"step", 4},
+                                                 {"message", "loss nan: update skipped"}});
+  CHECK(found.lines[3] == nlohmann::ordered_json{{"event", "end"},
+                                                 {"step", 7},
+                                                 {"train_loss", 2.5},
+                                                 {"seconds", 3.0},
+                                                 {"tokens_per_second", 10.0},
+                                                 {"model", "m"},
+                                                 {"val_loss", 1.25}});
+  CHECK(found.errors.find("a table\n") == 0);
+  CHECK(found.errors.find("warning: loss nan: update skipped\n") != std::string::npos);
+  CHECK(found.errors.find("validation loss 1.2500") != std::string::npos);
+}
+
+TEST_CASE("Without a validation nothing is said of one") {
+  const auto found = report({.metrics_path = "", .console = {}}, [](Reporter& r) {
+    r.end({.steps = 1, .train_loss = 2, .seconds = 1, .tokens_per_second = 1, .model_path = "m"});
+  });
+  CHECK_FALSE(found.lines[0].contains("val_loss"));
+  CHECK(found.errors.find("validation") == std::string::npos);
+}
+
+TEST_CASE("A rank that does not write writes nothing at all") {
+  const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
+    r.start("a table", {});
+    r.step(kRecord);
+    r.evaluation(1, 2);
+    r.warn(1, "w");
+    r.end({.model_path = ""});
+  });
+  CHECK(found.lines.empty());
+  CHECK(found.errors.empty());
+}
+
+std::ptrdiff_t count(const std::string& text, char c) {
+  return std::count(text.begin(), text.end(), c);
+}
+
+void tell_steps(Reporter& r) {
+  StepRecord record = kRecord;
+  for (record.step = 1; record.step <= 25; ++record.step) r.step(record);
+}
+
+TEST_CASE("Off a terminal the first, every log_every-th and the last step are plain lines") {
+  const auto found =
+      report({.metrics_path = "", .console = {.live = false}, .log_every = 10, .total_steps = 25},
+             tell_steps);
+  CHECK(found.lines.size() == 25);
+  CHECK(count(found.errors, '\n') == 4);  // 1, 10, 20, 25
+  CHECK(count(found.errors, '\r') == 0);
+  CHECK(count(found.errors, '\x1b') == 0);
+  CHECK(found.errors.find("step 20/25 | loss 1.2346 | grad 0.300 | lr 3.00e-04 | 12.3k tok/s | mfu "
+                          "39% | 50.0 MiB | eta 0:00\n") != std::string::npos);
+}
+
+TEST_CASE("On a terminal one line is redrawn, cut to its width, and gone before other lines") {
+  const auto found = report({.metrics_path = "",
+                             .console = {.live = true, .columns = 40},
+                             .log_every = 10,
+                             .total_steps = 25},
+                            [](Reporter& r) {
+                              tell_steps(r);
+                              r.warn(25, "w");
+                            });
+  CHECK(found.errors.find("\x1b[2Kstep 3/25 | loss 1.2346 | grad 0.300 | \r") != std::string::npos);
+  CHECK(count(found.errors, '\n') == 1);
+  CHECK(found.errors.ends_with("\r\x1b[2K\rwarning: w\n"));
+}
+
+TEST_CASE("With log_every 0 no step is shown, on a terminal or not, but all are recorded") {
+  const bool live = GENERATE(true, false);
+  const auto found =
+      report({.metrics_path = "", .console = {.live = live}, .log_every = 0, .total_steps = 25},
+             tell_steps);
+  CHECK(found.lines.size() == 25);
+  CHECK(found.errors.empty());
+}
+
+TEST_CASE("Metrics that cannot be written are an error that names the file") {
+  const std::string message = testing::message_of(
+      base::ErrorKind::data, [] { MetricsFile("/proc/no-such-folder/metrics.jsonl"); });
+  CHECK(message.find("/proc/no-such-folder/metrics.jsonl") != std::string::npos);
+  const std::string full = testing::message_of(base::ErrorKind::data, [] {
+    MetricsFile("/dev/full").write({{"step", 1}});
+  });
+  CHECK(full.find("/dev/full") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace dtrain::metrics

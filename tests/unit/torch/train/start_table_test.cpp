@@ -1,0 +1,94 @@
+#include "dtrain/train/start_table.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/format.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::train {
+namespace {
+
+config::Config mini(std::int64_t dp, std::int64_t grad_accum) {
+  config::Config config = testing::tiny_config();
+  config.model = {.levels = 4, .width = 64, .heads = 4, .neurons = 512};
+  config.data.seq_len = 128;
+  return testing::laid_out(config, dp, grad_accum);
+}
+
+data::Split split_of(const config::Config& config) {
+  return data::open_split({.train = config.data.train,
+                           .validation = "",
+                           .val_fraction = 0.25,
+                           .seq_len = config.data.seq_len});
+}
+
+void check_prediction(const config::Config& config) {
+  testing::on_threads(1, [&](comm::World& world) {
+    testing::EngineRun run(config, world);
+    const std::int64_t predicted = plan_memory(run.job()).total();
+    run.steps(2);
+    const std::int64_t measured = metrics::memory_use().peak;
+    WARN("predicted " << metrics::format_bytes(predicted) << ", measured "
+                      << metrics::format_bytes(measured));
+    CHECK(static_cast<double>(predicted) / static_cast<double>(measured) > 0.75);
+    CHECK(static_cast<double>(predicted) / static_cast<double>(measured) < 1.25);
+  });
+}
+
+TEST_CASE("The predicted memory of a mini run is within a quarter of the measured peak") {
+  metrics::install_counting_allocator();
+  // The smaller run first: a process has one peak.
+  check_prediction(mini(1, 8));
+  check_prediction(mini(1, 1));
+}
+
+TEST_CASE("Parameters, gradients and moments are predicted to the byte") {
+  testing::on_threads(2, [&](comm::World& world) {
+    testing::EngineRun run(mini(2, 4), world);
+    const MemoryPlan plan = plan_memory(run.job());
+    const std::int64_t arena = 425'984 * 4;  // no padding: all sizes are multiples of 64
+    testing::expect(plan.parameters == arena, "parameters");
+    testing::expect(plan.gradients == 3 * arena, "gradients: one and two levels of the tree");
+    testing::expect(plan.optimizer == 2 * arena, "optimizer");
+  });
+}
+
+TEST_CASE("The bitwise class names what equal bits depend on, and nothing that they do not") {
+  const config::Config config = mini(1, 2);
+  const std::string text = bitwise_class(config);
+  CHECK(text.find("float32 microbatch=4 threads=1 kernels=plain cpu=") == 0);
+  CHECK(bitwise_class(mini(2, 1)) == text);
+  CHECK(bitwise_class(mini(1, 1)) != text);
+  config::Config fast = config;
+  fast.machine.reduction = "fast";
+  CHECK(bitwise_class(fast).starts_with("none"));
+  config::Config more_threads = config;
+  more_threads.machine.threads = 2;
+  CHECK(bitwise_class(more_threads) != text);
+}
+
+TEST_CASE("The start table and the start line say what runs") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const config::Config config = mini(2, 1);
+    testing::EngineRun run(config, world);
+    const data::Split split = split_of(config);
+    const std::string table = start_table(run.job(), split);
+    for (const char* part : {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", "lr=0.01",
+                             "383 training samples of 128 tokens", "memory per rank"}) {
+      testing::expect(table.find(part) != std::string::npos, std::string(part) + " in\n" + table);
+    }
+    const auto fields = start_fields(run.job(), split);
+    testing::expect(fields.at("world_size") == 2, "world_size");
+    testing::expect(fields.at("mesh").dump() == R"({"pp":1,"dp":2,"tp":1})", "mesh");
+    testing::expect(fields.at("train_samples") == 383, "train_samples");
+    testing::expect(fields.at("validation_samples") == 127, "validation_samples");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::train
