@@ -1,0 +1,245 @@
+"""Training as a user meets it: the run folder, the screen, one process against two, and failures in mid-run."""
+
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+DTRAIN = BUILD / "bin" / "dtrain"
+DTRUN = BUILD / "bin" / "dtrun"
+STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
+             "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
+TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "4", "--threads", "1"]
+LIMIT = 60  # seconds after which a test has failed; none needs more than a few
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("waited in vain for " + what)
+        time.sleep(0.01)
+
+
+class TrainTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-train-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = pathlib.Path(folder.name)
+        cls.text = cls.root / "bible.txt"
+        with cls.text.open("wb") as file:
+            subprocess.run(["bible", "-f", "gen1:1-gen30:43"], stdout=file, check=True, timeout=LIMIT)
+
+    def setUp(self):
+        self.run_dir = self.root / self.id().rsplit(".", 1)[-1]
+
+    def arguments(self, *flags, run_dir=None, steps=4):
+        return [*TINY, "--data", self.text, "--steps", str(steps), "--run-dir", run_dir or self.run_dir, *flags]
+
+    def run_command(self, command, status=0):
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result
+
+    def single(self, *flags, status=0, **options):
+        return self.run_command([DTRAIN, *self.arguments(*flags, **options)], status)
+
+    def ddp(self, *flags, status=0, ranks=2, **options):
+        return self.run_command(
+            [DTRUN, "-n", str(ranks), "--", DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)], status)
+
+    def metrics(self, run_dir=None):
+        return [json.loads(line) for line in ((run_dir or self.run_dir) / "metrics.jsonl").read_text().splitlines()]
+
+
+class RunFolder(TrainTest):
+    def test_metrics_hold_exactly_the_documented_keys_and_round_trip(self):
+        self.single("--eval-every", "2")
+        raw = (self.run_dir / "metrics.jsonl").read_text()
+        self.assertTrue(raw.endswith("\n"))
+        lines = self.metrics()
+        self.assertEqual([line.get("event", "step") for line in lines],
+                         ["start", "step", "step", "eval", "step", "step", "eval", "end"])
+        steps = [line for line in lines if "event" not in line]
+        for number, (line, text) in enumerate(zip(steps, [t for t in raw.splitlines() if '"event"' not in t]), 1):
+            self.assertEqual(list(line), STEP_KEYS)
+            self.assertEqual((line["step"], line["samples"], line["tokens"]), (number, 4 * number, 4 * 32 * number))
+            for key in ("loss", "grad_norm", "learning_rate"):  # the shortest text of that double
+                written = re.search(rf'"{key}":([^,}}]+)', text)[1]
+                self.assertEqual(float(written), line[key])
+                self.assertLessEqual(len(written), len(repr(line[key])) + 2)
+            self.assertGreater(line["memory_bytes"], 0)
+            self.assertEqual(line["comm_bytes"], 0)
+        self.assertEqual([list(line) for line in lines if line.get("event") == "eval"],
+                         [["event", "step", "val_loss"]] * 2)
+        self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
+                                          "train_samples", "validation_samples", "flops_per_token",
+                                          "memory_predicted_bytes"])
+        self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
+                                           "val_loss"])
+        self.assertEqual(lines[-1]["val_loss"], lines[-2]["val_loss"])
+        self.assertLess(steps[-1]["loss"], steps[0]["loss"])
+
+    def test_a_second_run_into_the_folder_is_refused_and_overwrite_replaces_it(self):
+        self.single(steps=2)
+        before = {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file()}
+        result = self.single(steps=3, status=2)
+        self.assertIn(str(self.run_dir), result.stderr)
+        self.assertIn("--overwrite", result.stderr)
+        self.assertEqual(before, {path: path.read_bytes() for path in self.run_dir.rglob("*") if path.is_file()})
+        self.single("--overwrite", steps=3)
+        self.assertEqual(self.metrics()[-1]["step"], 3)
+
+    def test_unwritable_output_is_refused_before_step_0(self):
+        blocked = self.root / "a_file"
+        blocked.write_text("")
+        for run_dir in (blocked / "run", pathlib.Path("/proc/run")):
+            result = self.single(run_dir=run_dir, status=2)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertIn(str(run_dir), result.stderr)
+
+    def test_a_run_that_diverges_stops_with_the_numerics_status_on_all_ranks(self):
+        result = self.ddp("--lr", "1e30", status=7)
+        self.assertIn("stopped before the update", result.stderr)
+        self.assertEqual([line["step"] for line in self.metrics() if "event" not in line], [1])
+        self.assertFalse((self.run_dir / "final" / "model.safetensors").exists())
+
+
+class Layouts(TrainTest):
+    def outcome(self, name):
+        folder = self.root / name
+        values = [tuple(line[key] for key in ("step", "loss", "grad_norm") if key in line) or line
+                  for line in self.metrics(folder) if "event" not in line]
+        evaluations = [line for line in self.metrics(folder) if line.get("event") == "eval"]
+        # The file's metadata is the model's; the layout does not show in it.
+        return values, evaluations, (folder / "final" / "model.safetensors").read_bytes()
+
+    def test_one_process_and_two_leave_equal_losses_and_equal_files(self):
+        for extra in (["--dropout", "0.1"], ["--dropout", "0.1", "--tie-levels", "off", "--dtype", "float64"]):
+            with self.subTest(extra):
+                self.single("--grad-accum", "2", "--eval-every", "2", "--overwrite", *extra, run_dir=self.root / "one")
+                self.ddp("--eval-every", "2", "--overwrite", *extra, run_dir=self.root / "two")
+                one, two = self.outcome("one"), self.outcome("two")
+                self.assertEqual(one, two)
+                self.assertEqual(len(one[0]), 4)
+        self.single("--grad-accum", "2", "--overwrite", "--seed", "2", run_dir=self.root / "two")
+        self.assertNotEqual(self.outcome("one")[2], self.outcome("two")[2])
+
+    def test_ranks_given_different_settings_are_told_the_first_one(self):
+        wrapper = self.root / "wrapper.sh"
+        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 1 ] && exec "$@" --lr 0.5\nexec "$@"\n')
+        wrapper.chmod(0o755)
+        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", *self.arguments()], 2)
+        self.assertIn("train.lr", result.stderr)
+        self.assertIn("0.5", result.stderr)
+        self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+
+
+class Screen(TrainTest):
+    def on_terminal(self, command, columns=140):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                                   env={**os.environ, "COLUMNS": str(columns)})
+        os.close(slave)
+        output = b""
+        try:
+            while piece := os.read(master, 65536):
+                output += piece
+        except OSError:  # the terminal's end
+            pass
+        os.close(master)
+        self.assertEqual(process.wait(LIMIT), 0, output)
+        return output.decode()
+
+    PARTS = (r"step 3/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
+             r"[\d.]+ MiB \| eta 0:0\d")
+
+    def test_a_terminal_shows_one_line_that_is_redrawn(self):
+        output = self.on_terminal([DTRAIN, *self.arguments()])
+        self.assertRegex(output, r"\x1b\[2K" + self.PARTS + r"[^\n]*\r")
+        self.assertNotRegex(output, r"step \d/4[^\r]*\n")
+        self.assertIn("done: 4 steps", output)
+
+    def test_a_terminal_of_dtrun_shows_the_same_line(self):
+        output = self.on_terminal([DTRUN, "-n", "2", "--", DTRAIN, "--strategy", "ddp", *self.arguments()])
+        self.assertRegex(output, self.PARTS)
+
+    def test_elsewhere_lines_are_plain(self):
+        result = self.single("--log-every", "1")
+        self.assertRegex(result.stderr, "\n" + self.PARTS + r"\n")
+        self.assertNotIn("\x1b", result.stderr)
+        self.assertNotIn("\r", result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_the_start_table_comes_first(self):
+        lines = self.single().stderr.splitlines()
+        self.assertEqual(lines[0], "dtrain: resolved configuration")
+        table = "\n".join(lines)
+        for part in ("parameters ", "mesh            pp 1 x dp 1 x tp 1", "bitwise class   float32 microbatch=4 threads=1",
+                     "training samples of 32 tokens", "memory per rank"):
+            self.assertIn(part, table)
+
+
+class Failures(TrainTest):
+    def start(self, ranks=2):
+        process = subprocess.Popen(
+            [DTRUN, "-n", str(ranks), "--", DTRAIN, "--strategy", "ddp", *self.arguments(steps=1000000)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        metrics = self.run_dir / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 5, "steps")
+        return process
+
+    def ranks_of(self):
+        """Processes of this test's run folder that are dtrain, by rank."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                arguments = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+                variables = pathlib.Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if arguments[0] == bytes(DTRAIN) and bytes(self.run_dir) in arguments:
+                rank = [value[5:] for value in variables if value.startswith(b"RANK=")]
+                found[int(rank[0]) if rank else -1] = int(entry)
+        return found
+
+    def test_a_rank_killed_in_mid_run_gives_its_status_and_is_named(self):
+        process = self.start()
+        os.kill(self.ranks_of()[1], signal.SIGKILL)
+        begin = time.monotonic()
+        _, errors = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL, errors)
+        last = errors.splitlines()[-1]
+        self.assertRegex(last, r"rank 1\b")
+        self.assertIn("SIGKILL", last)
+        self.assertEqual(self.ranks_of(), {})
+        self.assertLess(time.monotonic() - begin, LIMIT)
+
+    def test_killing_dtrun_leaves_no_rank(self):
+        process = self.start()
+        self.assertEqual(sorted(self.ranks_of()), [0, 1])
+        process.kill()
+        process.wait(LIMIT)
+        wait_until(lambda: not self.ranks_of(), "the ranks' end")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,103 @@
+"""dtrain verify as a user meets it: one JSON object, an exit status, and planted errors noticed."""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+GOLDEN = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests" / "golden"
+GRADIENTS = ["decoder", "encoder", "encoder_v", "lm_head", "embed.weight"]
+
+
+def plant(path, tensor, relative):
+    """Adds `relative` of the largest element to one element of a float32 tensor in a safetensors file."""
+    content = bytearray(path.read_bytes())
+    (length,) = struct.unpack_from("<Q", content)
+    begin, end = json.loads(content[8:8 + length])[tensor]["data_offsets"]
+    count = (end - begin) // 4
+    values = struct.unpack_from(f"<{count}f", content, 8 + length + begin)
+    place = count // 2
+    struct.pack_into("<f", content, 8 + length + begin + 4 * place,
+                     values[place] + relative * max(abs(value) for value in values))
+    path.write_bytes(content)
+
+
+class Verify(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-verify-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def verify(self, fixture, *flags, ranks=0):
+        launcher = [BUILD / "bin" / "dtrun", "-n", str(ranks), "--"] if ranks else []
+        command = [*launcher, BUILD / "bin" / "dtrain", "verify", "--golden", fixture, *flags]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        # Under dtrun the lines of rank 0 carry its mark.
+        out = "\n".join(line.removeprefix("[0] ") for line in result.stdout.splitlines())
+        self.answer = json.loads(out) if out else None
+        return result
+
+    def copy(self, name):
+        shutil.copy(GOLDEN / "meta.json", self.folder)
+        return pathlib.Path(shutil.copy(GOLDEN / f"{name}.safetensors", self.folder))
+
+    def failed(self):
+        return [name for name, check in self.answer["checks"].items() if not check["passed"]]
+
+    def test_one_process_agrees_with_the_reference(self):
+        for dtype, threads in (("float32", "1"), ("float64", "2")):
+            result = self.verify(GOLDEN / "mini.safetensors", "--dtype", dtype, "--threads", threads)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertTrue(self.answer["passed"])
+            self.assertEqual((self.answer["dtype"], self.answer["threads"]), (dtype, int(threads)))
+            self.assertLessEqual({"loss", "logits", "act.layer3.out"} | {"grad." + name for name in GRADIENTS},
+                                 self.answer["checks"].keys())
+            for check in self.answer["checks"].values():
+                self.assertLessEqual(check["error"], check["tolerance"])
+                self.assertLess(check["tolerance"], 1e-5)
+
+    def test_two_processes_agree_with_the_reference_and_its_trajectory(self):
+        result = self.verify(GOLDEN / "three_heads.safetensors", "--trajectory", GOLDEN / "trajectory.json", "--name",
+                             "three_heads", "--strategy", "ddp", "--threads", "1", ranks=2)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.answer["dp"], 2)
+        self.assertLess(self.answer["checks"]["trajectory.loss"]["error"], 5e-4)
+
+    def test_an_error_of_1e_4_in_any_gradient_is_noticed(self):
+        for name in GRADIENTS:
+            fixture = self.copy("three_heads")
+            plant(fixture, "grad." + name, 1e-4)
+            result = self.verify(fixture)
+            self.assertEqual(result.returncode, 7, result.stderr)
+            self.assertEqual(self.failed(), ["grad." + name])
+            self.assertFalse(self.answer["passed"])
+            self.assertEqual(result.stderr.count("\n"), 1)
+            self.assertIn(f"grad.{name} differs by", result.stderr)
+
+    def test_an_error_seen_by_one_rank_fails_the_job(self):
+        fixture = self.copy("three_heads")
+        plant(fixture, "grad.encoder", 1e-4)
+        result = self.verify(fixture, "--strategy", "ddp", "--threads", "1", ranks=2)
+        self.assertEqual(result.returncode, 7, result.stderr)
+
+    def test_the_tolerance_can_be_given(self):
+        fixture = self.copy("three_heads")
+        plant(fixture, "grad.decoder", 1e-4)
+        self.assertEqual(self.verify(fixture, "--tolerance", "1e-3").returncode, 0)
+        self.assertEqual(self.verify(fixture, "--tolerance", "1e-9").returncode, 7)
+
+    def test_what_is_no_fixture_is_refused_in_one_line(self):
+        for path, status in ((self.folder / "missing.safetensors", 6), (GOLDEN / "text.bin", 6)):
+            result = self.verify(path)
+            self.assertEqual(result.returncode, status, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1)
+            self.assertIn(path.name, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
