@@ -144,6 +144,18 @@ TEST_CASE("A model of another vocabulary cannot write bytes") {
   CHECK_THAT(message, Catch::Contains("300") && Catch::Contains("256"));
 }
 
+TEST_CASE("A file with an odd number of neurons has no pairs to rotate and is refused") {
+  const ModelFile file;
+  const BdhFixture odd({.levels = 2, .width = 12, .heads = 2, .neurons = 9, .vocab = 256},
+                       at::kFloat);
+  checkpoint::write_model_file(file.path, odd.model->parameters, odd.weights, {}, {});
+  config::Config config = file.config("abc", 2);
+  config.generate.from_levels = 2;
+  const std::string message =
+      testing::message_of(base::ErrorKind::checkpoint, [&] { (void)text_of(config); });
+  CHECK_THAT(message, Catch::Contains("9 neurons"));
+}
+
 TEST_CASE("A text longer than the model's positions is refused before anything is written") {
   const ModelFile file;
   std::string written;

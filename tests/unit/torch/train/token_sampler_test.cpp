@@ -50,6 +50,11 @@ TEST_CASE("top_k leaves the k likeliest, with the lower token of equals first") 
   const std::vector<double> three = shares({.top_k = 3, .seed = 2}, 2000);
   CHECK(three[1] + three[3] + three[4] == Approx(1));
   CHECK(three[3] > 0.1);
+  // So many equals that a sort which does not keep their order would mix them.
+  const at::Tensor equals = at::zeros({256}, at::kDouble);
+  for (std::int64_t index = 0; index < 100; ++index) {
+    CHECK(sample_token(equals, {.top_k = 3}, index) < 3);
+  }
   // More than there are tokens is all of them.
   CHECK(shares({.top_k = 100, .seed = 2}, 500) == shares({.seed = 2}, 500));
 }
