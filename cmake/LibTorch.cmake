@@ -14,7 +14,12 @@ endforeach()
 set_property(TARGET torch::c10 PROPERTY INTERFACE_COMPILE_DEFINITIONS _GLIBCXX_USE_CXX11_ABI=1)
 set_property(TARGET torch::torch_cpu PROPERTY INTERFACE_COMPILE_DEFINITIONS
   USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
-set_property(TARGET torch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES torch::c10)
+# Our own parallel loops (at::parallel_for) call the OpenMP runtime: the wheel's, since there may be only one.
+add_library(torch::gomp SHARED IMPORTED GLOBAL)
+set_target_properties(torch::gomp PROPERTIES
+  IMPORTED_LOCATION ${DTRAIN_TORCH_DIR}/lib/libgomp.so.1
+  IMPORTED_SONAME libgomp.so.1)
+set_property(TARGET torch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES torch::c10 torch::gomp)
 # libtorch_cpu.so names libcudart and libcupti, which are found at run time through its own RPATH.
 set_property(TARGET torch::torch_cpu PROPERTY INTERFACE_LINK_OPTIONS
   LINKER:--allow-shlib-undefined LINKER:--no-as-needed)
