@@ -41,13 +41,18 @@ new_run_folder() {
 
 prepare_tokens() {
   local run=$1
-  if [ -n "$text" ]; then
-    $bin/dtrain data prepare "$text" --output "$run/text.dtok"
-    return
+  if [ -z "$text" ]; then
+    text=$run/bible.txt
+    bible -f gen1:1-rev22:21 >"$text"
   fi
-  bible -f gen1:1-rev22:21 >"$run/bible.txt"
-  $bin/dtrain data prepare "$run/bible.txt" --output "$run/text.dtok"
-  rm "$run/bible.txt"
+  $bin/dtrain data prepare "$text" --output "$run/text.dtok"
+}
+
+# The first words of the text: where the model is to begin.
+first_words() {
+  /usr/bin/python3 -c '
+import sys
+print(" ".join(open(sys.argv[1], "rb").read(200).decode(errors="ignore").replace("\0", "").split()[:4])[:40])' "$1"
 }
 
 # What mini.json does not say: the data, its last twentieth for validation, and how much of that is evaluated at the end
@@ -95,10 +100,11 @@ train "$run"
 heading "result"
 print_losses "$run"
 
-heading "200 bytes by the trained model"
+heading "the first words of the text, and 200 bytes by the trained model"
 # One thread: the products of a single byte are too small to share.
-$bin/dtrain generate --from "$run/final/model.safetensors" --max-tokens 200 --temperature 0.8 --threads 1
+$bin/dtrain generate --from "$run/final/model.safetensors" --prompt="$(first_words "$text")" --max-tokens 200 \
+  --temperature 0.8 --threads 1
 echo
 
 heading "run folder: $run"
-echo "config.json metrics.jsonl final/model.safetensors text.dtok baseline.json"
+echo "config.json  metrics.jsonl  final/model.safetensors  text.dtok  baseline.json"
