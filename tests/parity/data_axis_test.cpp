@@ -1,6 +1,6 @@
 // Promise 1: the layout is a matter of speed and memory, never of results (docs/determinism.md).
 //
-// Every mutation of scripts/mutations.sh that touches who reads, adds or reduces what makes a test
+// Every mutation of scripts/soak_mutations.py that touches who reads, adds or reduces what makes a test
 // of this file or of naive_test.cpp fail.
 #include <catch2/catch.hpp>
 
