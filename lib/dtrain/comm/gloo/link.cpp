@@ -2,7 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include <string_view>
+#include <set>
 
 namespace dtrain::comm {
 
@@ -13,6 +13,18 @@ at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
 }
 
 }  // namespace
+
+Link::Link(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
+    : group_(std::move(group)),
+      notes_(static_cast<std::size_t>(size()), -1),
+      note_recvs_(static_cast<std::size_t>(size())) {
+  for (std::int64_t peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const auto index = static_cast<std::size_t>(peer);
+    note_recvs_[index] =
+        recv(reinterpret_cast<std::byte*>(&notes_[index]), sizeof(std::int64_t), peer, Tag::note);
+  }
+}
 
 Message Link::send(const std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   std::vector<at::Tensor> tensors{view_of(data, bytes)};
@@ -75,14 +87,37 @@ TransportFailure Link::failure(std::int64_t peer) {
   } catch (const std::exception& caught) {
     text = caught.what();
   }
-  std::vector<std::int64_t> peers;
-  if (text.find("Timed out") != std::string::npos) {
-    if (peer >= 0) peers.push_back(peer);
-    return {Cause::no_answer, peers};
+  if (text.find("Timed out") == std::string::npos) return failure_of_connections(peer);
+  std::vector<std::int64_t> late;
+  if (peer >= 0) late.push_back(peer);
+  return {Cause::no_answer, late};
+}
+
+TransportFailure Link::failure_of_connections(std::int64_t peer) {
+  std::vector<std::int64_t> gone = gone_peers();
+  if (gone.empty() && peer >= 0) gone.push_back(peer);
+  std::set<std::int64_t> culprits;
+  for (const auto messenger : gone) {
+    const auto note = note_from(messenger).value_or(-1);
+    culprits.insert(note >= 0 && note != rank() ? note : messenger);
   }
-  peers = gone_peers();
-  if (peers.empty() && peer >= 0) peers.push_back(peer);
-  return {Cause::gone, peers};
+  const std::lock_guard lock(close_mutex_);
+  if (culprit_ < 0 && !culprits.empty()) culprit_ = *culprits.begin();
+  return {TransportFailure::Cause::gone, {culprits.begin(), culprits.end()}};
+}
+
+std::optional<std::int64_t> Link::note_from(std::int64_t peer) {
+  const auto index = static_cast<std::size_t>(peer);
+  const std::lock_guard lock(close_mutex_);
+  if (note_recvs_[index].work) {
+    try {
+      note_recvs_[index].work->wait(std::chrono::milliseconds(1));  // the connection is closed
+      note_recvs_[index].work.reset();
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+  return notes_[index];
 }
 
 std::vector<std::int64_t> Link::gone_peers() {
@@ -109,6 +144,24 @@ void Link::close(const std::string& reason) noexcept {
     closed_ = true;
     reason_ = reason;
   }
+  send_notes();
+  cut_connections();
+}
+
+void Link::send_notes() noexcept {
+  std::vector<Message> notes;
+  for (std::int64_t peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    try {
+      notes.push_back(
+          send(reinterpret_cast<const std::byte*>(&culprit_), sizeof culprit_, peer, Tag::note));
+    } catch (const std::exception&) {
+      // Gone: it needs no note.
+    }
+  }
+}
+
+void Link::cut_connections() noexcept {
   // gloo has no call to cut its connections, but a wait that times out does just that, and lets
   // everyone who waits here or on the other side know. Nobody ever sends this message.
   std::byte nothing{};
