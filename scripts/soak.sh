@@ -3,6 +3,7 @@
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills     training jobs ended at random moments in random ways leave nothing behind
 #   parity    random configurations give the same bits on one process and on 2, 4 and 8
+#   mutations defects planted in the library are noticed by the tests (takes what it takes)
 #   asan      every test under the address and undefined-behaviour sanitizers (takes what it takes)
 #   repeat    every test again and again until one fails
 #   all       these, one after the other
@@ -21,6 +22,7 @@ build() {
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
+mutations() { build && scripts/mutations.sh; }
 asan() { scripts/test.sh --preset=asan; }
 
 repeat() {
@@ -31,7 +33,7 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills parity asan repeat; do $campaign || status=1; done
+  for campaign in kills parity mutations asan repeat; do $campaign || status=1; done
   return $status
 }
 
@@ -39,6 +41,6 @@ campaign=${1:-}
 minutes=${2:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | parity | asan | repeat | all) $campaign ;;
+  kills | parity | mutations | asan | repeat | all) $campaign ;;
   *) usage ;;
 esac
