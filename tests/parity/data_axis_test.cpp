@@ -1,7 +1,7 @@
 // Promise 1: the layout is a matter of speed and memory, never of results (docs/determinism.md).
 //
-// Every mutation of scripts/soak_mutations.py that touches who reads, adds or reduces what makes a test
-// of this file or of naive_test.cpp fail.
+// scripts/soak_mutations.py plants defects in who reads, adds and reduces what; a test of this file
+// or of naive_test.cpp notices each.
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/json.h"
