@@ -22,7 +22,7 @@ build() {
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
-mutations() { build && scripts/mutations.sh; }
+mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
 asan() { scripts/test.sh --preset=asan; }
 
 repeat() {
