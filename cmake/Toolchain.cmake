@@ -8,7 +8,9 @@ endif()
 
 # mold resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too.
 find_program(MOLD mold REQUIRED)
-add_link_options(-fuse-ld=mold)
+# mold 1.10 (Debian 12) puts thread-local zeros one byte before the part that becomes read-only after relocation; where
+# that begins a page, one link in 256, the loader refuses the file ("cannot apply additional memory protection").
+add_link_options(-fuse-ld=mold LINKER:-z,norelro)
 
 set(DTRAIN_SANITIZE "" CACHE STRING "Sanitizers for our code, e.g. address,undefined")
 if(DTRAIN_SANITIZE)
