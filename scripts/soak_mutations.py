@@ -104,6 +104,8 @@ def failed_tests(program):
     if result.returncode == 0:
         return []
     cases = re.split(r"<TestCase ", result.stdout)[1:]
+    if result.returncode in (126, 127):
+        raise SystemExit(f"{program} cannot be run: {result.stderr}")
     names = [re.match(r'name="([^"]*)"', case)[1] for case in cases if 'OverallResult success="false"' in case]
     return names or [f"(ended with status {result.returncode})"]
 
