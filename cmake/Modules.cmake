@@ -1,7 +1,5 @@
 # dtrain_module(PATH [PLAIN] LINK ...): lib/dtrain/PATH/*.cpp as a static library dtrain_PATH.
 # Without PLAIN the module sees LibTorch. Sub-folders belong to the module unless they are modules themselves.
-set(DTRAIN_TORCH_MODULES "" CACHE INTERNAL "")
-
 function(dtrain_torch_flags target)
   target_link_libraries(${target} PUBLIC torch::torch_cpu)
   target_compile_options(${target} PRIVATE -fpch-preprocess -fopenmp)
@@ -15,18 +13,11 @@ function(dtrain_module path)
   if(path STREQUAL "checkpoint")
     list(FILTER sources EXCLUDE REGEX "/checkpoint/format/")
   endif()
-  if(NOT sources)
-    add_library(dtrain_${name} INTERFACE)
-    target_include_directories(dtrain_${name} INTERFACE ${PROJECT_SOURCE_DIR}/lib)
-    target_link_libraries(dtrain_${name} INTERFACE ${arg_LINK})
-    return()
-  endif()
   add_library(dtrain_${name} STATIC ${sources})
   target_include_directories(dtrain_${name} PUBLIC ${PROJECT_SOURCE_DIR}/lib)
   target_link_libraries(dtrain_${name} PUBLIC ${arg_LINK} PRIVATE dtrain_warnings)
   if(NOT arg_PLAIN)
     dtrain_torch_flags(dtrain_${name})
-    set(DTRAIN_TORCH_MODULES ${DTRAIN_TORCH_MODULES} dtrain_${name} CACHE INTERNAL "")
   endif()
 endfunction()
 

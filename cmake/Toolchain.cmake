@@ -1,9 +1,9 @@
-# Compiler cache, linker, warnings and sanitizers: what holds for every target of ours.
+# Compiler cache (trusting the dependency files, since preprocessing over a precompiled header takes seconds), linker, warnings and sanitizers: what holds for every target of ours.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 ${CCACHE})
 endif()
 
 # mold resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too.
