@@ -1,5 +1,4 @@
 // dtrun: starts the ranks of a job on this machine and answers for their end.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <exception>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/standard_streams.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"
@@ -18,13 +18,6 @@
 namespace {
 
 using namespace launcher;
-
-/// Pipes and sockets must not take the numbers of standard streams that the caller has closed.
-void open_standard_streams() {
-  int fd = 0;
-  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
-  if (fd > STDERR_FILENO) ::close(fd);
-}
 
 void write_text(int fd, std::string_view text) {
   [[maybe_unused]] const auto written = ::write(fd, text.data(), text.size());
@@ -71,6 +64,6 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  open_standard_streams();
+  dtrain::base::secure_standard_streams();
   return reported([&] { return run({argv + 1, argv + argc}); });
 }

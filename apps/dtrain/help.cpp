@@ -49,7 +49,10 @@ std::string command_help(config::Command command) {
     case config::Command::verify:
       usage =
           "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] "
-          "[flags]\n\n";
+          "[flags]\n"
+          "  Prints one JSON object in one line; under dtrun the line begins with '[0] ', the mark "
+          "of "
+          "rank 0.\n\n";
       break;
   }
   return usage + config::flags_help(command);

@@ -1,7 +1,9 @@
 #include "commands.h"
+#include "dtrain/base/standard_streams.h"
 #include "ranks.h"
 
 int main(int argc, char** argv) {
+  dtrain::base::secure_standard_streams();
   try {
     return dtrain::app::run({argv + 1, argv + argc});
   } catch (...) {

@@ -2,8 +2,8 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
-#include "run_folder.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -22,6 +22,9 @@ void check_data(const config::Config& config, bool may_warn) {
     base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
                       config.report.eval_every);
   }
+  if (may_warn && config.train.min_lr > 0 && config.train.schedule == "constant") {
+    base::log_warning("--min-lr {} has no effect with --schedule constant", config.train.min_lr);
+  }
 }
 
 }  // namespace
@@ -32,11 +35,9 @@ int run_train(const Arguments& arguments) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) check_run_folder(config.run.dir, config.run.overwrite);
+  if (first) config::check_run_folder(config.run);
   check_data(config, first);
-  const RuntimeLibrary library = RuntimeLibrary::open();
-  if (first) prepare_run_folder(config.run.dir);
-  return library.run({config::Command::train, config});
+  return RuntimeLibrary::open().run({config::Command::train, config});
 }
 
 }  // namespace dtrain::app

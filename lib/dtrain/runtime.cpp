@@ -1,10 +1,12 @@
 #include "dtrain/runtime.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "dtrain/base/error.h"
@@ -46,6 +48,9 @@ int dtrain_run(const char* resolved_config) {
   try {
     dtrain::run(resolved_config);
     return 0;
+  } catch (const c10::Error& error) {
+    dtrain::base::log_line(std::string("error: unexpected: ") + error.what_without_backtrace());
+    return static_cast<int>(dtrain::base::ErrorKind::internal);
   } catch (...) {
     return dtrain::base::report_current_exception();
   }

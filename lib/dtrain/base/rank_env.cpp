@@ -158,12 +158,15 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   const Reader reader(lookup);
   RankEnv env = read_rank(reader);
   env.master_addr = reader.text("MASTER_ADDR");
-  env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
+  // Other programs of this machine may use the name in their own way.
+  if (env.world_size > 1) env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
   env.store_fd = read_descriptor(reader, "DTRUN_STORE_FD");
   env.control_fd = read_descriptor(reader, "DTRUN_CONTROL_FD");
   env.threads_hint = read_threads(reader);
-  env.terminal_columns = reader.number("COLUMNS", 0, 1 << 16).value_or(0);
   env.launcher_terminal = reader.text("DTRUN_TERMINAL") == "1";
+  if (env.launcher_terminal) {
+    env.terminal_columns = reader.number("COLUMNS", 0, 1 << 16).value_or(0);
+  }
   env.in_slurm = reader.has("SLURM_JOB_ID");
   return env;
 }

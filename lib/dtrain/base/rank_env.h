@@ -24,10 +24,11 @@ struct RankEnv {
   int store_fd = -1;             ///< bound descriptor for rank 0's store (DTRUN_STORE_FD)
   int control_fd = -1;           ///< line to dtrun (DTRUN_CONTROL_FD)
 
-  std::int64_t threads_hint = 0;      ///< OMP_NUM_THREADS; 0: not set
-  std::int64_t terminal_columns = 0;  ///< COLUMNS; 0: not set
-  bool launcher_terminal = false;     ///< dtrun shows rank 0's progress line on a terminal
-  bool in_slurm = false;              ///< within a SLURM job
+  std::int64_t threads_hint = 0;  ///< OMP_NUM_THREADS; 0: not set
+  std::int64_t terminal_columns =
+      0;                           ///< COLUMNS, as dtrun sets it; 0: not under dtrun on a terminal
+  bool launcher_terminal = false;  ///< dtrun shows rank 0's progress line on a terminal
+  bool in_slurm = false;           ///< within a SLURM job
 };
 
 /// The value of a variable, if it is set and not empty.

@@ -1,6 +1,7 @@
 #include "dtrain/comm/agreement.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/hash.h"
 
 namespace dtrain::comm {
 
@@ -45,13 +47,6 @@ std::vector<NamedValue> unpacked(std::string_view bytes) {
     values.emplace_back(std::move(name), take_text(bytes));
   }
   return values;
-}
-
-/// FNV-1a: the same on every build, which std::hash does not promise.
-std::int64_t hash_of(std::string_view bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
 }
 
 /// Every rank's bytes, by rank; `largest` is the size of the longest.
@@ -100,7 +95,7 @@ void check_agreement(ProcessGroup& group, const std::vector<NamedValue>& values)
   const std::string bytes = packed(values);
   const auto own = at::empty({2}, at::kLong);
   own.data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(bytes.size());
-  own.data_ptr<std::int64_t>()[1] = hash_of(bytes);
+  own.data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(base::hash_text(bytes));
   const auto all = at::empty({group.size() * 2}, at::kLong);
   group.all_gather(own, all).wait_host();
   const auto digests = all.data_ptr<std::int64_t>();

@@ -113,6 +113,8 @@ Config resolve(Command command, Config config, const Launch& launch) {
     resolve_batch(config.batch, config.layout.dp);
     check_training(config);
   }
+  // The fixture's rows are the global batch, so microbatches follow.
+  if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");

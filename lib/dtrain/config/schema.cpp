@@ -25,11 +25,11 @@ constexpr Range at_least(double lowest) {
   return between(lowest, std::numeric_limits<double>::max());
 }
 
-// Largest sizes: products of them (parameters, tokens of a step) stay below 2^63.
+// Largest sizes: products of them (bytes of all parameters, tokens of a step) stay below 2^63.
 constexpr double kMaxLevels = 1 << 10;
-constexpr double kMaxWidth = 1 << 16;
+constexpr double kMaxWidth = 1 << 14;
 constexpr double kMaxHeads = 1 << 12;
-constexpr double kMaxNeurons = 1 << 24;
+constexpr double kMaxNeurons = 1 << 20;
 constexpr double kMaxVocab = 1LL << 31;
 constexpr double kMaxPositions = 1 << 16;
 constexpr double kMaxMicrobatch = 1 << 20;
@@ -97,7 +97,7 @@ constexpr Setting kSettings[] = {
      "what a rank computes at once; 0: follows from the global batch, else 8", kTrain,
      FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
-     "microbatches per rank and step; 0: follows from the other two, else 1", kTrain,
+     "microbatches per rank and step; 0: follows from the other two, else 1", kTrain | kVerify,
      FIELD(batch.grad_accum), between(0, kMaxMicrobatch)},
 
     {"train.steps", "--steps", "N", "steps", "optimizer steps to train", kTrain, FIELD(train.steps),

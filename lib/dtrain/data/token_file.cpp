@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/hash.h"
 #include "dtrain/data/text.h"
 
 namespace dtrain::data {
@@ -31,15 +32,6 @@ struct RawHeader {
 };
 static_assert(sizeof(RawHeader) == kTokenHeaderBytes &&
               offsetof(RawHeader, checksum) == kChecksumOffset);
-
-/// FNV-1a, 64 bits.
-std::uint64_t checksum(std::span<const std::byte> bytes) {
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (const std::byte byte : bytes) {
-    hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001B3;
-  }
-  return hash;
-}
 
 template <typename Token>
 Token token_at(const std::byte* tokens, std::int64_t index) {
@@ -78,7 +70,7 @@ std::array<std::byte, kTokenHeaderBytes> encode_token_header(const TokenHeader& 
   raw.bytes_per_token = base::narrow<std::uint32_t>(header.bytes_per_token);
   raw.vocab = base::narrow<std::uint64_t>(header.vocab);
   raw.num_tokens = base::narrow<std::uint64_t>(header.num_tokens);
-  raw.checksum = checksum(std::as_bytes(std::span(&raw, 1)).first(kChecksumOffset));
+  raw.checksum = base::hash_bytes(std::as_bytes(std::span(&raw, 1)).first(kChecksumOffset));
   return std::bit_cast<std::array<std::byte, kTokenHeaderBytes>>(raw);
 }
 
@@ -118,7 +110,7 @@ void TokenFile::read_header() {
   if (header.version != kVersion) {
     refuse(fmt::format("has format version {}, known is {}", header.version, kVersion));
   }
-  if (header.checksum != checksum(bytes.first(kChecksumOffset))) {
+  if (header.checksum != base::hash_bytes(bytes.first(kChecksumOffset))) {
     refuse("has a damaged header: its checksum does not agree");
   }
   const std::uint64_t width = header.bytes_per_token;

@@ -13,8 +13,8 @@ namespace dtrain::metrics {
 class Console {
  public:
   struct Options {
-    bool live = false;          ///< standard error is a terminal, or dtrun shows it on one
-    std::int64_t columns = 80;  ///< of the terminal
+    bool live = false;         ///< standard error is a terminal, or dtrun shows it on one
+    std::int64_t columns = 0;  ///< of the terminal; 0: asked of standard error at each line
   };
 
   explicit Console(Options options) : options_(options) {}

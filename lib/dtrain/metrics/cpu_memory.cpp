@@ -3,12 +3,15 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "dtrain/base/error.h"
 
 namespace dtrain::metrics {
 namespace {
@@ -54,7 +57,33 @@ class CountingAllocator final : public c10::Allocator {
         return data;
       }
     }
-    return c10::alloc_cpu(bytes);
+    try {
+      return c10::alloc_cpu(bytes);
+    } catch (const c10::Error&) {
+      free_kept();
+    }
+    return allocate_or_fail(bytes);
+  }
+
+  // The last try, when nothing is left to give back.
+  void* allocate_or_fail(std::size_t bytes) const {
+    try {
+      return c10::alloc_cpu(bytes);
+    } catch (const c10::Error&) {
+      base::fail(
+          base::ErrorKind::memory,
+          "out of memory: {} bytes for a tensor, with {} in use; use a smaller --microbatch, "
+          "--seq-len or model",
+          bytes, current_.load());
+    }
+  }
+
+  void free_kept() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [size, blocks] : kept_) {
+      for (void* data : blocks) c10::free_cpu(data);
+    }
+    kept_.clear();
   }
 
   void give_back(const Block& block) {

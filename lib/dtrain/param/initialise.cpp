@@ -5,21 +5,12 @@
 #include <array>
 #include <cmath>
 #include <numbers>
-#include <string_view>
 
+#include "dtrain/base/hash.h"
 #include "dtrain/base/philox.h"
 
 namespace dtrain::param {
 namespace {
-
-// FNV-1a, 64 bits: the same on every machine, unlike std::hash.
-std::uint64_t name_hash(std::string_view name) {
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-  }
-  return hash;
-}
 
 // Two normal values from two words; the half keeps the logarithm's argument above zero.
 std::array<double, 2> box_muller(std::uint32_t a, std::uint32_t b) {
@@ -33,7 +24,7 @@ std::array<double, 2> box_muller(std::uint32_t a, std::uint32_t b) {
 
 void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor& storage) {
   const base::PhiloxKey key = base::philox_key(seed, base::RandomPurpose::initialisation);
-  const std::uint64_t hash = name_hash(spec.name);
+  const std::uint64_t hash = base::hash_text(spec.name);
   const at::Tensor exported = at::empty(spec.export_shape(), at::TensorOptions().dtype(at::kFloat));
   float* out = exported.mutable_data_ptr<float>();
   const std::int64_t count = exported.numel();

@@ -1,17 +1,18 @@
 #include "dtrain/train/commands.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <span>
 #include <string>
+#include <vector>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/comm/agreement.h"
 #include "dtrain/comm/leader.h"
-#include "dtrain/config/json.h"
+#include "dtrain/config/run_folder.h"
 #include "dtrain/train/job.h"
 #include "dtrain/train/start_table.h"
 #include "dtrain/train/trainer.h"
@@ -20,22 +21,12 @@
 namespace dtrain::train {
 namespace {
 
-void write_config(const config::Config& config) {
-  base::AtomicFile file((std::filesystem::path(config.run.dir) / "config.json").string(),
-                        base::ErrorKind::usage);
-  const std::string text = config::to_json(config::Command::train, config) + "\n";
-  file.write(std::as_bytes(std::span(text.data(), text.size())));
-  file.commit();
-}
-
 metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env) {
   const bool live = env.launcher_terminal || ::isatty(STDERR_FILENO) == 1;
-  constexpr std::int64_t kDefaultColumns = 120;
   return metrics::Reporter(
       {.writes = env.rank == 0,
        .metrics_path = (std::filesystem::path(config.run.dir) / "metrics.jsonl").string(),
-       .console = {.live = live,
-                   .columns = env.terminal_columns > 0 ? env.terminal_columns : kDefaultColumns},
+       .console = {.live = live, .columns = env.terminal_columns},
        .log_every = config.report.log_every,
        .total_steps = config.train.steps});
 }
@@ -48,6 +39,16 @@ data::Split open_data(const config::Config& config) {
                            .vocab = config.model.vocab});
 }
 
+// What ranks must agree on besides settings: equal paths may hold different files on different
+// machines.
+std::vector<comm::NamedValue> data_facts(const data::Split& split) {
+  const auto describe = [](const data::Samples& samples) {
+    return fmt::format("{} samples, fingerprint {:016x}", samples.size(), samples.fingerprint());
+  };
+  return {{"the training data", describe(split.train)},
+          {"the validation data", describe(split.validation)}};
+}
+
 }  // namespace
 
 void train(const config::Config& config) {
@@ -55,7 +56,9 @@ void train(const config::Config& config) {
   base::LauncherLink link(env.control_fd);
   const data::Split split = open_data(config);
   Job job(config, make_world(config, env));
-  comm::on_leader(job.groups().world(), "writing config.json", [&] { write_config(config); });
+  comm::check_agreement(job.groups().world(), data_facts(split));
+  comm::on_leader(job.groups().world(), "preparing the run folder",
+                  [&] { config::claim_run_folder(config); });
   metrics::Reporter reporter = make_reporter(config, env);
   reporter.start(start_table(job, split), start_fields(job, split));
   Trainer(job, split, reporter, link).run();

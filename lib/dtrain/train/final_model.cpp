@@ -2,8 +2,10 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <vector>
 
+#include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/config/json.h"
 
@@ -14,7 +16,13 @@ std::string final_model_path(const std::string& run_dir) {
 }
 
 void write_final_model(Job& job, const std::string& path) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    base::fail(base::ErrorKind::checkpoint, "{}: cannot be created: {}", folder.string(),
+               error.message());
+  }
   const auto json =
       nlohmann::ordered_json::parse(config::to_json(config::Command::train, job.config()));
   std::vector<checkpoint::NamedTensor> buffers;

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -92,6 +94,25 @@ void wait_for_members(c10d::Store& store, const std::string& key,
   }
 }
 
+/// c10d's client greets the server without a deadline, so it does that in a thread which is left
+/// behind if the server never answers; the process is about to end then.
+c10::intrusive_ptr<c10d::Store> connect_within(const Deadline& deadline, const std::string& address,
+                                               const c10d::TCPStoreOptions& settings) {
+  auto connected = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Store>>>();
+  auto result = connected->get_future();
+  std::thread([connected, address, settings] {
+    try {
+      connected->set_value(c10::make_intrusive<c10d::TCPStore>(address, settings));
+    } catch (...) {
+      connected->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (result.wait_for(deadline.remaining()) != std::future_status::ready) {
+    base::fail(ErrorKind::timeout, "no answer");
+  }
+  return result.get();
+}
+
 c10::intrusive_ptr<c10d::Store> open_store(const WorldOptions& options, const Deadline& deadline) {
   c10d::TCPStoreOptions settings;
   settings.waitWorkers = false;
@@ -106,7 +127,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const WorldOptions& options, const De
     settings.port = base::narrow<std::uint16_t>(port_of(*settings.masterListenFd));
   }
   try {
-    return c10::make_intrusive<c10d::TCPStore>(options.master_addr, settings);
+    return connect_within(deadline, options.master_addr, settings);
   } catch (const std::exception&) {
     base::fail(ErrorKind::timeout,
                "the store at {}:{} does not answer as a store within {:.1f} s; "

@@ -112,7 +112,7 @@ TEST_CASE("Values of a wrong type or out of range are refused with what was foun
   check_refused(R"({"model": {"width": 64.5}})", {"64.5"});
   check_refused(R"({"model": {"width": null}})", {"null"});
   check_refused(R"({"model": {"width": [1]}})", {"[1]"});
-  check_refused(R"({"model": {"width": 0}})", {"found 0", "1 to 65536"});
+  check_refused(R"({"model": {"width": 0}})", {"found 0", "1 to 16384"});
   check_refused(R"({"model": {"width": 18446744073709551615}})", {"18446744073709551615"});
   check_refused(R"({"model": {"dropout": 1}})", {"at least 0 and below 1"});
   check_refused(R"({"model": {"tie_levels": 1}})", {"on or off"});
