@@ -37,8 +37,10 @@ class Verify(unittest.TestCase):
         launcher = [BUILD / "bin" / "dtrun", "-n", str(ranks), "--"] if ranks else []
         command = [*launcher, BUILD / "bin" / "dtrain", "verify", "--golden", fixture, *flags]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        # Under dtrun the lines of rank 0 carry its mark.
-        out = "\n".join(line.removeprefix("[0] ") for line in result.stdout.splitlines())
+        # Under dtrun the line of rank 0 carries its mark.
+        self.assertLessEqual(result.stdout.count("\n"), 1)
+        self.assertEqual(result.stdout.startswith("[0] "), bool(ranks and result.stdout))
+        out = result.stdout.removeprefix("[0] ")
         self.answer = json.loads(out) if out else None
         return result
 
@@ -90,6 +92,26 @@ class Verify(unittest.TestCase):
         plant(fixture, "grad.decoder", 1e-4)
         self.assertEqual(self.verify(fixture, "--tolerance", "1e-3").returncode, 0)
         self.assertEqual(self.verify(fixture, "--tolerance", "1e-9").returncode, 7)
+
+    def test_accumulation_agrees_and_a_batch_that_cannot_be_dealt_is_refused(self):
+        fixture = GOLDEN / "three_heads.safetensors"
+        self.assertEqual(self.verify(fixture, "--grad-accum", "2").returncode, 0)
+        self.assertTrue(self.answer["passed"])
+        result = self.verify(fixture, "--grad-accum", "3")
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("2 rows cannot be dealt to 1 ranks with --grad-accum 3", result.stderr)
+
+    def test_a_token_outside_the_vocabulary_is_refused_in_one_line(self):
+        fixture = self.copy("mini")
+        content = bytearray(fixture.read_bytes())
+        (length,) = struct.unpack_from("<Q", content)
+        begin, _ = json.loads(content[8:8 + length])["inputs"]["data_offsets"]
+        struct.pack_into("<q", content, 8 + length + begin, 300)
+        fixture.write_bytes(content)
+        result = self.verify(fixture)
+        self.assertEqual(result.returncode, 6, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("'inputs' holds token 300 at row 0, position 0", result.stderr)
 
     def test_what_is_no_fixture_is_refused_in_one_line(self):
         for path, status in ((self.folder / "missing.safetensors", 6), (GOLDEN / "text.bin", 6)):

@@ -132,20 +132,19 @@ void StepEngine::optimizer_step(double learning_rate) {
   optimizer_.step(parameters_, store_.gradients(), learning_rate);
 }
 
-StepLoss StepEngine::evaluate(std::span<const data::Batch> batches, std::int64_t num_batches_all) {
+StepLoss StepEngine::evaluate(std::int64_t num_batches,
+                              const std::function<data::Batch(std::int64_t)>& batch) {
   // Two numbers a batch, each in its slot: adding zeros is exact, so the order of the reduction
   // does not matter.
-  at::Tensor slots = at::zeros({num_batches_all, 2}, at::TensorOptions().dtype(at::kDouble));
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    const std::int64_t slot =
-        static_cast<std::int64_t>(i) * data_group_.size() + data_group_.rank();
-    DTRAIN_CHECK(slot < num_batches_all);
-    const at::Tensor token_losses = runner_.evaluate(input_of(batches[i]));
+  at::Tensor slots = at::zeros({num_batches, 2}, at::TensorOptions().dtype(at::kDouble));
+  for (std::int64_t slot = data_group_.rank(); slot < num_batches; slot += data_group_.size()) {
+    const data::Batch current = batch(slot);
+    const at::Tensor token_losses = runner_.evaluate(input_of(current));
     slots[slot][0].copy_(token_losses.sum(at::kDouble));
-    slots[slot][1].fill_(static_cast<double>(tokens_in(batches[i])));
+    slots[slot][1].fill_(static_cast<double>(tokens_in(current)));
   }
   data_group_.all_reduce(slots).wait();
-  const at::Tensor columns = slots.t().contiguous();  // (2, num_batches_all)
+  const at::Tensor columns = slots.t().contiguous();  // (2, num_batches)
   return {.sum_nll = sum_in_order(columns[0]),
           .num_tokens = static_cast<std::int64_t>(sum_in_order(columns[1]))};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,12 +61,13 @@ class StepEngine {
 
   void optimizer_step(double learning_rate);
 
-  /// The loss over `batches`, without dropout; batch i of rank r is number i * size + r of all.
-  /// Ranks may hold different numbers of batches, at most `num_batches_all` in total.
+  /// The loss over batches 0 to num_batches - 1, without dropout. Batch j is computed by rank
+  /// j mod size, which asks `batch` for it by its number when the one before is done: one at a
+  /// time is held. num_batches counts those of all ranks.
   ///
   /// Collective: over the data group.
-  [[nodiscard]] StepLoss evaluate(std::span<const data::Batch> batches,
-                                  std::int64_t num_batches_all);
+  [[nodiscard]] StepLoss evaluate(std::int64_t num_batches,
+                                  const std::function<data::Batch(std::int64_t)>& batch);
 
   /// This rank's parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME in storage shapes, and

@@ -34,7 +34,10 @@ struct Fixture {
   std::map<std::string, double> noise;
 };
 
-/// Throws: Error{checkpoint} naming the file and the tensor that is missing or misshaped.
+/// What it returns is consistent: the tensors of one model and one batch, tokens in its vocabulary.
+///
+/// Throws: Error{checkpoint} naming the file and the tensor that is missing, of another dtype or
+///         shape, not of this model, or holds a token outside the vocabulary.
 [[nodiscard]] Fixture read_fixture(const std::string& path);
 
 struct Trajectory {

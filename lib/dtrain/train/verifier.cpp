@@ -27,10 +27,19 @@ constexpr double kLossTolerance = 5e-4;
 constexpr double kFloat64LossTolerance = 1e-6;
 constexpr double kNoiseFactor = 3;
 
+// Relative to the largest expected value; where that is zero, the difference itself. Infinite if
+// the shapes differ.
 double relative_error(const at::Tensor& found, const at::Tensor& expected) {
+  if (found.sizes() != expected.sizes()) return INFINITY;
   const at::Tensor reference = expected.to(at::kDouble);
   const double scale = reference.abs().max().item<double>();
-  return (found.to(at::kDouble) - reference).abs().max().item<double>() / scale;
+  const double difference = (found.to(at::kDouble) - reference).abs().max().item<double>();
+  return scale == 0 ? difference : difference / scale;
+}
+
+double relative_error(double found, double expected) {
+  const double difference = std::abs(found - expected);
+  return expected == 0 ? difference : difference / std::abs(expected);
 }
 
 // The rows that this rank computes in microbatch `index`, and all its rows.
@@ -110,20 +119,12 @@ void Verifier::load_weights() {
   const at::NoGradGuard no_grad;
   for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
     const param::ParameterSpec& spec = job_.model().parameters[id];
-    const auto weight = fixture_.weights.find(spec.name);
-    const at::Tensor view = param::exported_view(
-        spec, job_.engine().parameters().view(static_cast<param::ParameterId>(id)));
-    if (weight == fixture_.weights.end() || weight->second.sizes() != view.sizes()) {
-      base::fail(base::ErrorKind::checkpoint, "{}: 'weight.{}' is missing or has another shape",
-                 fixture_.path, spec.name);
-    }
-    view.copy_(weight->second);
+    param::exported_view(spec, job_.engine().parameters().view(static_cast<param::ParameterId>(id)))
+        .copy_(fixture_.weights.at(spec.name));
   }
   for (const model::ExportedBuffer& buffer : job_.model().buffers) {
-    const auto expected = fixture_.weights.find(buffer.name);
-    if (expected != fixture_.weights.end()) {
-      add(buffer.name, relative_error(buffer.value, expected->second), kOneStepTolerance);
-    }
+    add(buffer.name, relative_error(buffer.value, fixture_.weights.at(buffer.name)),
+        kOneStepTolerance);
   }
 }
 
@@ -135,7 +136,7 @@ void Verifier::check_batch() {
   });
   const parallel::StepLoss loss = job_.engine().forward_backward(deal.batches(fixture_.batch));
   job_.engine().set_tap({});
-  add("loss", std::abs(loss.mean() - fixture_.loss) / std::abs(fixture_.loss), kOneStepTolerance);
+  add("loss", relative_error(loss.mean(), fixture_.loss), kOneStepTolerance);
   std::map<std::string, at::Tensor> found;
   for (const auto& [name, parts] : taps) found.emplace(name, at::cat(parts));
   check_activations(found, deal);
@@ -147,25 +148,16 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
   auto expected = fixture_.activations;
   expected.emplace("logits", fixture_.logits);
   for (const auto& [name, value] : expected) {
-    const auto activation = found.find(name);
-    if (activation == found.end()) {
-      base::fail(base::ErrorKind::checkpoint, "{}: the model has no activation '{}'", fixture_.path,
-                 name);
-    }
-    add(name, relative_error(activation->second, deal.mine(value)), one_step_tolerance(name));
+    add(name, relative_error(found.at(name), deal.mine(value)), one_step_tolerance(name));
   }
 }
 
 void Verifier::check_gradients() {
   for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
     const param::ParameterSpec& spec = job_.model().parameters[id];
-    const auto expected = fixture_.gradients.find(spec.name);
-    if (expected == fixture_.gradients.end()) {
-      base::fail(base::ErrorKind::checkpoint, "{}: 'grad.{}' is missing", fixture_.path, spec.name);
-    }
     const at::Tensor found = param::exported_view(
         spec, job_.engine().gradients().view(static_cast<param::ParameterId>(id)));
-    add("grad." + spec.name, relative_error(found, expected->second),
+    add("grad." + spec.name, relative_error(found, fixture_.gradients.at(spec.name)),
         one_step_tolerance("grad." + spec.name));
   }
 }
@@ -185,7 +177,8 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
     all = std::fmax(all, std::isnan(error) ? INFINITY : error);
     if (step < kEarlySteps) early = all;
     const double reference = trajectory.grad_norm_fp64.at(step);
-    norms = std::max(norms, std::abs(norm - reference) / reference);
+    const double norm_error = relative_error(norm, reference);
+    norms = std::fmax(norms, std::isnan(norm_error) ? INFINITY : norm_error);
   }
   const double spread = is_float64() ? 0 : kNoiseFactor * trajectory.noise;
   add("trajectory.loss_first_5_steps", early,
@@ -199,7 +192,10 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
   const RowDeal deal(trajectory.final_batch.inputs.size(0), job_, job_.config().verify.trajectory);
   const auto batches = deal.batches(trajectory.final_batch);
   const auto count = static_cast<std::int64_t>(batches.size()) * job_.data_group().size();
-  const double loss = job_.engine().evaluate(batches, count).mean();
+  const auto batch = [&](std::int64_t number) {
+    return batches[static_cast<std::size_t>(number / job_.data_group().size())];
+  };
+  const double loss = job_.engine().evaluate(count, batch).mean();
   // The expected value is a float32 run's, whatever is computed here.
   add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
       std::max(kLossTolerance, kNoiseFactor * trajectory.noise));
@@ -208,14 +204,18 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
 void Verifier::check_final_weights(const Trajectory& trajectory) {
   for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
     const std::string& name = job_.model().parameters[id].name;
-    const double expected = trajectory.final_l2_fp64.at(name);
+    const auto expected = trajectory.final_l2_fp64.find(name);
+    if (expected == trajectory.final_l2_fp64.end()) {
+      base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
+                 job_.config().verify.trajectory, name);
+    }
     const double found = job_.engine()
                              .parameters()
                              .view(static_cast<param::ParameterId>(id))
                              .to(at::kDouble)
                              .norm()
                              .item<double>();
-    add("trajectory.final_l2." + name, std::abs(found - expected) / expected,
+    add("trajectory.final_l2." + name, relative_error(found, expected->second),
         is_float64() ? kFloat64LossTolerance : kLossTolerance);
   }
 }
@@ -253,7 +253,7 @@ std::string Verification::to_json(const config::Config& config) const {
                                   {"tolerance", check.tolerance},
                                   {"passed", check.passed()}};
   }
-  return json.dump(2);
+  return json.dump();
 }
 
 Verification verify(const config::Config& config, std::shared_ptr<comm::World> world) {
@@ -261,9 +261,14 @@ Verification verify(const config::Config& config, std::shared_ptr<comm::World> w
   config::Config resolved = config;
   resolved.model = fixture.model;
   resolved.data.seq_len = fixture.batch.inputs.size(1);
-  resolved.batch.grad_accum = std::max<std::int64_t>(config.batch.grad_accum, 1);
   std::optional<Trajectory> trajectory;
   if (!config.verify.trajectory.empty()) {
+    if (fixture.model.vocab < 256) {
+      base::fail(base::ErrorKind::usage,
+                 "{}: the vocabulary is {}, but a trajectory's text is bytes and needs 256; leave "
+                 "out --trajectory",
+                 fixture.path, fixture.model.vocab);
+    }
     trajectory = read_trajectory(config.verify.trajectory, config.verify.name);
     resolved.train = trajectory->train;
   }

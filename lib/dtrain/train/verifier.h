@@ -13,8 +13,8 @@ class World;
 
 namespace dtrain::train {
 
-/// One comparison. error: the largest difference relative to the largest expected value, except for
-/// losses of a trajectory, where it is absolute.
+/// One comparison. error: the largest difference relative to the largest expected value; absolute
+/// for losses of a trajectory and where all expected values are zero.
 struct Check {
   std::string name;
   double error = 0;
@@ -27,7 +27,7 @@ struct Verification {
   std::vector<Check> checks;
 
   [[nodiscard]] bool passed() const;
-  /// One JSON object: each check with its error and tolerance, and "passed".
+  /// One JSON object in one line: each check with its error and tolerance, and "passed".
   [[nodiscard]] std::string to_json(const config::Config& config) const;
 };
 
@@ -36,8 +36,7 @@ struct Verification {
 ///
 /// Collective: every rank of the world; all return the same.
 /// Throws:     Error{checkpoint}, Error{data} for unusable files; Error{usage} if the fixture's
-/// rows cannot be dealt
-///             to the ranks evenly.
+///             rows cannot be dealt to the ranks evenly.
 [[nodiscard]] Verification verify(const config::Config& config, std::shared_ptr<comm::World> world);
 
 }  // namespace dtrain::train

@@ -145,4 +145,11 @@ TEST_CASE("Generation runs as one process, and a trajectory needs its name") {
   CHECK_THROWS_WITH(resolve(Command::verify, config, {}), Catch::Contains("--name"));
 }
 
+TEST_CASE("Verification accumulates as asked, else computes a rank's rows at once") {
+  Config config;
+  CHECK(resolve(Command::verify, config, {}).batch.grad_accum == 1);
+  config.batch.grad_accum = 4;
+  CHECK(resolve(Command::verify, config, {}).batch.grad_accum == 4);
+}
+
 }  // namespace

@@ -162,24 +162,43 @@ TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks")
   for (const std::int64_t dp : {1, 2, 4}) {
     testing::on_threads(dp, [&](comm::World& world) {
       testing::EngineRun run(testing::laid_out(config, dp, 8 / dp), world);
-      std::vector<data::Batch> mine;
-      for (std::int64_t i = world.rank(); i < 5; i += dp) {  // ranks hold different numbers
-        data::Batch batch{.first_sample = i, .num_sequences = i == 4 ? 1 : 2, .length = 32};
-        for (std::int64_t t = 0; t < batch.num_sequences * 32; ++t) {
-          batch.inputs.push_back((t * 11 + i) % 256);
-          batch.targets.push_back((t * 7 + i) % 256);
+      const auto batch = [](std::int64_t number) {
+        data::Batch result{
+            .first_sample = number, .num_sequences = number == 4 ? 1 : 2, .length = 32};
+        for (std::int64_t t = 0; t < result.num_sequences * 32; ++t) {
+          result.inputs.push_back((t * 11 + number) % 256);
+          result.targets.push_back((t * 7 + number) % 256);
         }
-        mine.push_back(batch);
-      }
-      const StepLoss loss = run.job().engine().evaluate(mine, 5);
+        return result;
+      };
+      const StepLoss loss = run.job().engine().evaluate(5, batch);  // ranks hold different numbers
       expect(loss.num_tokens == 9 * 32, "every token counts once, a short batch too");
-      const StepLoss again = run.job().engine().evaluate(mine, 5);
+      const StepLoss again = run.job().engine().evaluate(5, batch);
       expect(again.sum_nll == loss.sum_nll, "nothing is random");
       if (world.rank() == 0) losses.push_back(loss.sum_nll);
     });
   }
   CHECK(losses[0] == losses[1]);
   CHECK(losses[0] == losses[2]);
+}
+
+TEST_CASE("Evaluation asks for its next batch when it has computed the one before") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model({{}});
+    StepEngine engine(*model, world, *group, {.seed = 3, .adamw = {}});
+    std::int64_t computed = 0;
+    engine.set_tap([&](std::string_view name, const at::Tensor&) { computed += name == "logits"; });
+    std::vector<std::int64_t> asked;
+    (void)engine.evaluate(5, [&](std::int64_t number) {
+      expect(computed == static_cast<std::int64_t>(asked.size()), "none is held in advance");
+      asked.push_back(number);
+      return small_batch(number);
+    });
+    expect(asked == (world.rank() == 0 ? std::vector<std::int64_t>{0, 2, 4}
+                                       : std::vector<std::int64_t>{1, 3}),
+           "each rank its own batches");
+  });
 }
 
 // --- state ---
