@@ -30,18 +30,17 @@ std::size_t terminal_columns(std::int64_t told) {
   return size.ws_col;
 }
 
-// The text in less than `columns`: dividers give way from the left until the rest fits, then it is
-// cut.
+// The text in less than `columns`: without its dividers where it is too long, then cut.
 std::string fitted(std::string_view text, std::size_t columns) {
   constexpr std::string_view kDivider = " | ";
+  if (text.size() < columns) return std::string(text);
   std::string line;
-  while (text.size() >= columns && text.find(kDivider) != text.npos) {
-    const auto at = text.find(kDivider);
+  for (auto at = text.find(kDivider); at != text.npos; at = text.find(kDivider)) {
     line.append(text.substr(0, at)).push_back(' ');
     text.remove_prefix(at + kDivider.size());
-    columns -= std::min(columns - 1, at + 1);
   }
-  line.append(text.substr(0, columns - 1));
+  line.append(text);
+  line.resize(std::min(line.size(), columns - 1));
   return line;
 }
 
