@@ -184,9 +184,8 @@ TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks")
 
 TEST_CASE("Evaluation asks for its next batch when it has computed the one before") {
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
-    const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, *group, {.seed = 3, .adamw = {}});
+    testing::EngineRun run(testing::laid_out(testing::tiny_config(), 2, 4), world);
+    StepEngine& engine = run.job().engine();
     std::int64_t computed = 0;
     engine.set_tap([&](std::string_view name, const at::Tensor&) { computed += name == "logits"; });
     std::vector<std::int64_t> asked;
