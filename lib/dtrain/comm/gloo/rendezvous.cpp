@@ -160,7 +160,8 @@ void register_rank(c10d::Store& store, const WorldOptions& options) {
 
 Rendezvous meet_all_ranks(const WorldOptions& options, const Deadline& deadline) {
   // c10d writes warnings with stack traces to standard error for what we report in one line.
-  FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  // Once: the flag is LibTorch's, shared by all threads.
+  [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   Rendezvous result;
   if (options.rank == 0) result.store = open_store(options, deadline);
   result.own_address = reach(options.master_addr, options.master_port, deadline);
