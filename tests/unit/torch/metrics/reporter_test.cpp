@@ -185,7 +185,7 @@ TEST_CASE("On a terminal one line is redrawn, cut to its width, and gone before 
                               tell_steps(r);
                               r.warn(25, "w");
                             });
-  CHECK(found.errors.find("\x1b[2Kstep 3/25 loss 1.2346 grad 0.300 lr 3.\r") != std::string::npos);
+  CHECK(found.errors.find("\x1b[2Kstep 3/25 loss 1.2346 grad 0.300 lr 3.0\r") != std::string::npos);
   CHECK(count(found.errors, '\n') == 1);
   CHECK(found.errors.ends_with("\r\x1b[2K\rwarning: w\n"));
 }
