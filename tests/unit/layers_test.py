@@ -17,7 +17,7 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
     {"train"},
     {"runtime"},
 ]
-WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/",
+WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/", "lib/dtrain/checkpoint/store/",
                     "launcher/", "apps/")
 LIBTORCH = re.compile(r"(ATen|torch|c10|caffe2)/")
 TRANSPORT = re.compile(r"(torch/csrc/distributed|gloo)/")  # c10d and gloo

@@ -1,11 +1,11 @@
 // Files that are there whole or not at all.
 #pragma once
 
-#include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
-#include "dtrain/base/error.h"
+#include "dtrain/base/file_system.h"
 
 namespace dtrain::base {
 
@@ -21,19 +21,19 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  void write(std::span<const std::byte> bytes);
+  void write(std::span<const std::byte> bytes) { file_->write(bytes); }
 
   /// On return the file and its name survive a crash of the machine.
   void commit();
 
  private:
-  void create_temporary();
-  [[noreturn]] void fail_with_errno(const char* action) const;
-
+  Disk disk_;
   std::string path_;
   std::string temporary_;
-  ErrorKind kind_;
-  int fd_ = -1;
+  std::unique_ptr<OutputFile> file_;
 };
+
+/// What AtomicFile may leave of `path` when its process is killed starts so.
+[[nodiscard]] std::string temporary_prefix(const std::string& path);
 
 }  // namespace dtrain::base

@@ -1,9 +1,6 @@
 #include "dtrain/base/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -11,44 +8,14 @@
 
 namespace dtrain::base {
 
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-}  // namespace
-
 MappedFile MappedFile::open(const std::string& path, const FileRole& role) {
-  const auto refuse = [&](std::string_view found) {
-    fail(role.kind, "{} '{}' {}; {}", role.what, path, found, role.advice);
-  };
-  // Without O_NONBLOCK, opening a FIFO would wait for a writer.
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) {
-    refuse(errno == ENOENT ? std::string("does not exist")
-                           : fmt::format("cannot be opened ({})", std::strerror(errno)));
+  const InputFile file = InputFile::open(path, role);
+  const auto size = static_cast<std::size_t>(file.size());
+  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  if (memory == MAP_FAILED) {
+    fail(role.kind, "{} '{}' cannot be mapped ({}); {}", role.what, path, std::strerror(errno),
+         role.advice);
   }
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) {
-    refuse(fmt::format("cannot be examined ({})", std::strerror(errno)));
-  }
-  if (S_ISDIR(status.st_mode)) refuse("is a directory");
-  if (!S_ISREG(status.st_mode)) refuse("is not a regular file");
-  if (status.st_size == 0) refuse("is empty");
-  const auto size = static_cast<std::size_t>(status.st_size);
-  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) refuse(fmt::format("cannot be mapped ({})", std::strerror(errno)));
   return {path, {static_cast<const std::byte*>(memory), size}};
 }
 

@@ -4,24 +4,15 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <string_view>
 
-#include "dtrain/base/error.h"
+#include "dtrain/base/input_file.h"
 
 namespace dtrain::base {
-
-/// How a file that cannot be read is spoken of: "WHAT 'PATH' does not exist; ADVICE".
-struct FileRole {
-  ErrorKind kind;
-  std::string_view what;    ///< "data file"
-  std::string_view advice;  ///< what to do about it
-};
 
 /// A regular file mapped for reading. The bytes live as long as the object; moving it does not move
 /// them. A file that another process shortens while it is mapped ends this process (SIGBUS).
 ///
-/// Throws:  open(): Error{role.kind} if the file is missing, unreadable, empty or not a regular
-///          file.
+/// Throws:  open(): as InputFile::open.
 /// Threads: any number of readers.
 class MappedFile {
  public:

@@ -5,10 +5,10 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/checkpoint/format/strict_json.h"
 
 namespace dtrain::checkpoint::format {
 
@@ -115,28 +115,9 @@ std::span<const std::byte> HeaderParser::find_header() {
 }
 
 Json HeaderParser::parse_json(std::span<const std::byte> header) const {
-  const auto* text = reinterpret_cast<const char*>(header.data());
-  // The JSON parser would take a NUL for the end and ignore what follows.
-  if (std::memchr(text, '\0', header.size()) != nullptr) refuse("has a NUL byte in its header");
-  std::array<std::set<std::string>, kMaxDepth + 1> keys;  // seen so far, by depth
-  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth) refuse("has a header nested too deeply");
-    auto& seen = keys[static_cast<std::size_t>(depth)];
-    if (event == Json::parse_event_t::object_end && depth < kMaxDepth) {
-      keys[static_cast<std::size_t>(depth) + 1].clear();
-    }
-    if (event == Json::parse_event_t::key && !seen.insert(value.get<std::string>()).second) {
-      refuse(fmt::format("names '{}' twice", value.get<std::string>()));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, text + header.size(), check);
-  } catch (const Json::parse_error& error) {
-    refuse(fmt::format("has a header that is no JSON (at its byte {})", error.byte));
-  } catch (const Json::exception&) {
-    refuse("has a header with a number out of range");
-  }
+  return parse_strictly(
+      {reinterpret_cast<const char*>(header.data()), header.size()}, kMaxDepth,
+      [this](std::string_view found) { refuse("has a header " + std::string(found)); });
 }
 
 TensorView HeaderParser::parse_tensor(const std::string& name, const Json& entry) const {
@@ -173,9 +154,7 @@ TensorView HeaderParser::parse_tensor(const std::string& name, const Json& entry
 
 Dtype HeaderParser::parse_dtype(const std::string& name, const Json& value) const {
   if (value.is_string()) {
-    for (const DtypeInfo& info : kDtypes) {
-      if (info.name == value.get_ref<const std::string&>()) return info.dtype;
-    }
+    if (const auto dtype = dtype_named(value.get_ref<const std::string&>())) return *dtype;
   }
   refuse_tensor(name, fmt::format("unknown dtype {}", value.dump()));
 }
@@ -220,6 +199,13 @@ void HeaderParser::check_tiling(const std::vector<TensorView>& tensors) const {
 }  // namespace
 
 std::string_view name_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].name; }
+
+std::optional<Dtype> dtype_named(std::string_view name) {
+  for (const DtypeInfo& info : kDtypes) {
+    if (info.name == name) return info.dtype;
+  }
+  return std::nullopt;
+}
 
 std::int64_t size_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].size; }
 

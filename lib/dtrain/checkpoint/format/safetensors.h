@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@ enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64
 
 /// The format's word: "F32", "BF16", "BOOL", ...
 [[nodiscard]] std::string_view name_of(Dtype dtype);
+[[nodiscard]] std::optional<Dtype> dtype_named(std::string_view name);
 /// Bytes per element.
 [[nodiscard]] std::int64_t size_of(Dtype dtype);
 
@@ -50,6 +52,8 @@ class SafetensorsFile {
   [[nodiscard]] const TensorView& at(std::string_view name) const;
   [[nodiscard]] const Metadata& metadata() const noexcept { return metadata_; }
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+  /// All of the file.
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return file_.bytes(); }
 
  private:
   explicit SafetensorsFile(base::MappedFile file) : file_(std::move(file)) {}
@@ -59,11 +63,22 @@ class SafetensorsFile {
   Metadata metadata_;
 };
 
-/// Writes a safetensors file whose tensor data starts at a multiple of 64 bytes, wider dtypes
-/// first, else in the given order. The file appears whole or not at all and is durable on return.
+/// How tensors lie in one file: the bytes before the data, and the order of the data by index.
+struct FilePlan {
+  std::string header;
+  std::vector<std::size_t> order;
+};
+
+/// Wider dtypes first, else in the given order; the data starts at a multiple of 64 bytes.
 ///
-/// Throws: Error{checkpoint} naming the file if it cannot be written; Error{internal} if bytes do
-///         not fit the shape or a name is given twice.
+/// Throws: Error{internal} if bytes do not fit the shape or a name is given twice.
+[[nodiscard]] FilePlan plan_safetensors(std::span<const TensorView> tensors,
+                                        const Metadata& metadata);
+
+/// Writes a safetensors file as plan_safetensors lays it out. It appears whole or not at all and is
+/// durable on return.
+///
+/// Throws: Error{checkpoint} naming the file if it cannot be written; as plan_safetensors.
 void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
                        const Metadata& metadata = {});
 

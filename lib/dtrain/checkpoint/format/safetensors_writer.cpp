@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "dtrain/base/atomic_file.h"
@@ -26,49 +27,49 @@ void check_tensors(std::span<const TensorView> tensors) {
   }
 }
 
-/// Wider dtypes first, so that every tensor is aligned to its elements although nothing may lie
-/// between tensors.
-std::vector<const TensorView*> in_file_order(std::span<const TensorView> tensors) {
-  std::vector<const TensorView*> order;
-  for (const TensorView& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const TensorView* a, const TensorView* b) {
-    return size_of(a->dtype) > size_of(b->dtype);
+// Wider dtypes first, so that every tensor is aligned to its elements although nothing may lie
+// between tensors.
+std::vector<std::size_t> file_order(std::span<const TensorView> tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return size_of(tensors[a].dtype) > size_of(tensors[b].dtype);
   });
   return order;
 }
 
-/// The length and the JSON, padded with spaces so that what follows is aligned.
-std::string encode_header(const std::vector<const TensorView*>& order, const Metadata& metadata) {
+}  // namespace
+
+FilePlan plan_safetensors(std::span<const TensorView> tensors, const Metadata& metadata) {
+  check_tensors(tensors);
+  FilePlan plan{.header = {}, .order = file_order(tensors)};
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::size_t offset = 0;
-  for (const TensorView* tensor : order) {
-    const std::size_t end = offset + tensor->bytes.size();
-    header[tensor->name] = {{"dtype", name_of(tensor->dtype)},
-                            {"shape", tensor->shape},
-                            {"data_offsets", {offset, end}}};
+  for (const std::size_t index : plan.order) {
+    const TensorView& tensor = tensors[index];
+    const std::size_t end = offset + tensor.bytes.size();
+    header[tensor.name] = {
+        {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   // Metadata may hold file names, which are not always UTF-8.
   std::string json = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const std::size_t total =
       (kLengthBytes + json.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment;
-  json.resize(total - kLengthBytes, ' ');
+  json.resize(total - kLengthBytes, ' ');  // so that what follows is aligned
   const std::uint64_t length = json.size();
-  json.insert(0, reinterpret_cast<const char*>(&length), kLengthBytes);
-  return json;
+  plan.header.assign(reinterpret_cast<const char*>(&length), kLengthBytes);
+  plan.header += json;
+  return plan;
 }
-
-}  // namespace
 
 void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
                        const Metadata& metadata) {
-  check_tensors(tensors);
-  const std::vector<const TensorView*> order = in_file_order(tensors);
+  const FilePlan plan = plan_safetensors(tensors, metadata);
   base::AtomicFile file(path, base::ErrorKind::checkpoint);
-  const std::string header = encode_header(order, metadata);
-  file.write(std::as_bytes(std::span(header)));
-  for (const TensorView* tensor : order) file.write(tensor->bytes);
+  file.write(std::as_bytes(std::span(plan.header)));
+  for (const std::size_t index : plan.order) file.write(tensors[index].bytes);
   file.commit();
 }
 

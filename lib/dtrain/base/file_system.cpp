@@ -1,0 +1,97 @@
+#include "dtrain/base/file_system.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace dtrain::base {
+namespace {
+
+[[noreturn]] void fail_with_errno(ErrorKind kind, const std::string& path, const char* action) {
+  const char* reason = std::strerror(errno);
+  fail(kind, "'{}' cannot be {} ({}); check that its folder exists, is writable and has room", path,
+       action, reason);
+}
+
+class DiskFile final : public OutputFile {
+ public:
+  DiskFile(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail_with_errno(kind_, path_, "created");
+  }
+  DiskFile(const DiskFile&) = delete;
+  DiskFile& operator=(const DiskFile&) = delete;
+  ~DiskFile() override {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  void write(std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+      if (written < 0) {
+        if (errno == EINTR) continue;
+        fail_with_errno(kind_, path_, "written");
+      }
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  void sync() override {
+    if (::fsync(fd_) != 0) fail_with_errno(kind_, path_, "written to disk");
+  }
+
+  void close() override {
+    if (::close(std::exchange(fd_, -1)) != 0) fail_with_errno(kind_, path_, "closed");
+  }
+
+ private:
+  std::string path_;
+  ErrorKind kind_;
+  int fd_ = -1;
+};
+
+}  // namespace
+
+std::unique_ptr<OutputFile> Disk::create_file(const std::string& path) {
+  return std::make_unique<DiskFile>(path, kind_);
+}
+
+void Disk::make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail_with_errno(kind_, path, "created");
+}
+
+void Disk::sync_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail_with_errno(kind_, path, "opened");
+  const int status = ::fsync(fd);
+  const int reason = errno;
+  ::close(fd);
+  errno = reason;
+  // Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there.
+  if (status != 0 && reason != EINVAL) fail_with_errno(kind_, path, "made durable");
+}
+
+void Disk::rename(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail_with_errno(kind_, to, "given its name");
+}
+
+void Disk::remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_with_errno(kind_, path, "removed");
+}
+
+void Disk::remove_folder(const std::string& path) {
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) fail_with_errno(kind_, path, "removed");
+}
+
+std::string parent_folder(std::string_view path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string_view::npos) return ".";
+  return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
+}  // namespace dtrain::base

@@ -1,0 +1,70 @@
+// The operations on files that have to survive crashes, as an interface: tests put one in its place
+// that forgets what was not synced.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+
+/// A new file being written. Destruction closes it; what close() would have reported is lost then.
+///
+/// Throws:  what its FileSystem throws. After an error the file must be given up: a failed sync is
+///          never tried again, because the system may have dropped what it could not write.
+/// Threads: one caller.
+class OutputFile {
+ public:
+  virtual ~OutputFile() = default;
+  virtual void write(std::span<const std::byte> bytes) = 0;
+  /// On return the bytes survive a crash of the machine; the file's name may not.
+  virtual void sync() = 0;
+  virtual void close() = 0;
+};
+
+/// Names become durable only through sync_folder of the folder they are in.
+///
+/// Throws:  Error naming the path, what could not be done and why.
+/// Threads: any number of callers.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  /// Refuses a path that exists.
+  [[nodiscard]] virtual std::unique_ptr<OutputFile> create_file(const std::string& path) = 0;
+  /// Leaves a folder that exists as it is.
+  virtual void make_folder(const std::string& path) = 0;
+  virtual void sync_folder(const std::string& path) = 0;
+  /// Takes the place of a file or empty folder of that name, in one step.
+  virtual void rename(const std::string& from, const std::string& to) = 0;
+  /// Leaves what does not exist.
+  virtual void remove_file(const std::string& path) = 0;
+  /// Removes an empty folder.
+  virtual void remove_folder(const std::string& path) = 0;
+};
+
+/// The machine's own file systems.
+class Disk final : public FileSystem {
+ public:
+  /// kind: of the errors it throws.
+  explicit Disk(ErrorKind kind) : kind_(kind) {}
+
+  [[nodiscard]] std::unique_ptr<OutputFile> create_file(const std::string& path) override;
+  void make_folder(const std::string& path) override;
+  void sync_folder(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
+  void remove_file(const std::string& path) override;
+  void remove_folder(const std::string& path) override;
+
+ private:
+  ErrorKind kind_;
+};
+
+/// The folder that `path` lies in; "." for a bare name.
+[[nodiscard]] std::string parent_folder(std::string_view path);
+
+}  // namespace dtrain::base

@@ -1,0 +1,64 @@
+#include "dtrain/base/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace dtrain::base {
+
+InputFile InputFile::open(const std::string& path, const FileRole& role) {
+  InputFile file(path, role);
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer.
+  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) {
+    file.refuse(errno == ENOENT ? std::string("does not exist")
+                                : fmt::format("cannot be opened ({})", std::strerror(errno)));
+  }
+  struct stat status {};
+  if (::fstat(file.fd_, &status) != 0) {
+    file.refuse(fmt::format("cannot be examined ({})", std::strerror(errno)));
+  }
+  if (S_ISDIR(status.st_mode)) file.refuse("is a directory");
+  if (!S_ISREG(status.st_mode)) file.refuse("is not a regular file");
+  if (status.st_size == 0) file.refuse("is empty");
+  file.size_ = status.st_size;
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      role_(other.role_),
+      size_(other.size_),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(role_, other.role_);
+  std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t count = ::pread(fd_, to.data(), to.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(fmt::format("cannot be read ({})", std::strerror(errno)));
+    if (count == 0) refuse(fmt::format("ends at byte {}", offset));
+    offset += count;
+    to = to.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void InputFile::refuse(std::string_view found) const {
+  fail(role_.kind, "{} '{}' {}; {}", role_.what, path_, found, role_.advice);
+}
+
+}  // namespace dtrain::base

@@ -1,0 +1,57 @@
+// Files read at chosen places.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::base {
+
+/// How a file that cannot be read is spoken of: "WHAT 'PATH' does not exist; ADVICE".
+struct FileRole {
+  ErrorKind kind;
+  std::string_view what;    ///< "data file"
+  std::string_view advice;  ///< what to do about it
+};
+
+/// A regular file open for reading. Unlike with a MappedFile a disk that fails is an error, not the
+/// end of the process.
+///
+/// Throws:  open(): Error{role.kind} if the file is missing, unreadable, empty or not a regular
+///          file.
+/// Threads: any number of readers.
+class InputFile {
+ public:
+  [[nodiscard]] static InputFile open(const std::string& path, const FileRole& role);
+
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile();
+
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] int descriptor() const noexcept { return fd_; }
+
+  /// Fills `to` with the bytes from `offset` on.
+  ///
+  /// Throws: Error{role.kind} naming the file if it is shorter or cannot be read.
+  void read(std::int64_t offset, std::span<std::byte> to) const;
+
+ private:
+  InputFile(std::string path, const FileRole& role) : path_(std::move(path)), role_(role) {}
+  [[noreturn]] void refuse(std::string_view found) const;
+
+  std::string path_;
+  FileRole role_;
+  std::int64_t size_ = 0;  // bytes
+  int fd_ = -1;
+};
+
+}  // namespace dtrain::base

@@ -1,0 +1,43 @@
+// Rectangular parts of tensors, and what two of them have in common.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace dtrain::checkpoint::format {
+
+/// `sizes` elements of a tensor from `offsets`, one entry for each dim; its values are row-major.
+/// Without dims it is a scalar's one element.
+struct Box {
+  std::vector<std::int64_t> offsets;
+  std::vector<std::int64_t> sizes;
+
+  bool operator==(const Box&) const = default;
+};
+
+/// The whole of a tensor.
+[[nodiscard]] Box whole(std::span<const std::int64_t> shape);
+
+/// Throws: nothing; sizes must be checked (fits) before.
+[[nodiscard]] std::int64_t num_elements(std::span<const std::int64_t> sizes);
+
+/// Whether the box has the shape's dims and lies within it.
+[[nodiscard]] bool fits(const Box& box, std::span<const std::int64_t> shape);
+
+/// Whether no element is in both; boxes of one tensor.
+[[nodiscard]] bool are_disjoint(const Box& a, const Box& b);
+
+/// `count` elements that lie one after the other in both boxes. Units: elements.
+struct CommonRun {
+  std::int64_t in_a = 0;  ///< position among a's values
+  std::int64_t in_b = 0;
+  std::int64_t count = 0;
+
+  bool operator==(const CommonRun&) const = default;
+};
+
+/// What two boxes of one tensor share, as the longest runs there are, in row-major order.
+[[nodiscard]] std::vector<CommonRun> common_runs(const Box& a, const Box& b);
+
+}  // namespace dtrain::checkpoint::format

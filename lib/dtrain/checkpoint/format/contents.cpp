@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/format/manifest.h"
+
+namespace dtrain::checkpoint::format {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr std::size_t kMaxDims = 16;
+constexpr std::size_t kMaxNameBytes = 1024;
+
+// Plain names cannot lead out of the checkpoint's folder.
+void check_file_name(const std::string& name, std::string_view where) {
+  const bool plain = !name.empty() && name.size() <= 255 && name.front() != '.' &&
+                     name.find('/') == std::string::npos;
+  if (!plain) fail(ErrorKind::checkpoint, "{}: '{}' is no name for a file", where, name);
+}
+
+void check_tensor(const std::string& name, const TensorInfo& tensor, std::string_view where) {
+  const auto refuse = [&](const char* found) {
+    fail(ErrorKind::checkpoint, "{}: tensor '{}' {}", where, name, found);
+  };
+  if (name.empty() || name.size() > kMaxNameBytes) refuse("has no name or one that is too long");
+  if (tensor.shape.size() > kMaxDims) refuse("has too many dims");
+  std::int64_t num_bytes = size_of(tensor.dtype);
+  for (const std::int64_t size : tensor.shape) {
+    if (size != 0 && __builtin_mul_overflow(num_bytes, size, &num_bytes)) refuse("is too large");
+  }
+}
+
+// Boxes that begin in order of their first dim: only near ones can overlap.
+void check_disjoint(std::vector<const Box*> boxes, const std::string& name,
+                    std::string_view where) {
+  const auto begin = [](const Box& box) { return box.offsets.empty() ? 0 : box.offsets[0]; };
+  const auto end = [](const Box& box) {
+    return box.offsets.empty() ? 1 : box.offsets[0] + box.sizes[0];
+  };
+  std::sort(boxes.begin(), boxes.end(),
+            [&](const Box* a, const Box* b) { return begin(*a) < begin(*b); });
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    for (std::size_t j = i + 1; j < boxes.size() && begin(*boxes[j]) < end(*boxes[i]); ++j) {
+      if (are_disjoint(*boxes[i], *boxes[j])) continue;
+      fail(ErrorKind::checkpoint, "{}: two pieces of tensor '{}' overlap", where, name);
+    }
+  }
+}
+
+}  // namespace
+
+void merge(Contents& all, const Contents& part) {
+  for (const auto& [name, tensor] : part.tensors) {
+    const auto [known, added] = all.tensors.emplace(name, tensor);
+    if (!added && known->second != tensor) {
+      fail(ErrorKind::checkpoint, "ranks do not agree on the shape or dtype of tensor '{}'", name);
+    }
+  }
+  all.files.insert(all.files.end(), part.files.begin(), part.files.end());
+}
+
+void check_contents(const Contents& contents, std::string_view where) {
+  std::map<std::string, std::vector<const Box*>> boxes;
+  for (const auto& [name, tensor] : contents.tensors) {
+    check_tensor(name, tensor, where);
+    boxes[name];
+  }
+  std::set<std::string> file_names;
+  for (const FileInfo& file : contents.files) {
+    check_file_name(file.name, where);
+    if (!file_names.insert(file.name).second) {
+      fail(ErrorKind::checkpoint, "{}: file '{}' is listed twice", where, file.name);
+    }
+    for (const PieceInfo& piece : file.pieces) {
+      const auto tensor = contents.tensors.find(piece.tensor);
+      if (tensor == contents.tensors.end() || !fits(piece.box, tensor->second.shape)) {
+        fail(ErrorKind::checkpoint, "{}: file '{}' has a piece that is not within tensor '{}'",
+             where, file.name, piece.tensor);
+      }
+      boxes[piece.tensor].push_back(&piece.box);
+    }
+  }
+  for (const auto& [name, list] : boxes) {
+    check_disjoint(list, name, where);
+    // Boxes within the tensor cannot overflow the sum as long as none overlap.
+    std::int64_t covered = 0;
+    for (const Box* box : list) covered += num_elements(box->sizes);
+    const std::int64_t needed = num_elements(contents.tensors.at(name).shape);
+    if (covered != needed) {
+      fail(ErrorKind::checkpoint, "{}: tensor '{}' has {} elements in its pieces, needs {}", where,
+           name, covered, needed);
+    }
+  }
+}
+
+}  // namespace dtrain::checkpoint::format

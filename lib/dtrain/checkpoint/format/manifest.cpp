@@ -1,0 +1,262 @@
+#include "dtrain/checkpoint/format/manifest.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/format/checksum.h"
+#include "dtrain/checkpoint/format/strict_json.h"
+
+namespace dtrain::checkpoint::format {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "dtrain checkpoint";
+constexpr std::int64_t kVersion = 1;
+constexpr int kMaxDepth = 8;
+constexpr std::string_view kBeforeChecksum = "{\"xxh3\": \"";
+constexpr std::string_view kAfterChecksum = "\",";
+constexpr std::size_t kDigits = 16;
+constexpr std::size_t kBodyBegin = kBeforeChecksum.size() + kDigits + kAfterChecksum.size();
+
+OrderedJson to_json(const PieceInfo& piece) {
+  return {{"tensor", piece.tensor},
+          {"offsets", piece.box.offsets},
+          {"sizes", piece.box.sizes},
+          {"xxh3", checksum_text(piece.checksum)}};
+}
+
+OrderedJson to_json(const FileInfo& file) {
+  OrderedJson pieces = OrderedJson::array();
+  for (const PieceInfo& piece : file.pieces) pieces.push_back(to_json(piece));
+  return {{"name", file.name},
+          {"bytes", file.bytes},
+          {"xxh3", checksum_text(file.checksum)},
+          {"pieces", std::move(pieces)}};
+}
+
+OrderedJson to_json(const Contents& contents) {
+  OrderedJson tensors = OrderedJson::object();
+  for (const auto& [name, tensor] : contents.tensors) {
+    tensors[name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}};
+  }
+  OrderedJson files = OrderedJson::array();
+  for (const FileInfo& file : contents.files) files.push_back(to_json(file));
+  return {{"tensors", std::move(tensors)}, {"files", std::move(files)}};
+}
+
+/// Takes the fields of one JSON object, and refuses it if it has others.
+class Fields {
+ public:
+  Fields(const Json& object, std::string_view what, std::string_view where)
+      : object_(object), what_(what), where_(where) {
+    if (!object.is_object()) refuse("is no JSON object");
+  }
+
+  [[nodiscard]] const Json& take(const char* name) {
+    const auto found = object_.find(name);
+    if (found == object_.end()) refuse(fmt::format("lacks \"{}\"", name));
+    ++taken_;
+    return *found;
+  }
+
+  [[nodiscard]] std::string text(const char* name) {
+    const Json& value = take(name);
+    if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is no text", name));
+    return value.get<std::string>();
+  }
+
+  [[nodiscard]] std::int64_t number(const char* name) { return number_of(take(name), name); }
+
+  [[nodiscard]] std::vector<std::int64_t> numbers(const char* name) {
+    const Json& list = array(name);
+    std::vector<std::int64_t> result;
+    for (const Json& value : list) result.push_back(number_of(value, name));
+    return result;
+  }
+
+  [[nodiscard]] const Json& array(const char* name) {
+    const Json& value = take(name);
+    if (!value.is_array()) refuse(fmt::format("has a \"{}\" that is no list", name));
+    return value;
+  }
+
+  [[nodiscard]] std::uint64_t checksum(const char* name) {
+    const std::string digits = text(name);
+    std::uint64_t value = 0;
+    const auto end = digits.data() + digits.size();
+    const auto result = std::from_chars(digits.data(), end, value, 16);
+    if (digits.size() != kDigits || result.ptr != end || result.ec != std::errc()) {
+      refuse(fmt::format("has a \"{}\" that is no checksum: \"{}\"", name, digits));
+    }
+    return value;
+  }
+
+  /// Call after the last field.
+  void finish() const {
+    if (object_.size() != taken_) refuse("has fields that are not known");
+  }
+
+  [[noreturn]] void refuse(std::string_view found) const {
+    fail(ErrorKind::checkpoint, "{}: {} {}", where_, what_, found);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t number_of(const Json& value, const char* name) const {
+    constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) {
+      refuse(fmt::format("has a \"{}\" that is no size: {}", name, value.dump()));
+    }
+    return value.get<std::int64_t>();
+  }
+
+  const Json& object_;
+  std::string what_;
+  std::string_view where_;
+  std::size_t taken_ = 0;
+};
+
+TensorInfo tensor_from(const Json& json, const std::string& name, std::string_view where) {
+  Fields fields(json, fmt::format("tensor '{}'", name), where);
+  const std::string dtype_name = fields.text("dtype");
+  const auto dtype = dtype_named(dtype_name);
+  if (!dtype) fields.refuse(fmt::format("has an unknown dtype \"{}\"", dtype_name));
+  TensorInfo tensor{.dtype = *dtype, .shape = fields.numbers("shape")};
+  fields.finish();
+  return tensor;
+}
+
+PieceInfo piece_from(const Json& json, const std::string& file, std::string_view where) {
+  Fields fields(json, fmt::format("a piece of file '{}'", file), where);
+  PieceInfo piece{.tensor = fields.text("tensor"),
+                  .box = {.offsets = fields.numbers("offsets"), .sizes = fields.numbers("sizes")},
+                  .checksum = fields.checksum("xxh3")};
+  fields.finish();
+  return piece;
+}
+
+FileInfo file_from(const Json& json, std::string_view where) {
+  Fields fields(json, "a file", where);
+  FileInfo file{.name = fields.text("name"),
+                .bytes = fields.number("bytes"),
+                .checksum = fields.checksum("xxh3"),
+                .pieces = {}};
+  for (const Json& piece : fields.array("pieces")) {
+    file.pieces.push_back(piece_from(piece, file.name, where));
+  }
+  fields.finish();
+  return file;
+}
+
+Contents contents_from(Fields& fields, std::string_view where) {
+  Contents contents;
+  const Json& tensors = fields.take("tensors");
+  if (!tensors.is_object()) fields.refuse("has \"tensors\" that are no JSON object");
+  for (const auto& [name, tensor] : tensors.items()) {
+    contents.tensors.emplace(name, tensor_from(tensor, name, where));
+  }
+  for (const Json& file : fields.array("files")) contents.files.push_back(file_from(file, where));
+  return contents;
+}
+
+Layout layout_from(const Json& json, std::string_view where) {
+  Fields fields(json, "the layout", where);
+  const Layout layout{.world_size = fields.number("world_size"),
+                      .pp = fields.number("pp"),
+                      .dp = fields.number("dp"),
+                      .tp = fields.number("tp")};
+  fields.finish();
+  return layout;
+}
+
+// The part that the manifest's own checksum covers.
+std::string_view checked_body(std::string_view text, std::string_view where) {
+  const bool framed = text.size() > kBodyBegin && text.starts_with(kBeforeChecksum) &&
+                      text.substr(kBodyBegin - kAfterChecksum.size()).starts_with(kAfterChecksum);
+  if (!framed) fail(ErrorKind::checkpoint, "{} does not begin as a manifest of dtrain", where);
+  const std::string_view body = text.substr(kBodyBegin);
+  const std::string found = checksum_text(checksum_of(body));
+  const std::string_view expected = text.substr(kBeforeChecksum.size(), kDigits);
+  if (expected != found) {
+    fail(ErrorKind::checkpoint, "{} has the checksum {}, it says {}", where, found, expected);
+  }
+  return body;
+}
+
+}  // namespace
+
+std::string to_text(const Contents& contents) { return to_json(contents).dump(); }
+
+Contents parse_contents(std::string_view text) {
+  constexpr std::string_view kWhere = "what a rank has written";
+  const Json json = parse_strictly(text, kMaxDepth, [&](std::string_view found) {
+    fail(ErrorKind::internal, "{} is a message {}", kWhere, found);
+  });
+  Fields fields(json, "the message", kWhere);
+  Contents contents = contents_from(fields, kWhere);
+  fields.finish();
+  return contents;
+}
+
+std::string to_text(const Manifest& manifest) {
+  const Json config = Json::parse(manifest.config);
+  const Layout& layout = manifest.layout;
+  OrderedJson json{{"format", kFormat},
+                   {"version", kVersion},
+                   {"step", manifest.step},
+                   {"samples", manifest.samples},
+                   {"tokens", manifest.tokens},
+                   {"run", manifest.run},
+                   {"scaler", nullptr},
+                   {"layout",
+                    {{"world_size", layout.world_size},
+                     {"pp", layout.pp},
+                     {"dp", layout.dp},
+                     {"tp", layout.tp}}},
+                   {"data_fingerprint", manifest.data_fingerprint},
+                   {"config_xxh3", checksum_text(checksum_of(config.dump()))},
+                   {"config", config}};
+  json.update(to_json(manifest.contents));
+  const std::string body = json.dump(1).substr(1) + "\n";
+  return fmt::format("{}{}{}{}", kBeforeChecksum, checksum_text(checksum_of(body)), kAfterChecksum,
+                     body);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  const std::string where = fmt::format("manifest '{}'", path);
+  std::string body("{");
+  body += checked_body(text, where);
+  const Json json = parse_strictly(body, kMaxDepth, [&](std::string_view found) {
+    fail(ErrorKind::checkpoint, "{} is a file {}", where, found);
+  });
+  Fields fields(json, "it", where);
+  if (fields.text("format") != kFormat) fields.refuse("is of another program");
+  if (const std::int64_t version = fields.number("version"); version != kVersion) {
+    fields.refuse(fmt::format("has version {}, this dtrain reads {}", version, kVersion));
+  }
+  Manifest manifest{.step = fields.number("step"),
+                    .samples = fields.number("samples"),
+                    .tokens = fields.number("tokens"),
+                    .run = fields.text("run"),
+                    .layout = layout_from(fields.take("layout"), where),
+                    .config = fields.take("config").dump(),
+                    .data_fingerprint = fields.text("data_fingerprint"),
+                    .contents = contents_from(fields, where)};
+  if (fields.checksum("config_xxh3") != checksum_of(manifest.config)) {
+    fields.refuse("has a configuration that does not match its checksum");
+  }
+  if (!fields.take("scaler").is_null()) fields.refuse("has a scaler, which this dtrain lacks");
+  fields.finish();
+  check_contents(manifest.contents, where);
+  return manifest;
+}
+
+}  // namespace dtrain::checkpoint::format

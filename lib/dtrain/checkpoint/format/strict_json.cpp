@@ -1,0 +1,37 @@
+#include "dtrain/checkpoint/format/strict_json.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::checkpoint::format {
+
+using Json = nlohmann::json;
+
+Json parse_strictly(std::string_view text, int max_depth, const Refuse& refuse) {
+  // The JSON parser would take a NUL for the end and ignore what follows.
+  if (text.find('\0') != std::string_view::npos) refuse("with a NUL byte");
+  const auto levels = static_cast<std::size_t>(max_depth) + 1;
+  std::vector<std::set<std::string>> keys(levels);  // seen so far, by depth
+  const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > max_depth) refuse("that is nested too deeply");
+    const auto level = static_cast<std::size_t>(depth);
+    if (event == Json::parse_event_t::object_end && level + 1 < levels) keys[level + 1].clear();
+    if (event == Json::parse_event_t::key && !keys[level].insert(value.get<std::string>()).second) {
+      refuse(fmt::format("that names '{}' twice", value.get<std::string>()));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::parse_error& error) {
+    refuse(fmt::format("that is no JSON (at its byte {})", error.byte));
+  } catch (const Json::exception&) {
+    refuse("with a number out of range");
+  }
+  DTRAIN_CHECK(false, "refuse() must throw");
+}
+
+}  // namespace dtrain::checkpoint::format

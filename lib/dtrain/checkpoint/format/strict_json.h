@@ -1,0 +1,18 @@
+// JSON that a stranger may have written.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace dtrain::checkpoint::format {
+
+/// Must throw. found: what is wrong, as in "the file has a header FOUND".
+using Refuse = std::function<void(std::string_view found)>;
+
+/// The JSON value of `text`, nested at most max_depth deep, without a name given twice in one
+/// object, without NUL bytes and without numbers out of range; else calls refuse.
+[[nodiscard]] nlohmann::json parse_strictly(std::string_view text, int max_depth,
+                                            const Refuse& refuse);
+
+}  // namespace dtrain::checkpoint::format

@@ -1,0 +1,86 @@
+#include "dtrain/checkpoint/store/commit.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "dtrain/checkpoint/store/names.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+constexpr std::string_view kTemporary = ".tmp-";
+
+std::string path_of(const std::string& checkpoints, std::int64_t step) {
+  return checkpoints + "/" + checkpoint_name(step);
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+}  // namespace
+
+void commit(base::FileSystem& files, const std::string& checkpoints,
+            const format::Manifest& manifest) {
+  const std::string folder = temporary_folder(checkpoints, manifest.step, manifest.run);
+  format::check_contents(manifest.contents, folder);
+  const auto file = files.create_file(fmt::format("{}/{}", folder, kManifestName));
+  const std::string text = format::to_text(manifest);
+  file->write(std::as_bytes(std::span(text)));
+  file->sync();
+  file->close();
+  files.sync_folder(folder);
+  files.rename(folder, path_of(checkpoints, manifest.step));
+  files.sync_folder(checkpoints);
+}
+
+std::vector<std::int64_t> prune(base::FileSystem& files, const std::string& checkpoints,
+                                const Retention& retention, const std::string& run) {
+  std::vector<std::int64_t> removed;
+  std::int64_t seen = 0;
+  for (const std::int64_t step : list_steps(checkpoints)) {
+    const bool is_kept = retention.keep_every > 0 && step % retention.keep_every == 0;
+    if (seen++ < retention.keep_last || is_kept) continue;
+    // Without its name first: a removal that is cut short must not leave half a checkpoint.
+    const std::string doomed = temporary_folder(checkpoints, step, run);
+    files.rename(path_of(checkpoints, step), doomed);
+    remove_folder_and_files(files, doomed);
+    removed.push_back(step);
+  }
+  return removed;
+}
+
+void remove_folder_and_files(base::FileSystem& files, const std::string& folder) {
+  for (const std::string& name : names_in(folder)) files.remove_file(folder + "/" + name);
+  files.remove_folder(folder);
+}
+
+void remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
+  for (const std::string& name : names_in(checkpoints)) {
+    const auto dot = name.find(kTemporary);
+    if (dot == std::string::npos || !step_of(std::string_view(name).substr(0, dot))) continue;
+    remove_folder_and_files(files, checkpoints + "/" + name);
+  }
+}
+
+std::vector<std::string> set_aside_after(base::FileSystem& files, const std::string& checkpoints,
+                                         std::int64_t step, const std::string& run) {
+  std::vector<std::string> paths;
+  for (const std::int64_t later : list_steps(checkpoints)) {
+    if (later <= step) break;
+    const std::string path = path_of(checkpoints, later);
+    paths.push_back(fmt::format("{}.superseded-{}", path, run));
+    files.rename(path, paths.back());
+  }
+  if (!paths.empty()) files.sync_folder(checkpoints);
+  return paths;
+}
+
+}  // namespace dtrain::checkpoint::store

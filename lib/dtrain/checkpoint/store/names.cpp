@@ -1,0 +1,54 @@
+#include "dtrain/checkpoint/store/names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <functional>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+
+}  // namespace
+
+std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{}", kPrefix, step); }
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t step = -1;
+  std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  // One spelling for each step: no sign, no leading zeros, nothing behind.
+  if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
+  return step;
+}
+
+std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
+                             std::string_view run) {
+  return fmt::format("{}/{}.tmp-{}", checkpoints, checkpoint_name(step), run);
+}
+
+std::vector<std::int64_t> list_steps(const std::string& checkpoints) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::int64_t> steps;
+  fs::directory_iterator entry(checkpoints, error);
+  if (error == std::errc::no_such_file_or_directory) return steps;
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  }
+  if (error) {
+    base::fail(base::ErrorKind::checkpoint, "folder '{}' cannot be read: {}", checkpoints,
+               error.message());
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+}  // namespace dtrain::checkpoint::store

@@ -1,0 +1,33 @@
+// How fast a checkpoint may be written.
+#pragma once
+
+#include <cstdint>
+#include <stop_token>
+
+#include "dtrain/base/clock.h"
+
+namespace dtrain::checkpoint::store {
+
+/// Thrown where a save is given up because its process is ending; nobody is told.
+struct Abandoned {};
+
+/// Holds a writer back to a rate, and ends it early when its process wants to end.
+class Pace {
+ public:
+  /// bytes_per_second: 0 for as fast as it goes.
+  explicit Pace(double bytes_per_second = 0, std::stop_token stop = {})
+      : bytes_per_second_(bytes_per_second), stop_(std::move(stop)) {}
+
+  /// Returns when `bytes` more are due, counted from the first call.
+  ///
+  /// Throws: Abandoned within 50 ms of a request to stop.
+  void spend(std::int64_t bytes);
+
+ private:
+  double bytes_per_second_;
+  std::stop_token stop_;
+  std::int64_t spent_ = 0;
+  base::Clock::time_point start_ = base::Clock::now();
+};
+
+}  // namespace dtrain::checkpoint::store

@@ -1,0 +1,76 @@
+#include "dtrain/checkpoint/store/reader.h"
+
+#include <utility>
+
+#include "dtrain/base/check.h"
+#include "dtrain/checkpoint/store/verify.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+constexpr base::FileRole kRole{base::ErrorKind::checkpoint, "checkpoint file",
+                               "the checkpoint is damaged"};
+
+// Where each piece's bytes begin, checked against the manifest.
+std::map<std::string, std::int64_t> offsets_of(const std::string& path,
+                                               const format::FileInfo& info,
+                                               const format::Contents& contents) {
+  const auto file = format::SafetensorsFile::open(path);
+  std::map<std::string, std::int64_t> offsets;
+  for (const format::PieceInfo& piece : info.pieces) {
+    const format::TensorView& view = file.at(piece.tensor);
+    if (view.dtype != contents.tensors.at(piece.tensor).dtype || view.shape != piece.box.sizes) {
+      base::fail(base::ErrorKind::checkpoint,
+                 "checkpoint file '{}' holds tensor '{}' otherwise than its manifest says", path,
+                 piece.tensor);
+    }
+    offsets[piece.tensor] = view.bytes.data() - file.bytes().data();
+  }
+  return offsets;
+}
+
+}  // namespace
+
+Reader::Reader(std::string checkpoint) : Reader(checkpoint, read_manifest(checkpoint)) {}
+
+Reader::Reader(std::string checkpoint, format::Manifest manifest)
+    : checkpoint_(std::move(checkpoint)), manifest_(std::move(manifest)) {
+  for (std::size_t index = 0; index < manifest_.contents.files.size(); ++index) {
+    for (const format::PieceInfo& piece : manifest_.contents.files[index].pieces) {
+      places_[piece.tensor].push_back({.file = index, .piece = &piece});
+    }
+  }
+}
+
+const format::TensorInfo* Reader::find(const std::string& tensor) const {
+  const auto found = manifest_.contents.tensors.find(tensor);
+  return found == manifest_.contents.tensors.end() ? nullptr : &found->second;
+}
+
+void Reader::read(const std::string& tensor, const format::Box& box, std::span<std::byte> to) {
+  const format::TensorInfo& info = manifest_.contents.tensors.at(tensor);
+  const std::int64_t width = format::size_of(info.dtype);
+  DTRAIN_CHECK(format::fits(box, info.shape), "a box outside of tensor '{}'", tensor);
+  DTRAIN_CHECK(format::num_elements(box.sizes) * width == static_cast<std::int64_t>(to.size()));
+  for (const Place& place : places_[tensor]) {
+    for (const format::CommonRun& run : format::common_runs(place.piece->box, box)) {
+      OpenFile& file = open_file(place.file);
+      const auto part = to.subspan(static_cast<std::size_t>(run.in_b * width),
+                                   static_cast<std::size_t>(run.count * width));
+      file.input.read(file.offsets.at(tensor) + run.in_a * width, part);
+      bytes_read_ += run.count * width;
+    }
+  }
+}
+
+Reader::OpenFile& Reader::open_file(std::size_t index) {
+  const auto found = files_.find(index);
+  if (found != files_.end()) return found->second;
+  const format::FileInfo& info = manifest_.contents.files[index];
+  const std::string path = checkpoint_ + "/" + info.name;
+  OpenFile file{.input = base::InputFile::open(path, kRole),
+                .offsets = offsets_of(path, info, manifest_.contents)};
+  return files_.emplace(index, std::move(file)).first->second;
+}
+
+}  // namespace dtrain::checkpoint::store

@@ -1,0 +1,58 @@
+// Any part of any tensor of a checkpoint, however it was cut.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/input_file.h"
+#include "dtrain/checkpoint/format/manifest.h"
+
+namespace dtrain::checkpoint::store {
+
+/// Reads boxes from the files that hold them, only the bytes that are asked for. Checks no
+/// checksums: verify_file does.
+///
+/// Throws:  Error{checkpoint} naming the file that cannot be read or does not hold what the
+/// manifest
+///          says.
+/// Threads: one caller.
+class Reader {
+ public:
+  explicit Reader(std::string checkpoint);
+  Reader(std::string checkpoint, format::Manifest manifest);
+
+  [[nodiscard]] const format::Manifest& manifest() const { return manifest_; }
+  [[nodiscard]] const std::string& path() const { return checkpoint_; }
+  /// Null if the checkpoint has no such tensor.
+  [[nodiscard]] const format::TensorInfo* find(const std::string& tensor) const;
+
+  /// Fills `to` with the box's values, row-major. The box must lie within the tensor, and `to` have
+  /// its bytes.
+  void read(const std::string& tensor, const format::Box& box, std::span<std::byte> to);
+
+  [[nodiscard]] std::int64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct Place {
+    std::size_t file;
+    const format::PieceInfo* piece;
+  };
+  // A file of the checkpoint once it is in use.
+  struct OpenFile {
+    base::InputFile input;
+    std::map<std::string, std::int64_t> offsets;  // of each tensor's bytes
+  };
+
+  OpenFile& open_file(std::size_t index);
+
+  std::string checkpoint_;
+  format::Manifest manifest_;
+  std::map<std::string, std::vector<Place>> places_;  // by tensor
+  std::map<std::size_t, OpenFile> files_;             // by index in the manifest
+  std::int64_t bytes_read_ = 0;
+};
+
+}  // namespace dtrain::checkpoint::store

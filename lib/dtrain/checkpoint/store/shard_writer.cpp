@@ -1,0 +1,118 @@
+#include "dtrain/checkpoint/store/shard_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/checkpoint/format/checksum.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;  // checksummed while still in the cache
+
+// Files by the word before the first dot and by how often their tensors came before.
+using FileKey = std::pair<std::string, std::size_t>;
+using Pieces = std::vector<const PieceBytes*>;
+
+std::map<FileKey, Pieces> by_file(std::span<const PieceBytes> pieces) {
+  std::map<std::string, std::size_t> seen;
+  std::map<FileKey, Pieces> files;
+  for (const PieceBytes& piece : pieces) {
+    const std::string kind = piece.tensor.substr(0, piece.tensor.find('.'));
+    files[{kind, seen[piece.tensor]++}].push_back(&piece);
+  }
+  return files;
+}
+
+std::string file_name(const FileKey& key, const Shard& shard) {
+  const auto& [kind, part] = key;
+  const std::string suffix = part == 0 ? "" : fmt::format("-part{}", part + 1);
+  return fmt::format("{}-{:05}-of-{:05}{}.safetensors", kind, shard.rank + 1, shard.num_ranks,
+                     suffix);
+}
+
+// What lets PyTorch's distributed checkpoint read the file, and a reader see the whole's shapes.
+format::Metadata metadata_of(const Pieces& pieces) {
+  nlohmann::json offsets = nlohmann::json::object();
+  nlohmann::json shapes = nlohmann::json::object();
+  for (const PieceBytes* piece : pieces) {
+    offsets[piece->tensor] = {{"saved_offsets", piece->box.offsets}};
+    shapes[piece->tensor] = piece->shape;
+  }
+  return {{"format", "pt"},
+          {"DCP_VERSION", "1.0"},
+          {"DCP_SHARDING_INFO", offsets.dump()},
+          {"dtrain.shapes", shapes.dump()}};
+}
+
+/// Writes bytes in chunks and keeps the checksum of all of them.
+class ChunkWriter {
+ public:
+  ChunkWriter(base::OutputFile& file, Pace& pace) : file_(file), pace_(pace) {}
+
+  /// Returns the checksum of these bytes alone.
+  std::uint64_t write(std::span<const std::byte> bytes) {
+    format::Checksum own;
+    num_bytes_ += static_cast<std::int64_t>(bytes.size());
+    while (!bytes.empty()) {
+      const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+      pace_.spend(static_cast<std::int64_t>(chunk.size()));
+      own.add(chunk);
+      all_.add(chunk);
+      file_.write(chunk);
+      bytes = bytes.subspan(chunk.size());
+    }
+    return own.value();
+  }
+
+  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }
+  [[nodiscard]] std::uint64_t checksum() const { return all_.value(); }
+
+ private:
+  base::OutputFile& file_;
+  Pace& pace_;
+  format::Checksum all_;
+  std::int64_t num_bytes_ = 0;
+};
+
+format::FileInfo write_file(base::FileSystem& files, const std::string& folder, std::string name,
+                            const Pieces& pieces, Pace& pace) {
+  std::vector<format::TensorView> views;
+  for (const PieceBytes* piece : pieces) {
+    views.push_back({piece->tensor, piece->dtype, piece->box.sizes, piece->bytes});
+  }
+  const format::FilePlan plan = format::plan_safetensors(views, metadata_of(pieces));
+  const auto file = files.create_file(folder + "/" + name);
+  ChunkWriter writer(*file, pace);
+  writer.write(std::as_bytes(std::span(plan.header)));
+  format::FileInfo info{.name = std::move(name), .bytes = 0, .checksum = 0, .pieces = {}};
+  for (const std::size_t index : plan.order) {
+    const PieceBytes& piece = *pieces[index];
+    info.pieces.push_back({piece.tensor, piece.box, writer.write(piece.bytes)});
+  }
+  file->sync();
+  file->close();
+  info.bytes = writer.num_bytes();
+  info.checksum = writer.checksum();
+  return info;
+}
+
+}  // namespace
+
+format::Contents write_shard(base::FileSystem& files, const Shard& shard,
+                             std::span<const PieceBytes> pieces, Pace pace) {
+  format::Contents contents;
+  for (const PieceBytes& piece : pieces) {
+    contents.tensors[piece.tensor] = {.dtype = piece.dtype, .shape = piece.shape};
+  }
+  for (const auto& [key, group] : by_file(pieces)) {
+    contents.files.push_back(write_file(files, shard.folder, file_name(key, shard), group, pace));
+  }
+  return contents;
+}
+
+}  // namespace dtrain::checkpoint::store

@@ -1,0 +1,22 @@
+// Is a checkpoint whole?
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "dtrain/checkpoint/format/manifest.h"
+
+namespace dtrain::checkpoint::store {
+
+/// Throws: Error{checkpoint} naming the manifest: missing, unreadable, damaged.
+[[nodiscard]] format::Manifest read_manifest(const std::string& checkpoint);
+
+/// Reads the whole file and compares size and checksum with the manifest's.
+///
+/// Throws:  Error{checkpoint} naming the file, and the tensor in which the damage lies if it lies
+///          in one.
+/// Threads: any number of callers.
+void verify_file(const std::string& checkpoint, const format::FileInfo& file);
+
+}  // namespace dtrain::checkpoint::store
