@@ -21,6 +21,7 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},
                                        {"data", run_data},
                                        {"generate", run_generate},
                                        {"verify", run_verify},
+                                       {"checkpoint", run_checkpoint},
                                        {"settings", run_settings}};
 
 int run_named(const std::string& name, const Arguments& arguments) {

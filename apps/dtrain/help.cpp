@@ -16,6 +16,7 @@ subcommands
   data prepare|baseline     write token files; what bigram and trigram models reach
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
+  checkpoint TOOL           list, inspect, verify and compare checkpoints
   settings                  print docs/settings.md
   SUBCOMMAND --help         the flags of a subcommand
   --version                 print the version
@@ -32,6 +33,25 @@ constexpr const char* kData =
 dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]
   Prints as JSON the validation loss, in nats per token, of byte models that look back one and two
   bytes, over the text that a training run with the same flags is evaluated on.
+)";
+
+constexpr const char* kCheckpoint =
+    R"(dtrain checkpoint list RUN
+  One line for each checkpoint of a run folder, newest first, and for final/.
+
+dtrain checkpoint inspect PATH
+  What a checkpoint holds: step, data position, layout, and every tensor.
+
+dtrain checkpoint verify PATH
+  Reads every byte and compares it with the checksums; of a run folder all checkpoints. One line
+  for each damaged file, exit status 6; else "ok".
+
+dtrain checkpoint diff A B
+  Compares all tensors of two checkpoints, whatever layouts wrote them. One line for each tensor
+  that differs: where first, both values, the largest differences. Exit status 0 if all are equal,
+  7 if not.
+
+PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, for their newest one.
 )";
 
 }  // namespace
@@ -59,5 +79,7 @@ std::string command_help(config::Command command) {
 }
 
 std::string data_help() { return kData; }
+
+std::string checkpoint_help() { return kCheckpoint; }
 
 }  // namespace dtrain::app

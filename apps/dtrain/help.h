@@ -11,5 +11,6 @@ namespace dtrain::app {
 [[nodiscard]] std::string overview_help();
 [[nodiscard]] std::string command_help(config::Command command);
 [[nodiscard]] std::string data_help();
+[[nodiscard]] std::string checkpoint_help();
 
 }  // namespace dtrain::app

@@ -1,0 +1,44 @@
+#include "checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
+#include "help.h"
+
+namespace dtrain::app {
+namespace {
+
+struct Tool {
+  std::string_view name;
+  int (*run)(const Arguments&);
+};
+
+constexpr Tool kTools[] = {{"list", list_checkpoints},
+                           {"inspect", inspect_checkpoint},
+                           {"verify", verify_checkpoints},
+                           {"diff", diff_checkpoints}};
+
+bool asks_for_help(const Arguments& arguments) {
+  return !arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h");
+}
+
+}  // namespace
+
+int run_checkpoint(const Arguments& arguments) {
+  if (asks_for_help(arguments)) {
+    print(checkpoint_help());
+    return 0;
+  }
+  const std::string name = arguments.empty() ? "" : arguments[0];
+  std::vector<std::string_view> names;
+  for (const Tool& tool : kTools) {
+    if (tool.name == name) return tool.run({arguments.begin() + 1, arguments.end()});
+    names.push_back(tool.name);
+  }
+  const std::string suggestion = base::did_you_mean(base::nearest(name, names));
+  base::fail(base::ErrorKind::usage, "dtrain checkpoint: found \"{}\", but it must be one of {}{}",
+             name, fmt::join(names, ", "), suggestion);
+}
+
+}  // namespace dtrain::app

@@ -1,0 +1,250 @@
+// Tools that look at checkpoints and change nothing.
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <system_error>
+
+#include "checkpoint.h"
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/compare.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/verify.h"
+#include "help.h"
+
+namespace dtrain::app {
+namespace {
+
+namespace fs = std::filesystem;
+namespace format = checkpoint::format;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+using base::fail;
+
+// The words after a tool's name; none where --help was asked for, which is answered.
+std::optional<Arguments> words(std::string_view tool, std::initializer_list<std::string_view> names,
+                               const Arguments& arguments) {
+  Arguments found;
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") {
+      print(checkpoint_help());
+      return std::nullopt;
+    }
+    if (argument.starts_with("--")) {
+      fail(ErrorKind::usage, "dtrain checkpoint {}: unknown flag {}; it takes {}", tool, argument,
+           fmt::join(names, " "));
+    }
+    found.push_back(argument);
+  }
+  if (found.size() != names.size()) {
+    fail(ErrorKind::usage, "dtrain checkpoint {} takes {}; found {} argument{}", tool,
+         fmt::join(names, " "), found.size(), found.size() == 1 ? "" : "s");
+  }
+  return found;
+}
+
+std::string plural(std::int64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+std::string text_of(const format::Layout& layout) {
+  return fmt::format("{} (pp {}, dp {}, tp {})", plural(layout.world_size, "rank"), layout.pp,
+                     layout.dp, layout.tp);
+}
+
+// "2026-11-21 16:40:00Z"
+std::string time_of(const fs::path& path) {
+  std::error_code error;
+  const auto time = fs::last_write_time(path, error);
+  if (error) return "-";
+  const auto seconds = std::chrono::system_clock::to_time_t(
+      std::chrono::file_clock::to_sys(std::chrono::time_point_cast<std::chrono::seconds>(time)));
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+// Of all files in a folder, whatever the manifest says.
+std::int64_t bytes_in(const std::string& folder) {
+  std::int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    std::error_code ignored;
+    const std::uintmax_t size = entry->file_size(ignored);
+    if (!ignored) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
+std::string list_line(const std::string& path) {
+  std::string facts;
+  try {
+    facts = text_of(store::read_manifest(path).layout);
+  } catch (const base::Error& error) {
+    facts = error.what();
+  }
+  return fmt::format("{:<16} {:>14} bytes  {}  {}\n", fs::path(path).filename().string(),
+                     bytes_in(path), time_of(fs::path(path) / store::kManifestName), facts);
+}
+
+std::string final_line(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  if (error) return {};
+  return fmt::format("{:<16} {:>14} bytes  {}  model.safetensors\n", "final", bytes, time_of(path));
+}
+
+// Tensors with how many pieces they are in.
+std::map<std::string, std::int64_t> count_pieces(const format::Contents& contents) {
+  std::map<std::string, std::int64_t> count;
+  for (const format::FileInfo& file : contents.files) {
+    for (const format::PieceInfo& piece : file.pieces) ++count[piece.tensor];
+  }
+  return count;
+}
+
+std::string facts_text(const std::string& path, const format::Manifest& manifest) {
+  std::int64_t bytes = 0;
+  for (const format::FileInfo& file : manifest.contents.files) bytes += file.bytes;
+  const auto row = [](std::string_view name, const std::string& value) {
+    return fmt::format("{:<10} {}\n", name, value);
+  };
+  return row("checkpoint", path) + row("step", std::to_string(manifest.step)) +
+         row("samples", std::to_string(manifest.samples)) +
+         row("tokens", std::to_string(manifest.tokens)) + row("layout", text_of(manifest.layout)) +
+         row("written by", manifest.run) +
+         row("files", fmt::format("{}, {} bytes", manifest.contents.files.size(), bytes));
+}
+
+std::string tensors_text(const format::Contents& contents) {
+  const auto pieces = count_pieces(contents);
+  std::size_t width = std::string_view("tensor").size();
+  for (const auto& [name, info] : contents.tensors) width = std::max(width, name.size());
+  std::string text =
+      fmt::format("\n{:<{}}  dtype  {:<20}  pieces  {:>14}\n", "tensor", width, "shape", "bytes");
+  for (const auto& [name, info] : contents.tensors) {
+    const auto found = pieces.find(name);
+    text += fmt::format(
+        "{:<{}}  {:<5}  {:<20}  {:>6}  {:>14}\n", name, width, format::name_of(info.dtype),
+        fmt::format("({})", fmt::join(info.shape, ", ")), found == pieces.end() ? 0 : found->second,
+        format::num_elements(info.shape) * format::size_of(info.dtype));
+  }
+  return text;
+}
+
+/// What verification has read, and how much of it is damaged.
+struct Tally {
+  std::int64_t files = 0;
+  std::int64_t bytes = 0;
+  std::int64_t tensors = 0;
+  std::int64_t damaged = 0;
+};
+
+// Prints what f() throws for a checkpoint's sake and counts it.
+template <typename F>
+void count_damage(Tally& tally, F f) {
+  try {
+    f();
+  } catch (const base::Error& error) {
+    if (error.kind() != ErrorKind::checkpoint) throw;
+    ++tally.damaged;
+    print(fmt::format("{}\n", error.what()));
+  }
+}
+
+void verify_checkpoint(const std::string& path, Tally& tally) {
+  const format::Manifest manifest = store::read_manifest(path);
+  tally.tensors += std::ssize(manifest.contents.tensors);
+  for (const format::FileInfo& file : manifest.contents.files) {
+    ++tally.files;
+    tally.bytes += file.bytes;
+    count_damage(tally, [&] { store::verify_file(path, file); });
+  }
+}
+
+std::string difference_text(const store::TensorDifference& difference) {
+  const std::string place = difference.index.empty()
+                                ? ""
+                                : fmt::format(" first at ({})", fmt::join(difference.index, ", "));
+  return fmt::format("{} differs{}: {} and {}; {}, by at most {:.6g}, relatively {:.6g}\n",
+                     difference.tensor, place, difference.value_in_a, difference.value_in_b,
+                     plural(difference.num_elements, "element"), difference.largest_absolute,
+                     difference.largest_relative);
+}
+
+std::string lines_of(const std::vector<std::string>& tensors, const std::string& what) {
+  std::string text;
+  for (const std::string& tensor : tensors) text += fmt::format("{} {}\n", tensor, what);
+  return text;
+}
+
+std::string comparison_text(const store::Comparison& result, const std::string& a,
+                            const std::string& b) {
+  std::string text;
+  for (const auto& difference : result.differences) text += difference_text(difference);
+  text += lines_of(result.of_other_shape, "has another shape in each");
+  text += lines_of(result.only_in_a, "is only in " + a);
+  text += lines_of(result.only_in_b, "is only in " + b);
+  const std::int64_t different = std::ssize(result.differences) + std::ssize(result.of_other_shape);
+  if (result.is_equal()) return fmt::format("equal: {}\n", plural(result.num_tensors, "tensor"));
+  return text +
+         fmt::format("{} of {} in both differ\n", different, plural(result.num_tensors, "tensor"));
+}
+
+}  // namespace
+
+int list_checkpoints(const Arguments& arguments) {
+  const auto found = words("list", {"RUN"}, arguments);
+  if (!found) return 0;
+  const std::string& run = found->front();
+  std::string text;
+  for (const std::string& path : store::checkpoints_of_run(run)) text += list_line(path);
+  text += final_line(store::final_model(run));
+  print(text.empty() ? fmt::format("{}: no checkpoint yet\n", run) : text);
+  return 0;
+}
+
+int inspect_checkpoint(const Arguments& arguments) {
+  const auto found = words("inspect", {"PATH"}, arguments);
+  if (!found) return 0;
+  const std::string path = store::checkpoints_at(found->front()).front();
+  const format::Manifest manifest = store::read_manifest(path);
+  print(facts_text(path, manifest) + tensors_text(manifest.contents));
+  return 0;
+}
+
+int verify_checkpoints(const Arguments& arguments) {
+  const auto found = words("verify", {"PATH"}, arguments);
+  if (!found) return 0;
+  Tally tally;
+  for (const std::string& path : store::checkpoints_at(found->front())) {
+    count_damage(tally, [&] { verify_checkpoint(path, tally); });
+  }
+  if (tally.damaged > 0) {
+    fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", found->front(),
+         plural(tally.damaged, "file"), tally.damaged == 1 ? "it" : "them");
+  }
+  print(fmt::format("ok: {}, {} bytes, {}\n", plural(tally.files, "file"), tally.bytes,
+                    plural(tally.tensors, "tensor")));
+  return 0;
+}
+
+int diff_checkpoints(const Arguments& arguments) {
+  const auto found = words("diff", {"A", "B"}, arguments);
+  if (!found) return 0;
+  store::Reader a(store::checkpoints_at(found->front()).front());
+  store::Reader b(store::checkpoints_at(found->back()).front());
+  const store::Comparison result = store::compare(a, b);
+  print(comparison_text(result, a.path(), b.path()));
+  return result.is_equal() ? 0 : static_cast<int>(ErrorKind::numerics);
+}
+
+}  // namespace dtrain::app

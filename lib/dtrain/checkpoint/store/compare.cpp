@@ -1,0 +1,132 @@
+#include "dtrain/checkpoint/store/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "dtrain/checkpoint/format/slabs.h"
+#include "dtrain/checkpoint/format/values.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+constexpr std::int64_t kSlabElements = std::int64_t{1} << 20;
+
+// One slab of the tensor in one of the checkpoints.
+class Side {
+ public:
+  Side(Reader& reader, const std::string& tensor)
+      : reader_(reader), tensor_(tensor), dtype_(reader.find(tensor)->dtype) {}
+
+  void read(const format::Box& box) {
+    bytes_.resize(static_cast<std::size_t>(format::num_elements(box.sizes) * width()));
+    reader_.read(tensor_, box, bytes_);
+  }
+  [[nodiscard]] format::Dtype dtype() const { return dtype_; }
+  [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
+  [[nodiscard]] const std::byte* at(std::int64_t element) const {
+    return bytes_.data() + element * width();
+  }
+  [[nodiscard]] double value(std::int64_t element) const {
+    return format::value_at(dtype_, at(element));
+  }
+  [[nodiscard]] std::int64_t width() const { return format::size_of(dtype_); }
+
+ private:
+  Reader& reader_;
+  const std::string& tensor_;
+  format::Dtype dtype_;
+  std::vector<std::byte> bytes_;
+};
+
+bool are_equal(const Side& a, const Side& b, std::int64_t element) {
+  if (a.dtype() == b.dtype()) {
+    return std::memcmp(a.at(element), b.at(element), static_cast<std::size_t>(a.width())) == 0;
+  }
+  const double in_a = a.value(element);
+  const double in_b = b.value(element);
+  return in_a == in_b || (std::isnan(in_a) && std::isnan(in_b));
+}
+
+double absolute_difference(double a, double b) {
+  if (a == b) return 0;  // equal infinities, and zeros of either sign
+  const double difference = std::abs(a - b);
+  return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+}
+
+double relative_difference(double a, double b) {
+  const double absolute = absolute_difference(a, b);
+  if (absolute == 0 || std::isinf(absolute)) return absolute;
+  return absolute / std::max(std::abs(a), std::abs(b));
+}
+
+// The place of a box's element, counted in row-major order, in the tensor.
+std::vector<std::int64_t> index_of(const format::Box& box, std::int64_t element) {
+  std::vector<std::int64_t> index(box.offsets);
+  for (std::size_t dim = box.sizes.size(); dim-- > 0;) {
+    index[dim] += element % box.sizes[dim];
+    element /= box.sizes[dim];
+  }
+  return index;
+}
+
+void compare_slab(const Side& a, const Side& b, const format::Box& box, TensorDifference& result) {
+  if (a.dtype() == b.dtype() && a.bytes() == b.bytes()) return;
+  const std::int64_t count = format::num_elements(box.sizes);
+  for (std::int64_t element = 0; element < count; ++element) {
+    if (are_equal(a, b, element)) continue;
+    const double in_a = a.value(element);
+    const double in_b = b.value(element);
+    if (result.num_elements++ == 0) {
+      result.index = index_of(box, element);
+      result.value_in_a = in_a;
+      result.value_in_b = in_b;
+    }
+    result.largest_absolute = std::max(result.largest_absolute, absolute_difference(in_a, in_b));
+    result.largest_relative = std::max(result.largest_relative, relative_difference(in_a, in_b));
+  }
+}
+
+std::optional<TensorDifference> compare_tensor(Reader& a, Reader& b, const std::string& tensor) {
+  TensorDifference result{.tensor = tensor, .index = {}};
+  Side in_a(a, tensor);
+  Side in_b(b, tensor);
+  for (const format::Box& box : format::slabs(a.find(tensor)->shape, kSlabElements)) {
+    in_a.read(box);
+    in_b.read(box);
+    compare_slab(in_a, in_b, box, result);
+  }
+  if (result.num_elements == 0) return std::nullopt;
+  return result;
+}
+
+std::vector<std::string> names_missing_in(const Reader& other, const Reader& reader) {
+  std::vector<std::string> names;
+  for (const auto& [name, info] : reader.manifest().contents.tensors) {
+    if (other.find(name) == nullptr) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Comparison compare(Reader& a, Reader& b) {
+  Comparison result;
+  result.only_in_a = names_missing_in(b, a);
+  result.only_in_b = names_missing_in(a, b);
+  for (const auto& [name, info] : a.manifest().contents.tensors) {
+    const format::TensorInfo* other = b.find(name);
+    if (other == nullptr) continue;
+    ++result.num_tensors;
+    if (other->shape != info.shape) {
+      result.of_other_shape.push_back(name);
+    } else if (auto difference = compare_tensor(a, b, name)) {
+      result.differences.push_back(std::move(*difference));
+    }
+  }
+  return result;
+}
+
+}  // namespace dtrain::checkpoint::store

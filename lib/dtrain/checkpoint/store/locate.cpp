@@ -1,0 +1,74 @@
+#include "dtrain/checkpoint/store/locate.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/names.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+namespace fs = std::filesystem;
+using base::ErrorKind;
+using base::fail;
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// "run/" and "run" are one folder; "." has a name only as a full path.
+std::string bare_name(const std::string& path) {
+  std::error_code error;
+  const fs::path full = fs::absolute(path, error).lexically_normal();
+  return (full.has_filename() ? full : full.parent_path()).filename().string();
+}
+
+// By its name even where the manifest is gone: that is damage, which must be named as such.
+bool is_checkpoint(const std::string& path) {
+  return is_there(fs::path(path) / kManifestName) || step_of(bare_name(path));
+}
+
+void require_folder(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return;
+  fail(ErrorKind::checkpoint, "'{}' {}; name a run folder or a checkpoint in it", path,
+       is_there(path) ? "is no folder" : "does not exist");
+}
+
+}  // namespace
+
+std::vector<std::string> checkpoints_of_run(const std::string& run_dir) {
+  require_folder(run_dir);
+  const std::string folder = checkpoints_folder(run_dir);
+  if (!is_there(folder) && !is_there(fs::path(run_dir) / "config.json")) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is no run folder: it holds neither checkpoints nor config.json; name the --run-dir "
+         "of a run",
+         run_dir);
+  }
+  std::vector<std::string> paths;
+  for (const std::int64_t step : list_steps(folder)) {
+    paths.push_back(folder + "/" + checkpoint_name(step));
+  }
+  return paths;
+}
+
+std::vector<std::string> checkpoints_at(const std::string& path) {
+  require_folder(path);
+  if (is_checkpoint(path)) return {path};
+  std::vector<std::string> paths = checkpoints_of_run(path);
+  if (paths.empty()) {
+    fail(ErrorKind::checkpoint,
+         "run folder '{}' holds no checkpoint; train with --checkpoint-every to write some", path);
+  }
+  return paths;
+}
+
+std::string final_model(const std::string& run_dir) {
+  return (fs::path(run_dir) / "final" / "model.safetensors").string();
+}
+
+}  // namespace dtrain::checkpoint::store

@@ -1,0 +1,22 @@
+// Which checkpoints a path given by a user means.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dtrain::checkpoint::store {
+
+/// `path` itself if it is a checkpoint's folder; else, of a run folder, its checkpoints, newest
+/// first. Looks at names alone: what is found may be damaged.
+///
+/// Throws: Error{checkpoint} naming the path if it does not exist, is neither of the two, or is a
+///         run without a checkpoint.
+[[nodiscard]] std::vector<std::string> checkpoints_at(const std::string& path);
+
+/// The same for a run folder alone; a run without a checkpoint has none.
+[[nodiscard]] std::vector<std::string> checkpoints_of_run(const std::string& run_dir);
+
+/// RUN/final/model.safetensors
+[[nodiscard]] std::string final_model(const std::string& run_dir);
+
+}  // namespace dtrain::checkpoint::store
