@@ -70,10 +70,13 @@ void Disk::sync_folder(const std::string& path) {
   if (fd < 0) fail_with_errno(kind_, path, "opened");
   const int status = ::fsync(fd);
   const int reason = errno;
-  ::close(fd);
-  errno = reason;
+  const bool is_closed = ::close(fd) == 0;
   // Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there.
-  if (status != 0 && reason != EINVAL) fail_with_errno(kind_, path, "made durable");
+  if (status != 0 && reason != EINVAL) {
+    errno = reason;
+    fail_with_errno(kind_, path, "made durable");
+  }
+  if (!is_closed) fail_with_errno(kind_, path, "closed");
 }
 
 void Disk::rename(const std::string& from, const std::string& to) {

@@ -5,6 +5,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/format/manifest.h"
+#include "dtrain/checkpoint/format/strict_json.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
@@ -17,8 +18,11 @@ constexpr std::size_t kMaxNameBytes = 1024;
 
 // Plain names cannot lead out of the checkpoint's folder.
 void check_file_name(const std::string& name, std::string_view where) {
+  if (!is_printable(name)) {
+    fail(ErrorKind::checkpoint, "{}: a file's name has control characters", where);
+  }
   const bool plain = !name.empty() && name.size() <= 255 && name.front() != '.' &&
-                     name.find('/') == std::string::npos;
+                     name.find_first_of("/\\") == std::string::npos;
   if (!plain) fail(ErrorKind::checkpoint, "{}: '{}' is no name for a file", where, name);
 }
 
@@ -26,6 +30,9 @@ void check_tensor(const std::string& name, const TensorInfo& tensor, std::string
   const auto refuse = [&](const char* found) {
     fail(ErrorKind::checkpoint, "{}: tensor '{}' {}", where, name, found);
   };
+  if (!is_printable(name)) {
+    fail(ErrorKind::checkpoint, "{}: a tensor's name has control characters", where);
+  }
   if (name.empty() || name.size() > kMaxNameBytes) refuse("has no name or one that is too long");
   if (tensor.shape.size() > kMaxDims) refuse("has too many dims");
   std::int64_t num_bytes = size_of(tensor.dtype);
@@ -75,7 +82,13 @@ void check_contents(const Contents& contents, std::string_view where) {
     if (!file_names.insert(file.name).second) {
       fail(ErrorKind::checkpoint, "{}: file '{}' is listed twice", where, file.name);
     }
+    std::set<std::string_view> in_file;
     for (const PieceInfo& piece : file.pieces) {
+      // The file could hold only one of them under that name.
+      if (!in_file.insert(piece.tensor).second) {
+        fail(ErrorKind::checkpoint, "{}: file '{}' has two pieces of tensor '{}'", where, file.name,
+             piece.tensor);
+      }
       const auto tensor = contents.tensors.find(piece.tensor);
       if (tensor == contents.tensors.end() || !fits(piece.box, tensor->second.shape)) {
         fail(ErrorKind::checkpoint, "{}: file '{}' has a piece that is not within tensor '{}'",

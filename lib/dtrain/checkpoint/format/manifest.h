@@ -72,7 +72,8 @@ struct Manifest {
 
 /// Adds what another rank has written.
 ///
-/// Throws: Error{checkpoint} if a tensor has two shapes or dtypes, or a file two writers.
+/// Throws: Error{checkpoint} if a tensor has two shapes or dtypes. A file of two writers is left to
+///         check_contents.
 void merge(Contents& all, const Contents& part);
 
 /// Throws: Error{checkpoint} naming the tensor or file, in the words of `where`, unless file names

@@ -1,5 +1,6 @@
 #include "dtrain/checkpoint/format/strict_json.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +11,13 @@ namespace dtrain::checkpoint::format {
 
 using Json = nlohmann::json;
 
+bool is_printable(std::string_view text) {
+  return std::none_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte == 0x7f;
+  });
+}
+
 Json parse_strictly(std::string_view text, int max_depth, const Refuse& refuse) {
   // The JSON parser would take a NUL for the end and ignore what follows.
   if (text.find('\0') != std::string_view::npos) refuse("with a NUL byte");
@@ -19,8 +27,10 @@ Json parse_strictly(std::string_view text, int max_depth, const Refuse& refuse) 
     if (depth > max_depth) refuse("that is nested too deeply");
     const auto level = static_cast<std::size_t>(depth);
     if (event == Json::parse_event_t::object_end && level + 1 < levels) keys[level + 1].clear();
-    if (event == Json::parse_event_t::key && !keys[level].insert(value.get<std::string>()).second) {
-      refuse(fmt::format("that names '{}' twice", value.get<std::string>()));
+    if (event == Json::parse_event_t::key) {
+      const auto& name = value.get_ref<const std::string&>();
+      if (!is_printable(name)) refuse("with control characters in a name");
+      if (!keys[level].insert(name).second) refuse(fmt::format("that names '{}' twice", name));
     }
     return true;
   };

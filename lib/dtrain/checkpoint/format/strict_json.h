@@ -10,8 +10,12 @@ namespace dtrain::checkpoint::format {
 /// Must throw. found: what is wrong, as in "the file has a header FOUND".
 using Refuse = std::function<void(std::string_view found)>;
 
+/// Whether the text can stand in a message of one line: no control characters.
+[[nodiscard]] bool is_printable(std::string_view text);
+
 /// The JSON value of `text`, nested at most max_depth deep, without a name given twice in one
-/// object, without NUL bytes and without numbers out of range; else calls refuse.
+/// object or with control characters, without NUL bytes and without numbers out of range; else
+/// calls refuse.
 [[nodiscard]] nlohmann::json parse_strictly(std::string_view text, int max_depth,
                                             const Refuse& refuse);
 

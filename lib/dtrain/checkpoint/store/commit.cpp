@@ -11,16 +11,20 @@ namespace dtrain::checkpoint::store {
 namespace {
 
 constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kSetAside = ".superseded-";
 
 std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
+// What cannot be read is left to those who go on to remove or list it.
 std::vector<std::string> names_in(const std::string& folder) {
+  namespace fs = std::filesystem;
   std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    names.push_back(entry.path().filename().string());
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
   }
   return names;
 }
@@ -44,16 +48,19 @@ void commit(base::FileSystem& files, const std::string& checkpoints,
 std::vector<std::int64_t> prune(base::FileSystem& files, const std::string& checkpoints,
                                 const Retention& retention, const std::string& run) {
   std::vector<std::int64_t> removed;
+  std::vector<std::string> doomed;
   std::int64_t seen = 0;
   for (const std::int64_t step : list_steps(checkpoints)) {
     const bool is_kept = retention.keep_every > 0 && step % retention.keep_every == 0;
     if (seen++ < retention.keep_last || is_kept) continue;
     // Without its name first: a removal that is cut short must not leave half a checkpoint.
-    const std::string doomed = temporary_folder(checkpoints, step, run);
-    files.rename(path_of(checkpoints, step), doomed);
-    remove_folder_and_files(files, doomed);
+    doomed.push_back(temporary_folder(checkpoints, step, run));
+    files.rename(path_of(checkpoints, step), doomed.back());
     removed.push_back(step);
   }
+  // Nor must a machine that stops bring the name back, but not the files.
+  if (!doomed.empty()) files.sync_folder(checkpoints);
+  for (const std::string& folder : doomed) remove_folder_and_files(files, folder);
   return removed;
 }
 
@@ -70,13 +77,23 @@ void remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
   }
 }
 
+void remove_all(base::FileSystem& files, const std::string& checkpoints, const std::string& run) {
+  prune(files, checkpoints, {.keep_last = 0}, run);
+  remove_leftovers(files, checkpoints);
+  for (const std::string& name : names_in(checkpoints)) {
+    const auto dot = name.find(kSetAside);
+    if (dot == std::string::npos || !step_of(std::string_view(name).substr(0, dot))) continue;
+    remove_folder_and_files(files, checkpoints + "/" + name);
+  }
+}
+
 std::vector<std::string> set_aside_after(base::FileSystem& files, const std::string& checkpoints,
                                          std::int64_t step, const std::string& run) {
   std::vector<std::string> paths;
   for (const std::int64_t later : list_steps(checkpoints)) {
     if (later <= step) break;
     const std::string path = path_of(checkpoints, later);
-    paths.push_back(fmt::format("{}.superseded-{}", path, run));
+    paths.push_back(fmt::format("{}{}{}", path, kSetAside, run));
     files.rename(path, paths.back());
   }
   if (!paths.empty()) files.sync_folder(checkpoints);

@@ -15,7 +15,9 @@ namespace dtrain::checkpoint::store {
 /// above. Before the name is given there is no checkpoint, afterwards it is whole: what a crash of
 /// the process or the machine leaves is one or the other. Every file must have been synced.
 ///
-/// Throws: what `files` throws; Error{checkpoint} as check_contents. Nothing is committed then.
+/// Throws: what `files` throws; Error{checkpoint} as check_contents. Nothing is committed then,
+///         unless it was the last sync that failed: the checkpoint is there, but may not survive a
+///         crash of the machine.
 void commit(base::FileSystem& files, const std::string& checkpoints,
             const format::Manifest& manifest);
 
@@ -40,6 +42,11 @@ void remove_folder_and_files(base::FileSystem& files, const std::string& folder)
 ///
 /// Throws: what `files` throws.
 void remove_leftovers(base::FileSystem& files, const std::string& checkpoints);
+
+/// Removes all checkpoints of a folder, those set aside included; other files stay.
+///
+/// Throws: what `files` throws.
+void remove_all(base::FileSystem& files, const std::string& checkpoints, const std::string& run);
 
 /// Takes the checkpoints after `step` out of the way, which a run that goes on from `step` will
 /// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. Returns the

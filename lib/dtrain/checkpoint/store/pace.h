@@ -18,7 +18,7 @@ class Pace {
   explicit Pace(double bytes_per_second = 0, std::stop_token stop = {})
       : bytes_per_second_(bytes_per_second), stop_(std::move(stop)) {}
 
-  /// Returns when `bytes` more are due, counted from the first call.
+  /// Returns when `bytes` more are due, counted from construction.
   ///
   /// Throws: Abandoned within 50 ms of a request to stop.
   void spend(std::int64_t bytes);

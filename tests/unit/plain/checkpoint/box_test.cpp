@@ -1,0 +1,106 @@
+#include "dtrain/checkpoint/format/box.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <map>
+#include <random>
+
+namespace dtrain::checkpoint::format {
+namespace {
+
+using Position = std::vector<std::int64_t>;
+
+/// The positions of a box's values in the whole tensor, in row-major order, counted up like an
+/// odometer.
+std::vector<Position> positions_of(const Box& box) {
+  std::vector<Position> result;
+  for (const std::int64_t size : box.sizes) {
+    if (size == 0) return result;
+  }
+  Position at(box.sizes.size(), 0);
+  for (;;) {
+    Position position;
+    for (std::size_t dim = 0; dim < at.size(); ++dim) {
+      position.push_back(box.offsets[dim] + at[dim]);
+    }
+    result.push_back(position);
+    std::size_t dim = at.size();
+    while (dim > 0 && ++at[dim - 1] == box.sizes[dim - 1]) at[--dim] = 0;
+    if (dim == 0) return result;
+  }
+}
+
+/// For each element of both, in a's order: its index in a and in b.
+std::vector<std::pair<std::int64_t, std::int64_t>> common_elements(const Box& a, const Box& b) {
+  std::map<Position, std::int64_t> in_b;
+  for (const Position& position : positions_of(b)) in_b.emplace(position, std::ssize(in_b));
+  std::vector<std::pair<std::int64_t, std::int64_t>> result;
+  std::int64_t index = 0;
+  for (const Position& position : positions_of(a)) {
+    if (const auto found = in_b.find(position); found != in_b.end()) {
+      result.emplace_back(index, found->second);
+    }
+    ++index;
+  }
+  return result;
+}
+
+Box random_box(std::mt19937_64& random, const std::vector<std::int64_t>& shape) {
+  Box box;
+  for (const std::int64_t size : shape) {
+    // A dim is often taken whole, as sharding does.
+    const bool is_whole = random() % 3 == 0;
+    const auto choices = static_cast<std::uint64_t>(size) + 1;
+    const auto x = static_cast<std::int64_t>(random() % choices);
+    const auto y = static_cast<std::int64_t>(random() % choices);
+    box.offsets.push_back(is_whole ? 0 : std::min(x, y));
+    box.sizes.push_back(is_whole ? size : std::abs(x - y));
+  }
+  return box;
+}
+
+TEST_CASE("Common runs are the elements that both boxes have, in runs as long as they can be") {
+  std::mt19937_64 random(4);
+  int shared = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::vector<std::int64_t> shape(random() % 4);
+    for (std::int64_t& size : shape) size = static_cast<std::int64_t>(random() % 6);
+    const Box a = random_box(random, shape);
+    const Box b = random_box(random, shape);
+    CAPTURE(shape, a.offsets, a.sizes, b.offsets, b.sizes);
+    const auto expected = common_elements(a, b);
+    std::vector<std::pair<std::int64_t, std::int64_t>> found;
+    CommonRun last;
+    for (const CommonRun& run : common_runs(a, b)) {
+      CHECK(run.count > 0);
+      const bool goes_on = last.count > 0 && last.in_a + last.count == run.in_a &&
+                           last.in_b + last.count == run.in_b;
+      CHECK_FALSE(goes_on);
+      for (std::int64_t i = 0; i < run.count; ++i) found.emplace_back(run.in_a + i, run.in_b + i);
+      last = run;
+    }
+    CHECK(found == expected);
+    CHECK(are_disjoint(a, b) == expected.empty());
+    CHECK(num_elements(a.sizes) == std::ssize(positions_of(a)));
+    shared += expected.empty() ? 0 : 1;
+  }
+  CHECK(shared > 1000);
+}
+
+TEST_CASE("A box is within a shape or not, whatever its numbers are") {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::int64_t> shape{4, 3};
+  CHECK(fits(whole(shape), shape));
+  CHECK(fits({.offsets = {4, 0}, .sizes = {0, 3}}, shape));
+  CHECK(fits({}, {}));
+  CHECK_FALSE(fits({.offsets = {1, 0}, .sizes = {4, 3}}, shape));
+  CHECK_FALSE(fits({.offsets = {-1, 0}, .sizes = {2, 3}}, shape));
+  CHECK_FALSE(fits({.offsets = {0, 0}, .sizes = {-1, 3}}, shape));
+  CHECK_FALSE(fits({.offsets = {0}, .sizes = {4}}, shape));
+  CHECK_FALSE(fits({.offsets = {0, 0}, .sizes = {4}}, shape));
+  CHECK_FALSE(fits({.offsets = {kMax, 0}, .sizes = {kMax, 1}}, shape));
+  CHECK_FALSE(fits({.offsets = {2, 0}, .sizes = {kMax, 1}}, shape));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::format

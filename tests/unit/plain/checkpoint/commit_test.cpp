@@ -1,0 +1,136 @@
+#include "dtrain/checkpoint/store/commit.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <set>
+
+#include "dtrain/checkpoint/store/names.h"
+#include "support/example_checkpoint.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::kExampleRun;
+using dtrain::testing::message_of;
+using dtrain::testing::save_example;
+using dtrain::testing::TempFolder;
+using Steps = std::vector<std::int64_t>;
+
+base::Disk disk(ErrorKind::checkpoint);
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+TEST_CASE("Folders of checkpoints have one name each") {
+  CHECK(checkpoints_folder("run") == "run/checkpoints");
+  CHECK(checkpoint_name(12) == "step-12");
+  CHECK(step_of("step-0") == 0);
+  CHECK(step_of("step-9223372036854775807") == std::numeric_limits<std::int64_t>::max());
+  for (const char* name :
+       {"", "step-", "step-01", "step--1", "step-+1", "step-1 ", " step-1", "Step-1",
+        "step-1.tmp-x", "step-0x1", "step-9223372036854775808", "latest"}) {
+    CAPTURE(name);
+    CHECK_FALSE(step_of(name).has_value());
+  }
+  CHECK(temporary_folder("c", 3, "r") == "c/step-3.tmp-r");
+}
+
+TEST_CASE("Checkpoints are listed newest first, by number, and nothing else with them") {
+  const TempFolder folder;
+  CHECK(list_steps(folder.path("absent")).empty());
+  for (const char* name :
+       {"step-9", "step-10", "step-2", "step-11.tmp-x", "step-12.superseded-x"}) {
+    std::filesystem::create_directory(folder.path(name));
+  }
+  CHECK(list_steps(folder.path("")) == Steps{10, 9, 2});
+  const std::string file = folder.write("file", "x");
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { std::ignore = list_steps(file); }),
+             Contains(file));
+}
+
+TEST_CASE("A checkpoint has its name only once it is committed") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  format::Manifest manifest = dtrain::testing::example_manifest(4, 1);
+  disk.make_folder(dtrain::testing::example_folder(checkpoints, 4));
+  manifest.contents = dtrain::testing::save_example_shard(disk, checkpoints, 4, 0, 1);
+  CHECK(list_steps(checkpoints).empty());
+  commit(disk, checkpoints, manifest);
+  CHECK(list_steps(checkpoints) == Steps{4});
+  CHECK(folder.count() == 1);
+  CHECK(dtrain::testing::verify_all(folder.path("step-4")) == manifest);
+}
+
+TEST_CASE("What is not whole is not committed, and a checkpoint is not overwritten") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  save_example(disk, checkpoints, 4, 1);
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(disk, checkpoints, 4, 2); }),
+             Contains("step-4"));
+  CHECK(dtrain::testing::verify_all(folder.path("step-4")).layout.world_size == 1);
+  format::Manifest manifest = dtrain::testing::example_manifest(5, 2);
+  disk.make_folder(dtrain::testing::example_folder(checkpoints, 5));
+  manifest.contents = dtrain::testing::save_example_shard(disk, checkpoints, 5, 1, 2);
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { commit(disk, checkpoints, manifest); }),
+             Contains("model.rows"));
+  CHECK(list_steps(checkpoints) == Steps{4});
+}
+
+TEST_CASE("The newest checkpoints and every kept multiple stay, the others go whole") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  for (const std::int64_t step : {10, 20, 25, 30, 40, 50}) save_example(disk, checkpoints, step, 1);
+  CHECK(prune(disk, checkpoints, {.keep_last = 6}, kExampleRun).empty());
+  CHECK(prune(disk, checkpoints, {.keep_last = 2, .keep_every = 20}, kExampleRun) ==
+        Steps{30, 25, 10});
+  CHECK(list_steps(checkpoints) == Steps{50, 40, 20});
+  CHECK(folder.count() == 3);
+  CHECK(prune(disk, checkpoints, {.keep_last = 2}, kExampleRun) == Steps{20});
+  for (const std::int64_t step : {40, 50}) {
+    CHECK(dtrain::testing::example_difference(folder.path(checkpoint_name(step)), step).empty());
+  }
+}
+
+TEST_CASE("What killed runs left is removed, and nothing else is") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  save_example(disk, checkpoints, 4, 1);
+  folder.write("step-5.tmp-a/model", "x");
+  folder.write("step-5.tmp-a/manifest.json", "x");
+  std::filesystem::create_directory(folder.path("step-6.tmp-"));
+  folder.write("step-4.superseded-b/model", "x");
+  folder.write("mine.tmp-c/file", "x");
+  folder.write("step-x.tmp-c/file", "x");
+  remove_leftovers(disk, checkpoints);
+  CHECK(names_in(checkpoints) ==
+        std::set<std::string>{"step-4", "step-4.superseded-b", "mine.tmp-c", "step-x.tmp-c"});
+  CHECK(dtrain::testing::example_difference(folder.path("step-4"), 4).empty());
+  CHECK_NOTHROW(remove_leftovers(disk, folder.path("absent")));
+  CHECK_NOTHROW(remove_folder_and_files(disk, folder.path("absent")));
+}
+
+TEST_CASE("Checkpoints after the one that a run goes on from are set aside, whole") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  for (const std::int64_t step : {1, 2, 3}) save_example(disk, checkpoints, step, 1);
+  CHECK(set_aside_after(disk, checkpoints, 3, "r").empty());
+  const auto paths = set_aside_after(disk, checkpoints, 1, "r");
+  REQUIRE(paths.size() == 2);
+  CHECK(list_steps(checkpoints) == Steps{1});
+  CHECK(std::filesystem::path(paths[0]).filename() == "step-3.superseded-r");
+  CHECK(dtrain::testing::example_difference(paths[0], 3).empty());
+  CHECK(dtrain::testing::example_difference(paths[1], 2).empty());
+  save_example(disk, checkpoints, 2, 1);
+  CHECK(list_steps(checkpoints) == Steps{2, 1});
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::store

@@ -1,0 +1,124 @@
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "dtrain/checkpoint/store/verify.h"
+#include "support/example_checkpoint.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+using dtrain::testing::verify_all;
+
+/// A checkpoint of two ranks, and its files by name.
+class Damaged {
+ public:
+  Damaged() {
+    base::Disk disk(ErrorKind::checkpoint);
+    dtrain::testing::save_example(disk, folder_.path(""), 3, 2);
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoint())) {
+      names_.push_back(entry.path().filename());
+    }
+  }
+
+  [[nodiscard]] std::string checkpoint() const { return folder_.path("step-3"); }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  [[nodiscard]] std::string read(const std::string& name) const {
+    return folder_.read("step-3/" + name);
+  }
+  void write(const std::string& name, const std::string& content) const {
+    folder_.write("step-3/" + name, content);
+  }
+
+  /// Checks that the checkpoint is refused, and by the name of the file.
+  std::string refusal(const std::string& name) const {
+    const std::string message =
+        message_of(ErrorKind::checkpoint, [&] { verify_all(checkpoint()); });
+    CHECK_THAT(message, Contains(checkpoint() + "/" + name));
+    return message;
+  }
+
+ private:
+  TempFolder folder_;
+  std::vector<std::string> names_;
+};
+
+TEST_CASE("A thousand flipped bits anywhere in a checkpoint are each refused by the file's name") {
+  const Damaged damaged;
+  std::vector<std::pair<std::string, std::string>> files;
+  std::size_t num_bytes = 0;
+  for (const std::string& name : damaged.names()) {
+    files.emplace_back(name, damaged.read(name));
+    num_bytes += files.back().second.size();
+  }
+  CHECK(files.size() == 7);
+  std::mt19937_64 random(20'240'607);
+  for (int round = 0; round < 1000; ++round) {
+    std::size_t at = random() % num_bytes;
+    std::size_t index = 0;
+    while (at >= files[index].second.size()) at -= files[index++].second.size();
+    const auto& [name, content] = files[index];
+    std::string changed = content;
+    changed[at] = static_cast<char>(changed[at] ^ (1 << random() % 8));
+    CAPTURE(name, at);
+    damaged.write(name, changed);
+    damaged.refusal(name);
+    damaged.write(name, content);
+  }
+  CHECK_NOTHROW(verify_all(damaged.checkpoint()));
+}
+
+TEST_CASE("Files of a checkpoint cut at any length, or longer, are refused by name") {
+  const Damaged damaged;
+  for (const std::string& name : damaged.names()) {
+    const std::string content = damaged.read(name);
+    for (std::size_t length = 0; length < content.size(); ++length) {
+      CAPTURE(name, length);
+      damaged.write(name, content.substr(0, length));
+      damaged.refusal(name);
+    }
+    damaged.write(name, content + "x");
+    damaged.refusal(name);
+    damaged.write(name, content);
+  }
+}
+
+TEST_CASE("Damage within a tensor is named with the tensor") {
+  const Damaged damaged;
+  const std::string name = "optimizer-00002-of-00002.safetensors";
+  std::string content = damaged.read(name);
+  content.back() = static_cast<char>(content.back() ^ 1);  // narrow dtypes come last
+  damaged.write(name, content);
+  CHECK_THAT(damaged.refusal(name), Contains("in tensor 'optimizer.columns'"));
+}
+
+TEST_CASE("Files that are missing, folders or of another checkpoint are refused by name") {
+  const Damaged damaged;
+  for (const std::string& name : damaged.names()) {
+    const std::string content = damaged.read(name);
+    const std::string path = damaged.checkpoint() + "/" + name;
+    std::filesystem::remove(path);
+    CHECK_THAT(damaged.refusal(name), Contains("does not exist"));
+    std::filesystem::create_directory(path);
+    CHECK_THAT(damaged.refusal(name), Contains("is a directory"));
+    std::filesystem::remove(path);
+    damaged.write(name, content);
+  }
+  const std::string first = "optimizer-00001-of-00002.safetensors";
+  damaged.write(first, damaged.read("optimizer-00002-of-00002.safetensors"));
+  damaged.refusal(first);
+}
+
+TEST_CASE("A folder without a manifest is refused by the manifest's name") {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path("step-1"));
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { verify_all(folder.path("step-1")); }),
+             Contains(folder.path("step-1/manifest.json")));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::store

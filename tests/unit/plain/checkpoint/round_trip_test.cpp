@@ -1,0 +1,156 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "dtrain/checkpoint/store/reader.h"
+#include "dtrain/checkpoint/store/verify.h"
+#include "support/example_checkpoint.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::ExampleShard;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+using format::SafetensorsFile;
+
+base::Disk disk(ErrorKind::checkpoint);
+
+TEST_CASE("What 1, 2, 4 or 8 ranks save is read by any other number, and no byte too much") {
+  const TempFolder folder;
+  for (const std::int64_t writers : {1, 2, 4, 8}) {
+    dtrain::testing::save_example(disk, folder.path(""), writers, writers);
+    const std::string path = folder.path("step-" + std::to_string(writers));
+    CHECK(dtrain::testing::example_difference(path, writers).empty());
+    for (const std::int64_t readers : {1, 2, 3, 4, 8, 16}) {
+      CAPTURE(writers, readers);
+      for (std::int64_t rank = 0; rank < readers; ++rank) {
+        Reader reader(path);
+        std::int64_t asked = 0;
+        const ExampleShard expected(writers, rank, readers);
+        for (const PieceBytes& piece : expected.pieces()) {
+          CAPTURE(piece.tensor, piece.box.offsets);
+          std::vector<std::byte> found(piece.bytes.size());
+          reader.read(piece.tensor, piece.box, found);
+          CHECK(std::ranges::equal(found, piece.bytes));
+          asked += std::ssize(found);
+        }
+        CHECK(reader.bytes_read() == asked);
+      }
+    }
+  }
+}
+
+TEST_CASE("Any box of a saved tensor is read, whichever files it crosses") {
+  const TempFolder folder;
+  dtrain::testing::save_example(disk, folder.path(""), 1, 4);
+  Reader reader(folder.path("step-1"));
+  const ExampleShard whole(1, 0, 1);
+  std::mt19937_64 random(7);
+  const auto range = [&](std::int64_t size) {
+    const auto begin = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(size));
+    const auto most = static_cast<std::uint64_t>(size - begin);
+    return std::pair(begin, 1 + static_cast<std::int64_t>(random() % most));
+  };
+  for (int round = 0; round < 300; ++round) {
+    const PieceBytes& tensor = whole.pieces()[random() % 2];
+    const auto [row, rows] = range(tensor.shape[0]);
+    const auto [column, columns] = range(tensor.shape[1]);
+    CAPTURE(tensor.tensor, row, rows, column, columns);
+    std::vector<std::byte> found(static_cast<std::size_t>(4 * rows * columns));
+    reader.read(tensor.tensor, {.offsets = {row, column}, .sizes = {rows, columns}}, found);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const auto expected =
+          tensor.bytes.subspan(static_cast<std::size_t>(4 * ((row + i) * tensor.shape[1] + column)),
+                               static_cast<std::size_t>(4 * columns));
+      CHECK(std::ranges::equal(
+          expected,
+          std::span(found).subspan(static_cast<std::size_t>(4 * i * columns), expected.size())));
+    }
+  }
+}
+
+TEST_CASE("Each rank's files have their names, and each file a tensor once") {
+  const TempFolder folder;
+  dtrain::testing::save_example(disk, folder.path(""), 5, 2);
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path("step-5"))) {
+    names.insert(entry.path().filename());
+  }
+  CHECK(names ==
+        std::set<std::string>{
+            "manifest.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+            "optimizer-00001-of-00002-part2.safetensors", "optimizer-00001-of-00002.safetensors",
+            "optimizer-00002-of-00002-part2.safetensors", "optimizer-00002-of-00002.safetensors"});
+}
+
+TEST_CASE("Files say where their pieces lie, as PyTorch's distributed checkpoint wants it") {
+  const TempFolder folder;
+  dtrain::testing::save_example(disk, folder.path(""), 5, 2);
+  const auto file =
+      SafetensorsFile::open(folder.path("step-5/optimizer-00002-of-00002.safetensors"));
+  CHECK(file.metadata().at("format") == "pt");
+  CHECK(file.metadata().at("DCP_VERSION") == "1.0");
+  const auto sharding = nlohmann::json::parse(file.metadata().at("DCP_SHARDING_INFO"));
+  CHECK(sharding == nlohmann::json::parse(R"({"optimizer.columns": {"saved_offsets": [0, 8]},
+                                              "optimizer.flat": {"saved_offsets": [16]}})"));
+  const auto shapes = nlohmann::json::parse(file.metadata().at("dtrain.shapes"));
+  CHECK(shapes ==
+        nlohmann::json::parse(R"({"optimizer.columns": [6, 16], "optimizer.flat": [64]})"));
+  CHECK(file.at("optimizer.columns").shape == std::vector<std::int64_t>{6, 8});
+}
+
+TEST_CASE("A tensor that is not there and a file that is not the manifest's are named") {
+  const TempFolder folder;
+  dtrain::testing::save_example(disk, folder.path(""), 1, 2);
+  const std::string path = folder.path("step-1");
+  Reader good(path);
+  CHECK(good.find("absent") == nullptr);
+  REQUIRE(good.find("model.rows") != nullptr);
+  CHECK(good.find("model.rows")->shape == std::vector<std::int64_t>{16, 6});
+  std::filesystem::copy_file(path + "/optimizer-00001-of-00002.safetensors",
+                             path + "/model-00001-of-00002.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  Reader reader(path);
+  std::vector<std::byte> to(16 * 6 * 4);
+  CHECK_THAT(
+      message_of(ErrorKind::checkpoint,
+                 [&] {
+                   reader.read("model.rows", format::whole(std::vector<std::int64_t>{16, 6}), to);
+                 }),
+      Contains("model-00001-of-00002") && Contains("model.rows"));
+}
+
+TEST_CASE("A read outside of the tensor or into the wrong number of bytes is a defect") {
+  const TempFolder folder;
+  dtrain::testing::save_example(disk, folder.path(""), 1, 1);
+  Reader reader(folder.path("step-1"));
+  std::vector<std::byte> to(24);
+  message_of(ErrorKind::internal, [&] {
+    reader.read("model.rows", {.offsets = {16, 0}, .sizes = {1, 6}}, to);
+  });
+  message_of(ErrorKind::internal, [&] {
+    reader.read("model.rows", {.offsets = {0, 0}, .sizes = {2, 6}}, to);
+  });
+}
+
+TEST_CASE("A write is held back to its pace and ends when its process wants to end") {
+  const base::Clock::time_point start = base::Clock::now();
+  Pace slow(1e6);
+  slow.spend(50'000);
+  slow.spend(50'000);
+  CHECK(base::seconds_since(start) >= 0.1);
+  std::stop_source stop;
+  Pace stuck(1, stop.get_token());
+  std::jthread later([&] { stop.request_stop(); });
+  CHECK_THROWS_AS(stuck.spend(1'000'000'000), Abandoned);
+  CHECK_THROWS_AS(Pace(0, stop.get_token()).spend(0), Abandoned);
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::store

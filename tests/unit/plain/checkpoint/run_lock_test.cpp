@@ -1,0 +1,101 @@
+#include "dtrain/checkpoint/store/run_lock.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+/// A process that holds the lock of a folder until it is killed.
+class Holder {
+ public:
+  explicit Holder(const std::string& folder) {
+    std::array<int, 2> ready{};
+    REQUIRE(::pipe(ready.data()) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      try {
+        const RunLock lock(folder, std::chrono::milliseconds(0));
+        std::ignore = ::write(ready[1], "x", 1);
+        for (;;) ::pause();
+      } catch (...) {
+        ::_exit(1);
+      }
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    ::close(ready[0]);
+  }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  ~Holder() { reap(); }
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  void kill() const { ::kill(pid_, SIGKILL); }
+
+ private:
+  void reap() {
+    kill();
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  pid_t pid_ = -1;
+};
+
+TEST_CASE("A second job on a run folder is refused with host and process of the first") {
+  const TempFolder folder;
+  const Holder first(folder.path(""));
+  std::array<char, 256> host{};
+  REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);
+  CHECK_THAT(message_of(ErrorKind::usage,
+                        [&] { RunLock(folder.path(""), std::chrono::milliseconds(100)); }),
+             Contains(folder.path("")) && Contains(fmt::format("process {} ", first.pid())) &&
+                 Contains(host.data()));
+}
+
+TEST_CASE("The lock of a job that is killed while another waits passes to it") {
+  const TempFolder folder;
+  const Holder first(folder.path(""));
+  const pid_t killer = ::fork();
+  if (killer == 0) {
+    ::usleep(200'000);
+    first.kill();
+    ::_exit(0);
+  }
+  CHECK_NOTHROW(RunLock(folder.path(""), std::chrono::seconds(60)));
+  ::waitpid(killer, nullptr, 0);
+}
+
+TEST_CASE("A lock ends with its owner, and names the next one") {
+  const TempFolder folder;
+  folder.write("lock", std::string(300, 'x'));  // of a job long gone
+  {
+    const RunLock mine(folder.path(""));
+    CHECK_THAT(folder.read("lock"), Contains(fmt::format("process {} ", ::getpid())));
+    CHECK_THAT(folder.read("lock"), !Contains("x"));
+    message_of(ErrorKind::usage, [&] { RunLock(folder.path(""), std::chrono::milliseconds(0)); });
+  }
+  CHECK_NOTHROW(RunLock(folder.path(""), std::chrono::milliseconds(0)));
+}
+
+TEST_CASE("A lock in a folder that is not there is refused by name") {
+  const TempFolder folder;
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { RunLock(folder.path("absent")); }),
+             Contains(folder.path("absent/lock")));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::store
