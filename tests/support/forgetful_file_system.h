@@ -1,0 +1,78 @@
+// What a machine that loses its power may leave of files and folders.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/file_system.h"
+
+namespace dtrain::testing {
+
+/// How much of what was not synced survives. Of a folder it is always what its names were at some
+/// moment since its last sync, of a file the bytes up to its last sync and perhaps more.
+enum class Survival {
+  nothing,      ///< names and bytes as of the last sync
+  names,        ///< all names; files hold what was synced
+  names_half,   ///< all names; files hold half of the rest as well
+  names_zeros,  ///< all names; files are as long as they were, with zeros for the rest
+  by_chance     ///< each folder and each file for itself
+};
+
+struct PowerLoss {
+  std::size_t after = 0;  ///< so many operations were done
+  Survival survival = Survival::nothing;
+  std::uint64_t seed = 0;                          ///< for by_chance
+  std::optional<std::size_t> ignored_operation{};  ///< a sync that is taken as not called
+};
+
+/// What is left: below the root, by path, the bytes of each file, and nothing of each folder.
+using Remains = std::map<std::string, std::optional<std::string>>;
+
+/// Writes it into a new folder.
+void write_remains(const Remains& remains, const std::string& to);
+
+/// Works on the machine's files below one folder and keeps a record, from which it rebuilds what a
+/// power loss at any moment would have left. What is there at construction survives.
+///
+/// Source:  leveldb's FaultInjectionTestEnv. Differs: in folders, and in how much survives.
+/// Threads: any number of callers.
+class ForgetfulFileSystem final : public base::FileSystem {
+ public:
+  struct Operation {
+    enum class Kind { create, write, sync, make_folder, sync_folder, rename, remove };
+    Kind kind;
+    std::string path;
+    std::string more;  ///< the bytes written, the new path
+  };
+
+  explicit ForgetfulFileSystem(std::string root);
+
+  [[nodiscard]] std::unique_ptr<base::OutputFile> create_file(const std::string& path) override;
+  void make_folder(const std::string& path) override;
+  void sync_folder(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
+  void remove_file(const std::string& path) override;
+  void remove_folder(const std::string& path) override;
+
+  [[nodiscard]] const std::vector<Operation>& operations() const { return operations_; }
+  [[nodiscard]] Remains remains(const PowerLoss& loss) const;
+
+ private:
+  friend class RecordedFile;
+
+  void record(Operation operation);
+
+  std::string root_;
+  std::map<std::string, std::string> files_;  // at construction, by path
+  std::vector<std::string> folders_;          // likewise, parents first
+  base::Disk disk_{base::ErrorKind::checkpoint};
+  std::mutex mutex_;
+  std::vector<Operation> operations_;
+};
+
+}  // namespace dtrain::testing
