@@ -1,0 +1,236 @@
+"""A save is cut short at each of its system calls, and each of them fails: old or new, never neither.
+
+The small saver is LibTorch-free, so that strace can attach to it once it is about to save: the calls that strace counts
+are those of the save.
+"""
+
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SAVER = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin" / "small_saver"
+CALLS = ("openat", "open", "mkdir", "write", "fsync", "close", "rename", "unlink", "rmdir")
+LIMIT = 60  # seconds after which a process has hung
+CHECKPOINT_ERROR = 6
+
+Call = collections.namedtuple("Call", "name number line")  # number: among the thread's calls of that name
+
+
+class Failed(AssertionError):
+    pass
+
+
+def expect(condition, *what):
+    if not condition:
+        raise Failed(" ".join(map(str, what)))
+
+
+class Save:
+    """One save of a run that has step-1, as step-2 on two ranks, under strace."""
+
+    def __init__(self, run, mode, *injections):
+        self.log = run.parent / (run.name + ".strace")
+        saver = subprocess.Popen([SAVER, "save", run, "2", "2", mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        strace = None
+        try:
+            expect(saver.stdout.readline() == "ready\n", "the saver did not begin:", saver.stderr)
+            traced = ",".join(CALLS + ("access",))
+            strace = subprocess.Popen(["strace", "-f", "-y", "-o", self.log, "-e", "trace=" + traced, *injections,
+                                       "-p", str(saver.pid)], stderr=subprocess.PIPE, text=True)
+            attached = strace.stderr.readline()
+            expect("attached" in attached, "strace:", attached)
+            _, self.err = saver.communicate("x", timeout=LIMIT)
+            strace.communicate(timeout=LIMIT)
+        finally:
+            for process in (saver, strace):
+                if process is not None:
+                    process.kill()
+                    process.communicate()
+        self.status = saver.returncode
+
+    def calls(self):
+        """The calls between the markers, in their order."""
+        found, numbers, is_within = [], collections.Counter(), False
+        for line in self.log.read_text().splitlines():
+            match = re.match(r"(\d+) +(\w+)\(", line)
+            if not match:
+                continue
+            pid, name = match.groups()
+            if name == "access":
+                is_within = "small-saver-begins" in line
+                continue
+            numbers[pid, name] += 1
+            if is_within:
+                found.append(Call(name, numbers[pid, name], line))
+        return found
+
+
+def check(run):
+    """The steps of the whole checkpoints, newest first; afterwards nothing else may be left."""
+    result = subprocess.run([SAVER, "--check", run], capture_output=True, text=True, timeout=LIMIT, check=False)
+    expect(result.returncode == 0, "the check ended with", result.returncode, result.stdout, result.stderr)
+    lines = [line.split(" ", 1) for line in result.stdout.splitlines()]
+    steps = [line[1] for line in lines if line[0] == "step"]
+    expect(all(step.endswith(" whole") for step in steps), steps)
+    steps = [int(step.split()[0]) for step in steps]
+    left = {line[1] for line in lines if line[0] == "left"}
+    expect(left == {f"step-{step}" for step in steps}, "left are", left, "of", steps)
+    return steps
+
+
+def save_again(run):
+    """The next start, which saves a later step."""
+    result = subprocess.run([SAVER, "save", run, "3", "2", "serial"], input="x", capture_output=True, text=True,
+                            timeout=LIMIT, check=False)
+    expect(result.returncode == 0, "the next save:", result.stderr)
+    expect(check(run) == [3], "the next save left", os.listdir(run / "checkpoints"))
+
+
+class SaverTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-kill-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.template = self.folder / "template"
+        self.template.mkdir()
+        subprocess.run([SAVER, "save", self.template, "1", "2", "serial"], input="x", check=True, timeout=LIMIT,
+                       text=True, stdout=subprocess.DEVNULL)
+        self.assertEqual(check(self.template), [1])
+
+    def save(self, name, mode, *injections):
+        run = self.folder / name
+        shutil.copytree(self.template, run)
+        return run, Save(run, mode, *injections)
+
+    def calls(self, mode):
+        run, save = self.save("calls-" + mode, mode)
+        self.assertEqual((save.status, save.err), (0, ""))
+        self.assertEqual(check(run), [2])
+        calls = save.calls()
+        self.assertGreater(len(calls), 50)
+        return calls
+
+    def for_each(self, work, items):
+        """work(item) for all, a few at a time; names those that failed."""
+        with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            tasks = [(item, pool.submit(work, item)) for item in items]
+        failures = [f"{item}: {task.exception()}" for item, task in tasks if task.exception()]
+        self.assertEqual(failures, [])
+
+
+class Kill(SaverTest):
+    def kill(self, mode, name, number):
+        injection = f"inject={name}:signal=SIGKILL:when={number}"
+        run, save = self.save(f"{mode}-{name}-{number}", mode, "-e", injection)
+        expect(save.status == -signal.SIGKILL, "ended with", save.status, "instead of being killed")
+        steps = check(run)
+        save_again(run)
+        return steps
+
+    def test_killed_at_each_system_call(self):
+        calls = self.calls("serial")
+        committed = [call.name for call in calls].index("rename")
+
+        def kill(index):
+            call = calls[index]
+            steps = self.kill("serial", call.name, call.number)
+            # strace kills before the call takes place.
+            expected = [1] if index <= committed else [2, 1] if index <= pruned else [2]
+            expect(steps == expected, call.line, "left", steps, "instead of", expected)
+
+        pruned = [index for index, call in enumerate(calls) if call.name == "rename"][1]
+        self.for_each(kill, range(len(calls)))
+        print(f"killed at each of {len(calls)} system calls: "
+              f"{dict(collections.Counter(call.name for call in calls))}")
+
+    def test_killed_at_each_system_call_of_each_thread(self):
+        calls = self.calls("threads")
+        points = sorted({(call.name, call.number) for call in calls})
+
+        def kill(point):
+            steps = self.kill("threads", *point)
+            expect(steps in ([1], [2, 1], [2]), "left", steps)
+
+        self.for_each(kill, points)
+        print(f"killed at the n-th call of whichever thread comes first: {len(points)} points")
+
+
+class Error(SaverTest):
+    def test_each_system_call_fails(self):
+        calls = self.calls("serial")
+        committed = [call.name for call in calls].index("rename")
+
+        def fail(index):
+            call = calls[index]
+            injection = f"inject={call.name}:error=EIO:when={call.number}"
+            run, save = self.save(f"error-{index}", "serial", "-e", injection)
+            expect("INJECTED" in save.log.read_text(), "nothing was injected")
+            # A folder that was only listed was closed: nothing can be lost.
+            is_harmless = call.name == "close" and calls[index - 1].name == "openat"
+            if not is_harmless:
+                expect(save.status == CHECKPOINT_ERROR, call.line, "ended with", save.status, save.err)
+                expect(save.err.count("\n") == 1 and str(run / "checkpoints") in save.err, call.line, save.err)
+                reason = "Input/output error"
+                # What could not be listed could not be removed.
+                expect(reason in save.err or "not empty" in save.err, call.line, save.err)
+            steps = check(run)
+            expect(steps[0] == (1 if index <= committed else 2), call.line, "left", steps)
+            save_again(run)
+
+        self.for_each(fail, range(len(calls)))
+        print(f"each of {len(calls)} system calls failed with EIO")
+
+    def test_a_disk_that_is_full(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True,
+                               check=False)
+        if mount.returncode != 0:
+            self.skipTest("a small file system cannot be mounted here: " + mount.stderr.strip())
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        run = disk / "run"
+        shutil.copytree(self.template, run)
+        for limit in ("nr_blocks", "nr_inodes"):
+            statuses = self.fill(disk, run, limit)
+            self.assertEqual(sorted(set(statuses)), [0, CHECKPOINT_ERROR], "as long as there is no room, and then not")
+            self.assertEqual(statuses[-1], 0)
+            self.assertGreater(len(statuses), 7)
+            shutil.rmtree(run)
+            shutil.copytree(self.template, run)
+        print(f"the disk was full at {len(statuses) - 1} moments, and as often without room for names")
+
+    def fill(self, disk, run, limit):
+        """Statuses of saves with more and more room, until one succeeds."""
+        used = os.statvfs(disk)
+        used = used.f_blocks - used.f_bfree if limit == "nr_blocks" else used.f_files - used.f_ffree
+        statuses = []
+        while not statuses or statuses[-1] != 0:
+            room = used + len(statuses)
+            subprocess.run(["mount", "-o", f"remount,{limit}={room}", disk], check=True)
+            result = subprocess.run([SAVER, "save", run, "2", "2", "serial"], input="x", capture_output=True, text=True,
+                                    timeout=LIMIT, check=False)
+            statuses.append(result.returncode)
+            self.assertLess(len(statuses), 100, result.stderr)
+            if result.returncode != 0:
+                self.assertIn("No space left on device", result.stderr)
+                self.assertIn(str(run / "checkpoints"), result.stderr)
+                self.assertEqual(check(run), [1])
+        self.assertEqual(check(run), [2])
+        subprocess.run(["mount", "-o", f"remount,{limit}=1000", disk], check=True)
+        return statuses
+
+
+if __name__ == "__main__":
+    if shutil.which("strace") is None:
+        print("SKIPPED: there is no strace here, which kills at system calls")
+        sys.exit(77)
+    unittest.main()
