@@ -5,6 +5,7 @@
 #   parity    random configurations give the same bits on one process and on 2, 4 and 8
 #   mutations defects planted in the library are noticed by the tests (takes what it takes)
 #   asan      every test under the address and undefined-behaviour sanitizers (takes what it takes)
+#   fuzz      the parsers of checkpoints withstand a minute of clang's libFuzzer each
 #   repeat    every test again and again until one fails
 #   all       these, one after the other
 set -euo pipefail
@@ -25,6 +26,9 @@ parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
 mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
 asan() { scripts/test.sh --preset=asan; }
 
+# Status 77 says that there is no clang, which is no failure.
+fuzz() { build && { /usr/bin/python3 scripts/soak_fuzz.py build/release || [ $? -eq 77 ]; }; }
+
 repeat() {
   local end=$((SECONDS + ${minutes%.*} * 60))
   build || return
@@ -33,7 +37,7 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills parity mutations asan repeat; do $campaign || status=1; done
+  for campaign in kills parity mutations asan fuzz repeat; do $campaign || status=1; done
   return $status
 }
 
@@ -41,6 +45,6 @@ campaign=${1:-}
 minutes=${2:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | parity | mutations | asan | repeat | all) $campaign ;;
+  kills | parity | mutations | asan | fuzz | repeat | all) $campaign ;;
   *) usage ;;
 esac

@@ -14,10 +14,9 @@ struct Tool {
   int (*run)(const Arguments&);
 };
 
-constexpr Tool kTools[] = {{"list", list_checkpoints},
-                           {"inspect", inspect_checkpoint},
-                           {"verify", verify_checkpoints},
-                           {"diff", diff_checkpoints}};
+constexpr Tool kTools[] = {{"list", list_checkpoints},     {"inspect", inspect_checkpoint},
+                           {"verify", verify_checkpoints}, {"diff", diff_checkpoints},
+                           {"export", export_checkpoint},  {"import", import_checkpoint}};
 
 bool asks_for_help(const Arguments& arguments) {
   return !arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h");

@@ -10,5 +10,7 @@ namespace dtrain::app {
 [[nodiscard]] int inspect_checkpoint(const Arguments& arguments);
 [[nodiscard]] int verify_checkpoints(const Arguments& arguments);
 [[nodiscard]] int diff_checkpoints(const Arguments& arguments);
+[[nodiscard]] int export_checkpoint(const Arguments& arguments);
+[[nodiscard]] int import_checkpoint(const Arguments& arguments);
 
 }  // namespace dtrain::app

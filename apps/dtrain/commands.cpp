@@ -17,12 +17,9 @@ struct Subcommand {
   int (*run)(const Arguments&);
 };
 
-constexpr Subcommand kSubcommands[] = {{"train", run_train},
-                                       {"data", run_data},
-                                       {"generate", run_generate},
-                                       {"verify", run_verify},
-                                       {"checkpoint", run_checkpoint},
-                                       {"settings", run_settings}};
+constexpr Subcommand kSubcommands[] = {{"train", run_train},           {"data", run_data},
+                                       {"generate", run_generate},     {"verify", run_verify},
+                                       {"checkpoint", run_checkpoint}, {"settings", run_settings}};
 
 int run_named(const std::string& name, const Arguments& arguments) {
   std::vector<std::string_view> names;

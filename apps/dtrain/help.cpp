@@ -16,7 +16,7 @@ subcommands
   data prepare|baseline     write token files; what bigram and trigram models reach
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
-  checkpoint TOOL           list, inspect, verify and compare checkpoints
+  checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
   settings                  print docs/settings.md
   SUBCOMMAND --help         the flags of a subcommand
   --version                 print the version
@@ -51,6 +51,12 @@ dtrain checkpoint diff A B
   that differs: where first, both values, the largest differences. Exit status 0 if all are equal,
   7 if not.
 
+dtrain checkpoint export PATH FILE [--dtype NAME] [--overwrite]
+  Writes the weights as one safetensors file with the reference's names and shapes.
+
+dtrain checkpoint import FILE FOLDER [--levels L] [--heads NH]
+  Writes a checkpoint from such a file, for --init-from.
+
 PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, for their newest one.
 )";
 
@@ -73,6 +79,12 @@ std::string command_help(config::Command command) {
           "  Prints one JSON object in one line; under dtrun the line begins with '[0] ', the mark "
           "of "
           "rank 0.\n\n";
+      break;
+    case config::Command::export_checkpoint:
+      usage = "dtrain checkpoint export PATH FILE [flags]\n\n";
+      break;
+    case config::Command::import_checkpoint:
+      usage = "dtrain checkpoint import FILE FOLDER [flags]\n\n";
       break;
   }
   return usage + config::flags_help(command);

@@ -35,7 +35,7 @@ int run_train(const Arguments& arguments) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) config::check_run_folder(config.run);
+  if (first) config::check_run_folder(config);
   check_data(config, first);
   return RuntimeLibrary::open().run({config::Command::train, config});
 }

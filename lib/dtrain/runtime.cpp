@@ -14,7 +14,9 @@
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/train/commands.h"
+#include "dtrain/train/export_checkpoint.h"
 #include "dtrain/train/generator.h"
+#include "dtrain/train/import_checkpoint.h"
 
 namespace dtrain {
 namespace {
@@ -27,7 +29,7 @@ void write_output(std::string_view text) {
                std::strerror(errno));
 }
 
-void run(std::string_view text) {
+int run(std::string_view text) {
   const config::Request request = config::from_request(text);
   metrics::install_counting_allocator();
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
@@ -35,10 +37,19 @@ void run(std::string_view text) {
     case config::Command::train:
       return train::train(request.config);
     case config::Command::generate:
-      return train::generate(request.config, write_output);
+      train::generate(request.config, write_output);
+      return 0;
     case config::Command::verify:
-      return train::verify(request.config, write_output);
+      train::verify(request.config, write_output);
+      return 0;
+    case config::Command::export_checkpoint:
+      train::export_checkpoint(request.config, write_output);
+      return 0;
+    case config::Command::import_checkpoint:
+      train::import_checkpoint(request.config, write_output);
+      return 0;
   }
+  return 0;
 }
 
 }  // namespace
@@ -46,8 +57,7 @@ void run(std::string_view text) {
 
 int dtrain_run(const char* resolved_config) {
   try {
-    dtrain::run(resolved_config);
-    return 0;
+    return dtrain::run(resolved_config);
   } catch (const c10::Error& error) {
     dtrain::base::log_line(std::string("error: unexpected: ") + error.what_without_backtrace());
     return static_cast<int>(dtrain::base::ErrorKind::internal);

@@ -9,10 +9,10 @@ import sys
 import tempfile
 import unittest
 
+from reader_python import reader_python
+
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 DTRAIN = BUILD / "bin" / "dtrain"
-VENV = BUILD / "python" / "safetensors"
-PACKAGES = ("safetensors==0.4.5", "numpy==1.26.4")
 SKIPPED = 77
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
 
@@ -28,22 +28,6 @@ with safe_open(sys.argv[1], framework="numpy") as file:
         "spread": {name: [float(abs(value).max()), float(value.std())] for name, value in tensors.items()},
         "freqs": [float(value) for value in tensors["attn.freqs"].ravel()]}))
 """
-
-
-def reader_python():
-    """A Python with safetensors and numpy, made once; None if the packages cannot be had."""
-    python = VENV / "bin" / "python"
-    ready = VENV / "ready"
-    if not ready.exists():
-        commands = ([sys.executable, "-m", "venv", str(VENV)],
-                    [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES])
-        for command in commands:
-            result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-            if result.returncode != 0:
-                print(f"SKIPPED: {' '.join(command)} failed:\n{result.stdout}{result.stderr}", file=sys.stderr)
-                return None
-        ready.touch()
-    return python
 
 
 def train(folder, *arguments):

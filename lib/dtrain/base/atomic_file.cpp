@@ -2,9 +2,16 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace dtrain::base {
+namespace {
+
+std::string temporary_prefix(const std::string& path) { return path + ".tmp-"; }
+
+}  // namespace
 
 AtomicFile::AtomicFile(std::string path, ErrorKind kind) : disk_(kind), path_(std::move(path)) {
   // The number tells apart several writers of one process.
@@ -26,6 +33,13 @@ void AtomicFile::commit() {
   disk_.sync_folder(parent_folder(path_));
 }
 
-std::string temporary_prefix(const std::string& path) { return path + ".tmp-"; }
+void remove_temporaries_of(const std::string& path, ErrorKind kind) {
+  const std::string prefix = temporary_prefix(std::filesystem::path(path).filename().string());
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(parent_folder(path), error)) {
+    if (entry.path().filename().string().starts_with(prefix))
+      Disk(kind).remove_file(entry.path().string());
+  }
+}
 
 }  // namespace dtrain::base

@@ -33,7 +33,10 @@ class AtomicFile {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// What AtomicFile may leave of `path` when its process is killed starts so.
-[[nodiscard]] std::string temporary_prefix(const std::string& path);
+/// Removes what AtomicFiles of `path` have left whose processes were killed. No other process may
+/// be writing it.
+///
+/// Throws: Error{kind} as Disk::remove_file.
+void remove_temporaries_of(const std::string& path, ErrorKind kind);
 
 }  // namespace dtrain::base

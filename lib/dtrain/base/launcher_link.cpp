@@ -71,10 +71,14 @@ LauncherLink::~LauncherLink() {
   ::close(control_fd_);
 }
 
-void LauncherLink::progress(std::int64_t step) noexcept {
+void LauncherLink::progress(std::int64_t step) noexcept { tell("progress", step); }
+
+void LauncherLink::committed(std::int64_t step) noexcept { tell("committed", step); }
+
+void LauncherLink::tell(const char* what, std::int64_t step) noexcept {
   if (control_fd_ < 0) return;
   std::array<char, 64> line;
-  const auto end = fmt::format_to_n(line.data(), line.size(), "progress {}\n", step);
+  const auto end = fmt::format_to_n(line.data(), line.size(), "{} {}\n", what, step);
   [[maybe_unused]] const auto sent =
       ::send(control_fd_, line.data(), end.size, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

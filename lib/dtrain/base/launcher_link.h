@@ -25,8 +25,11 @@ class LauncherLink {
 
   /// Tells that `step` steps are done. Never waits: dropped when the launcher does not read.
   void progress(std::int64_t step) noexcept;
+  /// Tells that the checkpoint of `step` stands; as progress.
+  void committed(std::int64_t step) noexcept;
 
  private:
+  void tell(const char* what, std::int64_t step) noexcept;
   void listen() const;
 
   int control_fd_;

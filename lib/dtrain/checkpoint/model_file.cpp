@@ -93,4 +93,19 @@ param::Arena read_model_file(const format::SafetensorsFile& file,
   return arena;
 }
 
+void ArenaSource::read(const Piece& piece) {
+  for (std::size_t id = 0; id < specs_.size(); ++id) {
+    if (kWeightPrefix + specs_[id].name != piece.name) continue;
+    at::Tensor values = arena_.view(static_cast<param::ParameterId>(id));
+    for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
+      values = values.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim],
+                             piece.box.sizes[dim]);
+    }
+    at::Tensor target = piece.tensor;
+    target.copy_(values);
+    return;
+  }
+  base::fail(ErrorKind::checkpoint, "the model has no tensor '{}'", piece.name);
+}
+
 }  // namespace dtrain::checkpoint

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/param/arena.h"
 
@@ -28,5 +29,19 @@ void write_model_file(const std::string& path, std::span<const param::ParameterS
                                            std::span<const param::ParameterSpec> specs,
                                            std::span<const NamedTensor> buffers,
                                            at::ScalarType dtype);
+
+/// A whole model in memory as the source of weights.
+class ArenaSource final : public Source {
+ public:
+  /// `specs` must outlive this.
+  ArenaSource(std::span<const param::ParameterSpec> specs, param::Arena arena)
+      : specs_(specs), arena_(std::move(arena)) {}
+
+  void read(const Piece& piece) override;
+
+ private:
+  std::span<const param::ParameterSpec> specs_;
+  param::Arena arena_;
+};
 
 }  // namespace dtrain::checkpoint

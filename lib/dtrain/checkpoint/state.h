@@ -7,25 +7,37 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/checkpoint/format/box.h"
+
 namespace dtrain::checkpoint {
 
-/// A rectangular part of a global tensor: `sizes` elements from `offsets`, one entry for each dim.
-struct Box {
-  std::vector<std::int64_t> offsets;
-  std::vector<std::int64_t> sizes;
+using format::Box;
+
+/// Which of the ranks that hold equal copies of a piece this one is.
+struct Replica {
+  std::int64_t index = 0;
+  std::int64_t count = 1;
 };
 
-/// The part of one global tensor that a rank holds. `tensor` has box.sizes and shares the trainer's
-/// memory.
+/// The part of one global tensor that a rank holds. `tensor` has box.sizes, is contiguous and
+/// shares the trainer's memory.
 struct Piece {
   std::string name;
   std::vector<std::int64_t> global_shape;
   Box box;
   at::Tensor tensor;
+  Replica replica = {};
 };
+
+/// Names of parameters begin so.
+inline constexpr const char* kWeightPrefix = "model.";
 
 /// All pieces of one rank.
 using State = std::vector<Piece>;
+
+/// The part of `state` that this rank saves: of pieces that several ranks hold each takes its share
+/// of the rows, so that together they write every element once. Shares memory.
+[[nodiscard]] State owned_part(const State& state);
 
 /// Where pieces are read from.
 class Source {

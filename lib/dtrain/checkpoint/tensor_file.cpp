@@ -29,14 +29,6 @@ constexpr std::array<std::pair<Dtype, at::ScalarType>, 13> kScalarTypes{
      {Dtype::i64, at::kLong},
      {Dtype::f64, at::kDouble}}};
 
-Dtype dtype_of(const NamedTensor& tensor) {
-  for (const auto& [dtype, candidate] : kScalarTypes) {
-    if (candidate == tensor.value.scalar_type()) return dtype;
-  }
-  base::fail(base::ErrorKind::internal, "tensor '{}' has a dtype that safetensors files lack",
-             tensor.name);
-}
-
 }  // namespace
 
 at::ScalarType scalar_type_of(Dtype dtype) {
@@ -44,6 +36,14 @@ at::ScalarType scalar_type_of(Dtype dtype) {
     if (candidate == dtype) return type;
   }
   base::fail(base::ErrorKind::internal, "no tensor type for {}", format::name_of(dtype));
+}
+
+Dtype dtype_of(at::ScalarType type) {
+  for (const auto& [dtype, candidate] : kScalarTypes) {
+    if (candidate == type) return dtype;
+  }
+  base::fail(base::ErrorKind::internal, "safetensors files have no dtype for {}",
+             c10::toString(type));
 }
 
 at::Tensor to_tensor(const format::TensorView& view) {
@@ -64,7 +64,7 @@ void write_tensor_file(const std::string& path, std::span<const NamedTensor> ten
     rows.push_back(tensor.value.detach().contiguous());
     const auto* data = static_cast<const std::byte*>(rows.back().const_data_ptr());
     views.push_back({.name = tensor.name,
-                     .dtype = dtype_of(tensor),
+                     .dtype = dtype_of(tensor.value.scalar_type()),
                      .shape = rows.back().sizes().vec(),
                      .bytes = {data, rows.back().nbytes()}});
   }

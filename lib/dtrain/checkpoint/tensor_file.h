@@ -18,6 +18,9 @@ struct NamedTensor {
 /// The tensor dtype of a file's dtype.
 [[nodiscard]] at::ScalarType scalar_type_of(format::Dtype dtype);
 
+/// Throws: Error{internal} for a dtype that the format lacks.
+[[nodiscard]] format::Dtype dtype_of(at::ScalarType type);
+
 /// The values of a file's tensor as a contiguous CPU tensor of its own: the file may be closed.
 [[nodiscard]] at::Tensor to_tensor(const format::TensorView& view);
 

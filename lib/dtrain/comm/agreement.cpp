@@ -1,7 +1,6 @@
 #include "dtrain/comm/agreement.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/hash.h"
+#include "dtrain/comm/exchange.h"
 
 namespace dtrain::comm {
 
@@ -49,22 +49,6 @@ std::vector<NamedValue> unpacked(std::string_view bytes) {
   return values;
 }
 
-/// Every rank's bytes, by rank; `largest` is the size of the longest.
-std::vector<std::string> gather_bytes(ProcessGroup& group, const std::string& bytes,
-                                      const std::vector<std::int64_t>& sizes) {
-  const std::int64_t largest = *std::max_element(sizes.begin(), sizes.end());
-  const auto own = at::zeros({largest}, at::kByte);
-  std::memcpy(own.data_ptr(), bytes.data(), bytes.size());
-  const auto all = at::empty({group.size() * largest}, at::kByte);
-  group.all_gather(own, all).wait_host();
-  std::vector<std::string> result;
-  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
-    const auto begin = static_cast<const char*>(all.data_ptr()) + rank * largest;
-    result.emplace_back(begin, static_cast<std::size_t>(sizes[static_cast<std::size_t>(rank)]));
-  }
-  return result;
-}
-
 struct Difference {
   std::size_t entry = 0;
   std::size_t rank = 0;  // it differs from rank 0
@@ -89,26 +73,27 @@ std::string shown(const std::vector<NamedValue>& values, std::size_t entry,
   return own_name == name ? value : fmt::format("{} = {}", own_name, value);
 }
 
-}  // namespace
-
-void check_agreement(ProcessGroup& group, const std::vector<NamedValue>& values) {
-  const std::string bytes = packed(values);
+bool all_have(ProcessGroup& group, const std::string& bytes) {
   const auto own = at::empty({2}, at::kLong);
   own.data_ptr<std::int64_t>()[0] = static_cast<std::int64_t>(bytes.size());
   own.data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(base::hash_text(bytes));
   const auto all = at::empty({group.size() * 2}, at::kLong);
   group.all_gather(own, all).wait_host();
   const auto digests = all.data_ptr<std::int64_t>();
-  std::vector<std::int64_t> sizes;
   bool equal = true;
   for (std::int64_t rank = 0; rank < group.size(); ++rank) {
-    sizes.push_back(digests[2 * rank]);
     equal = equal && digests[2 * rank] == digests[0] && digests[2 * rank + 1] == digests[1];
   }
-  if (equal) return;
+  return equal;
+}
 
+}  // namespace
+
+void check_agreement(ProcessGroup& group, const std::vector<NamedValue>& values) {
+  const std::string bytes = packed(values);
+  if (all_have(group, bytes)) return;
   std::vector<std::vector<NamedValue>> lists;
-  for (const auto& text : gather_bytes(group, bytes, sizes)) lists.push_back(unpacked(text));
+  for (const auto& text : exchange_texts(group, bytes)) lists.push_back(unpacked(text));
   const auto difference = first_difference(lists);
   if (!difference) return;
   const auto& [entry, rank] = *difference;

@@ -168,4 +168,13 @@ std::string value_text(const Setting& setting, const Config& config) {
   });
 }
 
+std::vector<std::pair<std::string, std::string>> value_texts(Command command,
+                                                             const Config& config) {
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) texts.emplace_back(setting.key, value_text(setting, config));
+  }
+  return texts;
+}
+
 }  // namespace dtrain::config

@@ -4,6 +4,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "dtrain/config/schema.h"
 
@@ -26,5 +28,9 @@ void assign_json(const Setting& setting, const Json& value, std::string_view ori
 /// The setting's value in `config` as a flag would give it: "256", "on", "adamw"; a list with
 /// commas.
 [[nodiscard]] std::string value_text(const Setting& setting, const Config& config);
+
+/// Key and value_text of every setting that `command` uses, in the schema's order.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> value_texts(Command command,
+                                                                           const Config& config);
 
 }  // namespace dtrain::config

@@ -71,9 +71,20 @@ struct ReportConfig {
   std::int64_t eval_batches = 32;  // microbatches per evaluation, over all ranks
 };
 
+struct CheckpointConfig {
+  std::string every = "0";      // steps ("100") or time ("10m"); 0: only when stopped early
+  std::int64_t keep_last = 3;   // checkpoints
+  std::int64_t keep_every = 0;  // steps whose multiples are never removed; 0: none
+  std::string resume = "none";  // auto | none | a checkpoint or run folder
+  bool strict_resume = false;   // refuse to pass over a damaged checkpoint
+  std::string init_from;        // weights to begin with
+  double write_limit_mbps = 0;  // MB/s of each rank; 0: as fast as it goes
+};
+
 struct RunConfig {
   std::string dir;  // run folder
   bool overwrite = false;
+  std::string time_limit = "0";  // "90m"; 0: none
 };
 
 struct GenerateConfig {
@@ -83,6 +94,20 @@ struct GenerateConfig {
   std::int64_t max_tokens = 200;
   double temperature = 1.0;  // 0: the most likely token
   std::int64_t top_k = 0;    // 0: off
+};
+
+struct ExportConfig {
+  std::string checkpoint;      // checkpoint or run folder
+  std::string file;            // to be written
+  std::string dtype = "auto";  // auto: as the checkpoint
+  bool overwrite = false;
+};
+
+struct ImportConfig {
+  std::string file;         // safetensors
+  std::string checkpoint;   // folder to be made
+  std::int64_t levels = 0;  // of a file that does not say its model's levels; 0: it says
+  std::int64_t heads = 0;   // the same for heads
 };
 
 struct VerifyConfig {
@@ -100,9 +125,12 @@ struct Config {
   LayoutConfig layout;
   MachineConfig machine;
   ReportConfig report;
+  CheckpointConfig checkpoint;
   RunConfig run;
   GenerateConfig generate;
   VerifyConfig verify;
+  ExportConfig exporting;
+  ImportConfig importing;
 };
 
 }  // namespace dtrain::config

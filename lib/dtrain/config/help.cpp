@@ -78,7 +78,7 @@ std::string cell(std::string_view text) {
 
 std::string commands_text(const Setting& setting) {
   std::string text;
-  for (const Command command : {Command::train, Command::generate, Command::verify}) {
+  for (const Command command : kCommands) {
     if (!setting.is_for(command)) continue;
     if (!text.empty()) text += ", ";
     text += name_of(command);
@@ -88,7 +88,7 @@ std::string commands_text(const Setting& setting) {
 
 std::string markdown_row(const Setting& setting) {
   const std::string value = default_text(setting);
-  const std::string flag = setting.is_switch()
+  const std::string flag = setting.value_name.empty()
                                ? std::string(setting.flag)
                                : fmt::format("{} {}", setting.flag, setting.value_name);
   return fmt::format("| `{}` | `{}` | {} | {} | {} | {} | {} |\n", setting.key, cell(flag),

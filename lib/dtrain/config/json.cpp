@@ -44,7 +44,7 @@ Request from_request(std::string_view text) {
   const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   DTRAIN_CHECK(object.is_object() && object.contains("command") && object.contains("config"),
                "not a request: {}", text);
-  for (const Command command : {Command::train, Command::generate, Command::verify}) {
+  for (const Command command : kCommands) {
     if (object["command"] == name_of(command)) {
       return {command, from_json(object["config"].dump())};
     }

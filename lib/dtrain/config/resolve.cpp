@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/interval.h"
 
 namespace dtrain::config {
 namespace {
@@ -100,18 +101,43 @@ void check_training(const Config& config) {
   }
 }
 
+void check_checkpoints(const Config& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (!parse_interval(checkpoint.every)) {
+    fail(ErrorKind::usage,
+         "--checkpoint-every: found \"{}\", but it must be a number of steps (100) or a time (90s, "
+         "10m, 1h30m)",
+         checkpoint.every);
+  }
+  if (!parse_duration(config.run.time_limit)) {
+    fail(ErrorKind::usage,
+         "--time-limit: found \"{}\", but it must be a time: 90s, 10m, 1h30m, or seconds",
+         config.run.time_limit);
+  }
+  if (config.run.overwrite && checkpoint.resume != "none") {
+    fail(ErrorKind::usage,
+         "--overwrite and --resume {} exclude each other: the run would be removed before it could "
+         "go on",
+         checkpoint.resume);
+  }
+  if (checkpoint.resume.empty()) {
+    fail(ErrorKind::usage, "--resume is empty: give auto, none or the path of a checkpoint");
+  }
+}
+
 }  // namespace
 
 Config resolve(Command command, Config config, const Launch& launch) {
-  if (command == Command::generate && launch.world_size != 1) {
-    fail(ErrorKind::usage, "dtrain generate was launched with {} ranks: it runs as one process",
-         launch.world_size);
+  if (command != Command::train && command != Command::verify && launch.world_size != 1) {
+    fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
+         name_of(command), launch.world_size);
   }
   resolve_layout(config.layout, launch);
   resolve_machine(config.machine, launch);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout.dp);
     check_training(config);
+    check_checkpoints(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;

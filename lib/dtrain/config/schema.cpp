@@ -10,7 +10,10 @@ namespace {
 constexpr CommandSet kTrain = static_cast<unsigned>(Command::train);
 constexpr CommandSet kGenerate = static_cast<unsigned>(Command::generate);
 constexpr CommandSet kVerify = static_cast<unsigned>(Command::verify);
-constexpr CommandSet kAll = kTrain | kGenerate | kVerify;
+constexpr CommandSet kExport = static_cast<unsigned>(Command::export_checkpoint);
+constexpr CommandSet kImport = static_cast<unsigned>(Command::import_checkpoint);
+constexpr CommandSet kModel = kTrain | kGenerate | kVerify;  // what computes with a model
+constexpr CommandSet kAll = kModel | kExport | kImport;
 
 constexpr Range between(double lowest, double highest) {
   return {Range::Bounds::closed, lowest, highest};
@@ -54,6 +57,7 @@ constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
                                 {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
                                 {"mpi", kLater}};
 constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", kLater}, {"float16", kLater}};
+constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
 constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
 
 #define FIELD(member)             \
@@ -172,7 +176,7 @@ constexpr Setting kSettings[] = {
      "NAME",
      "",
      "where to compute",
-     kAll,
+     kModel,
      FIELD(machine.device),
      {},
      kDevices},
@@ -190,7 +194,7 @@ constexpr Setting kSettings[] = {
      "NAME",
      "",
      "arithmetic of the forward and backward pass",
-     kAll,
+     kModel,
      FIELD(machine.dtype),
      {},
      kDtypes},
@@ -219,10 +223,33 @@ constexpr Setting kSettings[] = {
      "of validation data per evaluation, over all ranks", kTrain, FIELD(report.eval_batches),
      between(1, kMaxGlobalBatch)},
 
+    {"checkpoint.every", "--checkpoint-every", "N|TIME", "",
+     "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only when stopped early", kTrain,
+     FIELD(checkpoint.every)},
+    {"checkpoint.keep_last", "--keep-last", "N", "checkpoints", "the newest ones that are kept",
+     kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
+    {"checkpoint.keep_every", "--keep-every", "N", "steps",
+     "checkpoints at multiples of this are never removed; 0 is off", kTrain,
+     FIELD(checkpoint.keep_every), between(0, kMaxSteps)},
+    {"checkpoint.resume", "--resume", "auto|PATH|none", "",
+     "go on from a checkpoint; auto: the newest whole one of the run folder, if there is any",
+     kTrain, FIELD(checkpoint.resume)},
+    {"checkpoint.strict_resume", "--strict-resume", "", "",
+     "end if the newest checkpoint is damaged, instead of going on from an older one", kTrain,
+     FIELD(checkpoint.strict_resume)},
+    {"checkpoint.init_from", "--init-from", "PATH", "",
+     "begin with the weights of a model file, checkpoint or run; nothing else is taken", kTrain,
+     FIELD(checkpoint.init_from)},
+    {"checkpoint.write_limit", "--checkpoint-write-limit", "X", "MB/s",
+     "of each rank while it writes checkpoints; 0: as fast as it goes", kTrain,
+     FIELD(checkpoint.write_limit_mbps), at_least(0)},
+
     {"run.dir", "--run-dir", "DIR", "", "folder for config.json, metrics.jsonl and the model",
      kTrain, FIELD(run.dir)},
     {"run.overwrite", "--overwrite", "", "", "replace the run that the folder holds", kTrain,
      FIELD(run.overwrite)},
+    {"run.time_limit", "--time-limit", "TIME", "",
+     "save and stop after this time (90s, 10m, 1h30m); 0: none", kTrain, FIELD(run.time_limit)},
 
     {"generate.from", "--from", "FILE", "", "model.safetensors of a run", kGenerate,
      FIELD(generate.from)},
@@ -248,15 +275,48 @@ constexpr Setting kSettings[] = {
     {"verify.tolerance", "--tolerance", "X", "",
      "largest relative error; 0: what the fixture's own rounding allows", kVerify,
      FIELD(verify.tolerance), at_least(0)},
+
+    {"export.checkpoint", "PATH", "", "", "checkpoint, or run folder for its newest one", kExport,
+     FIELD(exporting.checkpoint)},
+    {"export.file", "FILE", "", "", "safetensors file to write", kExport, FIELD(exporting.file)},
+    {"export.dtype",
+     "--dtype",
+     "NAME",
+     "",
+     "of the weights in the file; auto: as in the checkpoint",
+     kExport,
+     FIELD(exporting.dtype),
+     {},
+     kExportDtypes},
+    {"export.overwrite", "--overwrite", "", "", "replace the file if it exists", kExport,
+     FIELD(exporting.overwrite)},
+
+    {"import.file", "FILE", "", "", "safetensors file with a model's weights", kImport,
+     FIELD(importing.file)},
+    {"import.checkpoint", "FOLDER", "", "", "checkpoint to write; it must not exist", kImport,
+     FIELD(importing.checkpoint)},
+    {"import.levels", "--levels", "L", "",
+     "levels of the model in a file that does not say; 0: the file says", kImport,
+     FIELD(importing.levels), between(0, kMaxLevels)},
+    {"import.heads", "--heads", "NH", "", "the same for heads, in files with dtrain's own shapes",
+     kImport, FIELD(importing.heads), between(0, kMaxHeads)},
 };
 
 #undef FIELD
 
-constexpr Group kGroups[] = {{"model", "model."},         {"data", "data."},
-                             {"batch", "batch."},         {"training", "train."},
-                             {"layout", "layout."},       {"machine", "machine."},
-                             {"reports", "report."},      {"run folder", "run."},
-                             {"generation", "generate."}, {"verification", "verify."}};
+constexpr Group kGroups[] = {{"model", "model."},
+                             {"data", "data."},
+                             {"batch", "batch."},
+                             {"training", "train."},
+                             {"layout", "layout."},
+                             {"machine", "machine."},
+                             {"reports", "report."},
+                             {"checkpoints", "checkpoint."},
+                             {"run folder", "run."},
+                             {"generation", "generate."},
+                             {"verification", "verify."},
+                             {"checkpoint export", "export."},
+                             {"checkpoint import", "import."}};
 
 }  // namespace
 
@@ -268,6 +328,10 @@ std::string_view name_of(Command command) noexcept {
       return "generate";
     case Command::verify:
       return "verify";
+    case Command::export_checkpoint:
+      return "checkpoint export";
+    case Command::import_checkpoint:
+      return "checkpoint import";
   }
   return "train";
 }

@@ -15,7 +15,15 @@
 namespace dtrain::config {
 
 /// The subcommands that take settings; the values are bits of a CommandSet.
-enum class Command : unsigned { train = 1, generate = 2, verify = 4 };
+enum class Command : unsigned {
+  train = 1,
+  generate = 2,
+  verify = 4,
+  export_checkpoint = 8,
+  import_checkpoint = 16
+};
+inline constexpr Command kCommands[] = {Command::train, Command::generate, Command::verify,
+                                        Command::export_checkpoint, Command::import_checkpoint};
 using CommandSet = unsigned;
 
 [[nodiscard]] std::string_view name_of(Command command) noexcept;
@@ -51,7 +59,7 @@ struct Choice {
 
 struct Setting {
   std::string_view key;         ///< in files and --set: "model.width"
-  std::string_view flag;        ///< "--width"
+  std::string_view flag;        ///< "--width"; "PATH": a word in this place, without a flag
   std::string_view value_name;  ///< "N" in "--width N"; empty: a switch without a value
   std::string_view unit;        ///< "steps", "seconds", ...; empty: a plain number or word
   std::string_view help;
@@ -63,7 +71,8 @@ struct Setting {
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
   }
-  [[nodiscard]] bool is_switch() const noexcept { return value_name.empty(); }
+  [[nodiscard]] bool is_word() const noexcept { return !flag.starts_with('-'); }
+  [[nodiscard]] bool is_switch() const noexcept { return value_name.empty() && !is_word(); }
 };
 
 /// A heading of help and documentation: the settings whose keys start with one of its prefixes.
@@ -75,7 +84,8 @@ struct Group {
 [[nodiscard]] std::span<const Setting> settings() noexcept;
 [[nodiscard]] std::span<const Group> groups() noexcept;
 
-/// The setting with this key or flag, or null.
+/// The setting with this key or flag, or null. Keys are unique, flags within a command: of several
+/// settings with one flag the first is found.
 [[nodiscard]] const Setting* find_key(std::string_view key) noexcept;
 [[nodiscard]] const Setting* find_flag(std::string_view flag) noexcept;
 

@@ -28,7 +28,9 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
 
 Reporter::Reporter(Options options) : options_(std::move(options)) {
   if (!options_.writes) return;
-  file_ = std::make_unique<MetricsFile>(options_.metrics_path);
+  file_ = std::make_unique<MetricsFile>(options_.metrics_path, options_.appends
+                                                                   ? MetricsFile::Start::appended
+                                                                   : MetricsFile::Start::empty);
   console_ = std::make_unique<Console>(options_.console);
 }
 
@@ -75,23 +77,54 @@ void Reporter::evaluation(std::int64_t step, double val_loss) {
     console_->print(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
 }
 
+void Reporter::checkpoint(const CheckpointRecord& record) {
+  if (!options_.writes) return;
+  file_->write({{"event", "checkpoint"},
+                {"step", record.step},
+                {"path", record.path},
+                {"bytes", record.bytes},
+                {"stall_seconds", record.stall_seconds},
+                {"seconds", record.seconds}});
+  if (console_->is_live()) return;
+  console_->print(fmt::format("step {} | checkpoint {} ({} in {:.2f} s, stall {:.3f} s)",
+                              record.step, record.path, format_bytes(record.bytes), record.seconds,
+                              record.stall_seconds));
+}
+
+void Reporter::resume(const ResumeRecord& record) {
+  if (!options_.writes) return;
+  file_->write({{"event", "resume"},
+                {"step", record.step},
+                {"path", record.path},
+                {"seconds", record.seconds}});
+  console_->print(fmt::format("resumed from {} after step {} in {:.2f} s", record.path, record.step,
+                              record.seconds));
+}
+
 void Reporter::warn(std::int64_t step, const std::string& message) {
   if (!options_.writes) return;
   file_->write({{"event", "error"}, {"step", step}, {"message", message}});
   console_->print("warning: " + message);
 }
 
+void Reporter::note(const std::string& message) {
+  if (options_.writes) console_->print(message);
+}
+
 void Reporter::end(const Summary& summary) {
   if (!options_.writes) return;
-  nlohmann::ordered_json line{{"event", "end"},
-                              {"step", summary.steps},
-                              {"train_loss", json_number(summary.train_loss)},
-                              {"seconds", summary.seconds},
-                              {"tokens_per_second", summary.tokens_per_second},
-                              {"model", summary.model_path}};
-  std::string text = fmt::format(
-      "done: {} steps in {} ({} tok/s)\n  training loss   {:.4f} nats per token\n", summary.steps,
-      format_duration(summary.seconds), format_rate(summary.tokens_per_second), summary.train_loss);
+  nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
+  std::string text = fmt::format("done: {} steps in {} ({} tok/s)\n", summary.steps,
+                                 format_duration(summary.seconds),
+                                 format_rate(summary.tokens_per_second));
+  if (summary.train_loss) {
+    line["train_loss"] = json_number(*summary.train_loss);
+    text += fmt::format("  training loss   {:.4f} nats per token\n", *summary.train_loss);
+  }
+  line.update({{"seconds", summary.seconds},
+               {"tokens_per_second", summary.tokens_per_second},
+               {"model", summary.model_path},
+               {"failed_checkpoints", summary.failed_checkpoints}});
   if (summary.has_validation) {
     line["val_loss"] = json_number(summary.val_loss);
     text += fmt::format("  validation loss {:.4f} nats per token\n", summary.val_loss);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dtrain/metrics/console.h"
@@ -14,13 +15,30 @@ namespace dtrain::metrics {
 /// What the reporter knows of a finished run.
 struct Summary {
   std::int64_t steps = 0;
-  double train_loss =
-      0;  ///< mean of the last 50 losses, as far as there are any and they are finite
+  /// Mean of the last 50 losses, as far as they are finite; none without a step.
+  std::optional<double> train_loss{};
   double val_loss = 0;
   bool has_validation = false;
   double seconds = 0;
   double tokens_per_second = 0;
   std::string model_path;
+  std::int64_t failed_checkpoints = 0;
+};
+
+/// A checkpoint that was committed.
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::string path = {};
+  std::int64_t bytes = 0;    ///< of all ranks
+  double stall_seconds = 0;  ///< training stood still
+  double seconds = 0;        ///< from its begin to its commit
+};
+
+/// A checkpoint that a run goes on from.
+struct ResumeRecord {
+  std::int64_t step = 0;
+  std::string path;
+  double seconds = 0;  ///< to find, verify and load it
 };
 
 /// Takes reports on every rank; one rank's reporter writes them.
@@ -32,6 +50,7 @@ class Reporter {
   struct Options {
     bool writes = true;  ///< false: everything is dropped
     std::string metrics_path;
+    bool appends = false;  ///< to a metrics.jsonl that is there
     Console::Options console;
     std::int64_t log_every = 10;  ///< steps between plain lines; 0: none
     std::int64_t total_steps = 0;
@@ -43,8 +62,12 @@ class Reporter {
   void start(const std::string& table, const nlohmann::ordered_json& fields);
   void step(const StepRecord& record);
   void evaluation(std::int64_t step, double val_loss);
+  void checkpoint(const CheckpointRecord& record);
+  void resume(const ResumeRecord& record);
   /// A line for people and an "error" line with the same message.
   void warn(std::int64_t step, const std::string& message);
+  /// A line for people, above the live line.
+  void note(const std::string& message);
   void end(const Summary& summary);
 
  private:

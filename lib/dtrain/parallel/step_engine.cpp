@@ -31,6 +31,20 @@ MicrobatchInput input_of(const data::Batch& batch) {
 
 std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * batch.length; }
 
+constexpr std::int64_t kNumFlags = 3;
+
+void write_flags(const StepFlags& flags, const at::Tensor& slots) {
+  auto* slot = slots.mutable_data_ptr<double>();
+  slot[0] = flags.stop;
+  slot[1] = flags.save;
+  slot[2] = flags.busy;
+}
+
+StepFlags read_flags(const at::Tensor& slots) {
+  const auto* slot = slots.const_data_ptr<double>();
+  return {.stop = slot[0] > 0, .save = slot[1] > 0, .busy = slot[2] > 0};
+}
+
 double sum_in_order(const at::Tensor& values) {
   const auto* begin = values.const_data_ptr<double>();
   return std::accumulate(begin, begin + values.numel(), 0.0);
@@ -40,12 +54,14 @@ param::ArenaAllocator allocator_of(comm::World& world) {
   return [&world](std::int64_t bytes) { return world.allocate(bytes); };
 }
 
-checkpoint::Piece whole_piece(std::string name, const at::Tensor& tensor) {
+checkpoint::Piece replicated_piece(std::string name, const at::Tensor& tensor,
+                                   const comm::ProcessGroup& group) {
   const auto sizes = tensor.sizes().vec();
   return {.name = std::move(name),
           .global_shape = sizes,
-          .box = {.offsets = std::vector<std::int64_t>(sizes.size(), 0), .sizes = sizes},
-          .tensor = tensor};
+          .box = checkpoint::format::whole(sizes),
+          .tensor = tensor,
+          .replica = {.index = group.rank(), .count = group.size()}};
 }
 
 }  // namespace
@@ -69,18 +85,24 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, comm::ProcessGro
     param::initialise(model.parameters[static_cast<std::size_t>(id)], options_.seed,
                       parameters_.view(id));
   }
-  losses_ = at::zeros({options_.grad_accum_steps * data_group_.size()},
-                      at::TensorOptions().dtype(at::kDouble));
+  report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
 }
 
-StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches) {
+std::int64_t StepEngine::num_microbatches() const {
+  return options_.grad_accum_steps * data_group_.size();
+}
+
+StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches, StepFlags flags) {
   DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == options_.grad_accum_steps);
-  global_tokens_ = tokens_in(microbatches.front()) * losses_.numel();
-  losses_.zero_();
+  global_tokens_ = tokens_in(microbatches.front()) * num_microbatches();
+  report_.zero_();
+  write_flags(flags, report_.slice(0, num_microbatches()));
   for (const Action& action : actions_) execute(action, microbatches);
   data_axis_->finish_backward();
-  losses_reduced_.wait();
-  return {.sum_nll = sum_in_order(losses_), .num_tokens = global_tokens_};
+  report_reduced_.wait();
+  return {.sum_nll = sum_in_order(report_.slice(0, 0, num_microbatches())),
+          .num_tokens = global_tokens_,
+          .flags = read_flags(report_.slice(0, num_microbatches()))};
 }
 
 void StepEngine::execute(const Action& action, std::span<const data::Batch> microbatches) {
@@ -95,10 +117,10 @@ void StepEngine::execute(const Action& action, std::span<const data::Batch> micr
   const at::Tensor token_losses = runner_.forward(action.block, action.microbatch);
   if (!token_losses.defined()) return;
   const std::int64_t slot = data_group_.rank() * options_.grad_accum_steps + action.microbatch;
-  losses_.select(0, slot).copy_(token_losses.sum(at::kDouble));
+  report_.select(0, slot).copy_(token_losses.sum(at::kDouble));
   if (action.microbatch + 1 == options_.grad_accum_steps) {
     // Early, so that it travels under the backward pass.
-    losses_reduced_ = data_group_.all_reduce(losses_);
+    report_reduced_ = data_group_.all_reduce(report_);
   }
 }
 
@@ -151,20 +173,29 @@ StepLoss StepEngine::evaluate(std::int64_t num_batches,
 
 checkpoint::State StepEngine::state() const {
   checkpoint::State state;
+  const auto add = [&](std::string name, const at::Tensor& tensor) {
+    state.push_back(replicated_piece(std::move(name), tensor, data_group_));
+  };
   for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
     const std::string& name = model_.parameters[static_cast<std::size_t>(id)].name;
-    state.push_back(whole_piece("model." + name, parameters_.view(id)));
-    state.push_back(whole_piece("optimizer.exp_avg." + name, optimizer_.first_moment().view(id)));
-    state.push_back(
-        whole_piece("optimizer.exp_avg_sq." + name, optimizer_.second_moment().view(id)));
+    add(checkpoint::kWeightPrefix + name, parameters_.view(id));
+    add("optimizer.exp_avg." + name, optimizer_.first_moment().view(id));
+    add("optimizer.exp_avg_sq." + name, optimizer_.second_moment().view(id));
   }
-  state.push_back(whole_piece("optimizer.num_updates", optimizer_.num_updates()));
+  add("optimizer.num_updates", optimizer_.num_updates());
   return state;
 }
 
 void StepEngine::load_state(checkpoint::Source& source) {
   const at::NoGradGuard no_grad;
   for (const checkpoint::Piece& piece : state()) source.read(piece);
+}
+
+void StepEngine::load_weights(checkpoint::Source& source) {
+  const at::NoGradGuard no_grad;
+  for (const checkpoint::Piece& piece : state()) {
+    if (piece.name.starts_with(checkpoint::kWeightPrefix)) source.read(piece);
+  }
 }
 
 }  // namespace dtrain::parallel

@@ -29,10 +29,18 @@ struct EngineOptions {
   optim::AdamWOptions adamw;
 };
 
+/// What a rank wants all ranks to know at the end of a step.
+struct StepFlags {
+  bool stop = false;  ///< it was asked to stop
+  bool save = false;  ///< it wants a checkpoint
+  bool busy = false;  ///< it is still writing the last one
+};
+
 /// The loss of a step over the global batch; the same on every rank.
 struct StepLoss {
   double sum_nll = 0;  ///< nats
   std::int64_t num_tokens = 0;
+  StepFlags flags = {};  ///< each true if any rank's was
 
   [[nodiscard]] double mean() const { return sum_nll / static_cast<double>(num_tokens); }
 };
@@ -49,9 +57,11 @@ class StepEngine {
 
   /// Computes the gradients of the mean loss over the global batch; they are reduced on return.
   /// microbatches: this rank's grad_accum_steps microbatches, of equal sizes on all ranks.
+  /// flags: travel with the loss.
   ///
   /// Collective: over the data group.
-  [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches);
+  [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
+                                          StepFlags flags = {});
 
   /// Scales the gradients so that their global norm is at most max_norm (0: as they are) and
   /// returns the norm before, equal on all ranks. A norm that is not finite leaves them alone.
@@ -75,6 +85,10 @@ class StepEngine {
   [[nodiscard]] checkpoint::State state() const;
   /// Collective: over the world.
   void load_state(checkpoint::Source& source);
+  /// The parameters alone.
+  ///
+  /// Collective: over the world.
+  void load_weights(checkpoint::Source& source);
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return layout_; }
   [[nodiscard]] const param::Arena& parameters() const { return parameters_; }
@@ -84,6 +98,8 @@ class StepEngine {
   void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
 
  private:
+  /// Of all ranks, in one step.
+  [[nodiscard]] std::int64_t num_microbatches() const;
   void execute(const Action& action, std::span<const data::Batch> microbatches);
   void backward(const Action& action);
 
@@ -97,9 +113,10 @@ class StepEngine {
   std::unique_ptr<DataAxis> data_axis_;
   BlockRunner runner_;
   std::vector<Action> actions_;
-  at::Tensor
-      losses_;  // (microbatches of all ranks) float64: sum over a microbatch's tokens, in its slot
-  comm::Work losses_reduced_;
+  // (microbatches of all ranks + 3) float64: the sum over each microbatch's tokens, in its slot,
+  // then how many ranks set each flag.
+  at::Tensor report_;
+  comm::Work report_reduced_;
   std::int64_t global_tokens_ = 0;  // of the step under way
 };
 

@@ -4,16 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <chrono>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "dtrain/base/launcher_link.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/agreement.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
-#include "dtrain/config/run_folder.h"
+#include "dtrain/config/interval.h"
+#include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
+#include "dtrain/train/run_folder.h"
+#include "dtrain/train/start_point.h"
 #include "dtrain/train/start_table.h"
 #include "dtrain/train/trainer.h"
 #include "dtrain/train/verifier.h"
@@ -21,14 +26,15 @@
 namespace dtrain::train {
 namespace {
 
-metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env) {
+metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env,
+                                const StartPoint& start) {
   const bool live = env.launcher_terminal || ::isatty(STDERR_FILENO) == 1;
-  return metrics::Reporter(
-      {.writes = env.rank == 0,
-       .metrics_path = (std::filesystem::path(config.run.dir) / "metrics.jsonl").string(),
-       .console = {.live = live, .columns = env.terminal_columns},
-       .log_every = config.report.log_every,
-       .total_steps = config.train.steps});
+  return metrics::Reporter({.writes = env.rank == 0,
+                            .metrics_path = RunFolder::metrics_file(config.run.dir),
+                            .appends = !start.checkpoint.empty(),
+                            .console = {.live = live, .columns = env.terminal_columns},
+                            .log_every = config.report.log_every,
+                            .total_steps = config.train.steps});
 }
 
 data::Split open_data(const config::Config& config) {
@@ -39,29 +45,70 @@ data::Split open_data(const config::Config& config) {
                            .vocab = config.model.vocab});
 }
 
-// What ranks must agree on besides settings: equal paths may hold different files on different
-// machines.
-std::vector<comm::NamedValue> data_facts(const data::Split& split) {
-  const auto describe = [](const data::Samples& samples) {
-    return fmt::format("{} samples, fingerprint {:016x}", samples.size(), samples.fingerprint());
-  };
-  return {{"the training data", describe(split.train)},
-          {"the validation data", describe(split.validation)}};
+std::string describe(const data::Samples& samples) {
+  return fmt::format("{} samples, fingerprint {:016x}", samples.size(), samples.fingerprint());
+}
+
+// A name for this start of the job that no other has; rank 0's.
+std::string job_name(comm::ProcessGroup& world) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  return comm::exchange_texts(world, fmt::format("{:x}-{}", now, ::getpid())).front();
+}
+
+// What the run folder is like after a job has begun in it: this job's, and cut back to its start.
+void begin_in(RunFolder& folder, const StartPoint& start) {
+  if (start.checkpoint.empty()) return folder.begin();
+  for (const std::string& path : folder.go_on(start.step)) {
+    base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
+                      path);
+  }
+}
+
+StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
+  return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
+          .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
 }
 
 }  // namespace
 
-void train(const config::Config& config) {
+int train(const config::Config& config) {
   const base::RankEnv env = base::rank_env_of_process();
   base::LauncherLink link(env.control_fd);
   const data::Split split = open_data(config);
   Job job(config, make_world(config, env));
-  comm::check_agreement(job.groups().world(), data_facts(split));
-  comm::on_leader(job.groups().world(), "preparing the run folder",
-                  [&] { config::claim_run_folder(config); });
-  metrics::Reporter reporter = make_reporter(config, env);
+  comm::ProcessGroup& world = job.groups().world();
+  // Equal paths may hold different files on different machines.
+  const std::string text = describe(split.train);
+  comm::check_agreement(
+      world, {{"the training data", text}, {"the validation data", describe(split.validation)}});
+  const std::string run = job_name(world);
+  std::optional<RunFolder> folder;  // rank 0's
+  comm::on_leader(world, "taking the run folder", [&] { folder.emplace(config, run); });
+  const StartPoint start = load_start(job, text);
+  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+
+  StopRequests requests(stop_options(config, env));
+  metrics::Reporter reporter = make_reporter(config, env, start);
+  Checkpointer checkpoints(job, reporter, link,
+                           {.run = run,
+                            .data_fingerprint = text,
+                            .saved_step = start.checkpoint.empty() ? -1 : start.step});
   reporter.start(start_table(job, split), start_fields(job, split));
-  Trainer(job, split, reporter, link).run();
+  if (!start.checkpoint.empty()) {
+    reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
+  }
+  const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
+  if (!end.stopped) return 0;
+  comm::on_leader(world, "asking for a requeue", [&] {
+    const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
+    folder->ask_for_requeue(end.step, reason);
+    reporter.note(
+        fmt::format("stopped after step {} by {} and saved; the same command with "
+                    "--resume auto goes on",
+                    end.step, reason));
+  });
+  // Within srun -K another status would end the ranks that are still saving.
+  return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
 }
 
 void verify(const config::Config& config, const Output& output) {

@@ -8,11 +8,12 @@
 
 namespace dtrain::train {
 
-/// Trains a model and writes the run folder.
+/// Trains a model and writes the run folder. Returns the exit status: 0, or that of
+/// ErrorKind::interrupted when it was asked to stop early and has saved (0 within a SLURM job).
 ///
 /// Collective: every rank of the job.
-/// Throws:     as Trainer, make_world and Job.
-void train(const config::Config& config);
+/// Throws:     as Trainer, make_world, Job, load_start and RunFolder.
+[[nodiscard]] int train(const config::Config& config);
 
 /// Takes results as they come; the library itself never writes to standard output.
 using Output = std::function<void(std::string_view)>;

@@ -1,13 +1,11 @@
 #include "dtrain/train/final_model.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
-#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/config/json.h"
+#include "dtrain/train/model_description.h"
 
 namespace dtrain::train {
 
@@ -23,14 +21,9 @@ void write_final_model(Job& job, const std::string& path) {
     base::fail(base::ErrorKind::checkpoint, "{}: cannot be created: {}", folder.string(),
                error.message());
   }
-  const auto json =
-      nlohmann::ordered_json::parse(config::to_json(config::Command::train, job.config()));
-  std::vector<checkpoint::NamedTensor> buffers;
-  for (const model::ExportedBuffer& buffer : job.model().buffers) {
-    buffers.push_back({buffer.name, buffer.value});
-  }
-  checkpoint::write_model_file(path, job.model().parameters, job.engine().parameters(), buffers,
-                               {{"dtrain.model", json.at("model").dump()}});
+  checkpoint::write_model_file(path, job.model().parameters, job.engine().parameters(),
+                               exported_buffers(job.model()),
+                               {{kModelKey, describe(job.config().model)}});
 }
 
 }  // namespace dtrain::train

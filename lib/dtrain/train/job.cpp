@@ -4,13 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "dtrain/base/check.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
-#include "dtrain/config/json.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/optim/global_norm.h"
 #include "dtrain/parallel/plan.h"
@@ -51,18 +50,6 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
                     .frozen = frozen_ids(config, model)}};
 }
 
-// Every setting and every parameter's shape, by name.
-std::vector<comm::NamedValue> settings_of(const config::Config& config) {
-  std::vector<comm::NamedValue> values;
-  const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
-  for (const auto& [group, settings] : json.items()) {
-    for (const auto& [key, value] : settings.items()) {
-      values.emplace_back(fmt::format("{}.{}", group, key), value.dump());
-    }
-  }
-  return values;
-}
-
 }  // namespace
 
 at::ScalarType dtype_of(std::string_view name) {
@@ -95,7 +82,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
 }
 
 void Job::check_ranks_agree() const {
-  std::vector<comm::NamedValue> values = settings_of(config_);
+  std::vector<comm::NamedValue> values = config::value_texts(config::Command::train, config_);
   for (const param::ParameterSpec& spec : model_->parameters) {
     values.emplace_back("shape of " + spec.name, fmt::format("{}", spec.shape));
   }

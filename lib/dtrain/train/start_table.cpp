@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "dtrain/config/interval.h"
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/format.h"
 
@@ -34,6 +35,17 @@ std::int64_t element_size(const config::Config& config) {
   return static_cast<std::int64_t>(c10::elementSize(dtype_of(config.machine.dtype)));
 }
 
+// This rank's part of the state, where a copy of it is kept.
+std::int64_t checkpoint_bytes(Job& job) {
+  const auto interval = config::parse_interval(job.config().checkpoint.every);
+  if (interval->is_never()) return 0;
+  std::int64_t bytes = 0;
+  for (const auto& piece : checkpoint::owned_part(job.engine().state())) {
+    bytes += static_cast<std::int64_t>(piece.tensor.nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(Job& job) {
@@ -53,7 +65,8 @@ MemoryPlan plan_memory(Job& job) {
           .gradients = arena * job.engine().num_gradient_arenas(),
           .optimizer = 2 * arena,
           .activations = bytes_of(saved),
-          .work = bytes_of(largest)};
+          .work = bytes_of(largest),
+          .checkpoint = checkpoint_bytes(job)};
 }
 
 std::string bitwise_class(const config::Config& config) {
@@ -80,9 +93,10 @@ std::string start_table(Job& job, const data::Split& split) {
       format_count(split.validation.size()));
   text += fmt::format(
       "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, activations {}, "
-      "work {}",
+      "work {}, checkpoint {}",
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
-      format_bytes(memory.optimizer), format_bytes(memory.activations), format_bytes(memory.work));
+      format_bytes(memory.optimizer), format_bytes(memory.activations), format_bytes(memory.work),
+      format_bytes(memory.checkpoint));
   return text;
 }
 
@@ -102,7 +116,8 @@ nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
             {"gradients", memory.gradients},
             {"optimizer", memory.optimizer},
             {"activations", memory.activations},
-            {"work", memory.work}}}};
+            {"work", memory.work},
+            {"checkpoint", memory.checkpoint}}}};
 }
 
 }  // namespace dtrain::train

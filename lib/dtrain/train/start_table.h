@@ -16,9 +16,10 @@ struct MemoryPlan {
   std::int64_t optimizer = 0;
   std::int64_t activations = 0;  ///< one microbatch, kept from forward to backward
   std::int64_t work = 0;         ///< temporaries of the largest block's backward
+  std::int64_t checkpoint = 0;   ///< the copy that is written while training goes on
 
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + work;
+    return parameters + gradients + optimizer + activations + work + checkpoint;
   }
 };
 

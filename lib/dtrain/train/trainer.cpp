@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/leader.h"
@@ -17,13 +18,14 @@ namespace {
 
 constexpr std::size_t kSummarySteps = 50;  // losses averaged for the summary
 
-data::LoaderOptions loader_options(const Job& job) {
+data::LoaderOptions loader_options(const Job& job, const StartPoint& start) {
   const config::Config& config = job.config();
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
           .dp_rank = job.data_group().rank(),
           .dp_size = job.data_group().size(),
-          .seed = config.train.seed};
+          .seed = config.train.seed,
+          .start_position = start.samples};
 }
 
 optim::Schedule schedule_of(const config::TrainConfig& train) {
@@ -36,21 +38,26 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
 
 }  // namespace
 
-Trainer::Trainer(Job& job, const data::Split& split, metrics::Reporter& reporter,
-                 base::LauncherLink& link)
-    : job_(job),
-      config_(job.config()),
-      split_(split),
-      reporter_(reporter),
-      link_(link),
-      loader_(split.train, loader_options(job)),
+Trainer::Trainer(Parts parts, const StartPoint& start)
+    : job_(parts.job),
+      config_(job_.config()),
+      split_(parts.split),
+      reporter_(parts.reporter),
+      link_(parts.link),
+      checkpoints_(parts.checkpoints),
+      requests_(parts.requests),
+      loader_(split_.train, loader_options(job_, start)),
       schedule_(schedule_of(config_.train)),
+      step_(start.step),
+      tokens_(start.tokens),
+      start_tokens_(start.tokens),
       peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.dtype)) *
-                  static_cast<double>(job.world().size())) {}
+                  static_cast<double>(job_.world().size())) {}
 
-void Trainer::run() {
+RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
   counters_ = job_.data_group().calls().counters();
+  if (step_ >= config_.train.steps) maybe_evaluate();  // the run had come to its end before
   while (step_ < config_.train.steps) {
     const std::vector<data::Batch> microbatches =
         loader_.next();  // this rank's part of the global batch
@@ -58,17 +65,27 @@ void Trainer::run() {
     ++step_;
     report(result);
     maybe_evaluate();
+    checkpoints_.after_step(save_point(), result.flags);
+    if (result.flags.stop && step_ < config_.train.steps) {
+      checkpoints_.save_now(save_point());
+      return {.stopped = true, .step = step_};
+    }
   }
   save_final();
+  return {.stopped = false, .step = step_};
 }
 
 StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
   parallel::StepEngine& engine = job_.engine();
-  const parallel::StepLoss loss = engine.forward_backward(microbatches);
+  const Requests requests = requests_.poll();
+  parallel::StepFlags flags = checkpoints_.flags(requests.save);
+  flags.stop = requests.stop;
+  const parallel::StepLoss loss = engine.forward_backward(microbatches, flags);
   const StepResult result{.loss = loss.mean(),
                           .grad_norm = engine.clip_grad_norm(config_.train.grad_clip),
                           .learning_rate = schedule_.rate(step_),
-                          .num_tokens = loss.num_tokens};
+                          .num_tokens = loss.num_tokens,
+                          .flags = loss.flags};
   if (!is_refused(result)) engine.optimizer_step(result.learning_rate);
   return result;
 }
@@ -113,7 +130,7 @@ void Trainer::report(const StepResult& result) {
 
 void Trainer::maybe_evaluate() {
   const std::int64_t every = config_.report.eval_every;
-  const bool is_due = step_ == config_.train.steps || (every > 0 && step_ % every == 0);
+  const bool is_due = step_ >= config_.train.steps || (every > 0 && step_ % every == 0);
   if (!is_due || split_.validation.size() == 0) return;
   val_loss_ = evaluate(job_, split_.validation).mean();
   reporter_.evaluation(step_, val_loss_);
@@ -121,19 +138,32 @@ void Trainer::maybe_evaluate() {
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
 }
 
+checkpoint::SavePoint Trainer::save_point() const {
+  return {.step = step_, .samples = loader_.position(), .tokens = tokens_};
+}
+
 void Trainer::save_final() {
-  const double seconds = base::seconds_since(start_);
-  const std::string path = final_model_path(config_.run.dir);
+  checkpoints_.save_last(save_point());
   comm::on_leader(job_.groups().world(), "writing the final model",
-                  [&] { write_final_model(job_, path); });
-  const double sum = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0);
+                  [&] { write_final_model(job_, final_model_path(config_.run.dir)); });
+  summarize();
+}
+
+void Trainer::summarize() {
+  const double seconds = base::seconds_since(start_);
+  std::optional<double> train_loss;
+  if (!last_losses_.empty()) {
+    train_loss = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
+                 static_cast<double>(last_losses_.size());
+  }
   reporter_.end({.steps = step_,
-                 .train_loss = sum / static_cast<double>(last_losses_.size()),
+                 .train_loss = train_loss,
                  .val_loss = val_loss_,
                  .has_validation = split_.validation.size() > 0,
                  .seconds = seconds,
-                 .tokens_per_second = static_cast<double>(tokens_) / seconds,
-                 .model_path = path});
+                 .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
+                 .model_path = final_model_path(config_.run.dir),
+                 .failed_checkpoints = checkpoints_.num_failures()});
 }
 
 }  // namespace dtrain::train

@@ -12,7 +12,10 @@
 #include "dtrain/data/split.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/optim/schedule.h"
+#include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
+#include "dtrain/train/start_point.h"
+#include "dtrain/train/stop_requests.h"
 
 namespace dtrain::train {
 
@@ -22,9 +25,17 @@ struct StepResult {
   double grad_norm = 0;
   double learning_rate = 0;
   std::int64_t num_tokens = 0;  ///< of the global batch
+  parallel::StepFlags flags;    ///< of all ranks
 };
 
-/// Drives a job's engine over the training data until train.steps updates are done.
+/// How a run ended.
+struct RunEnd {
+  bool stopped = false;  ///< early, with a checkpoint
+  std::int64_t step = 0;
+};
+
+/// Drives a job's engine over the training data until train.steps updates are done, or somebody
+/// asks it to stop.
 ///
 /// Collective: every rank constructs and runs one.
 /// Throws:     Error{numerics} on all ranks at once for a loss or gradient that is not finite,
@@ -32,28 +43,40 @@ struct StepResult {
 ///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
 class Trainer {
  public:
-  /// All must outlive this. `link` may be of no launcher.
-  Trainer(Job& job, const data::Split& split, metrics::Reporter& reporter,
-          base::LauncherLink& link);
+  /// What a trainer works with; all must outlive it. `link` may be of no launcher.
+  struct Parts {
+    Job& job;
+    const data::Split& split;
+    metrics::Reporter& reporter;
+    base::LauncherLink& link;
+    Checkpointer& checkpoints;
+    StopRequests& requests;
+  };
+  Trainer(Parts parts, const StartPoint& start);
 
-  void run();
+  RunEnd run();
 
  private:
   [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
   [[nodiscard]] bool is_refused(const StepResult& result);
   void report(const StepResult& result);
   void maybe_evaluate();
+  [[nodiscard]] checkpoint::SavePoint save_point() const;
   void save_final();
+  void summarize();
 
   Job& job_;
   const config::Config& config_;
   const data::Split& split_;
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
+  Checkpointer& checkpoints_;
+  StopRequests& requests_;
   data::Loader loader_;
   optim::Schedule schedule_;
-  std::int64_t step_ = 0;
-  std::int64_t tokens_ = 0;
+  std::int64_t step_;
+  std::int64_t tokens_;
+  std::int64_t start_tokens_;
   double peak_flops_ = 0;  // FLOP/s of all ranks
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;

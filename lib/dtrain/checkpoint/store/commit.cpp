@@ -33,16 +33,21 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 void commit(base::FileSystem& files, const std::string& checkpoints,
             const format::Manifest& manifest) {
-  const std::string folder = temporary_folder(checkpoints, manifest.step, manifest.run);
-  format::check_contents(manifest.contents, folder);
-  const auto file = files.create_file(fmt::format("{}/{}", folder, kManifestName));
+  commit_as(files, temporary_folder(checkpoints, manifest.step, manifest.run),
+            path_of(checkpoints, manifest.step), manifest);
+}
+
+void commit_as(base::FileSystem& files, const std::string& temporary, const std::string& path,
+               const format::Manifest& manifest) {
+  format::check_contents(manifest.contents, temporary);
+  const auto file = files.create_file(fmt::format("{}/{}", temporary, kManifestName));
   const std::string text = format::to_text(manifest);
   file->write(std::as_bytes(std::span(text)));
   file->sync();
   file->close();
-  files.sync_folder(folder);
-  files.rename(folder, path_of(checkpoints, manifest.step));
-  files.sync_folder(checkpoints);
+  files.sync_folder(temporary);
+  files.rename(temporary, path);
+  files.sync_folder(base::parent_folder(path));
 }
 
 std::vector<std::int64_t> prune(base::FileSystem& files, const std::string& checkpoints,

@@ -21,6 +21,10 @@ namespace dtrain::checkpoint::store {
 void commit(base::FileSystem& files, const std::string& checkpoints,
             const format::Manifest& manifest);
 
+/// The same for a checkpoint of any name: `temporary` becomes `path`, beside it.
+void commit_as(base::FileSystem& files, const std::string& temporary, const std::string& path,
+               const format::Manifest& manifest);
+
 struct Retention {
   std::int64_t keep_last = 3;   ///< newest checkpoints that stay
   std::int64_t keep_every = 0;  ///< steps whose multiples stay for ever; 0: none

@@ -129,6 +129,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
                                                  {"seconds", 3.0},
                                                  {"tokens_per_second", 10.0},
                                                  {"model", "m"},
+                                                 {"failed_checkpoints", 0},
                                                  {"val_loss", 1.25}});
   CHECK(found.errors.find("a table\n") == 0);
   CHECK(found.errors.find("warning: loss nan: update skipped\n") != std::string::npos);
@@ -200,11 +201,12 @@ TEST_CASE("With log_every 0 no step is shown, on a terminal or not, but all are 
 }
 
 TEST_CASE("Metrics that cannot be written are an error that names the file") {
-  const std::string message = testing::message_of(
-      base::ErrorKind::data, [] { MetricsFile("/proc/no-such-folder/metrics.jsonl"); });
+  const std::string message = testing::message_of(base::ErrorKind::data, [] {
+    MetricsFile("/proc/no-such-folder/metrics.jsonl", MetricsFile::Start::empty);
+  });
   CHECK(message.find("/proc/no-such-folder/metrics.jsonl") != std::string::npos);
   const std::string full = testing::message_of(base::ErrorKind::data, [] {
-    MetricsFile("/dev/full").write({{"step", 1}});
+    MetricsFile("/dev/full", MetricsFile::Start::empty).write({{"step", 1}});
   });
   CHECK(full.find("/dev/full") != std::string::npos);
 }

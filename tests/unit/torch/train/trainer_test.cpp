@@ -43,7 +43,9 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
                                 .total_steps = config.train.steps});
     base::LauncherLink link(-1);
     try {
-      Trainer(job, split, reporter, link).run();
+      Checkpointer checkpoints(job, reporter, link, {.run = "test", .data_fingerprint = ""});
+      StopRequests requests({});
+      Trainer({job, split, reporter, link, checkpoints, requests}, {}).run();
     } catch (const base::Error& error) {
       result.error = fmt::format("{} {}", base::name_of(error.kind()), error.what());
     }

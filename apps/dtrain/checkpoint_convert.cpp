@@ -1,0 +1,61 @@
+// Tools that need the model: they check here what can be checked without LibTorch, and run there.
+#include <filesystem>
+#include <system_error>
+
+#include "checkpoint.h"
+#include "configure.h"
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/verify.h"
+#include "runtime_library.h"
+
+namespace dtrain::app {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+}  // namespace
+
+int export_checkpoint(const Arguments& arguments) {
+  constexpr auto kCommand = config::Command::export_checkpoint;
+  const auto configured = configure(kCommand, arguments);
+  if (!configured) return 0;
+  const config::ExportConfig& wanted = configured->config.exporting;
+  if (wanted.checkpoint.empty() || wanted.file.empty()) {
+    fail(ErrorKind::usage,
+         "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
+  }
+  if (exists(wanted.file) && !wanted.overwrite) {
+    fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
+         wanted.file);
+  }
+  const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
+  (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+  return RuntimeLibrary::open().run({kCommand, configured->config});
+}
+
+int import_checkpoint(const Arguments& arguments) {
+  constexpr auto kCommand = config::Command::import_checkpoint;
+  const auto configured = configure(kCommand, arguments);
+  if (!configured) return 0;
+  const config::ImportConfig& wanted = configured->config.importing;
+  if (wanted.file.empty() || wanted.checkpoint.empty()) {
+    fail(ErrorKind::usage,
+         "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
+  }
+  if (exists(wanted.checkpoint)) {
+    fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
+         wanted.checkpoint);
+  }
+  (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
+  return RuntimeLibrary::open().run({kCommand, configured->config});
+}
+
+}  // namespace dtrain::app

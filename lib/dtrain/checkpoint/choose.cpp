@@ -1,0 +1,90 @@
+#include "dtrain/checkpoint/choose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <sstream>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/comm/exchange.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+using base::ErrorKind;
+
+/// What became of one candidate; equal on all ranks.
+struct Verdict {
+  format::Manifest manifest;
+  std::string damage;  // empty: whole
+};
+
+// Reads the manifest and every group.size()-th file.
+std::string find_damage(const comm::ProcessGroup& group, const std::string& path,
+                        format::Manifest& manifest) {
+  try {
+    manifest = store::read_manifest(path);
+    const auto& files = manifest.contents.files;
+    for (auto index = static_cast<std::size_t>(group.rank()); index < files.size();
+         index += static_cast<std::size_t>(group.size())) {
+      store::verify_file(path, files[index]);
+    }
+  } catch (const base::Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+Verdict examine(comm::ProcessGroup& group, const std::string& path) {
+  Verdict verdict;
+  const std::string own = find_damage(group, path, verdict.manifest);
+  for (const std::string& damage : comm::exchange_texts(group, own)) {
+    if (!damage.empty() && verdict.damage.empty()) verdict.damage = damage;
+  }
+  return verdict;
+}
+
+// Rank 0's list, because file systems do not show all machines the same at the same time.
+std::vector<std::int64_t> agreed_steps(comm::ProcessGroup& group, const std::string& checkpoints) {
+  std::string own;
+  if (group.rank() == 0) own = fmt::format("{}", fmt::join(store::list_steps(checkpoints), " "));
+  std::istringstream words(comm::exchange_texts(group, own).front());
+  std::vector<std::int64_t> steps;
+  for (std::int64_t step = 0; words >> step;) steps.push_back(step);
+  return steps;
+}
+
+}  // namespace
+
+Chosen choose(comm::ProcessGroup& group, const std::string& path) {
+  Verdict verdict = examine(group, path);
+  if (!verdict.damage.empty()) {
+    base::fail(ErrorKind::checkpoint, "cannot resume: {}", verdict.damage);
+  }
+  return {.path = path, .manifest = std::move(verdict.manifest)};
+}
+
+std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string& checkpoints,
+                                    bool strict, const Notice& notice) {
+  const std::vector<std::int64_t> steps = agreed_steps(group, checkpoints);
+  for (const std::int64_t step : steps) {
+    const std::string path = checkpoints + "/" + store::checkpoint_name(step);
+    Verdict verdict = examine(group, path);
+    if (verdict.damage.empty()) return Chosen{path, std::move(verdict.manifest)};
+    if (strict) {
+      base::fail(ErrorKind::checkpoint,
+                 "{}; leave out --strict-resume to go on from an older checkpoint", verdict.damage);
+    }
+    if (group.rank() == 0) notice(fmt::format("{}; trying an older one", verdict.damage));
+  }
+  if (steps.empty()) return std::nullopt;
+  base::fail(ErrorKind::checkpoint,
+             "none of the {} checkpoints in '{}' is whole: repair one, or start anew in another "
+             "folder",
+             steps.size(), checkpoints);
+}
+
+}  // namespace dtrain::checkpoint

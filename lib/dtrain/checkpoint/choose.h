@@ -1,0 +1,40 @@
+// Which checkpoint a run goes on from: found and verified by all ranks together.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/checkpoint/format/manifest.h"
+#include "dtrain/comm/process_group.h"
+
+namespace dtrain::checkpoint {
+
+/// A checkpoint that was verified to the last byte.
+struct Chosen {
+  std::string path;
+  format::Manifest manifest;
+};
+
+/// Takes a line for people about a checkpoint that is passed over.
+using Notice = std::function<void(std::string_view)>;
+
+/// Verifies one checkpoint; each rank reads its share of the files.
+///
+/// Collective: every rank of `group`.
+/// Throws:     Error{checkpoint} on every rank, naming what is damaged or missing.
+[[nodiscard]] Chosen choose(comm::ProcessGroup& group, const std::string& path);
+
+/// The newest checkpoint of a folder that is whole; damaged ones are named and passed over. Nothing
+/// if the folder holds none.
+///
+/// strict:     refuses when the newest one is damaged.
+/// notice:     called on rank 0.
+/// Collective: every rank of `group`.
+/// Throws:     Error{checkpoint} on every rank if there are checkpoints and none is whole.
+[[nodiscard]] std::optional<Chosen> choose_newest(comm::ProcessGroup& group,
+                                                  const std::string& checkpoints, bool strict,
+                                                  const Notice& notice);
+
+}  // namespace dtrain::checkpoint

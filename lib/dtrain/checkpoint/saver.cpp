@@ -1,0 +1,185 @@
+#include "dtrain/checkpoint/saver.h"
+
+#include <ATen/ops/full.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "dtrain/base/check.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/shard_writer.h"
+#include "dtrain/comm/exchange.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+// What a rank says of its part: '+' and its contents, or '-' and what went wrong.
+constexpr char kGood = '+';
+constexpr char kBad = '-';
+
+// The message of the exception being handled.
+std::string current_message() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (const store::Abandoned&) {
+    return "given up";
+  }
+}
+
+template <typename T>
+bool is_running(const std::future<T>& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+std::int64_t bytes_in(const format::Contents& contents) {
+  std::int64_t bytes = 0;
+  for (const format::FileInfo& file : contents.files) bytes += file.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Saver::Saver(comm::ProcessGroup& world, base::FileSystem& files, SaverOptions options)
+    : world_(world), files_(files), options_(std::move(options)) {}
+
+Saver::~Saver() { stop_.request_stop(); }
+
+void Saver::stage(const State& state) { staging_.emplace(owned_part(state)); }
+
+std::int64_t Saver::staging_bytes() const { return staging_ ? staging_->num_bytes() : 0; }
+
+void Saver::begin(const SavePoint& point, const State& state) {
+  DTRAIN_CHECK(phase_ == Phase::idle);
+  start_ = base::Clock::now();
+  manifest_ = options_.manifest;
+  manifest_.step = point.step;
+  manifest_.samples = point.samples;
+  manifest_.tokens = point.tokens;
+  report_ = {.step = point.step,
+             .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
+  const State owned = owned_part(state);
+  auto pieces = staging_ ? staging_->take(owned) : bytes_of(owned);
+  written_ =
+      std::async(std::launch::async, [this, pieces = std::move(pieces)] { return write(pieces); });
+  phase_ = Phase::writing;
+  report_.stall_seconds = base::seconds_since(start_);
+}
+
+bool Saver::is_busy() const { return is_running(written_) || is_running(committed_); }
+
+std::optional<SaveReport> Saver::advance() {
+  if (phase_ == Phase::writing) {
+    collect();
+    if (report_.error.empty()) return std::nullopt;
+  }
+  if (phase_ == Phase::idle) return std::nullopt;
+  return end();
+}
+
+std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
+  const auto end = base::Clock::now() + std::chrono::duration_cast<base::Clock::duration>(patience);
+  while (is_saving()) {
+    wait_until(end);
+    const at::Tensor busy = at::full({1}, is_busy() ? 1.0 : 0.0, at::kDouble);
+    world_.all_reduce(busy).wait();
+    if (busy.item<double>() > 0) return std::nullopt;
+    if (auto report = advance()) return report;
+  }
+  return std::nullopt;
+}
+
+SaveReport Saver::finish() {
+  DTRAIN_CHECK(is_saving());
+  if (phase_ == Phase::writing) collect();
+  SaveReport report = end();
+  report.error = comm::exchange_texts(world_, report.error).front();
+  return report;
+}
+
+void Saver::wait_until(base::Clock::time_point end) const {
+  if (written_.valid()) written_.wait_until(end);
+  if (committed_.valid()) committed_.wait_until(end);
+}
+
+std::string Saver::folder() const {
+  return store::temporary_folder(options_.checkpoints, manifest_.step, manifest_.run);
+}
+
+// In the thread of a save.
+Saver::Written Saver::write(const std::vector<store::PieceBytes>& pieces) const {
+  try {
+    files_.make_folder(options_.checkpoints);
+    files_.make_folder(folder());
+    const store::Shard shard{.folder = folder(), .rank = world_.rank(), .num_ranks = world_.size()};
+    return {.contents = store::write_shard(
+                files_, shard, pieces, store::Pace(options_.bytes_per_second, stop_.get_token())),
+            .error = {}};
+  } catch (...) {
+    return {.contents = {}, .error = current_message()};
+  }
+}
+
+// Waits for this rank's part, tells all ranks, and starts the commit if all parts are there.
+void Saver::collect() {
+  const Written own = written_.get();
+  const std::string text =
+      own.error.empty() ? kGood + format::to_text(own.contents) : kBad + own.error;
+  const std::vector<std::string> texts = comm::exchange_texts(world_, text);
+  for (std::size_t rank = 0; rank < texts.size() && report_.error.empty(); ++rank) {
+    const std::string rest = texts[rank].substr(1);
+    if (texts[rank].front() == kBad) {
+      report_.error = fmt::format("rank {}: {}", rank, rest);
+    } else if (leads()) {
+      format::merge(manifest_.contents, format::parse_contents(rest));
+    }
+  }
+  phase_ = Phase::committing;
+  if (!leads()) return;
+  report_.bytes = bytes_in(manifest_.contents);
+  const bool is_whole = report_.error.empty();
+  committed_ = std::async(std::launch::async, [this, is_whole] {
+    Committed committed = is_whole ? commit() : Committed{};
+    if (!is_whole || !committed.error.empty()) give_up();
+    return committed;
+  });
+}
+
+// In the thread of a save, on rank 0.
+Saver::Committed Saver::commit() const {
+  try {
+    store::commit(files_, options_.checkpoints, manifest_);
+    files_.sync_folder(base::parent_folder(options_.checkpoints));  // it may be a new folder
+  } catch (...) {
+    return {.error = current_message(), .prune_error = {}};
+  }
+  try {
+    store::prune(files_, options_.checkpoints, options_.retention, manifest_.run);
+  } catch (...) {
+    return {.error = {}, .prune_error = current_message()};
+  }
+  return {};
+}
+
+// Removes what a failed save has written. Where that fails too, the next start does it.
+void Saver::give_up() const {
+  try {
+    store::remove_folder_and_files(files_, folder());
+  } catch (const base::Error&) {
+  }
+}
+
+SaveReport Saver::end() {
+  phase_ = Phase::idle;
+  if (leads()) {
+    Committed committed = committed_.get();
+    if (report_.error.empty()) report_.error = std::move(committed.error);
+    report_.prune_error = std::move(committed.prune_error);
+  }
+  report_.seconds = base::seconds_since(start_);
+  return report_;
+}
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,37 @@
+// What a rank saves, held still while training goes on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "dtrain/checkpoint/state.h"
+#include "dtrain/checkpoint/store/shard_writer.h"
+
+namespace dtrain::checkpoint {
+
+/// The pieces as bytes in the tensors' own memory, which must not change while they are used.
+[[nodiscard]] std::vector<store::PieceBytes> bytes_of(const State& pieces);
+
+/// Memory for one copy of a rank's pieces, taken and touched once, so that a copy costs no more
+/// than moving the bytes.
+///
+/// Threads: one caller; what take() gave may be read by another until the next take().
+class Staging {
+ public:
+  /// For pieces of the sizes of `pieces`.
+  explicit Staging(const State& pieces);
+
+  /// Copies the pieces; what the earlier call gave is overwritten.
+  [[nodiscard]] std::vector<store::PieceBytes> take(const State& pieces);
+
+  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  std::int64_t num_bytes_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,34 @@
+#include "dtrain/checkpoint/state.h"
+
+namespace dtrain::checkpoint {
+namespace {
+
+// Rows [n * i / count, n * (i + 1) / count) of the piece.
+Piece share_of(const Piece& piece) {
+  const auto& [index, count] = piece.replica;
+  const std::int64_t rows = piece.box.sizes.at(0);
+  const std::int64_t begin = rows * index / count;
+  const std::int64_t end = rows * (index + 1) / count;
+  Piece share = piece;
+  share.box.offsets[0] += begin;
+  share.box.sizes[0] = end - begin;
+  share.tensor = piece.tensor.narrow(0, begin, end - begin);
+  share.replica = {};
+  return share;
+}
+
+}  // namespace
+
+State owned_part(const State& state) {
+  State owned;
+  for (const Piece& piece : state) {
+    if (piece.replica.count == 1) {
+      owned.push_back(piece);
+    } else if (Piece share = share_of(piece); share.box.sizes[0] > 0) {
+      owned.push_back(std::move(share));
+    }
+  }
+  return owned;
+}
+
+}  // namespace dtrain::checkpoint

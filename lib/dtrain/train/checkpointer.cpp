@@ -1,0 +1,135 @@
+#include "dtrain/train/checkpointer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/json.h"
+
+namespace dtrain::train {
+namespace {
+
+constexpr double kBytesPerMegabyte = 1e6;
+// How long training waits for the last checkpoint when the next one is due: longer than small ones
+// take, so that they come at the steps they were asked for.
+constexpr base::Seconds kPatience(1);
+
+checkpoint::format::Manifest manifest_of(const Job& job, const Checkpointer::Options& options) {
+  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
+  return {.run = options.run,
+          .layout = {.world_size = mesh.pp * mesh.dp * mesh.tp,
+                     .pp = mesh.pp,
+                     .dp = mesh.dp,
+                     .tp = mesh.tp},
+          .config = config::to_json(config::Command::train, job.config()),
+          .data_fingerprint = options.data_fingerprint,
+          .contents = {}};
+}
+
+checkpoint::SaverOptions saver_options(const Job& job, const Checkpointer::Options& options) {
+  const config::CheckpointConfig& config = job.config().checkpoint;
+  return {.checkpoints = checkpoint::store::checkpoints_folder(job.config().run.dir),
+          .manifest = manifest_of(job, options),
+          .retention = {.keep_last = config.keep_last, .keep_every = config.keep_every},
+          .bytes_per_second = config.write_limit_mbps * kBytesPerMegabyte};
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::LauncherLink& link,
+                           Options options)
+    : job_(job),
+      reporter_(reporter),
+      link_(link),
+      interval_(config::parse_interval(job.config().checkpoint.every).value()),
+      disk_(base::ErrorKind::checkpoint),
+      saver_(job.groups().world(), disk_, saver_options(job, options)),
+      saved_step_(options.saved_step) {
+  if (!interval_.is_never()) saver_.stage(job_.engine().state());
+}
+
+parallel::StepFlags Checkpointer::flags(bool save_requested) {
+  // One clock decides for all: that of whoever sees the time pass first.
+  const bool is_time = interval_.seconds > 0 && base::seconds_since(last_) >= interval_.seconds;
+  return {.stop = false, .save = save_requested || is_time, .busy = saver_.is_busy()};
+}
+
+bool Checkpointer::is_due(std::int64_t step, const parallel::StepFlags& agreed) const {
+  return is_waiting_ || agreed.save || (interval_.steps > 0 && step % interval_.steps == 0);
+}
+
+void Checkpointer::after_step(const checkpoint::SavePoint& point,
+                              const parallel::StepFlags& agreed) {
+  if (saver_.is_saving() && !agreed.busy) {
+    if (const auto report = saver_.advance()) tell(*report);
+  }
+  is_waiting_ = is_due(point.step, agreed);
+  if (!is_waiting_) return;
+  make_room(point.step);
+  if (!saver_.is_saving()) begin(point);
+}
+
+// A step whose checkpoint is to stay for ever is saved whatever it takes. Else a save that is not
+// over soon is left to go on: the next one is made when it is.
+void Checkpointer::make_room(std::int64_t step) {
+  const std::int64_t keep_every = job_.config().checkpoint.keep_every;
+  if (keep_every > 0 && step % keep_every == 0) return finish();
+  if (is_late_) return;
+  if (const auto report = saver_.finish_within(kPatience)) tell(*report);
+  is_late_ = saver_.is_saving();
+}
+
+void Checkpointer::begin(const checkpoint::SavePoint& point) {
+  saver_.begin(point, job_.engine().state());
+  last_ = base::Clock::now();
+  saved_step_ = point.step;
+  is_waiting_ = is_late_ = false;
+  // Without a copy of the state nothing may change before it is written.
+  if (saver_.staging_bytes() == 0) finish();
+}
+
+void Checkpointer::finish() {
+  if (saver_.is_saving()) tell(saver_.finish());
+}
+
+void Checkpointer::save_last(const checkpoint::SavePoint& point) {
+  finish();
+  if (interval_.is_never() || saved_step_ == point.step) return;
+  begin(point);
+  finish();
+}
+
+void Checkpointer::save_now(const checkpoint::SavePoint& point) {
+  finish();
+  if (saved_step_ != point.step || !last_error_.empty()) {
+    begin(point);
+    finish();
+  }
+  if (!last_error_.empty()) {
+    base::fail(base::ErrorKind::checkpoint, "stopped after step {}, which could not be saved: {}",
+               point.step, last_error_);
+  }
+}
+
+void Checkpointer::tell(const checkpoint::SaveReport& report) {
+  last_error_ = report.error;
+  if (!report.error.empty()) {
+    ++num_failures_;
+    reporter_.warn(report.step, fmt::format("checkpoint of step {} failed, training goes on: {}",
+                                            report.step, report.error));
+    return;
+  }
+  reporter_.checkpoint({.step = report.step,
+                        .path = report.path,
+                        .bytes = report.bytes,
+                        .stall_seconds = report.stall_seconds,
+                        .seconds = report.seconds});
+  if (!report.prune_error.empty()) {
+    reporter_.warn(report.step, "old checkpoints were not removed: " + report.prune_error);
+  }
+  link_.committed(report.step);
+}
+
+}  // namespace dtrain::train

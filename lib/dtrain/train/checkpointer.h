@@ -1,0 +1,78 @@
+// When a run saves, and what is told of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/file_system.h"
+#include "dtrain/base/launcher_link.h"
+#include "dtrain/checkpoint/saver.h"
+#include "dtrain/config/interval.h"
+#include "dtrain/metrics/reporter.h"
+#include "dtrain/train/job.h"
+
+namespace dtrain::train {
+
+/// Saves a job's state at --checkpoint-every, on request, and at the end, while training goes on. A
+/// save that is due while the last one is being written waits for it for a second; after that
+/// training goes on, and the save is made as soon as the last one is over. A save that fails is
+/// reported and counted, and training goes on.
+///
+/// Threads: one.
+class Checkpointer {
+ public:
+  struct Options {
+    std::string run;               ///< the job's name
+    std::string data_fingerprint;  ///< of the training data
+    std::int64_t saved_step = -1;  ///< the step of the checkpoint that the run goes on from
+  };
+
+  /// All must outlive this.
+  Checkpointer(Job& job, metrics::Reporter& reporter, base::LauncherLink& link, Options options);
+
+  /// What this rank has to say about saving in the next step. save_requested: by a user.
+  [[nodiscard]] parallel::StepFlags flags(bool save_requested);
+
+  /// Does what is due after a step. agreed: the flags of all ranks in that step.
+  ///
+  /// Collective: every rank of the world, with equal arguments.
+  void after_step(const checkpoint::SavePoint& point, const parallel::StepFlags& agreed);
+
+  /// Saves the last step of a run that saves at all. A failure is reported.
+  ///
+  /// Collective: every rank of the world.
+  void save_last(const checkpoint::SavePoint& point);
+
+  /// Saves and returns when the checkpoint stands.
+  ///
+  /// Collective: every rank of the world.
+  /// Throws:     Error{checkpoint} on every rank if it cannot be written.
+  void save_now(const checkpoint::SavePoint& point);
+
+  [[nodiscard]] std::int64_t num_failures() const { return num_failures_; }
+  /// Memory of this rank for copies of its state.
+  [[nodiscard]] std::int64_t staging_bytes() const { return saver_.staging_bytes(); }
+
+ private:
+  [[nodiscard]] bool is_due(std::int64_t step, const parallel::StepFlags& agreed) const;
+  void make_room(std::int64_t step);
+  void begin(const checkpoint::SavePoint& point);
+  void finish();
+  void tell(const checkpoint::SaveReport& report);
+
+  Job& job_;
+  metrics::Reporter& reporter_;
+  base::LauncherLink& link_;
+  config::Interval interval_;
+  base::Disk disk_;
+  checkpoint::Saver saver_;
+  base::Clock::time_point last_ = base::Clock::now();  // start of the last save
+  std::int64_t saved_step_;
+  bool is_waiting_ = false;  // a save is due, and the last one not over
+  bool is_late_ = false;     // training has waited for it, in vain
+  std::int64_t num_failures_ = 0;
+  std::string last_error_;
+};
+
+}  // namespace dtrain::train

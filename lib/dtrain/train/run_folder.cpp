@@ -1,0 +1,111 @@
+#include "dtrain/train/run_folder.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "dtrain/base/atomic_file.h"
+#include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/json.h"
+#include "dtrain/config/run_folder.h"
+#include "dtrain/metrics/metrics_file.h"
+#include "dtrain/train/final_model.h"
+
+namespace dtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+
+std::string made_folder(const config::Config& config) {
+  config::check_run_folder(config);
+  std::error_code error;
+  fs::create_directories(config.run.dir, error);
+  if (error) {
+    base::fail(ErrorKind::usage, "--run-dir {}: cannot create it: {}", config.run.dir,
+               error.message());
+  }
+  return config.run.dir;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  base::AtomicFile file(path, ErrorKind::checkpoint);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const config::Config& config, std::string run)
+    : config_(config),
+      run_(std::move(run)),
+      dir_(made_folder(config)),
+      checkpoints_(store::checkpoints_folder(dir_)),
+      disk_(ErrorKind::checkpoint),
+      lock_(dir_) {
+  // Again, now that no other job can change it.
+  config::check_run_folder(config_);
+  remove_leftovers();
+}
+
+void RunFolder::begin() {
+  const std::string model = final_model_path(dir_);
+  if (config_.checkpoint.resume == "auto" && fs::exists(model)) {
+    base::fail(
+        ErrorKind::usage,
+        "--resume auto: {} holds a finished run without checkpoints, which cannot be gone on "
+        "with: name another folder, or give --overwrite instead to replace it",
+        dir_);
+  }
+  if (config_.run.overwrite) remove_old_run();
+  write_config();
+}
+
+std::vector<std::string> RunFolder::go_on(std::int64_t step) {
+  auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
+  metrics::cut_back(metrics_file(dir_), step);
+  write_config();
+  return aside;
+}
+
+void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
+  write_file(dir_ + "/REQUEUE", fmt::format("stopped after step {} by {}\n", step, reason));
+  disk_.remove_file(stop_file(dir_));
+}
+
+std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
+
+std::string RunFolder::metrics_file(const std::string& run_dir) {
+  return run_dir + "/metrics.jsonl";
+}
+
+// config.json, which marks the folder as a run's, goes last.
+void RunFolder::remove_old_run() {
+  store::remove_all(disk_, checkpoints_, run_);
+  for (const std::string& path :
+       {metrics_file(dir_), final_model_path(dir_), dir_ + "/config.json"}) {
+    disk_.remove_file(path);
+  }
+}
+
+// Nothing of these is in use while the lock is held.
+void RunFolder::remove_leftovers() {
+  store::remove_leftovers(disk_, checkpoints_);
+  disk_.remove_file(dir_ + "/REQUEUE");
+  for (const std::string& file :
+       {final_model_path(dir_), dir_ + "/config.json", dir_ + "/REQUEUE"}) {
+    base::remove_temporaries_of(file, ErrorKind::checkpoint);
+  }
+}
+
+void RunFolder::write_config() const {
+  config::Config saved = config_;
+  saved.run.overwrite = false;  // the file may start other runs, which must ask anew
+  write_file(dir_ + "/config.json", config::to_json(config::Command::train, saved) + "\n");
+}
+
+}  // namespace dtrain::train

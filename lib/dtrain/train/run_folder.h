@@ -1,0 +1,53 @@
+// The folder of a run, as the rank that leads holds it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/file_system.h"
+#include "dtrain/checkpoint/store/run_lock.h"
+#include "dtrain/config/config.h"
+
+namespace dtrain::train {
+
+/// Makes a folder this job's until destruction: creates it if there is none, takes its lock, and
+/// removes what jobs that were killed have left.
+///
+/// Throws: Error{usage} as config::check_run_folder, or if another job holds the folder;
+///         Error{checkpoint} naming a path that cannot be written or removed.
+class RunFolder {
+ public:
+  /// run: the job's name, part of temporary names.
+  RunFolder(const config::Config& config, std::string run);
+
+  /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else.
+  /// Writes config.json, which does not overwrite when it is used again.
+  ///
+  /// Throws: also Error{usage} if --resume auto found nothing to go on from in a finished run.
+  void begin();
+
+  /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
+  /// writes config.json. Returns the new paths of checkpoints taken out of the way.
+  std::vector<std::string> go_on(std::int64_t step);
+
+  /// Leaves word that the run was stopped early and should be started again.
+  void ask_for_requeue(std::int64_t step, const std::string& reason);
+
+  [[nodiscard]] static std::string stop_file(const std::string& run_dir);
+  [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
+
+ private:
+  void remove_old_run();
+  void remove_leftovers();
+  void write_config() const;
+
+  config::Config config_;
+  std::string run_;
+  std::string dir_;
+  std::string checkpoints_;
+  base::Disk disk_;
+  checkpoint::store::RunLock lock_;
+};
+
+}  // namespace dtrain::train

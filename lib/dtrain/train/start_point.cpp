@@ -1,0 +1,147 @@
+#include "dtrain/train/start_point.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/checkpoint/choose.h"
+#include "dtrain/checkpoint/model_file.h"
+#include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/json.h"
+
+namespace dtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+using checkpoint::Chosen;
+
+// What decides the numbers of a run besides its layout: groups of settings, and single ones.
+constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.seq_len", "data.val_fraction",
+                                                    "train.seed", "batch.global"};
+// What may change, and is worth a line: the bits of later steps change with it.
+constexpr std::array<std::string_view, 4> kNoted = {"train.", "batch.microbatch", "machine.dtype",
+                                                    "machine.reduction"};
+constexpr std::string_view kSteps = "train.steps";
+
+bool begins_with_one_of(std::string_view key, std::span<const std::string_view> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return key.starts_with(prefix); });
+}
+
+bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
+
+std::optional<Chosen> find(Job& job) {
+  const config::Config& config = job.config();
+  const std::string& from = config.checkpoint.resume;
+  comm::ProcessGroup& world = job.groups().world();
+  if (from == "none") return std::nullopt;
+  const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
+  if (from == "auto") {
+    return checkpoint::choose_newest(world, store::checkpoints_folder(config.run.dir),
+                                     config.checkpoint.strict_resume, notice);
+  }
+  const std::string folder = store::checkpoints_folder(from);
+  if (!fs::is_directory(folder)) return checkpoint::choose(world, from);
+  auto chosen = checkpoint::choose_newest(world, folder, config.checkpoint.strict_resume, notice);
+  if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: it has no checkpoint", from);
+  return chosen;
+}
+
+void check_same_run(Job& job, const Chosen& chosen, const std::string& data_fingerprint) {
+  const Differences differences =
+      compare_settings(job.config(), config::from_json(chosen.manifest.config));
+  if (!differences.refused.empty()) {
+    base::fail(ErrorKind::usage,
+               "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
+               chosen.path, differences.refused);
+  }
+  if (chosen.manifest.data_fingerprint != data_fingerprint) {
+    base::fail(ErrorKind::usage,
+               "cannot go on from {}: data.train ({}) is other text than the checkpoint's: it has "
+               "{}, the checkpoint {}",
+               chosen.path, job.config().data.train, data_fingerprint,
+               chosen.manifest.data_fingerprint);
+  }
+  if (!differences.noted.empty() && is_leader(job)) {
+    base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
+  }
+}
+
+StartPoint resume(Job& job, const Chosen& chosen) {
+  store::Reader reader(chosen.path, chosen.manifest);
+  checkpoint::ReaderSource source(reader);
+  job.engine().load_state(source);
+  return {.step = chosen.manifest.step,
+          .samples = chosen.manifest.samples,
+          .tokens = chosen.manifest.tokens,
+          .checkpoint = chosen.path};
+}
+
+// The weights of a checkpoint, wherever else its run stands.
+void take_weights(Job& job, const Chosen& chosen) {
+  store::Reader reader(chosen.path, chosen.manifest);
+  checkpoint::ReaderSource source(reader);
+  job.engine().load_weights(source);
+}
+
+void take_model_file(Job& job, const std::string& path) {
+  const auto file = checkpoint::format::SafetensorsFile::open(path);
+  const model::Model& model = job.model();
+  std::vector<checkpoint::NamedTensor> buffers;
+  for (const auto& buffer : model.buffers) buffers.push_back({buffer.name, buffer.value});
+  checkpoint::ArenaSource source(model.parameters,
+                                 checkpoint::read_model_file(file, model.parameters, buffers,
+                                                             dtype_of(job.config().machine.dtype)));
+  job.engine().load_weights(source);
+}
+
+void initialise_from(Job& job, const std::string& path) {
+  if (fs::is_regular_file(path)) return take_model_file(job, path);
+  comm::ProcessGroup& world = job.groups().world();
+  take_weights(job, checkpoint::choose(world, store::checkpoints_at(path).front()));
+}
+
+}  // namespace
+
+Differences compare_settings(const config::Config& now, const config::Config& saved) {
+  const auto ours = config::value_texts(config::Command::train, now);
+  const auto theirs = config::value_texts(config::Command::train, saved);
+  Differences differences;
+  for (std::size_t index = 0; index < ours.size(); ++index) {
+    const auto& [key, value] = ours[index];
+    if (value == theirs[index].second || key == kSteps) continue;
+    const bool is_fixed = begins_with_one_of(key, kFixed);
+    if (!is_fixed && !begins_with_one_of(key, kNoted)) continue;
+    std::string& text = is_fixed ? differences.refused : differences.noted;
+    text += fmt::format("{}{} is {}, the checkpoint has {}", text.empty() ? "" : "; ", key, value,
+                        theirs[index].second);
+  }
+  return differences;
+}
+
+StartPoint load_start(Job& job, const std::string& data_fingerprint) {
+  const auto begin = base::Clock::now();
+  StartPoint start;
+  if (const auto chosen = find(job)) {
+    check_same_run(job, *chosen, data_fingerprint);
+    start = resume(job, *chosen);
+  } else if (const std::string& path = job.config().checkpoint.init_from; !path.empty()) {
+    initialise_from(job, path);
+  }
+  start.seconds = base::seconds_since(begin);
+  return start;
+}
+
+}  // namespace dtrain::train

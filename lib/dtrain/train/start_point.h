@@ -1,0 +1,35 @@
+// Where a run begins: at nothing, at given weights, or at a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dtrain/train/job.h"
+
+namespace dtrain::train {
+
+struct StartPoint {
+  std::int64_t step = 0;
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;
+  std::string checkpoint = {};  ///< folder; empty: the run begins
+  double seconds = 0;      ///< to find, verify and load it
+};
+
+/// Finds what config.checkpoint asks for, verifies it and loads it into the job's engine.
+///
+/// data_fingerprint: of the training data, to be compared with the checkpoint's.
+/// Collective: every rank of the world.
+/// Throws:     Error{usage} naming the setting in which the checkpoint's run differs, or a --resume
+///             or --init-from path that is none; Error{checkpoint} as checkpoint::choose.
+[[nodiscard]] StartPoint load_start(Job& job, const std::string& data_fingerprint);
+
+/// The settings in which a run may not differ from the one that it goes on from, each as "KEY is A,
+/// the checkpoint has B"; and those in which it may and does. Empty texts: none.
+struct Differences {
+  std::string refused;
+  std::string noted;
+};
+[[nodiscard]] Differences compare_settings(const config::Config& now, const config::Config& saved);
+
+}  // namespace dtrain::train

@@ -1,0 +1,63 @@
+"""soak_fuzz.py BUILD [SECONDS]: the parsers of files that users hand in, fuzzed by clang's libFuzzer, each for so long.
+
+BUILD/bin/small_saver makes the first inputs. Status 0 if nothing was found, 77 without clang.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+FLAGS = ["-std=c++20", "-g", "-O1", "-DFMT_HEADER_ONLY", "-I", SOURCE / "lib", "-I", SOURCE / "tests",
+         "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined"]
+PARSERS = [*(SOURCE / "lib/dtrain/checkpoint/format").glob("*.cpp"),
+           *(SOURCE / "lib/dtrain/base" / name for name in ("atomic_file.cpp", "check.cpp", "error.cpp", "file_system.cpp",
+                                                            "input_file.cpp", "mapped_file.cpp"))]
+
+
+def compile_target(target, folder):
+    program = folder / target
+    subprocess.run(["clang++", *FLAGS, SOURCE / f"tests/fuzz/{target}.cpp", *PARSERS, "-lxxhash", "-o", program], check=True)
+    return program
+
+
+def first_inputs(build, folder):
+    """Target -> folder with whole files of a small checkpoint."""
+    run = folder / "run"
+    run.mkdir()
+    subprocess.run([build / "bin/small_saver", "save", run, "1", "2", "serial"], input="x", text=True, check=True,
+                   stdout=subprocess.DEVNULL)
+    inputs = {"manifest_fuzz": folder / "manifests", "safetensors_fuzz": folder / "files"}
+    for place in inputs.values():
+        place.mkdir()
+    checkpoint = run / "checkpoints/step-1"
+    manifest = (checkpoint / "manifest.json").read_text()
+    (inputs["manifest_fuzz"] / "whole").write_text(manifest)
+    # The part that the checksum covers: the target puts the checksum in front.
+    (inputs["manifest_fuzz"] / "body").write_text(manifest.partition(",")[2])
+    for path in checkpoint.glob("*.safetensors"):
+        shutil.copy(path, inputs["safetensors_fuzz"])
+    return inputs
+
+
+def main(build, seconds="60"):
+    if shutil.which("clang++") is None:
+        print("SKIPPED: there is no clang++ here, whose libFuzzer this needs")
+        return 77
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="dtrain-fuzz-") as name:
+        folder = pathlib.Path(name)
+        for target, inputs in first_inputs(pathlib.Path(build), folder).items():
+            program = compile_target(target, folder)
+            result = subprocess.run([program, "-max_total_time=" + seconds, "-max_len=8192", "-print_final_stats=1",
+                                     f"-artifact_prefix={SOURCE}/build/{target}-", inputs], check=False)
+            if result.returncode != 0:
+                failed.append(target)
+    print("found something: " + ", ".join(failed) if failed else "the parsers withstood")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

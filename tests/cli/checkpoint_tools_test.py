@@ -1,0 +1,275 @@
+"""dtrain checkpoint list, inspect, verify, diff, export and import, as a user meets them."""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+USAGE, CHECKPOINT, DIFFERENT = 2, 6, 7
+LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
+SHAPES = {"embed.weight": [VOCAB, WIDTH], "encoder": [HEADS, WIDTH, NEURONS], "encoder_v": [HEADS, WIDTH, NEURONS],
+          "decoder": [HEADS * NEURONS, WIDTH], "lm_head": [WIDTH, VOCAB], "attn.freqs": [1, 1, 1, NEURONS]}
+
+
+def run(*command):
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+
+
+def tool(*arguments):
+    return run(DTRAIN, "checkpoint", *arguments)
+
+
+def train(folder, name, *arguments, ranks=1):
+    text = folder / "text.txt"
+    text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
+    launch = [DTRUN, "-n", ranks, "--", DTRAIN, "--strategy", "ddp"] if ranks > 1 else [DTRAIN]
+    result = run(*launch, "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data", text,
+                 "--seq-len", 16, "--global-batch", 4, "--microbatch", 2, "--steps", 4, "--threads", 1, "--dropout", 0,
+                 "--checkpoint-every", 2, "--run-dir", folder / name, *arguments)
+    assert result.returncode == 0, result.stderr
+    return folder / name
+
+
+def read_model(path):
+    """Names -> (dtype, shape, bytes), and the metadata, read as the format's page says."""
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    metadata = header.pop("__metadata__", {})
+    body = data[8 + length:]
+    return {name: (entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}, metadata
+
+
+def write_model(path, tensors, metadata=None):
+    header, body = {}, b""
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    if metadata:
+        header["__metadata__"] = metadata
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def floats(data):
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+class Tools(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-tools-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.shared = pathlib.Path(folder.name)
+        cls.one = train(cls.shared, "one")
+        cls.two = train(cls.shared, "two", ranks=2)
+        cls.final = cls.two / "final" / "model.safetensors"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-tools-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def copy(self, run_dir):
+        return pathlib.Path(shutil.copytree(run_dir, self.folder / run_dir.name))
+
+    def output(self, *arguments, status=0):
+        result = tool(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (status, ""), result.stdout)
+        return result.stdout
+
+    def refused(self, status, *parts, arguments):
+        result = tool(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        for part in parts:
+            self.assertIn(str(part), result.stderr)
+
+
+class Reading(Tools):
+    def test_list_names_checkpoints_newest_first_and_the_final_model(self):
+        lines = self.output("list", self.two).splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ["step-4", "step-2", "final"])
+        for line in lines[:2]:
+            step = self.two / "checkpoints" / line.split()[0]
+            self.assertEqual(int(line.split()[1]), sum(path.stat().st_size for path in step.iterdir()))
+            self.assertIn("2 ranks (pp 1, dp 2, tp 1)", line)
+
+    def test_list_goes_on_after_a_damaged_manifest_and_names_it(self):
+        copy = self.copy(self.two)
+        manifest = copy / "checkpoints" / "step-4" / "manifest.json"
+        manifest.write_bytes(manifest.read_bytes()[:-10])
+        lines = self.output("list", copy).splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ["step-4", "step-2", "final"])
+        self.assertIn(str(manifest), lines[0])
+        self.assertIn("2 ranks", lines[1])
+
+    def test_inspect_shows_facts_and_every_tensor_of_the_newest(self):
+        text = self.output("inspect", self.two)
+        for fact in (f"checkpoint {self.two}/checkpoints/step-4", "step       4", "samples    16", "tokens     256"):
+            self.assertIn(fact, text)
+        rows = {line.split()[0]: line for line in text.splitlines() if line.startswith(("model.", "optimizer."))}
+        for name in SHAPES.keys() - {"attn.freqs"}:
+            for prefix in ("model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."):
+                self.assertIn(" F32 ", rows.pop(prefix + name))
+        self.assertEqual(list(rows), ["optimizer.num_updates"])
+        self.assertIn("step       2", self.output("inspect", self.two / "checkpoints" / "step-2"))
+
+    def test_verify_counts_what_is_whole(self):
+        files = [path for path in (self.two / "checkpoints").rglob("*.safetensors")]
+        size = sum(path.stat().st_size for path in files)
+        self.assertEqual(self.output("verify", self.two), f"ok: {len(files)} files, {size} bytes, 32 tensors\n")
+        self.assertIn("ok: 4 files", self.output("verify", self.two / "checkpoints" / "step-2"))
+
+    def test_verify_names_every_damaged_file_and_tensor(self):
+        copy = self.copy(self.two)
+        flipped, shorter = sorted((copy / "checkpoints" / "step-4").glob("*.safetensors"))[:2]
+        missing = copy / "checkpoints" / "step-2" / "manifest.json"
+        data = bytearray(flipped.read_bytes())
+        data[-1] ^= 1
+        flipped.write_bytes(data)
+        shorter.write_bytes(shorter.read_bytes()[:-1])
+        missing.unlink()
+        result = tool("verify", copy)
+        self.assertEqual(result.returncode, CHECKPOINT)
+        lines = result.stdout.splitlines()
+        self.assertEqual(len(lines), 3, lines)
+        self.assertRegex(lines[0], f"{flipped}.*damaged in tensor 'model.")
+        self.assertIn(str(shorter), lines[1])
+        self.assertIn(str(missing), lines[2])
+        self.assertIn("3 files", result.stderr)
+
+    def test_runs_of_one_and_two_ranks_are_equal_and_other_steps_are_not(self):
+        self.assertEqual(self.output("diff", self.one, self.two), "equal: 16 tensors\n")
+        text = self.output("diff", self.one, self.two / "checkpoints" / "step-2", status=DIFFERENT)
+        self.assertRegex(text.splitlines()[0], r"^model.decoder differs first at \(\d+, \d+\): \S+ and \S+; ")
+        self.assertEqual(text.splitlines()[-1], "16 of 16 tensors in both differ")
+
+    def test_what_is_no_run_or_checkpoint_is_refused_by_name(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        for name in ("list", "inspect", "verify"):
+            self.refused(CHECKPOINT, empty, "run folder", arguments=(name, empty))
+            self.refused(CHECKPOINT, "does not exist", arguments=(name, empty / "no"))
+            self.refused(CHECKPOINT, "is no folder", arguments=(name, self.final))
+        self.refused(CHECKPOINT, empty, arguments=("diff", self.one, empty))
+        self.refused(USAGE, "takes A B", arguments=("diff", self.one))
+        self.refused(USAGE, "--steps", arguments=("inspect", self.one, "--steps"))
+        self.refused(USAGE, "did you mean verify?", arguments=("verfy", self.one))
+
+
+class Converting(Tools):
+    def test_an_export_is_the_file_that_the_run_wrote_at_its_end(self):
+        for source in (self.one, self.two / "checkpoints" / "step-4"):
+            file = self.folder / f"{source.name}.safetensors"
+            self.assertIn("step 4", self.output("export", source, file))
+            self.assertEqual(file.read_bytes(), self.final.read_bytes())
+
+    def test_an_export_has_the_dtype_asked_for(self):
+        weights, _ = read_model(self.final)
+        for dtype, code in (("float64", "d"), ("float16", "e")):
+            file = self.folder / dtype
+            self.output("export", self.two, file, "--dtype", dtype)
+            tensors, _ = read_model(file)
+            for name, (_, shape, data) in tensors.items():
+                values = floats(weights[name][2])
+                if name != "attn.freqs":
+                    self.assertEqual(data, struct.pack(f"<{len(values)}{code}", *values), name)
+                self.assertEqual(shape, SHAPES[name])
+        self.output("export", self.two, self.folder / "bf16", "--dtype", "bfloat16")
+        for name, (dtype, _, data) in read_model(self.folder / "bf16")[0].items():
+            if name == "attn.freqs":
+                continue
+            self.assertEqual(dtype, "BF16")
+            widened = floats(b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2)))
+            for found, value in zip(widened, floats(weights[name][2]), strict=True):
+                self.assertLessEqual(abs(found - value), abs(value) / 256, name)
+
+    def test_an_export_replaces_a_file_only_when_told_so(self):
+        file = self.folder / "m.safetensors"
+        file.write_text("precious")
+        self.refused(USAGE, file, "--overwrite", arguments=("export", self.one, file))
+        self.assertEqual(file.read_text(), "precious")
+        self.output("export", self.one, file, "--overwrite")
+        self.assertEqual(file.read_bytes(), self.final.read_bytes())
+
+    def test_damaged_weights_are_not_exported(self):
+        copy = self.copy(self.two)
+        damaged = copy / "checkpoints" / "step-4" / "model-00002-of-00002.safetensors"
+        data = bytearray(damaged.read_bytes())
+        data[-1] ^= 1
+        damaged.write_bytes(data)
+        self.refused(CHECKPOINT, damaged, "tensor", arguments=("export", copy, self.folder / "m"))
+        self.assertFalse((self.folder / "m").exists())
+
+    def test_an_import_of_an_export_holds_the_same_weights(self):
+        self.output("import", self.final, self.folder / "imported")
+        self.assertRegex(self.output("verify", self.folder / "imported"), "^ok: 1 file, .* 5 tensors")
+        differences = self.output("diff", self.folder / "imported", self.two, status=DIFFERENT)
+        self.assertIn("0 of 5 tensors in both differ", differences)
+        self.output("export", self.folder / "imported", self.folder / "again")
+        self.assertEqual((self.folder / "again").read_bytes(), self.final.read_bytes())
+        self.refused(USAGE, "exists", arguments=("import", self.final, self.folder / "imported"))
+
+    def test_a_run_begins_with_imported_weights(self):
+        self.output("import", self.final, self.folder / "imported")
+        first = train(self.folder, "first", "--init-from", self.folder / "imported")
+        second = train(self.folder, "second", "--init-from", self.final)
+        self.assertEqual(self.output("diff", first, second), "equal: 16 tensors\n")
+        self.output("diff", first, self.one, status=DIFFERENT)
+
+    def test_the_references_files_need_the_number_of_levels(self):
+        weights, _ = read_model(self.final)
+        file = self.folder / "reference.safetensors"
+        write_model(file, weights)
+        self.refused(CHECKPOINT, file, "--levels", arguments=("import", file, self.folder / "c"))
+        self.output("import", file, self.folder / "c", "--levels", LEVELS)
+        self.output("export", self.folder / "c", self.folder / "again")
+        tensors, metadata = read_model(self.folder / "again")
+        self.assertEqual(tensors, weights)
+        self.assertEqual(json.loads(metadata["dtrain.model"])["levels"], LEVELS)
+
+    def test_files_in_our_own_shapes_need_levels_and_heads(self):
+        weights = self.one / "checkpoints" / "step-4" / "model-00001-of-00001.safetensors"
+        imported = self.folder / "imported"
+        self.refused(CHECKPOINT, weights, "--heads", arguments=("import", weights, imported, "--levels", LEVELS))
+        self.refused(USAGE, "--heads 3", arguments=("import", weights, imported, "--levels", LEVELS, "--heads", 3))
+        self.output("import", weights, imported, "--levels", LEVELS, "--heads", HEADS)
+        self.output("export", imported, self.folder / "again")
+        self.assertEqual(read_model(self.folder / "again")[0], read_model(self.final)[0])
+
+    def test_untied_levels_show_in_the_names(self):
+        untied = train(self.folder, "untied", "--tie-levels", "off") / "final" / "model.safetensors"
+        weights, metadata = read_model(untied)
+        file = self.folder / "names.safetensors"
+        write_model(file, weights)
+        self.output("import", file, self.folder / "c")
+        self.output("export", self.folder / "c", self.folder / "again")
+        tensors, found = read_model(self.folder / "again")
+        self.assertEqual(tensors, weights)
+        model = json.loads(metadata["dtrain.model"]) | {"dropout": 0.1}  # which no tensor shows
+        self.assertEqual(json.loads(found["dtrain.model"]), model)
+
+    def test_files_of_other_models_are_refused_and_nothing_is_left(self):
+        weights, metadata = read_model(self.final)
+        broken = self.folder / "broken"
+        for change in ({"extra": ("F32", [1], b"\0" * 4)}, {"decoder": ("F32", [2, 2], b"\0" * 16)},
+                       {"lm_head": ("I32", *weights["lm_head"][1:])}):
+            write_model(broken, weights | change, metadata)
+            self.refused(CHECKPOINT, broken, next(iter(change)), arguments=("import", broken, self.folder / "c"))
+        write_model(broken, weights, {"dtrain.model": '{"width": 0}'})
+        self.refused(CHECKPOINT, broken, "model.width", arguments=("import", broken, self.folder / "c"))
+        self.refused(USAGE, "--levels 3", arguments=("import", self.final, self.folder / "c", "--levels", 3))
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["broken"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,314 @@
+"""Stopping and going on as a user meets it: signals, limits, restarts, damage, two jobs at once."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
+
+EVERY = ("--checkpoint-every", "4")
+
+
+class ResumeTest(TrainTest):
+    def start(self, *flags, ranks=1, run_dir=None, steps=1000, environment=None):
+        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
+        strategy = ["--strategy", "ddp"] if ranks > 1 else []
+        process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
+                                                                                 steps=steps))],
+                                   stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        return process
+
+    def end_of(self, process, status):
+        error = process.communicate(timeout=LIMIT)[1]
+        self.assertEqual(process.returncode, status, error)
+        return error
+
+    def lines(self, run_dir=None):
+        path = (run_dir or self.run_dir) / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
+
+    def losses(self, run_dir=None):
+        return [(line["step"], line["loss"], line["grad_norm"], line["samples"], line["tokens"])
+                for line in self.lines(run_dir) if "loss" in line]
+
+    def events(self, name, run_dir=None):
+        return [line for line in self.lines(run_dir) if line.get("event") == name]
+
+    def steps_saved(self, run_dir=None):
+        folder = (run_dir or self.run_dir) / "checkpoints"
+        return sorted(int(path.name[5:]) for path in folder.iterdir()) if folder.exists() else []
+
+    def wait_for_step(self, step):
+        wait_until(lambda: any(line["step"] >= step for line in self.lines() if "loss" in line), f"step {step}")
+
+    def assert_same_run(self, run_dir, other):
+        self.assertEqual(self.losses(run_dir), self.losses(other))
+        self.assertEqual((run_dir / "final/model.safetensors").read_bytes()[-4096:],
+                         (other / "final/model.safetensors").read_bytes()[-4096:])
+        result = self.run_command([DTRAIN, "checkpoint", "diff", run_dir, other])
+        self.assertNotIn("differs", result.stdout)
+
+
+class GoingOn(ResumeTest):
+    def test_a_run_that_is_extended_has_the_bits_of_a_long_one(self):
+        whole, other = self.root / "whole", self.root / "parts"
+        self.single(*EVERY, steps=22, run_dir=whole)
+        for steps in (6, 13, 22):  # 13: in the middle of what --checkpoint-every would save
+            self.single(*EVERY, "--resume", "auto", steps=steps, run_dir=other)
+        self.assert_same_run(other, whole)
+        self.assertEqual([line["step"] for line in self.events("resume", other)], [6, 13])
+
+    def test_the_layout_may_change_at_every_restart(self):
+        whole, other = self.root / "whole-layouts", self.root / "layouts"
+        accumulate = ("--grad-accum", "4")
+        self.single(*EVERY, *accumulate, steps=12, run_dir=whole)
+        self.ddp(*EVERY, "--grad-accum", "2", "--resume", "auto", steps=4, run_dir=other)
+        self.ddp(*EVERY, "--grad-accum", "1", "--resume", "auto", steps=8, ranks=4, run_dir=other)
+        self.single(*EVERY, *accumulate, "--resume", "auto", steps=12, run_dir=other)
+        self.assert_same_run(other, whole)
+
+    def test_more_than_an_epoch_goes_on_where_it_stopped(self):
+        whole, other = self.root / "whole-epochs", self.root / "epochs"
+        small = self.root / "small.txt"
+        small.write_bytes(self.text.read_bytes()[:4000])  # 124 samples
+        flags = (*EVERY, "--data", small, "--val-fraction", "0")
+        self.single(*flags, steps=70, run_dir=whole)
+        for steps in (33, 70):
+            self.single(*flags, "--resume", "auto", steps=steps, run_dir=other)
+        self.assert_same_run(other, whole)
+
+    def test_a_killed_run_goes_on_with_the_same_command(self):
+        whole = self.root / "whole-killed"
+        self.ddp(*EVERY, steps=40, run_dir=whole)
+        for _ in range(3):
+            process = self.start(*EVERY, "--resume", "auto", ranks=2, steps=40)
+            done = max([line["step"] for line in self.lines() if "loss" in line], default=0)
+            wait_until(lambda: process.poll() is not None or self.events("checkpoint") and
+                       max(line["step"] for line in self.lines() if "loss" in line) > min(done + 6, 38), "progress")
+            process.kill()
+            process.communicate(timeout=LIMIT)
+        self.ddp(*EVERY, "--resume", "auto", steps=40)
+        self.assert_same_run(self.run_dir, whole)
+        leftovers = [path.name for path in (self.run_dir / "checkpoints").iterdir() if not path.name[5:].isdigit()]
+        self.assertEqual(leftovers, [])
+
+    def test_a_finished_run_has_nothing_left_to_do(self):
+        self.single(*EVERY)
+        before = self.losses()
+        result = self.single(*EVERY, "--resume", "auto")
+        self.assertEqual(self.losses(), before)
+        self.assertNotIn("nan", result.stderr)
+
+    def test_an_older_checkpoint_may_be_chosen_and_later_ones_step_aside(self):
+        self.single("--checkpoint-every", "1", "--keep-last", "9", steps=6)
+        before = self.losses()
+        result = self.single("--checkpoint-every", "1", "--resume", self.run_dir / "checkpoints/step-2", steps=6)
+        self.assertIn("step-6.superseded-", result.stderr)
+        self.assertEqual(self.losses(), before)
+
+    def test_another_folder_may_go_on_from_a_run(self):
+        self.single(*EVERY, steps=8)
+        whole, other = self.root / "whole-other", self.root / "other"
+        self.single(*EVERY, steps=12, run_dir=whole)
+        self.single(*EVERY, "--resume", self.run_dir, steps=12, run_dir=other)
+        self.assertEqual(self.losses(other), self.losses(whole)[8:])
+        self.assertEqual(self.steps_saved(), [4, 8])
+
+    def test_only_weights_are_taken_by_init_from(self):
+        self.single(*EVERY, steps=8)
+        from_file, from_checkpoint = self.root / "from-file", self.root / "from-checkpoint"
+        flags = ("--seed", "5", "--lr", "1e-4")
+        self.single(*flags, "--init-from", self.run_dir / "final/model.safetensors", run_dir=from_file)
+        self.single(*flags, "--init-from", self.run_dir, run_dir=from_checkpoint)
+        self.assertEqual(self.losses(from_file), self.losses(from_checkpoint))
+        self.assertLess(self.losses(from_file)[0][1], self.losses()[0][1] - 0.1)
+
+    def test_old_checkpoints_go_and_multiples_stay(self):
+        self.single("--checkpoint-every", "2", "--keep-last", "2", "--keep-every", "6", steps=21)
+        self.assertEqual(self.steps_saved(), [6, 12, 18, 20, 21])
+
+
+class Stopping(ResumeTest):
+    def assert_stopped(self, error, reason, requeue=True):
+        step = self.losses()[-1][0]
+        self.assertEqual(self.steps_saved()[-1], step)
+        self.assertIn(f"stopped after step {step} by {reason}", error)
+        self.assertEqual((self.run_dir / "REQUEUE").exists(), requeue)
+        self.assertFalse((self.run_dir / "final").exists())
+
+    def assert_goes_on(self):
+        whole = self.root / (self.run_dir.name + "-whole")
+        steps = self.losses()[-1][0] + 3
+        self.single("--resume", "auto", *EVERY, steps=steps)
+        self.assertFalse((self.run_dir / "REQUEUE").exists())
+        self.single(steps=steps, *EVERY, run_dir=whole)
+        self.assert_same_run(self.run_dir, whole)
+
+    def test_signals_save_and_stop_with_status_9(self):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            with self.subTest(signal=number.name):
+                self.run_dir = self.root / ("stop-" + number.name)
+                process = self.start()
+                self.wait_for_step(2)
+                process.send_signal(number)
+                self.assert_stopped(self.end_of(process, 9), number.name)
+        self.assert_goes_on()
+
+    def test_a_signal_to_dtrun_stops_all_ranks(self):
+        process = self.start(ranks=2)
+        self.wait_for_step(2)
+        process.terminate()
+        self.assert_stopped(self.end_of(process, 9), "SIGTERM")
+
+    def test_a_signal_to_one_rank_stops_all(self):
+        process = self.start(ranks=2)
+        self.wait_for_step(2)
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ranks = [pid for child in children
+                 for pid in pathlib.Path(f"/proc/{child}/task/{child}/children").read_text().split()]
+        self.assertEqual(len(ranks), 2)
+        os.kill(int(ranks[1]), signal.SIGUSR1)
+        self.assert_stopped(self.end_of(process, 9), "another rank")
+
+    def test_within_slurm_the_status_is_0(self):
+        process = self.start(environment={"SLURM_JOB_ID": "7"})
+        self.wait_for_step(2)
+        process.terminate()
+        self.assert_stopped(self.end_of(process, 0), "SIGTERM")
+
+    def test_a_stop_file_is_obeyed_and_removed(self):
+        process = self.start(ranks=2)
+        self.wait_for_step(2)
+        (self.run_dir / "STOP").touch()
+        self.assert_stopped(self.end_of(process, 9), f"the file {self.run_dir / 'STOP'}")
+        self.assertFalse((self.run_dir / "STOP").exists())
+
+    def test_a_time_limit_is_kept(self):
+        self.assert_stopped(self.end_of(self.start("--time-limit", "0.5s"), 9), "--time-limit")
+
+    def test_sigusr2_saves_and_goes_on(self):
+        process = self.start(*("--checkpoint-every", "0"))
+        self.wait_for_step(2)
+        process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: self.events("checkpoint"), "a checkpoint")
+        self.wait_for_step(self.events("checkpoint")[0]["step"] + 2)
+        self.assertIsNone(process.poll())
+        process.terminate()
+        self.end_of(process, 9)
+
+    def test_checkpoints_by_time(self):
+        process = self.start("--checkpoint-every", "0.2s", ranks=2)
+        wait_until(lambda: len(self.events("checkpoint")) >= 3, "three checkpoints")
+        process.terminate()
+        self.end_of(process, 9)
+
+
+class Refusals(ResumeTest):
+    def test_other_model_data_seed_and_batch_are_refused_by_name(self):
+        self.single(*EVERY)
+        other = self.root / "other-text.txt"
+        other.write_bytes(self.text.read_bytes()[:-200_000] + b" " * 200_000)
+        before = sorted(str(path) for path in self.run_dir.rglob("*"))
+        for flags, name in [(("--levels", "3"), "model.levels"), (("--dropout", "0.2"), "model.dropout"),
+                            (("--seq-len", "16"), "data.seq_len"), (("--data", other), "data.train"),
+                            (("--val-fraction", "0.1"), "data.val_fraction"), (("--seed", "2"), "train.seed"),
+                            (("--global-batch", "8"), "batch.global")]:
+            with self.subTest(name):
+                result = self.single(*EVERY, "--resume", "auto", *flags, status=2)
+                self.assertIn(name, result.stderr)
+                self.assertEqual(len([line for line in result.stderr.splitlines() if "error" in line]), 1)
+        self.assertEqual(sorted(str(path) for path in self.run_dir.rglob("*")), before)
+        moved = self.root / "moved.txt"
+        shutil.copy(self.text, moved)
+        self.single(*EVERY, "--resume", "auto", "--data", moved, steps=6)
+
+    def test_what_changes_numbers_is_noted(self):
+        self.single(*EVERY)
+        result = self.single(*EVERY, "--resume", "auto", "--lr", "1e-3", steps=6)
+        self.assertIn("train.lr is 0.001, the checkpoint has 0.003", result.stderr)
+
+    def test_bad_values_are_told_at_once(self):
+        for flags, name in [(("--checkpoint-every", "soon"), "--checkpoint-every"), (("--keep-last", "1"), "--keep-last"),
+                            (("--time-limit", "1 day"), "--time-limit"),
+                            (("--resume", "auto", "--overwrite"), "--overwrite"), (("--resume", ""), "--resume")]:
+            self.assertIn(name, self.single(*flags, status=2).stderr)
+        self.assertIn("no/such", self.single("--resume", "no/such", status=6).stderr)
+        self.assertIn("no/such", self.single("--init-from", "no/such", status=6).stderr)
+        self.assertFalse((self.run_dir / "config.json").exists())
+
+    def test_damage_is_named_and_passed_over_unless_strict(self):
+        self.ddp(*EVERY, steps=8)
+        whole = self.losses()
+        path = self.run_dir / "checkpoints/step-8/optimizer-00002-of-00002.safetensors"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        result = self.ddp(*EVERY, "--resume", "auto", "--strict-resume", steps=8, status=6)
+        self.assertIn(str(path), result.stderr)
+        result = self.ddp(*EVERY, "--resume", "auto", steps=8)
+        self.assertIn(str(path), result.stderr)
+        self.assertIn("resumed from " + str(self.run_dir / "checkpoints/step-4"), result.stderr)
+        self.assertEqual(self.losses(), whole)
+
+    def test_without_one_whole_checkpoint_a_run_is_not_begun_anew(self):
+        self.single(*EVERY)
+        for path in (self.run_dir / "checkpoints").glob("*/manifest.json"):
+            path.write_bytes(path.read_bytes()[:-1])
+        before = self.losses()
+        self.assertIn("manifest.json", self.single(*EVERY, "--resume", "auto", status=6).stderr)
+        self.assertEqual(self.losses(), before)
+
+    def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
+        self.single()
+        before = self.losses()
+        self.assertIn("--resume auto", self.single("--resume", "auto", status=2).stderr)
+        self.assertEqual(self.losses(), before)
+
+    def test_a_second_job_is_refused_with_host_and_process(self):
+        process = self.start("--resume", "auto", steps=1_000_000)
+        self.wait_for_step(1)
+        result = self.single("--resume", "auto", status=2)
+        self.assertIn(f"in use by process {process.pid} on host {os.uname().nodename}", result.stderr)
+        self.assertIsNone(process.poll())
+
+    def test_a_restart_right_after_a_kill_waits_for_the_lock(self):
+        process = self.start(*EVERY, "--resume", "auto")
+        wait_until(lambda: self.events("checkpoint"), "a checkpoint")
+        holder = subprocess.Popen(["flock", self.run_dir / "lock", "sleep", "1"])
+        process.kill()
+        process.wait()
+        steps = self.losses()[-1][0] + 2
+        begin = time.monotonic()
+        self.single(*EVERY, "--resume", "auto", steps=steps)
+        holder.wait()
+        self.assertEqual(self.losses()[-1][0], steps)
+        self.assertGreater(time.monotonic() - begin, 0)
+
+
+class SlowAndFull(ResumeTest):
+    def test_steps_go_on_while_a_slow_disk_is_written_to(self):
+        # A rank's 0.17 MB take 3 s, in which training waits 1 s for it and then makes tens of steps.
+        process = self.start("--checkpoint-every", "3", "--checkpoint-write-limit", "0.06", ranks=2, steps=1_000_000)
+        wait_until(lambda: len(self.events("checkpoint")) >= 2, "two checkpoints")
+        lines = self.lines()
+        first = self.events("checkpoint")[0]
+        done = lines.index(first)
+        self.assertGreaterEqual(len([line for line in lines[:done] if "loss" in line]), first["step"] + 5)
+        self.assertGreater(self.events("checkpoint")[1]["step"], 6)  # it had to wait for the first
+        process.terminate()
+        self.end_of(process, 9)
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

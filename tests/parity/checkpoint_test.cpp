@@ -1,0 +1,208 @@
+// Promise 2: a run that stops and goes on, at any number of ranks, has the bits of one that did not
+// stop (docs/checkpoints.md).
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/checkpoint/choose.h"
+#include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/saver.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::testing {
+namespace {
+
+namespace format = checkpoint::format;
+
+checkpoint::SaverOptions options_in(const std::string& folder) {
+  checkpoint::SaverOptions options{.checkpoints = folder};
+  options.manifest.run = "test";
+  return options;
+}
+
+comm::ProcessGroup& world_group(EngineRun& run) { return run.job().groups().world(); }
+
+// Trains to `step` and saves there; with staging, the state changes before the files are written.
+void train_and_save(const config::Config& config, std::int64_t step, const std::string& folder,
+                    bool staged) {
+  on_threads(config.layout.dp, [&](comm::World& world) {
+    EngineRun run(config, world);
+    run.steps(step);
+    base::Disk disk(base::ErrorKind::checkpoint);
+    checkpoint::Saver saver(world_group(run), disk, options_in(folder));
+    const checkpoint::State state = run.job().engine().state();
+    if (staged) saver.stage(state);
+    saver.begin({.step = step, .samples = step * config.batch.global}, state);
+    if (staged) run.steps(1);
+    const checkpoint::SaveReport report = saver.finish();
+    if (!report.error.empty()) throw std::runtime_error(report.error);
+  });
+}
+
+// Goes on from the newest checkpoint to the last step, and gives what each rank ended with.
+std::vector<Trace> load_and_train(const config::Config& config, const std::string& folder) {
+  std::vector<Trace> traces(static_cast<std::size_t>(config.layout.dp));
+  on_threads(config.layout.dp, [&](comm::World& world) {
+    const auto group = group_of_all(world);
+    const auto chosen = checkpoint::choose_newest(*group, folder, true, [](std::string_view) {});
+    EngineRun run(config, world, chosen.value().manifest.step);
+    checkpoint::store::Reader reader(chosen->path);
+    checkpoint::ReaderSource source(reader);
+    run.job().engine().load_state(source);
+    run.steps(config.train.steps - chosen->manifest.step);
+    traces[static_cast<std::size_t>(world.rank())] = run.trace();
+  });
+  return traces;
+}
+
+// Losses and norms after `step`, and the last state.
+std::string text_after(Trace trace, std::int64_t step) {
+  trace.losses.erase(trace.losses.begin(), trace.losses.begin() + step);
+  trace.norms.erase(trace.norms.begin(), trace.norms.begin() + step);
+  return trace.text();
+}
+
+void check_all(const std::vector<Trace>& traces, const std::string& expected) {
+  for (const Trace& trace : traces) CHECK(trace.text() == expected);
+}
+
+TEST_CASE("Saved on any of 1, 2, 4, 8 ranks and loaded on any other, a run keeps all bits") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
+  for (const std::int64_t saving : {1, 2, 4, 8}) {
+    const TempFolder folder;
+    train_and_save(laid_out(config, saving, 8 / saving), 2, folder.path("c"), /*staged=*/true);
+    for (const std::int64_t loading : {1, 2, 4, 8}) {
+      INFO("saved on " << saving << ", loaded on " << loading);
+      check_all(load_and_train(laid_out(config, loading, 8 / loading), folder.path("c")),
+                text_after(whole, 2));
+    }
+  }
+}
+
+TEST_CASE("Without staging what is saved is the state at the call") {
+  const config::Config config = laid_out(tiny_config(), 2, 2);
+  const TempFolder folder;
+  train_and_save(config, 3, folder.path("c"), /*staged=*/false);
+  check_all(load_and_train(config, folder.path("c")),
+            text_after(train_on_threads(config).front(), 3));
+}
+
+TEST_CASE("A float64 run keeps all bits across a checkpoint") {
+  config::Config config = laid_out(tiny_config(), 2, 2);
+  config.machine.dtype = "float64";
+  const TempFolder folder;
+  train_and_save(config, 1, folder.path("c"), /*staged=*/true);
+  check_all(load_and_train(config, folder.path("c")),
+            text_after(train_on_threads(config).front(), 1));
+}
+
+TEST_CASE("Each rank writes its share, and together they write every element once") {
+  const TempFolder folder;
+  train_and_save(laid_out(tiny_config(), 4, 2), 1, folder.path("c"), /*staged=*/true);
+  const checkpoint::store::Reader reader(folder.path("c/step-1"));
+  std::map<std::string, std::int64_t> bytes;  // by the last letters of a file's name
+  for (const format::FileInfo& file : reader.manifest().contents.files) {
+    bytes[file.name.substr(file.name.find('-'))] += file.bytes;
+  }
+  CHECK(bytes.size() == 4);
+  for (const auto& [rank, size] : bytes) {
+    INFO(rank);
+    CHECK(10 * size < 12 * bytes.begin()->second);
+  }
+}
+
+TEST_CASE("A rank reads the bytes of its state and no more") {
+  const config::Config config = laid_out(tiny_config(), 2, 2);
+  const TempFolder folder;
+  train_and_save(config, 1, folder.path("c"), /*staged=*/true);
+  on_threads(2, [&](comm::World& world) {
+    EngineRun run(config, world);
+    checkpoint::store::Reader reader(folder.path("c/step-1"));
+    checkpoint::ReaderSource source(reader);
+    run.job().engine().load_state(source);
+    std::int64_t needed = 0;
+    for (const auto& piece : run.job().engine().state()) {
+      needed += static_cast<std::int64_t>(piece.tensor.nbytes());
+    }
+    if (reader.bytes_read() != needed) throw std::runtime_error("read too much");
+  });
+}
+
+// A file system in which one rank's files cannot be written.
+class FullDisk final : public base::FileSystem {
+ public:
+  explicit FullDisk(std::string needle) : needle_(std::move(needle)) {}
+
+  std::unique_ptr<base::OutputFile> create_file(const std::string& path) override {
+    if (path.find(needle_) != std::string::npos) {
+      base::fail(base::ErrorKind::checkpoint, "'{}' cannot be written (no room)", path);
+    }
+    return disk_.create_file(path);
+  }
+  void make_folder(const std::string& path) override { disk_.make_folder(path); }
+  void sync_folder(const std::string& path) override { disk_.sync_folder(path); }
+  void rename(const std::string& from, const std::string& to) override { disk_.rename(from, to); }
+  void remove_file(const std::string& path) override { disk_.remove_file(path); }
+  void remove_folder(const std::string& path) override { disk_.remove_folder(path); }
+
+ private:
+  std::string needle_;
+  base::Disk disk_{base::ErrorKind::checkpoint};
+};
+
+TEST_CASE("A rank that cannot write is named on all ranks, and nothing of the save is left") {
+  const config::Config config = laid_out(tiny_config(), 2, 2);
+  const std::string needle = GENERATE("optimizer-00002", "manifest.json");
+  const TempFolder folder;
+  train_and_save(config, 1, folder.path("c"), /*staged=*/true);
+  on_threads(2, [&](comm::World& world) {
+    EngineRun run(config, world);
+    FullDisk disk(needle);
+    checkpoint::Saver saver(world_group(run), disk, options_in(folder.path("c")));
+    saver.begin({.step = 2}, run.job().engine().state());
+    const checkpoint::SaveReport report = saver.finish();
+    if (report.error.find("no room") == std::string::npos ||
+        report.error.find(needle) == std::string::npos) {
+      throw std::runtime_error("reported: " + report.error);
+    }
+  });
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path("c")), {}) == 1);
+  CHECK(std::filesystem::exists(folder.path("c/step-1/manifest.json")));
+}
+
+TEST_CASE("A checkpoint damaged in any rank's file is passed over on all ranks, and named") {
+  const config::Config config = laid_out(tiny_config(), 2, 2);
+  const TempFolder folder;
+  train_and_save(config, 1, folder.path("c"), /*staged=*/true);
+  train_and_save(config, 2, folder.path("c"), /*staged=*/true);
+  const std::string file = GENERATE("manifest.json", "model-00001-of-00002.safetensors",
+                                    "optimizer-00002-of-00002.safetensors");
+  const std::string name = "c/step-2/" + file;
+  std::string bytes = folder.read(name);
+  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 4);
+  folder.write(name, bytes);
+  on_threads(2, [&](comm::World& world) {
+    const auto group = group_of_all(world);
+    std::string notices;
+    const auto notice = [&](std::string_view text) { notices += text; };
+    const auto chosen = checkpoint::choose_newest(*group, folder.path("c"), false, notice);
+    if (chosen.value().manifest.step != 1) throw std::runtime_error("took the damaged one");
+    if (world.rank() == 0 && notices.find(file) == std::string::npos) {
+      throw std::runtime_error("notices: " + notices);
+    }
+    bool refused = false;
+    try {
+      (void)checkpoint::choose_newest(*group, folder.path("c"), true, notice);
+    } catch (const base::Error& error) {
+      refused = std::string(error.what()).find(file) != std::string::npos;
+    }
+    if (!refused) throw std::runtime_error("a strict resume took an older one");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::testing

@@ -1,0 +1,43 @@
+#include "dtrain/config/command_line.h"
+
+#include <catch2/catch.hpp>
+
+namespace dtrain::config {
+namespace {
+
+using Catch::Matchers::Contains;
+using Words = std::vector<std::string>;
+
+ExportConfig parse(const Words& words) {
+  return load(parse_command_line(Command::export_checkpoint, words)).config.exporting;
+}
+
+TEST_CASE("Words without a flag fill their settings in order, wherever flags stand") {
+  for (const Words& words : {Words{"run", "m.safetensors", "--dtype", "float16"},
+                             Words{"--dtype", "float16", "run", "m.safetensors"},
+                             Words{"run", "--dtype=float16", "m.safetensors"}}) {
+    const ExportConfig found = parse(words);
+    CHECK(found.checkpoint == "run");
+    CHECK(found.file == "m.safetensors");
+    CHECK(found.dtype == "float16");
+  }
+  CHECK(parse({"run"}).checkpoint == "run");
+  CHECK(parse({"run"}).file.empty());
+}
+
+TEST_CASE("A word too many is refused") {
+  CHECK_THROWS_WITH(parse({"run", "m.safetensors", "more"}), Contains("\"more\""));
+  CHECK_THROWS_WITH(parse_command_line(Command::train, {"run"}), Contains("\"run\""));
+}
+
+TEST_CASE("A flag means the setting of its own command") {
+  const auto train = parse_command_line(Command::train, {"--dtype", "float64"});
+  CHECK(load(train).config.machine.dtype == "float64");
+  CHECK(load(train).config.exporting.dtype == "auto");
+  CHECK(parse({"--dtype", "bfloat16"}).dtype == "bfloat16");
+  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--dtype", "bfloat16"})),
+                    Contains("not built yet"));
+}
+
+}  // namespace
+}  // namespace dtrain::config

@@ -1,0 +1,58 @@
+#include "dtrain/train/start_point.h"
+
+#include <catch2/catch.hpp>
+
+namespace dtrain::train {
+namespace {
+
+struct Change {
+  const char* key;
+  void (*apply)(config::Config& config);
+};
+
+TEST_CASE("A run may not go on with another model, data, seed or batch") {
+  const Change change =
+      GENERATE(Change{"model.width", [](config::Config& c) { c.model.width = 12; }},
+               Change{"model.dropout", [](config::Config& c) { c.model.dropout = 0.25; }},
+               Change{"model.tie_levels", [](config::Config& c) { c.model.tie_levels = false; }},
+               Change{"data.seq_len", [](config::Config& c) { c.data.seq_len = 7; }},
+               Change{"data.val_fraction", [](config::Config& c) { c.data.val_fraction = 0.5; }},
+               Change{"train.seed", [](config::Config& c) { c.train.seed = 77; }},
+               Change{"batch.global", [](config::Config& c) { c.batch.global = 99; }});
+  config::Config now;
+  change.apply(now);
+  const Differences found = compare_settings(now, {});
+  CHECK_THAT(found.refused, Catch::StartsWith(change.key));
+  CHECK(found.noted.empty());
+}
+
+TEST_CASE("Steps, layout, machine, reports and paths may differ without a word") {
+  config::Config now;
+  now.train.steps = 5;
+  now.layout = {.strategy = "ddp", .dp = 4, .nnodes = 2};
+  now.machine.threads = 9;
+  now.machine.backend = "gloo";
+  now.report.log_every = 1;
+  now.run.dir = "elsewhere";
+  now.data.train = "moved.txt";
+  now.checkpoint.every = "7";
+  now.batch.grad_accum = 3;
+  const Differences found = compare_settings(now, {});
+  CHECK(found.refused.empty());
+  CHECK(found.noted.empty());
+}
+
+TEST_CASE("What changes later numbers is noted with both values") {
+  config::Config now;
+  now.train.lr = 0.5;
+  now.batch.microbatch = 2;
+  now.machine.dtype = "float64";
+  const Differences found = compare_settings(now, {});
+  CHECK(found.refused.empty());
+  CHECK(found.noted ==
+        "batch.microbatch is 2, the checkpoint has 0; train.lr is 0.5, the checkpoint has 0.001; "
+        "machine.dtype is float64, the checkpoint has float32");
+}
+
+}  // namespace
+}  // namespace dtrain::train
