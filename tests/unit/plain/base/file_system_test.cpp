@@ -1,0 +1,110 @@
+#include "dtrain/base/file_system.h"
+
+#include <sys/stat.h>
+
+#include <vector>
+
+#include "dtrain/base/input_file.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::base {
+namespace {
+
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+constexpr FileRole kRole{ErrorKind::data, "data file", "give another"};
+
+/// The message of an operation on the disk that fails.
+template <typename Operation>
+std::string refusal(Operation operation) {
+  Disk disk(ErrorKind::checkpoint);
+  return message_of(ErrorKind::checkpoint, [&] { operation(disk); });
+}
+
+TEST_CASE("Files and folders are made, written, renamed and removed on the disk") {
+  const TempFolder folder;
+  Disk disk(ErrorKind::checkpoint);
+  disk.make_folder(folder.path("a"));
+  disk.make_folder(folder.path("a"));
+  const auto file = disk.create_file(folder.path("a/f"));
+  file->write(bytes_of("one "));
+  file->write(bytes_of(""));
+  file->write(bytes_of("two"));
+  file->sync();
+  file->close();
+  disk.sync_folder(folder.path("a"));
+  disk.rename(folder.path("a"), folder.path("b"));
+  CHECK(folder.read("b/f") == "one two");
+  CHECK(folder.count() == 1);
+  disk.remove_file(folder.path("b/f"));
+  disk.remove_file(folder.path("b/f"));
+  disk.remove_folder(folder.path("b"));
+  disk.remove_folder(folder.path("b"));
+  CHECK(folder.count() == 0);
+}
+
+TEST_CASE("What the disk refuses is told with the path and the reason") {
+  const TempFolder folder;
+  const std::string file = folder.write("full/f", "x");
+  const std::string absent = folder.path("absent/f");
+  CHECK_THAT(refusal([&](Disk& disk) { std::ignore = disk.create_file(file); }),
+             Contains(file) && Contains("File exists"));
+  CHECK_THAT(refusal([&](Disk& disk) { std::ignore = disk.create_file(absent); }),
+             Contains(absent) && Contains("No such file"));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.make_folder(absent); }), Contains(absent));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.sync_folder(absent); }), Contains(absent));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.sync_folder(file); }), Contains(file));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.rename(absent, folder.path("to")); }),
+             Contains(folder.path("to")));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.remove_file(folder.path("full")); }),
+             Contains(folder.path("full")));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.remove_folder(folder.path("full")); }),
+             Contains(folder.path("full")));
+  Disk(ErrorKind::checkpoint).make_folder(folder.path("new"));
+  CHECK_THAT(refusal([&](Disk& disk) { disk.rename(folder.path("new"), folder.path("full")); }),
+             Contains(folder.path("full")));
+  CHECK(folder.read("full/f") == "x");
+}
+
+TEST_CASE("The folder of a path is what stands before its last separator") {
+  CHECK(parent_folder("a/b/c") == "a/b");
+  CHECK(parent_folder("/a") == "/");
+  CHECK(parent_folder("a") == ".");
+}
+
+TEST_CASE("Parts of a file are read at their places, and none beyond its end") {
+  const TempFolder folder;
+  const std::string path = folder.write("f", "0123456789");
+  InputFile file = InputFile::open(path, kRole);
+  CHECK(file.size() == 10);
+  std::string text(4, ' ');
+  file.read(3, std::as_writable_bytes(std::span(text)));
+  CHECK(text == "3456");
+  CHECK_THAT(
+      message_of(ErrorKind::data, [&] { file.read(8, std::as_writable_bytes(std::span(text))); }),
+      Contains("data file '" + path + "' ends at byte 10; give another"));
+  InputFile moved = std::move(file);
+  moved.read(0, std::as_writable_bytes(std::span(text)));
+  CHECK(text == "0123");
+}
+
+TEST_CASE("What is no file with content is refused, and a FIFO is not waited for") {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& path) {
+    return message_of(ErrorKind::data, [&] { std::ignore = InputFile::open(path, kRole); });
+  };
+  REQUIRE(::mkfifo(folder.path("fifo").c_str(), 0666) == 0);
+  CHECK_THAT(refused(folder.path("fifo")), Contains("is not a regular file"));
+  CHECK_THAT(refused(folder.path("absent")), Contains("does not exist"));
+  CHECK_THAT(refused(folder.path("")), Contains("is a directory"));
+  CHECK_THAT(refused(folder.write("empty", "")), Contains("is empty"));
+}
+
+}  // namespace
+}  // namespace dtrain::base
