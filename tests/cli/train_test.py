@@ -88,7 +88,7 @@ class RunFolder(TrainTest):
                                           "train_samples", "validation_samples", "flops_per_token",
                                           "memory_predicted_bytes"])
         self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
-                                           "val_loss"])
+                                           "failed_checkpoints", "val_loss"])
         self.assertEqual(lines[-1]["val_loss"], lines[-2]["val_loss"])
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
 
