@@ -3,6 +3,8 @@
 BUILD/bin/small_saver makes the first inputs. Status 0 if nothing was found, 77 without clang.
 """
 
+import concurrent.futures
+import os
 import pathlib
 import shutil
 import subprocess
@@ -17,10 +19,19 @@ PARSERS = [*(SOURCE / "lib/dtrain/checkpoint/format").glob("*.cpp"),
                                                             "input_file.cpp", "mapped_file.cpp"))]
 
 
-def compile_target(target, folder):
-    program = folder / target
-    subprocess.run(["clang++", *FLAGS, SOURCE / f"tests/fuzz/{target}.cpp", *PARSERS, "-lxxhash", "-o", program], check=True)
-    return program
+def compile_targets(targets, folder):
+    """The programs, each linked from its own file and the parsers."""
+    def compile_one(source):
+        result = folder / (source.stem + ".o")
+        subprocess.run(["clang++", *FLAGS, "-c", source, "-o", result], check=True)
+        return result
+
+    sources = [SOURCE / f"tests/fuzz/{target}.cpp" for target in targets]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources + PARSERS))
+    for target, its_own in zip(targets, objects):
+        subprocess.run(["clang++", *FLAGS, its_own, *objects[len(targets):], "-lxxhash", "-o", folder / target],
+                       check=True)
 
 
 def first_inputs(build, folder):
@@ -49,9 +60,10 @@ def main(build, seconds="60"):
     failed = []
     with tempfile.TemporaryDirectory(prefix="dtrain-fuzz-") as name:
         folder = pathlib.Path(name)
-        for target, inputs in first_inputs(pathlib.Path(build), folder).items():
-            program = compile_target(target, folder)
-            result = subprocess.run([program, "-max_total_time=" + seconds, "-max_len=8192", "-print_final_stats=1",
+        targets = first_inputs(pathlib.Path(build), folder)
+        compile_targets(list(targets), folder)
+        for target, inputs in targets.items():
+            result = subprocess.run([folder / target, "-max_total_time=" + seconds, "-max_len=8192", "-print_final_stats=1",
                                      f"-artifact_prefix={SOURCE}/build/{target}-", inputs], check=False)
             if result.returncode != 0:
                 failed.append(target)

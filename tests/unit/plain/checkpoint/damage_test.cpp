@@ -93,7 +93,11 @@ TEST_CASE("Files of a checkpoint cut at any length, or longer, are refused by na
     for (std::size_t length = content.size(); length-- > 0;) {
       CAPTURE(name, length);
       std::filesystem::resize_file(damaged.path_of(name), length);
-      damaged.refusal(name);
+      const std::string message = damaged.refusal(name);
+      if (name != kManifestName && length > 0) {
+        CHECK_THAT(message,
+                   Contains(fmt::format("has {} bytes, {} were written", length, content.size())));
+      }
     }
     damaged.write(name, content + "x");
     damaged.refusal(name);

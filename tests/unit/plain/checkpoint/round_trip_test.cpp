@@ -113,17 +113,26 @@ TEST_CASE("A tensor that is not there and a file that is not the manifest's are 
   CHECK(good.find("absent") == nullptr);
   REQUIRE(good.find("model.rows") != nullptr);
   CHECK(good.find("model.rows")->shape == std::vector<std::int64_t>{16, 6});
-  std::filesystem::copy_file(path + "/optimizer-00001-of-00002.safetensors",
-                             path + "/model-00001-of-00002.safetensors",
+  const auto refusal_of_rows = [&] {
+    Reader reader(path);
+    std::vector<std::byte> to(16 * 6 * 4);
+    const format::Box box = format::whole(std::vector<std::int64_t>{16, 6});
+    return message_of(ErrorKind::checkpoint, [&] { reader.read("model.rows", box, to); });
+  };
+  const std::string file = path + "/model-00001-of-00002.safetensors";
+  std::filesystem::copy_file(path + "/optimizer-00001-of-00002.safetensors", file,
                              std::filesystem::copy_options::overwrite_existing);
-  Reader reader(path);
-  std::vector<std::byte> to(16 * 6 * 4);
-  CHECK_THAT(
-      message_of(ErrorKind::checkpoint,
-                 [&] {
-                   reader.read("model.rows", format::whole(std::vector<std::int64_t>{16, 6}), to);
-                 }),
-      Contains("model-00001-of-00002") && Contains("model.rows"));
+  CHECK_THAT(refusal_of_rows(), Contains(file) && Contains("model.rows"));
+  // As many bytes, but cut otherwise; as many elements, but of another kind.
+  const std::vector<std::byte> bytes(8 * 6 * 4);
+  for (const auto& [dtype, shape] :
+       {std::pair(format::Dtype::f32, std::vector<std::int64_t>{6, 8}),
+        std::pair(format::Dtype::i32, std::vector<std::int64_t>{8, 6})}) {
+    format::write_safetensors(
+        file, std::vector<format::TensorView>{
+                  {.name = "model.rows", .dtype = dtype, .shape = shape, .bytes = bytes}});
+    CHECK_THAT(refusal_of_rows(), Contains(file) && Contains("otherwise than its manifest says"));
+  }
 }
 
 TEST_CASE("A read outside of the tensor or into the wrong number of bytes is a defect") {

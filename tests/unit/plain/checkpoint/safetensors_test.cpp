@@ -145,6 +145,7 @@ TEST_CASE("Headers that claim what cannot be are refused with the tensor's name"
   CHECK_THAT(refused(one("7", "[2]", "[0,8]"), 8), Contains("unknown dtype 7"));
   CHECK_THAT(refused(R"({"w":{"dtype":"F32","shape":[2]}})", 8), Contains("data_offsets"));
   CHECK_THAT(refused(R"({"w":3})", 8), Contains("'w'"));
+  CHECK_THAT(refused(R"({"a\nb":3})", 8), Contains("control characters"));
   CHECK_THAT(refused("[]", 0), Contains("no JSON object"));
   CHECK_THAT(refused("{", 0), Contains("no JSON"));
   CHECK_THAT(refused(R"({"__metadata__":{"a":1}})", 0), Contains("'a'"));
