@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace dtrain::base {
 namespace {
@@ -34,12 +35,15 @@ void AtomicFile::commit() {
 }
 
 void remove_temporaries_of(const std::string& path, ErrorKind kind) {
-  const std::string prefix = temporary_prefix(std::filesystem::path(path).filename().string());
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(parent_folder(path), error)) {
-    if (entry.path().filename().string().starts_with(prefix))
-      Disk(kind).remove_file(entry.path().string());
+  namespace fs = std::filesystem;
+  const std::string prefix = temporary_prefix(fs::path(path).filename().string());
+  std::vector<std::string> found;
+  std::error_code error;  // a folder that cannot be read has nothing that could be removed
+  for (fs::directory_iterator entry(parent_folder(path), error);
+       !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (entry->path().filename().string().starts_with(prefix)) found.push_back(entry->path());
   }
+  for (const std::string& temporary : found) Disk(kind).remove_file(temporary);
 }
 
 }  // namespace dtrain::base
