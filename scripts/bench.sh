@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON]: speed and memory of dtrain; with a Python
 # that has torch 2.11.0, beside the PyTorch peer of scripts/peer. Prints a table, writes build/bench/TIME.json.
+# bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # docs/benchmarks.md says what is measured and how.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 scripts/build.sh release dtrain dtrun dtrain_runtime
-exec /usr/bin/python3 scripts/bench.py "$@"
+program=scripts/bench.py
+if [ "${1:-}" = checkpoint ]; then
+  program=scripts/bench_checkpoint.py
+  shift
+fi
+exec /usr/bin/python3 "$program" "$@"

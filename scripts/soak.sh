@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
-#   kills     training jobs ended at random moments in random ways leave nothing behind
-#   parity    random configurations give the same bits on one process and on 2, 4 and 8
-#   mutations defects planted in the library are noticed by the tests (takes what it takes)
-#   asan      every test under the address and undefined-behaviour sanitizers (takes what it takes)
-#   fuzz      the parsers of checkpoints withstand a minute of clang's libFuzzer each
-#   repeat    every test again and again until one fails
-#   all       these, one after the other
+#   kills        training jobs ended at random moments in random ways leave nothing behind
+#   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
+#   parity       random configurations give the same bits on one process and on 2, 4 and 8
+#   mutations    defects planted in the library are noticed by the tests (takes what it takes)
+#   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
+#   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
+#   repeat       every test again and again until one fails
+#   all          these, one after the other
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,6 +23,7 @@ build() {
 }
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
+checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
 mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
 asan() { scripts/test.sh --preset=asan; }
@@ -37,7 +39,7 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills parity mutations asan fuzz repeat; do $campaign || status=1; done
+  for campaign in kills checkpoints parity mutations asan fuzz repeat; do $campaign || status=1; done
   return $status
 }
 
@@ -45,6 +47,6 @@ campaign=${1:-}
 minutes=${2:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | parity | mutations | asan | fuzz | repeat | all) $campaign ;;
+  kills | checkpoints | parity | mutations | asan | fuzz | repeat | all) $campaign ;;
   *) usage ;;
 esac
