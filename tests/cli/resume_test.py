@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
@@ -287,11 +286,9 @@ class Refusals(ResumeTest):
         process.kill()
         process.wait()
         steps = self.losses()[-1][0] + 2
-        begin = time.monotonic()
         self.single(*EVERY, "--resume", "auto", steps=steps)
         holder.wait()
         self.assertEqual(self.losses()[-1][0], steps)
-        self.assertGreater(time.monotonic() - begin, 0)
 
 
 class SlowAndFull(ResumeTest):
@@ -306,6 +303,30 @@ class SlowAndFull(ResumeTest):
         self.assertGreater(self.events("checkpoint")[1]["step"], 6)  # it had to wait for the first
         process.terminate()
         self.end_of(process, 9)
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+
+    def test_the_write_limit_does_not_hold_for_who_wants_to_leave(self):
+        # At this limit a save takes three minutes.
+        process = self.start("--checkpoint-every", "1", "--checkpoint-write-limit", "0.002", steps=1_000_000)
+        wait_until(lambda: list(self.run_dir.glob("checkpoints/step-*")), "a save")
+        process.terminate()
+        self.end_of(process, 9)
+        self.assertEqual(self.steps_saved()[-1], self.losses()[-1][0])
+
+    def test_a_full_disk_is_reported_and_training_goes_on(self):
+        disk = self.run_dir / "checkpoints"
+        disk.mkdir(parents=True)
+        # Room for two checkpoints of 0.35 MB, of which at least two are kept.
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, text=True,
+                               check=False)
+        if mount.returncode != 0:
+            self.skipTest("a small file system cannot be mounted here: " + mount.stderr.strip())
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10)
+        self.assertEqual(self.steps_saved(), [2, 4])
+        self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10])
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
+        self.assertIn("No space left on device", result.stderr)
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
 

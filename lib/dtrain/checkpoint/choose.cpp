@@ -62,7 +62,7 @@ std::vector<std::int64_t> agreed_steps(comm::ProcessGroup& group, const std::str
 Chosen choose(comm::ProcessGroup& group, const std::string& path) {
   Verdict verdict = examine(group, path);
   if (!verdict.damage.empty()) {
-    base::fail(ErrorKind::checkpoint, "cannot resume: {}", verdict.damage);
+    base::fail(ErrorKind::checkpoint, "{}", verdict.damage);
   }
   return {.path = path, .manifest = std::move(verdict.manifest)};
 }

@@ -54,6 +54,7 @@ std::int64_t Saver::staging_bytes() const { return staging_ ? staging_->num_byte
 void Saver::begin(const SavePoint& point, const State& state) {
   DTRAIN_CHECK(phase_ == Phase::idle);
   start_ = base::Clock::now();
+  hurry_ = false;
   manifest_ = options_.manifest;
   manifest_.step = point.step;
   manifest_.samples = point.samples;
@@ -93,10 +94,9 @@ std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
 
 SaveReport Saver::finish() {
   DTRAIN_CHECK(is_saving());
+  hurry_ = true;
   if (phase_ == Phase::writing) collect();
-  SaveReport report = end();
-  report.error = comm::exchange_texts(world_, report.error).front();
-  return report;
+  return end();
 }
 
 void Saver::wait_until(base::Clock::time_point end) const {
@@ -115,7 +115,8 @@ Saver::Written Saver::write(const std::vector<store::PieceBytes>& pieces) const 
     files_.make_folder(folder());
     const store::Shard shard{.folder = folder(), .rank = world_.rank(), .num_ranks = world_.size()};
     return {.contents = store::write_shard(
-                files_, shard, pieces, store::Pace(options_.bytes_per_second, stop_.get_token())),
+                files_, shard, pieces,
+                store::Pace(options_.bytes_per_second, stop_.get_token(), &hurry_)),
             .error = {}};
   } catch (...) {
     return {.contents = {}, .error = current_message()};
@@ -178,7 +179,10 @@ SaveReport Saver::end() {
     if (report_.error.empty()) report_.error = std::move(committed.error);
     report_.prune_error = std::move(committed.prune_error);
   }
+  // Rank 0 alone knows how the commit went.
+  report_.error = comm::exchange_texts(world_, report_.error).front();
   report_.seconds = base::seconds_since(start_);
+  if (!staging_) report_.stall_seconds = report_.seconds;
   return report_;
 }
 

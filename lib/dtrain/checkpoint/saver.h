@@ -1,6 +1,7 @@
 // Saving while training goes on: every rank writes its own part, rank 0 commits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <future>
 #include <optional>
@@ -22,7 +23,7 @@ struct SaverOptions {
   std::string checkpoints;          ///< folder; made when it is first needed
   format::Manifest manifest = {};   ///< what all checkpoints of this run say alike
   store::Retention retention = {};  ///< of older ones, after each commit
-  double bytes_per_second = 0;      ///< of each rank's writing; 0: as fast as it goes
+  double bytes_per_second = 0;      ///< of each rank's writing while training goes on; 0: no limit
 };
 
 /// Where a run stands when it saves.
@@ -32,13 +33,13 @@ struct SavePoint {
   std::int64_t tokens = 0;
 };
 
-/// How a save ended.
+/// How a save ended. Ranks agree on step, path and error; rank 0 alone knows the rest.
 struct SaveReport {
   std::int64_t step = 0;
   std::string path = {};
   std::string error = {};        ///< empty: it is committed
   std::int64_t bytes = 0;        ///< of all ranks' files; on rank 0
-  double stall_seconds = 0;      ///< this rank's training stood still
+  double stall_seconds = 0;      ///< training stood still for the save
   double seconds = 0;            ///< from the start of the save to its commit
   std::string prune_error = {};  ///< empty: what was to go is gone
 };
@@ -78,8 +79,7 @@ class Saver {
   /// Whether this rank's thread is at work. Once false, it stays so until the next call of advance.
   [[nodiscard]] bool is_busy() const;
 
-  /// Takes the save under way to its next phase; returns its report when it has ended. The report's
-  /// `error` is known on rank 0 alone if the commit failed.
+  /// Takes the save under way to its next phase; returns its report when it has ended.
   ///
   /// Collective: every rank of `world`, when no rank is busy.
   [[nodiscard]] std::optional<SaveReport> advance();
@@ -90,7 +90,7 @@ class Saver {
   /// Collective: every rank of `world`.
   [[nodiscard]] std::optional<SaveReport> finish_within(base::Seconds patience);
 
-  /// Waits for the save under way. All ranks know its report's error.
+  /// Waits for the save under way, which then writes as fast as it goes.
   ///
   /// Collective: every rank of `world`.
   [[nodiscard]] SaveReport finish();
@@ -126,6 +126,7 @@ class Saver {
   base::Clock::time_point start_;
   format::Manifest manifest_;
   std::stop_source stop_;
+  std::atomic<bool> hurry_ = false;  // somebody waits: no limit on writing
   // Last, so that their threads end before what they use.
   std::future<Written> written_;
   std::future<Committed> committed_;  // rank 0

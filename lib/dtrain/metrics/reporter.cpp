@@ -114,9 +114,9 @@ void Reporter::note(const std::string& message) {
 void Reporter::end(const Summary& summary) {
   if (!options_.writes) return;
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
-  std::string text = fmt::format("done: {} steps in {} ({} tok/s)\n", summary.steps,
-                                 format_duration(summary.seconds),
-                                 format_rate(summary.tokens_per_second));
+  std::string text =
+      fmt::format("done: {} steps in {} ({} tok/s)\n", summary.steps,
+                  format_duration(summary.seconds), format_rate(summary.tokens_per_second));
   if (summary.train_loss) {
     line["train_loss"] = json_number(*summary.train_loss);
     text += fmt::format("  training loss   {:.4f} nats per token\n", *summary.train_loss);

@@ -129,7 +129,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
   if (!report.prune_error.empty()) {
     reporter_.warn(report.step, "old checkpoints were not removed: " + report.prune_error);
   }
-  link_.committed(report.step);
+  if (job_.groups().world().rank() == 0) link_.committed(report.step);
 }
 
 }  // namespace dtrain::train

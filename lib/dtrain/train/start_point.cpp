@@ -18,6 +18,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
+#include "dtrain/train/model_description.h"
 
 namespace dtrain::train {
 namespace {
@@ -33,6 +34,7 @@ constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.seq_len", "d
 // What may change, and is worth a line: the bits of later steps change with it.
 constexpr std::array<std::string_view, 4> kNoted = {"train.", "batch.microbatch", "machine.dtype",
                                                     "machine.reduction"};
+// May change without a word, unless the learning rate follows it.
 constexpr std::string_view kSteps = "train.steps";
 
 bool begins_with_one_of(std::string_view key, std::span<const std::string_view> prefixes) {
@@ -99,11 +101,9 @@ void take_weights(Job& job, const Chosen& chosen) {
 void take_model_file(Job& job, const std::string& path) {
   const auto file = checkpoint::format::SafetensorsFile::open(path);
   const model::Model& model = job.model();
-  std::vector<checkpoint::NamedTensor> buffers;
-  for (const auto& buffer : model.buffers) buffers.push_back({buffer.name, buffer.value});
-  checkpoint::ArenaSource source(model.parameters,
-                                 checkpoint::read_model_file(file, model.parameters, buffers,
-                                                             dtype_of(job.config().machine.dtype)));
+  checkpoint::ArenaSource source(
+      model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
+                                                    dtype_of(job.config().machine.dtype)));
   job.engine().load_weights(source);
 }
 
@@ -121,7 +121,8 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
   Differences differences;
   for (std::size_t index = 0; index < ours.size(); ++index) {
     const auto& [key, value] = ours[index];
-    if (value == theirs[index].second || key == kSteps) continue;
+    if (value == theirs[index].second) continue;
+    if (key == kSteps && now.train.schedule == "constant") continue;
     const bool is_fixed = begins_with_one_of(key, kFixed);
     if (!is_fixed && !begins_with_one_of(key, kNoted)) continue;
     std::string& text = is_fixed ? differences.refused : differences.noted;

@@ -13,7 +13,7 @@ struct StartPoint {
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
   std::string checkpoint = {};  ///< folder; empty: the run begins
-  double seconds = 0;      ///< to find, verify and load it
+  double seconds = 0;           ///< to find, verify and load it
 };
 
 /// Finds what config.checkpoint asks for, verifies it and loads it into the job's engine.

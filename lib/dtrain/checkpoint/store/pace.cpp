@@ -11,7 +11,7 @@ void Pace::spend(std::int64_t bytes) {
   spent_ += bytes;
   for (;;) {
     if (stop_.stop_requested()) throw Abandoned();
-    if (bytes_per_second_ == 0) return;
+    if (bytes_per_second_ == 0 || (hurry_ != nullptr && *hurry_)) return;
     const double due = static_cast<double>(spent_) / bytes_per_second_;
     const double left = due - base::seconds_since(start_);
     if (left <= 0) return;

@@ -1,6 +1,7 @@
 // How fast a checkpoint may be written.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <stop_token>
 
@@ -15,8 +16,10 @@ struct Abandoned {};
 class Pace {
  public:
   /// bytes_per_second: 0 for as fast as it goes.
-  explicit Pace(double bytes_per_second = 0, std::stop_token stop = {})
-      : bytes_per_second_(bytes_per_second), stop_(std::move(stop)) {}
+  /// hurry:            lifts the limit once it is true; must outlive this; may be null.
+  explicit Pace(double bytes_per_second = 0, std::stop_token stop = {},
+                const std::atomic<bool>* hurry = nullptr)
+      : bytes_per_second_(bytes_per_second), stop_(std::move(stop)), hurry_(hurry) {}
 
   /// Returns when `bytes` more are due, counted from construction.
   ///
@@ -26,6 +29,7 @@ class Pace {
  private:
   double bytes_per_second_;
   std::stop_token stop_;
+  const std::atomic<bool>* hurry_;
   std::int64_t spent_ = 0;
   base::Clock::time_point start_ = base::Clock::now();
 };

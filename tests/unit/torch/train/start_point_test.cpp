@@ -45,13 +45,16 @@ TEST_CASE("Steps, layout, machine, reports and paths may differ without a word")
 TEST_CASE("What changes later numbers is noted with both values") {
   config::Config now;
   now.train.lr = 0.5;
+  now.train.schedule = "linear";
+  now.train.steps = 5;
   now.batch.microbatch = 2;
   now.machine.dtype = "float64";
   const Differences found = compare_settings(now, {});
   CHECK(found.refused.empty());
   CHECK(found.noted ==
-        "batch.microbatch is 2, the checkpoint has 0; train.lr is 0.5, the checkpoint has 0.001; "
-        "machine.dtype is float64, the checkpoint has float32");
+        "batch.microbatch is 2, the checkpoint has 0; train.steps is 5, the checkpoint has 1000; "
+        "train.lr is 0.5, the checkpoint has 0.001; train.schedule is linear, the checkpoint has "
+        "constant; machine.dtype is float64, the checkpoint has float32");
 }
 
 }  // namespace
