@@ -59,11 +59,7 @@ int run_baseline(const Arguments& arguments) {
   }
   const config::Config config = baseline_config(command_line);
   if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
-  const data::Split split = data::open_split({.train = config.data.train,
-                                              .validation = config.data.validation,
-                                              .val_fraction = config.data.val_fraction,
-                                              .seq_len = config.data.seq_len,
-                                              .vocab = config.model.vocab});
+  const data::Split split = data::open_split(data::split_options(config));
   const std::int64_t samples =
       std::min(config.report.eval_batches * config.batch.microbatch, split.validation.size());
   const data::NgramLoss loss = data::evaluate_ngrams(split, samples);

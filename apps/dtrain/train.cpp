@@ -13,11 +13,7 @@ void check_data(const config::Config& config, bool may_warn) {
   if (config.data.train.empty()) {
     base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
   }
-  const data::Split split = data::open_split({.train = config.data.train,
-                                              .validation = config.data.validation,
-                                              .val_fraction = config.data.val_fraction,
-                                              .seq_len = config.data.seq_len,
-                                              .vocab = config.model.vocab});
+  const data::Split split = data::open_split(data::split_options(config));
   if (may_warn && config.report.eval_every > 0 && split.validation.size() == 0) {
     base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
                       config.report.eval_every);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <exception>
 #include <sstream>
 #include <vector>
 
@@ -32,8 +33,8 @@ std::string find_damage(const comm::ProcessGroup& group, const std::string& path
          index += static_cast<std::size_t>(group.size())) {
       store::verify_file(path, files[index]);
     }
-  } catch (const base::Error& error) {
-    return error.what();
+  } catch (const std::exception& error) {
+    return error.what();  // of any kind: the other ranks wait to hear of it
   }
   return {};
 }

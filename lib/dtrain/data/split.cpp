@@ -60,19 +60,18 @@ void check_has_sample(const Samples& samples, std::string_view part) {
 
 }  // namespace
 
+SplitOptions split_options(const config::Config& config) {
+  return {.train = config.data.train,
+          .validation = config.data.validation,
+          .val_fraction = config.data.val_fraction,
+          .seq_len = config.data.seq_len,
+          .vocab = config.model.vocab};
+}
+
 Split open_split(const SplitOptions& options) {
   const bool has_file = !options.validation.empty();
-  if (has_file && options.val_fraction > 0) {
-    fail(ErrorKind::usage,
-         "data.validation (--val-data) is '{}' and data.val_fraction (--val-fraction) is {}; give "
-         "one of them",
-         options.validation, options.val_fraction);
-  }
-  if (!(options.val_fraction >= 0 && options.val_fraction < 1)) {
-    fail(ErrorKind::usage,
-         "data.val_fraction (--val-fraction) is {}; give a share of at least 0 and below 1",
-         options.val_fraction);
-  }
+  DTRAIN_CHECK(options.val_fraction >= 0 && options.val_fraction < 1);
+  DTRAIN_CHECK(!has_file || options.val_fraction == 0);
   const auto file =
       std::make_shared<const TokenFile>(TokenFile::open(options.train, options.vocab));
   const std::int64_t size = file->size();

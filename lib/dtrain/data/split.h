@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "dtrain/config/config.h"
 #include "dtrain/data/token_file.h"
 
 namespace dtrain::data {
@@ -50,10 +51,14 @@ class Samples {
 struct SplitOptions {
   std::string train{};       ///< data.train: a token file, or a text read as bytes
   std::string validation{};  ///< data.validation: the same; empty: val_fraction of `train`
-  double val_fraction = 0;   ///< share of `train`, its end, kept for validation; 0: none
+  double val_fraction =
+      0;  ///< without a validation file: share of `train`, its end, kept for validation; 0: none
   std::int64_t seq_len = 0;  ///< tokens per sample
   std::int64_t vocab = kByteVocab;
 };
+
+/// What a configuration says of the data.
+[[nodiscard]] SplitOptions split_options(const config::Config& config);
 
 struct Split {
   Samples train;
@@ -63,7 +68,7 @@ struct Split {
 /// Opens and checks the data of a run.
 ///
 /// Throws: Error{data} as TokenFile::open, and if training or a validation that was asked for has
-///         not one sample; Error{usage} if both a validation file and a fraction are given.
+///         not one sample.
 [[nodiscard]] Split open_split(const SplitOptions& options);
 
 }  // namespace dtrain::data

@@ -37,14 +37,6 @@ metrics::Reporter make_reporter(const config::Config& config, const base::RankEn
                             .total_steps = config.train.steps});
 }
 
-data::Split open_data(const config::Config& config) {
-  return data::open_split({.train = config.data.train,
-                           .validation = config.data.validation,
-                           .val_fraction = config.data.val_fraction,
-                           .seq_len = config.data.seq_len,
-                           .vocab = config.model.vocab});
-}
-
 std::string describe(const data::Samples& samples) {
   return fmt::format("{} samples, fingerprint {:016x}", samples.size(), samples.fingerprint());
 }
@@ -74,7 +66,7 @@ StopRequests::Options stop_options(const config::Config& config, const base::Ran
 int train(const config::Config& config) {
   const base::RankEnv env = base::rank_env_of_process();
   base::LauncherLink link(env.control_fd);
-  const data::Split split = open_data(config);
+  const data::Split split = data::open_split(data::split_options(config));
   Job job(config, make_world(config, env));
   comm::ProcessGroup& world = job.groups().world();
   // Equal paths may hold different files on different machines.

@@ -90,16 +90,16 @@ TEST_CASE("A validation too short for one sequence is refused by name") {
              Contains(validation) && Contains("4 tokens for validation"));
 }
 
-TEST_CASE("Contradicting and impossible splits are usage errors") {
-  const TempFolder folder;
-  const std::string path = folder.write("t", counting_text(100));
-  const auto refusal = [&](const SplitOptions& options) {
-    return message_of(ErrorKind::usage, [&] { std::ignore = open_split(options); });
-  };
-  CHECK_THAT(refusal({.train = path, .validation = path, .val_fraction = 0.1, .seq_len = 4}),
-             Contains("--val-data") && Contains("--val-fraction"));
-  CHECK_THAT(refusal({.train = path, .val_fraction = 1.0, .seq_len = 4}), Contains("below 1"));
-  CHECK_THAT(refusal({.train = path, .val_fraction = -0.1, .seq_len = 4}), Contains("-0.1"));
+TEST_CASE("A configuration says which data is meant") {
+  config::Config config;
+  config.data = {.train = "t", .validation = "v", .val_fraction = 0.25, .seq_len = 7};
+  config.model.vocab = 9;
+  const SplitOptions options = split_options(config);
+  CHECK(options.train == "t");
+  CHECK(options.validation == "v");
+  CHECK(options.val_fraction == 0.25);
+  CHECK(options.seq_len == 7);
+  CHECK(options.vocab == 9);
 }
 
 }  // namespace
