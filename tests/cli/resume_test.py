@@ -291,6 +291,46 @@ class Refusals(ResumeTest):
         self.assertEqual(self.losses()[-1][0], steps)
 
 
+class Foreign(ResumeTest):
+    def test_what_cannot_be_removed_of_an_old_checkpoint_holds_no_restart_up(self):
+        self.single("--checkpoint-every", "1")
+        (self.run_dir / "checkpoints/step-2/notes").mkdir()
+        self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
+        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=7)
+        self.assertIn("a leftover of an earlier start stays: ", result.stderr)
+        self.assertIn("notes", [path.name for path in self.run_dir.glob("checkpoints/step-2.tmp-*/*")])
+        self.assertEqual(self.losses()[-1][0], 7)
+
+    def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
+        self.single(*EVERY, steps=8)
+        shutil.copytree(self.run_dir / "checkpoints/step-4", self.run_dir / "checkpoints/step-90")
+        result = self.single(*EVERY, "--resume", "auto", steps=9)
+        self.assertIn("its manifest has step 4; trying an older one", result.stderr)
+        self.assertIn("resumed from " + str(self.run_dir / "checkpoints/step-8"), result.stderr)
+
+    def init_from_two_places(self, path, status):
+        """Starts rank 0 in the folder r0 and rank 1 in r1, where `path` means different things."""
+        script = self.root / "in-own-folder"
+        script.write_text(f'#!/bin/sh\ncd "{self.root}/r$RANK" && exec "$@"\n')
+        script.chmod(0o755)
+        return self.run_command([DTRUN, "-n", "2", "--", script, DTRAIN, "--strategy", "ddp",
+                                 *self.arguments("--init-from", path, run_dir=self.root / "new")], status)
+
+    def test_ranks_that_see_other_checkpoints_or_files_never_begin_with_other_weights(self):
+        self.single(*EVERY, steps=8)
+        for folder in ("r0", "r1"):
+            shutil.copytree(self.run_dir, self.root / folder / "run")
+        shutil.rmtree(self.root / "r0/run/checkpoints/step-8")  # comes as soon as rank 0 has looked
+        expected = self.root / "expected"
+        self.ddp("--init-from", self.run_dir / "checkpoints/step-4", run_dir=expected)
+        self.init_from_two_places("run", 0)
+        self.assertEqual(self.losses(self.root / "new"), self.losses(expected))
+        shutil.rmtree(self.root / "new")
+        shutil.copy(expected / "final/model.safetensors", self.root / "r1/run/final")
+        result = self.init_from_two_places("run/final/model.safetensors", 2)
+        self.assertIn("ranks 0 and 1 do not agree on the norm of the weights that were loaded", result.stderr)
+
+
 class SlowAndFull(ResumeTest):
     def test_steps_go_on_while_a_slow_disk_is_written_to(self):
         # A rank's 0.17 MB take 3 s, in which training waits 1 s for it and then makes tens of steps.
@@ -313,8 +353,7 @@ class SlowAndFull(ResumeTest):
         self.end_of(process, 9)
         self.assertEqual(self.steps_saved()[-1], self.losses()[-1][0])
 
-    def test_a_full_disk_is_reported_and_training_goes_on(self):
-        disk = self.run_dir / "checkpoints"
+    def mount_small_disk(self, disk):
         disk.mkdir(parents=True)
         # Room for two checkpoints of 0.35 MB, of which at least two are kept.
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, text=True,
@@ -322,11 +361,22 @@ class SlowAndFull(ResumeTest):
         if mount.returncode != 0:
             self.skipTest("a small file system cannot be mounted here: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+
+    def test_a_full_disk_is_reported_and_training_goes_on(self):
+        self.mount_small_disk(self.run_dir / "checkpoints")
         result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10)
         self.assertEqual(self.steps_saved(), [2, 4])
         self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10])
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
         self.assertIn("No space left on device", result.stderr)
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+
+    def test_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
+        self.mount_small_disk(self.run_dir)
+        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80)
+        self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")))
+        self.assertEqual(self.steps_saved(), [2, 4])
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
 

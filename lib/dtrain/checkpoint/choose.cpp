@@ -74,6 +74,12 @@ std::optional<Chosen> choose_newest(comm::ProcessGroup& group, const std::string
   for (const std::int64_t step : steps) {
     const std::string path = checkpoints + "/" + store::checkpoint_name(step);
     Verdict verdict = examine(group, path);
+    if (verdict.damage.empty() && verdict.manifest.step != step) {
+      verdict.damage = fmt::format(
+          "checkpoint '{}' is not of the step that it is named after: its manifest has "
+          "step {}",
+          path, verdict.manifest.step);
+    }
     if (verdict.damage.empty()) return Chosen{path, std::move(verdict.manifest)};
     if (strict) {
       base::fail(ErrorKind::checkpoint,

@@ -157,7 +157,9 @@ Saver::Committed Saver::commit() const {
     return {.error = current_message(), .prune_error = {}};
   }
   try {
-    store::prune(files_, options_.checkpoints, options_.retention, manifest_.run);
+    store::Retention retention = options_.retention;
+    retention.newest_step = manifest_.step;
+    store::prune(files_, options_.checkpoints, retention, manifest_.run);
   } catch (...) {
     return {.error = {}, .prune_error = current_message()};
   }

@@ -52,7 +52,8 @@ struct SaveReport {
 /// that all ranks make for the same reason: when no rank is busy any more.
 ///
 /// A save that fails on any rank is given up as a whole: what it wrote is removed, and training can
-/// go on. Destruction ends a save under way without a commit.
+/// go on. Destruction ends a save that is being written without a commit; it waits for
+/// a commit under way.
 ///
 /// Threads: one caller.
 class Saver {

@@ -1,6 +1,8 @@
 #include "dtrain/metrics/metrics_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -11,6 +13,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 
 namespace dtrain::metrics {
 
@@ -28,20 +31,45 @@ bool is_kept(const std::string& line, std::int64_t step) {
 
 MetricsFile::MetricsFile(std::string path, Start start)
     : path_(std::move(path)),
-      file_(std::fopen(path_.c_str(), start == Start::empty ? "we" : "ae")) {
-  if (file_ == nullptr) {
+      fd_(::open(path_.c_str(),
+                 O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0),
+                 0666)) {
+  if (fd_ < 0) {
     base::fail(base::ErrorKind::data, "{}: cannot be created: {}", path_, std::strerror(errno));
   }
 }
 
-void MetricsFile::write(const nlohmann::ordered_json& line) {
-  const std::string text = line.dump() + "\n";
-  const bool written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
-                       std::fflush(file_.get()) == 0;
-  if (!written) {
-    base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
-               std::strerror(errno));
+MetricsFile::~MetricsFile() {
+  if (!write_waiting()) {
+    base::log_warning("{}: its last lines are lost: {}", path_, std::strerror(errno));
   }
+  ::close(fd_);
+}
+
+void MetricsFile::write(const nlohmann::ordered_json& line) {
+  waiting_ += line.dump() + "\n";
+  if (write_waiting()) return;
+  const int reason = errno;
+  if ((reason != ENOSPC && reason != EDQUOT) || waiting_.size() > kMaxWaitingBytes) {
+    base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
+               std::strerror(reason));
+  }
+  if (!has_warned_) {
+    base::log_warning("{}: cannot be written: {}; training goes on, and lines wait for room", path_,
+                      std::strerror(reason));
+  }
+  has_warned_ = true;
+}
+
+// Whether all is written; else errno tells why not.
+bool MetricsFile::write_waiting() {
+  while (!waiting_.empty()) {
+    const ssize_t written = ::write(fd_, waiting_.data(), waiting_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    waiting_.erase(0, static_cast<std::size_t>(written));
+  }
+  return true;
 }
 
 void cut_back(const std::string& path, std::int64_t step) {

@@ -2,32 +2,41 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 namespace dtrain::metrics {
 
-/// Throws: Error{data} naming the file if it cannot be opened or written.
+/// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
+/// Lines wait in memory until there is room; a warning tells so, and at destruction what is lost.
+///
+/// Throws:  Error{data} naming the file if it cannot be opened or written, or if more than
+///          kMaxWaitingBytes wait.
+/// Threads: one caller.
 class MetricsFile {
  public:
+  static constexpr std::size_t kMaxWaitingBytes = std::size_t{1} << 24;
+
   enum class Start {
     empty,    ///< a file that is there loses its content
     appended  ///< lines go after those that are there
   };
   MetricsFile(std::string path, Start start);
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+  ~MetricsFile();
 
-  /// Appends one line; it has left the process on return. Numbers keep every bit; a number that is
-  /// not finite becomes a string ("nan", "inf", "-inf"), since JSON has none.
+  /// Appends one line; it has left the process on return, if the disk has room. Numbers keep every
+  /// bit; a number that is not finite becomes a string ("nan", "inf", "-inf"), since JSON has none.
   void write(const nlohmann::ordered_json& line);
 
  private:
-  struct Closer {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
+  [[nodiscard]] bool write_waiting();
+
   std::string path_;
-  std::unique_ptr<std::FILE, Closer> file_;
+  int fd_ = -1;
+  std::string waiting_;      // text that the disk has not taken
+  bool has_warned_ = false;  // that lines wait
 };
 
 /// Removes from the first line that tells of a later step than `step` on, and a last line that was

@@ -87,7 +87,7 @@ void Checkpointer::begin(const checkpoint::SavePoint& point) {
   saved_step_ = point.step;
   is_waiting_ = is_late_ = false;
   // Without a copy of the state nothing may change before it is written.
-  if (saver_.staging_bytes() == 0) finish();
+  if (interval_.is_never()) finish();
 }
 
 void Checkpointer::finish() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/atomic_file.h"
+#include "dtrain/base/log.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/json.h"
@@ -94,7 +95,9 @@ void RunFolder::remove_old_run() {
 
 // Nothing of these is in use while the lock is held.
 void RunFolder::remove_leftovers() {
-  store::remove_leftovers(disk_, checkpoints_);
+  for (const std::string& failure : store::remove_leftovers(disk_, checkpoints_)) {
+    base::log_warning("a leftover of an earlier start stays: {}", failure);
+  }
   disk_.remove_file(dir_ + "/REQUEUE");
   for (const std::string& file :
        {final_model_path(dir_), dir_ + "/config.json", dir_ + "/REQUEUE"}) {

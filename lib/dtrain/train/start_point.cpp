@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <system_error>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
@@ -16,8 +18,12 @@
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/comm/agreement.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/leader.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
+#include "dtrain/optim/global_norm.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::train {
@@ -44,6 +50,14 @@ bool begins_with_one_of(std::string_view key, std::span<const std::string_view> 
 
 bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
 
+// What rank 0 finds at a path holds for all: another job may be writing there, and file systems do
+// not show all machines the same at the same time.
+std::string as_leader_finds(Job& job, const std::function<std::string()>& look) {
+  std::string found;
+  comm::on_leader(job.groups().world(), "looking for a checkpoint", [&] { found = look(); });
+  return comm::exchange_texts(job.groups().world(), found).front();
+}
+
 std::optional<Chosen> find(Job& job) {
   const config::Config& config = job.config();
   const std::string& from = config.checkpoint.resume;
@@ -54,16 +68,28 @@ std::optional<Chosen> find(Job& job) {
     return checkpoint::choose_newest(world, store::checkpoints_folder(config.run.dir),
                                      config.checkpoint.strict_resume, notice);
   }
-  const std::string folder = store::checkpoints_folder(from);
-  if (!fs::is_directory(folder)) return checkpoint::choose(world, from);
+  const std::string folder = as_leader_finds(job, [&] {
+    std::error_code error;
+    const std::string checkpoints = store::checkpoints_folder(from);
+    return fs::is_directory(checkpoints, error) ? checkpoints : std::string();
+  });
+  if (folder.empty()) return checkpoint::choose(world, from);
   auto chosen = checkpoint::choose_newest(world, folder, config.checkpoint.strict_resume, notice);
   if (!chosen) base::fail(ErrorKind::checkpoint, "--resume {}: it has no checkpoint", from);
   return chosen;
 }
 
+config::Config config_of(const Chosen& chosen) {
+  try {
+    return config::from_json(chosen.manifest.config);
+  } catch (const base::Error& error) {
+    base::fail(ErrorKind::checkpoint, "checkpoint '{}': bad configuration: {}", chosen.path,
+               error.what());
+  }
+}
+
 void check_same_run(Job& job, const Chosen& chosen, const std::string& data_fingerprint) {
-  const Differences differences =
-      compare_settings(job.config(), config::from_json(chosen.manifest.config));
+  const Differences differences = compare_settings(job.config(), config_of(chosen));
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
                "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
@@ -108,9 +134,21 @@ void take_model_file(Job& job, const std::string& path) {
 }
 
 void initialise_from(Job& job, const std::string& path) {
-  if (fs::is_regular_file(path)) return take_model_file(job, path);
-  comm::ProcessGroup& world = job.groups().world();
-  take_weights(job, checkpoint::choose(world, store::checkpoints_at(path).front()));
+  const std::string found = as_leader_finds(job, [&] {
+    std::error_code error;
+    const bool is_file = fs::is_regular_file(path, error);
+    return is_file ? std::string() : store::checkpoints_at(path).front();
+  });
+  if (found.empty()) return take_model_file(job, path);
+  take_weights(job, checkpoint::choose(job.groups().world(), found));
+}
+
+// Equal paths may hold different files on different machines.
+void check_loaded_weights(Job& job) {
+  const double norm =
+      optim::global_norm(job.engine().parameters(), job.engine().layout(), job.model().parameters);
+  comm::check_agreement(job.groups().world(),
+                        {{"the norm of the weights that were loaded", fmt::format("{:a}", norm)}});
 }
 
 }  // namespace
@@ -138,8 +176,10 @@ StartPoint load_start(Job& job, const std::string& data_fingerprint) {
   if (const auto chosen = find(job)) {
     check_same_run(job, *chosen, data_fingerprint);
     start = resume(job, *chosen);
+    check_loaded_weights(job);
   } else if (const std::string& path = job.config().checkpoint.init_from; !path.empty()) {
     initialise_from(job, path);
+    check_loaded_weights(job);
   }
   start.seconds = base::seconds_since(begin);
   return start;

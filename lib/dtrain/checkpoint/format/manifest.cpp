@@ -254,6 +254,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
                     .config = fields.take("config").dump(),
                     .data_fingerprint = fields.text("data_fingerprint"),
                     .contents = contents_from(fields, where)};
+  if (!json["config"].is_object()) fields.refuse("has a configuration that is no JSON object");
   if (fields.checksum("config_xxh3") != checksum_of(manifest.config)) {
     fields.refuse("has a configuration that does not match its checksum");
   }

@@ -56,6 +56,7 @@ std::vector<std::int64_t> prune(base::FileSystem& files, const std::string& chec
   std::vector<std::string> doomed;
   std::int64_t seen = 0;
   for (const std::int64_t step : list_steps(checkpoints)) {
+    if (step > retention.newest_step) continue;
     const bool is_kept = retention.keep_every > 0 && step % retention.keep_every == 0;
     if (seen++ < retention.keep_last || is_kept) continue;
     // Without its name first: a removal that is cut short must not leave half a checkpoint.
@@ -74,12 +75,18 @@ void remove_folder_and_files(base::FileSystem& files, const std::string& folder)
   files.remove_folder(folder);
 }
 
-void remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
+std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
+  std::vector<std::string> failures;
   for (const std::string& name : names_in(checkpoints)) {
     const auto dot = name.find(kTemporary);
     if (dot == std::string::npos || !step_of(std::string_view(name).substr(0, dot))) continue;
-    remove_folder_and_files(files, checkpoints + "/" + name);
+    try {
+      remove_folder_and_files(files, checkpoints + "/" + name);
+    } catch (const base::Error& error) {
+      failures.emplace_back(error.what());
+    }
   }
+  return failures;
 }
 
 void remove_all(base::FileSystem& files, const std::string& checkpoints, const std::string& run) {

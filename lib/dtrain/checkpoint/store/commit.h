@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ void commit_as(base::FileSystem& files, const std::string& temporary, const std:
 struct Retention {
   std::int64_t keep_last = 3;   ///< newest checkpoints that stay
   std::int64_t keep_every = 0;  ///< steps whose multiples stay for ever; 0: none
+  /// Later checkpoints are not of this run: they neither count nor go.
+  std::int64_t newest_step = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Removes the committed checkpoints that are neither among the newest nor at a kept multiple.
@@ -42,10 +45,9 @@ std::vector<std::int64_t> prune(base::FileSystem& files, const std::string& chec
 /// Throws: what `files` throws.
 void remove_folder_and_files(base::FileSystem& files, const std::string& folder);
 
-/// Removes what runs that were killed have left in the checkpoints' folder.
-///
-/// Throws: what `files` throws.
-void remove_leftovers(base::FileSystem& files, const std::string& checkpoints);
+/// Removes what runs that were killed have left in the checkpoints' folder. Returns what was wrong
+/// with those that cannot be removed; nobody takes them for checkpoints.
+std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints);
 
 /// Removes all checkpoints of a folder, those set aside included; other files stay.
 ///

@@ -99,6 +99,27 @@ TEST_CASE("The newest checkpoints and every kept multiple stay, the others go wh
   }
 }
 
+TEST_CASE("Checkpoints of later steps than the newest one of a run neither count nor go") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  for (const std::int64_t step : {1, 2, 3, 70, 80}) save_example(disk, checkpoints, step, 1);
+  CHECK(prune(disk, checkpoints, {.keep_last = 2, .newest_step = 3}, kExampleRun) == Steps{1});
+  CHECK(list_steps(checkpoints) == Steps{80, 70, 3, 2});
+}
+
+TEST_CASE("A leftover that cannot be removed is told, and the others go") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  folder.write("step-5.tmp-a/folder/file", "x");
+  folder.write("step-6.tmp-a", "a file");
+  folder.write("step-7.tmp-a/model", "x");
+  const auto failures = remove_leftovers(disk, checkpoints);
+  REQUIRE(failures.size() == 2);
+  CHECK_THAT(failures[0] + failures[1],
+             Contains("step-5.tmp-a/folder") && Contains("step-6.tmp-a"));
+  CHECK(names_in(checkpoints) == std::set<std::string>{"step-5.tmp-a", "step-6.tmp-a"});
+}
+
 TEST_CASE("What killed runs left is removed, and nothing else is") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
@@ -109,7 +130,7 @@ TEST_CASE("What killed runs left is removed, and nothing else is") {
   folder.write("step-4.superseded-b/model", "x");
   folder.write("mine.tmp-c/file", "x");
   folder.write("step-x.tmp-c/file", "x");
-  remove_leftovers(disk, checkpoints);
+  CHECK(remove_leftovers(disk, checkpoints).empty());
   CHECK(names_in(checkpoints) ==
         std::set<std::string>{"step-4", "step-4.superseded-b", "mine.tmp-c", "step-x.tmp-c"});
   CHECK(dtrain::testing::example_difference(folder.path("step-4"), 4).empty());

@@ -34,6 +34,15 @@ TEST_CASE("Without a file nothing is cut") {
   CHECK(folder.count() == 0);
 }
 
+TEST_CASE("Lines wait while the disk is full, but not without end") {
+  MetricsFile file("/dev/full", MetricsFile::Start::appended);
+  CHECK_NOTHROW(file.write({{"step", 1}}));
+  const std::string full = testing::message_of(base::ErrorKind::data, [&] {
+    file.write({{"message", std::string(MetricsFile::kMaxWaitingBytes, 'x')}});
+  });
+  CHECK_THAT(full, Catch::Contains("/dev/full"));
+}
+
 TEST_CASE("Lines are appended to those that are there, or to none") {
   const TempFolder folder;
   folder.write("m", "{\"step\":1}\n");
