@@ -6,11 +6,10 @@ if(CCACHE)
       CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 ${CCACHE})
 endif()
 
-# mold resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too.
-find_program(MOLD mold REQUIRED)
-# mold 1.10 (Debian 12) puts thread-local zeros one byte before the part that becomes read-only after relocation; where
-# that begins a page, one link in 256, the loader refuses the file ("cannot apply additional memory protection").
-add_link_options(-fuse-ld=mold LINKER:-z,norelro)
+# lld resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too. (mold 1.10, Debian 12's,
+# writes a file now and then that the loader refuses, and has spun for ever on some of ours.)
+find_program(LLD ld.lld REQUIRED)
+add_link_options(-fuse-ld=lld)
 
 set(DTRAIN_SANITIZE "" CACHE STRING "Sanitizers for our code, e.g. address,undefined")
 if(DTRAIN_SANITIZE)

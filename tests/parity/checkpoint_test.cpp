@@ -24,6 +24,9 @@ checkpoint::SaverOptions options_in(const std::string& folder) {
 
 comm::ProcessGroup& world_group(EngineRun& run) { return run.job().groups().world(); }
 
+// Slow enough that a step is over before anything is written.
+constexpr double kSlow = 1e4;  // bytes per second
+
 // Trains to `step` and saves there; with staging, the state changes before the files are written.
 void train_and_save(const config::Config& config, std::int64_t step, const std::string& folder,
                     bool staged) {
@@ -31,7 +34,9 @@ void train_and_save(const config::Config& config, std::int64_t step, const std::
     EngineRun run(config, world);
     run.steps(step);
     base::Disk disk(base::ErrorKind::checkpoint);
-    checkpoint::Saver saver(world_group(run), disk, options_in(folder));
+    checkpoint::SaverOptions options = options_in(folder);
+    if (staged) options.bytes_per_second = kSlow;
+    checkpoint::Saver saver(world_group(run), disk, options);
     const checkpoint::State state = run.job().engine().state();
     if (staged) saver.stage(state);
     saver.begin({.step = step, .samples = step * config.batch.global}, state);
