@@ -2,6 +2,7 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/config/interval.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "runtime_library.h"
@@ -9,18 +10,35 @@
 namespace dtrain::app {
 namespace {
 
+void warn_without_effect(const config::Config& config, bool has_validation) {
+  const config::CheckpointConfig& checkpoint = config.checkpoint;
+  if (config.report.eval_every > 0 && !has_validation) {
+    base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
+                      config.report.eval_every);
+  }
+  if (config.train.min_lr > 0 && config.train.schedule == "constant") {
+    base::log_warning("--min-lr {} has no effect with --schedule constant", config.train.min_lr);
+  }
+  if (checkpoint.strict_resume && checkpoint.resume == "none") {
+    base::log_warning("--strict-resume has no effect without --resume");
+  }
+  if (!config::parse_interval(checkpoint.every)->is_never()) return;
+  if (checkpoint.keep_every > 0) {
+    base::log_warning("--keep-every {} has no effect without --checkpoint-every",
+                      checkpoint.keep_every);
+  }
+  if (checkpoint.write_limit_mbps > 0) {
+    base::log_warning("--checkpoint-write-limit {} has no effect without --checkpoint-every",
+                      checkpoint.write_limit_mbps);
+  }
+}
+
 void check_data(const config::Config& config, bool may_warn) {
   if (config.data.train.empty()) {
     base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
   }
   const data::Split split = data::open_split(data::split_options(config));
-  if (may_warn && config.report.eval_every > 0 && split.validation.size() == 0) {
-    base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
-                      config.report.eval_every);
-  }
-  if (may_warn && config.train.min_lr > 0 && config.train.schedule == "constant") {
-    base::log_warning("--min-lr {} has no effect with --schedule constant", config.train.min_lr);
-  }
+  if (may_warn) warn_without_effect(config, split.validation.size() > 0);
 }
 
 }  // namespace

@@ -235,6 +235,14 @@ class Refusals(ResumeTest):
         result = self.single(*EVERY, "--resume", "auto", "--lr", "1e-3", steps=6)
         self.assertIn("train.lr is 0.001, the checkpoint has 0.003", result.stderr)
 
+    def test_settings_without_effect_are_told(self):
+        result = self.single("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9")
+        for flag in ("--strict-resume", "--keep-every 5", "--checkpoint-write-limit 9"):
+            self.assertIn(f"{flag} has no effect", result.stderr)
+        result = self.single(*EVERY, "--overwrite", steps=6)
+        result = self.single(*EVERY, "--resume", "auto", steps=5)
+        self.assertIn("is beyond --steps 5: nothing is left to train", result.stderr)
+
     def test_bad_values_are_told_at_once(self):
         for flags, name in [(("--checkpoint-every", "soon"), "--checkpoint-every"), (("--keep-last", "1"), "--keep-last"),
                             (("--time-limit", "1 day"), "--time-limit"),

@@ -14,6 +14,10 @@
 namespace dtrain::checkpoint {
 namespace {
 
+// How often ranks tell each other that they are still writing: a slow disk must not look like a
+// peer that does not answer.
+constexpr base::Seconds kPoll(0.5);
+
 // What a rank says of its part: '+' and its contents, or '-' and what went wrong.
 constexpr char kGood = '+';
 constexpr char kBad = '-';
@@ -95,8 +99,9 @@ std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
 SaveReport Saver::finish() {
   DTRAIN_CHECK(is_saving());
   hurry_ = true;
-  if (phase_ == Phase::writing) collect();
-  return end();
+  for (;;) {
+    if (auto report = finish_within(kPoll)) return *report;
+  }
 }
 
 void Saver::wait_until(base::Clock::time_point end) const {

@@ -6,7 +6,7 @@ namespace {
 // Rows [n * i / count, n * (i + 1) / count) of the piece.
 Piece share_of(const Piece& piece) {
   const auto& [index, count] = piece.replica;
-  const std::int64_t rows = piece.box.sizes.at(0);
+  const std::int64_t rows = piece.box.sizes[0];
   const std::int64_t begin = rows * index / count;
   const std::int64_t end = rows * (index + 1) / count;
   Piece share = piece;
@@ -22,8 +22,11 @@ Piece share_of(const Piece& piece) {
 State owned_part(const State& state) {
   State owned;
   for (const Piece& piece : state) {
-    if (piece.replica.count == 1) {
+    const bool is_scalar = piece.box.sizes.empty();
+    if (piece.replica.count == 1 || (is_scalar && piece.replica.index == 0)) {
       owned.push_back(piece);
+    } else if (is_scalar) {
+      continue;
     } else if (Piece share = share_of(piece); share.box.sizes[0] > 0) {
       owned.push_back(std::move(share));
     }

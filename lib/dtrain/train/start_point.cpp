@@ -105,6 +105,10 @@ void check_same_run(Job& job, const Chosen& chosen, const std::string& data_fing
   if (!differences.noted.empty() && is_leader(job)) {
     base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
   }
+  if (chosen.manifest.step > job.config().train.steps && is_leader(job)) {
+    base::log_warning("{} is beyond --steps {}: nothing is left to train", chosen.path,
+                      job.config().train.steps);
+  }
 }
 
 StartPoint resume(Job& job, const Chosen& chosen) {
