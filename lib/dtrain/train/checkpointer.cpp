@@ -117,8 +117,8 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
   last_error_ = report.error;
   if (!report.error.empty()) {
     ++num_failures_;
-    reporter_.warn(report.step, fmt::format("checkpoint of step {} failed, training goes on: {}",
-                                            report.step, report.error));
+    reporter_.warn(report.step,
+                   fmt::format("checkpoint of step {} failed: {}", report.step, report.error));
     return;
   }
   reporter_.checkpoint({.step = report.step,

@@ -75,7 +75,11 @@ std::vector<std::string> RunFolder::go_on(std::int64_t step) {
 
 void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
   write_file(dir_ + "/REQUEUE", fmt::format("stopped after step {} by {}\n", step, reason));
-  disk_.remove_file(stop_file(dir_));
+  try {
+    disk_.remove_file(stop_file(dir_));
+  } catch (const base::Error& error) {
+    base::log_warning("the next start will stop at once: {}", error.what());
+  }
 }
 
 std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
