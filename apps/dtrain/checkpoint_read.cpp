@@ -112,8 +112,6 @@ std::map<std::string, std::int64_t> count_pieces(const format::Contents& content
 }
 
 std::string facts_text(const std::string& path, const format::Manifest& manifest) {
-  std::int64_t bytes = 0;
-  for (const format::FileInfo& file : manifest.contents.files) bytes += file.bytes;
   const auto row = [](std::string_view name, const std::string& value) {
     return fmt::format("{:<10} {}\n", name, value);
   };
@@ -121,7 +119,8 @@ std::string facts_text(const std::string& path, const format::Manifest& manifest
          row("samples", std::to_string(manifest.samples)) +
          row("tokens", std::to_string(manifest.tokens)) + row("layout", text_of(manifest.layout)) +
          row("written by", manifest.run) +
-         row("files", fmt::format("{}, {} bytes", manifest.contents.files.size(), bytes));
+         row("files", fmt::format("{}, {} bytes", manifest.contents.files.size(),
+                                  format::bytes_in(manifest.contents)));
 }
 
 std::string tensors_text(const format::Contents& contents) {

@@ -11,6 +11,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/comm/leader.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -50,9 +51,9 @@ Verdict examine(comm::ProcessGroup& group, const std::string& path) {
 
 // Rank 0's list, because file systems do not show all machines the same at the same time.
 std::vector<std::int64_t> agreed_steps(comm::ProcessGroup& group, const std::string& checkpoints) {
-  std::string own;
-  if (group.rank() == 0) own = fmt::format("{}", fmt::join(store::list_steps(checkpoints), " "));
-  std::istringstream words(comm::exchange_texts(group, own).front());
+  std::istringstream words(comm::leader_text(group, "listing checkpoints", [&] {
+    return fmt::format("{}", fmt::join(store::list_steps(checkpoints), " "));
+  }));
   std::vector<std::int64_t> steps;
   for (std::int64_t step = 0; words >> step;) steps.push_back(step);
   return steps;

@@ -38,12 +38,6 @@ bool is_running(const std::future<T>& future) {
   return future.valid() && future.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-std::int64_t bytes_in(const format::Contents& contents) {
-  std::int64_t bytes = 0;
-  for (const format::FileInfo& file : contents.files) bytes += file.bytes;
-  return bytes;
-}
-
 }  // namespace
 
 Saver::Saver(comm::ProcessGroup& world, base::FileSystem& files, SaverOptions options)
@@ -52,8 +46,6 @@ Saver::Saver(comm::ProcessGroup& world, base::FileSystem& files, SaverOptions op
 Saver::~Saver() { stop_.request_stop(); }
 
 void Saver::stage(const State& state) { staging_.emplace(owned_part(state)); }
-
-std::int64_t Saver::staging_bytes() const { return staging_ ? staging_->num_bytes() : 0; }
 
 void Saver::begin(const SavePoint& point, const State& state) {
   DTRAIN_CHECK(phase_ == Phase::idle);
@@ -144,7 +136,7 @@ void Saver::collect() {
   }
   phase_ = Phase::committing;
   if (!leads()) return;
-  report_.bytes = bytes_in(manifest_.contents);
+  report_.bytes = format::bytes_in(manifest_.contents);
   const bool is_whole = report_.error.empty();
   committed_ = std::async(std::launch::async, [this, is_whole] {
     Committed committed = is_whole ? commit() : Committed{};

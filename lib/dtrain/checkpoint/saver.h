@@ -66,7 +66,6 @@ class Saver {
 
   /// Takes memory for copies of `state` now, so that begin() need not wait for finish().
   void stage(const State& state);
-  [[nodiscard]] std::int64_t staging_bytes() const;
 
   /// Starts a save; none may be under way. Without stage(), the state must not change before
   /// finish().

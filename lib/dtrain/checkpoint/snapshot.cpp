@@ -7,16 +7,6 @@
 #include "dtrain/checkpoint/tensor_file.h"
 
 namespace dtrain::checkpoint {
-namespace {
-
-std::int64_t bytes_in(const State& pieces) {
-  std::int64_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += static_cast<std::int64_t>(piece.tensor.nbytes());
-  return bytes;
-}
-
-}  // namespace
-
 std::vector<store::PieceBytes> bytes_of(const State& pieces) {
   std::vector<store::PieceBytes> result;
   for (const Piece& piece : pieces) {

@@ -27,8 +27,6 @@ class Staging {
   /// Copies the pieces; what the earlier call gave is overwritten.
   [[nodiscard]] std::vector<store::PieceBytes> take(const State& pieces);
 
-  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }
-
  private:
   std::int64_t num_bytes_;
   std::unique_ptr<std::byte[]> memory_;

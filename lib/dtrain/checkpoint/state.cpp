@@ -34,4 +34,10 @@ State owned_part(const State& state) {
   return owned;
 }
 
+std::int64_t bytes_in(const State& pieces) {
+  std::int64_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += static_cast<std::int64_t>(piece.tensor.nbytes());
+  return bytes;
+}
+
 }  // namespace dtrain::checkpoint

@@ -39,6 +39,9 @@ using State = std::vector<Piece>;
 /// of the rows, so that together they write every element once. Shares memory.
 [[nodiscard]] State owned_part(const State& state);
 
+/// Of the tensors of all pieces.
+[[nodiscard]] std::int64_t bytes_in(const State& pieces);
+
 /// Where pieces are read from.
 class Source {
  public:

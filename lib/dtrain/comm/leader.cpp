@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/exchange.h"
 
 namespace dtrain::comm {
 
@@ -24,6 +25,13 @@ void on_leader(ProcessGroup& group, std::string_view what, const std::function<v
   if (done.item<std::int64_t>() == 0) {
     base::fail(base::ErrorKind::comm, "rank 0 failed at {}; its own message tells why", what);
   }
+}
+
+std::string leader_text(ProcessGroup& group, std::string_view what,
+                        const std::function<std::string()>& text) {
+  std::string own;
+  on_leader(group, what, [&] { own = text(); });
+  return exchange_texts(group, own).front();
 }
 
 }  // namespace dtrain::comm

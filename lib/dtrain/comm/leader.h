@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include "dtrain/comm/process_group.h"
 
@@ -14,5 +16,12 @@ namespace dtrain::comm {
 /// Throws:     on rank 0 what `task` throws; on the others Error{comm} saying that rank 0 failed at
 /// `what`.
 void on_leader(ProcessGroup& group, std::string_view what, const std::function<void()>& task);
+
+/// What `text` gives on the group's rank 0, on every rank.
+///
+/// Collective: every rank of `group`.
+/// Throws:     as on_leader.
+[[nodiscard]] std::string leader_text(ProcessGroup& group, std::string_view what,
+                                      const std::function<std::string()>& text);
 
 }  // namespace dtrain::comm

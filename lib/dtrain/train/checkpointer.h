@@ -51,8 +51,6 @@ class Checkpointer {
   void save_now(const checkpoint::SavePoint& point);
 
   [[nodiscard]] std::int64_t num_failures() const { return num_failures_; }
-  /// Memory of this rank for copies of its state.
-  [[nodiscard]] std::int64_t staging_bytes() const { return saver_.staging_bytes(); }
 
  private:
   [[nodiscard]] bool is_due(std::int64_t step, const parallel::StepFlags& agreed) const;

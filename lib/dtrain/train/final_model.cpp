@@ -9,10 +9,6 @@
 
 namespace dtrain::train {
 
-std::string final_model_path(const std::string& run_dir) {
-  return (std::filesystem::path(run_dir) / "final" / "model.safetensors").string();
-}
-
 void write_final_model(Job& job, const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;

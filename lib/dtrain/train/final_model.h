@@ -7,8 +7,6 @@
 
 namespace dtrain::train {
 
-[[nodiscard]] std::string final_model_path(const std::string& run_dir);
-
 /// Throws: Error{checkpoint} naming the file if it cannot be written.
 void write_final_model(Job& job, const std::string& path);
 

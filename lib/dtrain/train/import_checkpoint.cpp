@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/checkpoint/state.h"
+#include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/model/registry.h"
@@ -52,18 +52,15 @@ param::Arena read_weights(const SafetensorsFile& file, const model::Model& model
   return checkpoint::read_model_file(file, model.parameters, exported_buffers(model), dtype);
 }
 
-std::vector<store::PieceBytes> pieces_of(const model::Model& model, const param::Arena& arena) {
-  std::vector<store::PieceBytes> pieces;
+checkpoint::State state_of(const model::Model& model, const param::Arena& arena) {
+  checkpoint::State state;
   for (const param::ParameterSpec& spec : model.parameters) {
-    const at::Tensor& values = arena.view(static_cast<param::ParameterId>(pieces.size()));
-    const auto* data = static_cast<const std::byte*>(values.const_data_ptr());
-    pieces.push_back({.tensor = checkpoint::kWeightPrefix + spec.name,
-                      .dtype = values.scalar_type() == at::kDouble ? Dtype::f64 : Dtype::f32,
-                      .shape = spec.shape,
-                      .box = format::whole(spec.shape),
-                      .bytes = {data, values.nbytes()}});
+    state.push_back({.name = checkpoint::kWeightPrefix + spec.name,
+                     .global_shape = spec.shape,
+                     .box = format::whole(spec.shape),
+                     .tensor = arena.view(static_cast<param::ParameterId>(state.size()))});
   }
-  return pieces;
+  return state;
 }
 
 std::string without_trailing_slashes(std::string path) {
@@ -98,7 +95,7 @@ void import_checkpoint(const config::Config& config, const Output& output) {
   manifest.run = fmt::format("import-{}", ::getpid());
   manifest.config = fmt::format(R"({{"model": {}}})", describe(described));
   const std::string folder = without_trailing_slashes(wanted.checkpoint);
-  write_checkpoint(folder, pieces_of(*model, arena), std::move(manifest));
+  write_checkpoint(folder, checkpoint::bytes_of(state_of(*model, arena)), std::move(manifest));
   output(fmt::format("{}: {} parameters of {}\n", folder, model->num_elements(), wanted.file));
 }
 

@@ -9,11 +9,11 @@
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/metrics/metrics_file.h"
-#include "dtrain/train/final_model.h"
 
 namespace dtrain::train {
 namespace {
@@ -54,7 +54,7 @@ RunFolder::RunFolder(const config::Config& config, std::string run)
 }
 
 void RunFolder::begin() {
-  const std::string model = final_model_path(dir_);
+  const std::string model = store::final_model(dir_);
   if (config_.checkpoint.resume == "auto" && fs::exists(model)) {
     base::fail(
         ErrorKind::usage,
@@ -92,7 +92,7 @@ std::string RunFolder::metrics_file(const std::string& run_dir) {
 void RunFolder::remove_old_run() {
   store::remove_all(disk_, checkpoints_, run_);
   for (const std::string& path :
-       {metrics_file(dir_), final_model_path(dir_), dir_ + "/config.json"}) {
+       {metrics_file(dir_), store::final_model(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
   }
 }
@@ -104,7 +104,7 @@ void RunFolder::remove_leftovers() {
   }
   disk_.remove_file(dir_ + "/REQUEUE");
   for (const std::string& file :
-       {final_model_path(dir_), dir_ + "/config.json", dir_ + "/REQUEUE"}) {
+       {store::final_model(dir_), dir_ + "/config.json", dir_ + "/REQUEUE"}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
   }
 }

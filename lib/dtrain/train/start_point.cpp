@@ -19,7 +19,6 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
-#include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
@@ -53,9 +52,7 @@ bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
 // What rank 0 finds at a path holds for all: another job may be writing there, and file systems do
 // not show all machines the same at the same time.
 std::string as_leader_finds(Job& job, const std::function<std::string()>& look) {
-  std::string found;
-  comm::on_leader(job.groups().world(), "looking for a checkpoint", [&] { found = look(); });
-  return comm::exchange_texts(job.groups().world(), found).front();
+  return comm::leader_text(job.groups().world(), "looking for a checkpoint", look);
 }
 
 std::optional<Chosen> find(Job& job) {

@@ -39,11 +39,7 @@ std::int64_t element_size(const config::Config& config) {
 std::int64_t checkpoint_bytes(Job& job) {
   const auto interval = config::parse_interval(job.config().checkpoint.every);
   if (interval->is_never()) return 0;
-  std::int64_t bytes = 0;
-  for (const auto& piece : checkpoint::owned_part(job.engine().state())) {
-    bytes += static_cast<std::int64_t>(piece.tensor.nbytes());
-  }
-  return bytes;
+  return checkpoint::bytes_in(checkpoint::owned_part(job.engine().state()));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
@@ -144,8 +145,9 @@ checkpoint::SavePoint Trainer::save_point() const {
 
 void Trainer::save_final() {
   checkpoints_.save_last(save_point());
-  comm::on_leader(job_.groups().world(), "writing the final model",
-                  [&] { write_final_model(job_, final_model_path(config_.run.dir)); });
+  comm::on_leader(job_.groups().world(), "writing the final model", [&] {
+    write_final_model(job_, checkpoint::store::final_model(config_.run.dir));
+  });
   summarize();
 }
 
@@ -162,7 +164,7 @@ void Trainer::summarize() {
                  .has_validation = split_.validation.size() > 0,
                  .seconds = seconds,
                  .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
-                 .model_path = final_model_path(config_.run.dir),
+                 .model_path = checkpoint::store::final_model(config_.run.dir),
                  .failed_checkpoints = checkpoints_.num_failures()});
 }
 

@@ -60,6 +60,12 @@ void check_disjoint(std::vector<const Box*> boxes, const std::string& name,
 
 }  // namespace
 
+std::int64_t bytes_in(const Contents& contents) {
+  std::int64_t bytes = 0;
+  for (const FileInfo& file : contents.files) bytes += file.bytes;
+  return bytes;
+}
+
 void merge(Contents& all, const Contents& part) {
   for (const auto& [name, tensor] : part.tensors) {
     const auto [known, added] = all.tensors.emplace(name, tensor);

@@ -70,6 +70,9 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
+/// Of all files.
+[[nodiscard]] std::int64_t bytes_in(const Contents& contents);
+
 /// Adds what another rank has written.
 ///
 /// Throws: Error{checkpoint} if a tensor has two shapes or dtypes. A file of two writers is left to

@@ -17,6 +17,12 @@ std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
+// Whether a name is a checkpoint's with `mark` and more behind it.
+bool is_marked(std::string_view name, std::string_view mark) {
+  const auto at = name.find(mark);
+  return at != std::string_view::npos && step_of(name.substr(0, at));
+}
+
 // What cannot be read is left to those who go on to remove or list it.
 std::vector<std::string> names_in(const std::string& folder) {
   namespace fs = std::filesystem;
@@ -78,8 +84,7 @@ void remove_folder_and_files(base::FileSystem& files, const std::string& folder)
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
   std::vector<std::string> failures;
   for (const std::string& name : names_in(checkpoints)) {
-    const auto dot = name.find(kTemporary);
-    if (dot == std::string::npos || !step_of(std::string_view(name).substr(0, dot))) continue;
+    if (!is_marked(name, kTemporary)) continue;
     try {
       remove_folder_and_files(files, checkpoints + "/" + name);
     } catch (const base::Error& error) {
@@ -93,9 +98,7 @@ void remove_all(base::FileSystem& files, const std::string& checkpoints, const s
   prune(files, checkpoints, {.keep_last = 0}, run);
   remove_leftovers(files, checkpoints);
   for (const std::string& name : names_in(checkpoints)) {
-    const auto dot = name.find(kSetAside);
-    if (dot == std::string::npos || !step_of(std::string_view(name).substr(0, dot))) continue;
-    remove_folder_and_files(files, checkpoints + "/" + name);
+    if (is_marked(name, kSetAside)) remove_folder_and_files(files, checkpoints + "/" + name);
   }
 }
 
