@@ -88,6 +88,29 @@ TEST_CASE("Saved on any of 1, 2, 4, 8 ranks and loaded on any other, a run keeps
   }
 }
 
+TEST_CASE("Saved under any sharding and loaded under any other, a run keeps all bits") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
+  const std::vector<config::Config> layouts{laid_out(config, 1, 8),
+                                            laid_out(config, 2, 4),
+                                            sharded(config, 2, 4, "zero:1"),
+                                            sharded(config, 4, 2, "zero:2"),
+                                            sharded(config, 8, 1, "zero:3"),
+                                            sharded(config, 2, 4, "fsdp:full"),
+                                            sharded(config, 4, 2, "hybrid:2"),
+                                            sharded(config, 4, 2, "fsdp:grad-op")};
+  for (const config::Config& saving : layouts) {
+    const TempFolder folder;
+    train_and_save(saving, 2, folder.path("c"), /*staged=*/true);
+    for (const config::Config& loading : layouts) {
+      INFO("saved by " << saving.layout.strategy << " on " << saving.layout.dp << ", loaded by "
+                       << loading.layout.strategy << " on " << loading.layout.dp);
+      check_all(load_and_train(loading, folder.path("c")), text_after(whole, 2));
+    }
+  }
+}
+
 TEST_CASE("Without staging what is saved is the state at the call") {
   const config::Config config = laid_out(tiny_config(), 2, 2);
   const TempFolder folder;

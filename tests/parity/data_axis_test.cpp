@@ -132,5 +132,112 @@ TEST_CASE("Fast reduction agrees with the ordered one to rounding") {
   }
 }
 
+const std::vector<std::string> kShardings{"fsdp:full", "fsdp:grad-op", "fsdp:none",
+                                          "zero:1",    "zero:2",       "zero:3"};
+
+TEST_CASE("Every sharding gives the bits of one rank on 2, 4 and 8 ranks") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  INFO("tied levels " << config.model.tie_levels);
+  const std::string single = text_of_all(laid_out(config, 1, 8));
+  for (const std::string& what : kShardings) {
+    for (const std::int64_t dp : {2, 4, 8}) {
+      INFO(what << " on " << dp);
+      CHECK(text_of_all(sharded(config, dp, 8 / dp, what)) == single);
+    }
+  }
+}
+
+TEST_CASE("Gradients accumulated in full and cut at the end have the bits of one rank") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  const std::string single = text_of_all(laid_out(config, 1, 8));
+  for (const std::string what : {"fsdp:full+local", "fsdp:grad-op+local", "zero:2+local"}) {
+    for (const std::int64_t dp : {2, 4}) {
+      INFO(what << " on " << dp);
+      CHECK(text_of_all(sharded(config, dp, 8 / dp, what)) == single);
+    }
+  }
+}
+
+TEST_CASE("Shards within neighbours and replicas across them give the bits of one rank") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  const std::string single = text_of_all(laid_out(config, 1, 8));
+  for (const auto& [dp, what] : {std::pair{4, "hybrid:2"},
+                                 {8, "hybrid:2"},
+                                 {8, "hybrid:4"},
+                                 {4, "hybrid:1"},
+                                 {4, "hybrid:4"},
+                                 {4, "hybrid:2+local"}}) {
+    INFO(what << " on " << dp);
+    CHECK(text_of_all(sharded(config, dp, 8 / dp, what)) == single);
+  }
+}
+
+TEST_CASE("Units of any size give the bits of one rank") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = false;
+  const std::string single = text_of_all(laid_out(config, 1, 8));
+  for (const std::string wrap : {"none", "size:1", "size:5000"}) {
+    INFO(wrap);
+    config.layout.wrap = wrap;
+    CHECK(text_of_all(sharded(config, 4, 2, "fsdp:full")) == single);
+  }
+}
+
+TEST_CASE("Two sharded processes over gloo give the bits of one rank") {
+  config::Config config = tiny_config();
+  const std::string single = text_of_all(laid_out(config, 1, 4));
+  const std::string what = GENERATE("fsdp:full", "zero:1", "fsdp:full+local");
+  INFO(what);
+  const config::Config two = sharded(config, 2, 2, what);
+  const auto outcomes = on_processes(
+      "train", {.size = 2, .argument = config::to_request({config::Command::train, two})});
+  for (const RankOutcome& outcome : outcomes) {
+    CHECK(outcome.status == 0);
+    CHECK(outcome.text == single);
+  }
+}
+
+TEST_CASE("Prefetching and its limit change no bit") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = false;
+  const std::string single = text_of_all(laid_out(config, 1, 4));
+  for (const std::string mode : {"pre", "post", "none"}) {
+    for (const std::int64_t limit : {1, 2, 4}) {
+      config.layout.backward_prefetch = mode;
+      config.layout.forward_prefetch = limit > 1;
+      config.layout.limit_gathers = limit;
+      INFO(mode << ", limit " << limit);
+      CHECK(text_of_all(sharded(config, 2, 2, "fsdp:full")) == single);
+    }
+  }
+}
+
+TEST_CASE("Tied matrices gathered and reduced at every use agree to rounding in float64") {
+  config::Config config = tiny_config();
+  config.machine.dtype = "float64";
+  const Trace single = train_on_threads(laid_out(config, 1, 4)).front();
+  config.layout.tied_reshard = "per-use";
+  for (const auto& [dp, grad_accum] : {std::pair{2, 2}, {4, 1}}) {
+    const Trace found = train_on_threads(sharded(config, dp, grad_accum, "fsdp:full")).front();
+    for (const auto& [name, value] : single.state) {
+      INFO(name);
+      CHECK(largest_error(found.state.at(name), value) < 1e-9);
+    }
+  }
+}
+
+TEST_CASE("Under sharding a frozen parameter keeps its bits too") {
+  config::Config config = tiny_config();
+  config.train.freeze = {"encoder", "embed.weight"};
+  const std::string single = text_of_all(laid_out(config, 1, 8));
+  for (const std::string& what : kShardings) {
+    INFO(what);
+    CHECK(text_of_all(sharded(config, 4, 2, what)) == single);
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::testing

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "dtrain/base/check.h"
+#include "dtrain/config/resolve.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::testing {
@@ -19,12 +20,13 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return hash;
 }
 
-data::LoaderOptions loader_options(const train::Job& job, std::int64_t first_step) {
+data::LoaderOptions loader_options(train::Job& job, std::int64_t first_step) {
   const config::Config& config = job.config();
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
           .dp_rank = job.data_group().rank(),
           .dp_size = job.data_group().size(),
+          .interleave = job.engine().deal().interleave,
           .seed = config.train.seed,
           .start_position = first_step * config.batch.global};
 }
@@ -32,6 +34,40 @@ data::LoaderOptions loader_options(const train::Job& job, std::int64_t first_ste
 // The caller keeps the world.
 std::shared_ptr<comm::World> borrowed(comm::World& world) {
   return {std::shared_ptr<void>(), &world};
+}
+
+// A tensor of which the ranks of a group hold disjoint parts: bytes that a rank lacks are zero, and
+// adding zeros changes nothing.
+at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece>& parts,
+                  at::IntArrayRef shape, at::ScalarType dtype) {
+  const at::Tensor whole = at::zeros(shape, dtype);
+  for (const checkpoint::Piece& piece : parts) {
+    at::Tensor place = whole;
+    for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
+      place = place.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim],
+                           piece.box.sizes[dim]);
+    }
+    place.copy_(piece.tensor);
+  }
+  group.all_reduce(whole.view(-1).view(at::kByte)).wait();
+  return whole;
+}
+
+std::map<std::string, at::Tensor> whole_state(train::Job& job) {
+  const checkpoint::State state = job.engine().state();
+  comm::ProcessGroup* shards = job.groups().shards();
+  if (shards == nullptr) return MemorySource(state).tensors();
+  std::map<std::string, std::vector<checkpoint::Piece>> parts;
+  for (const checkpoint::Piece& piece : state) parts[piece.name].push_back(piece);
+  std::map<std::string, at::Tensor> whole;
+  whole["optimizer.num_updates"] = parts.at("optimizer.num_updates").front().tensor.clone();
+  for (const param::ParameterSpec& spec : job.model().parameters) {
+    for (const std::string prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+      whole[prefix + spec.name] = joined(*shards, parts[prefix + spec.name], spec.shape,
+                                         train::dtype_of(job.config().machine.dtype));
+    }
+  }
+  return whole;
 }
 
 }  // namespace
@@ -85,6 +121,24 @@ config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t gra
   return config;
 }
 
+config::Config sharded(const config::Config& config, std::int64_t dp, std::int64_t grad_accum,
+                       const std::string& what) {
+  config::Config result = laid_out(config, dp, grad_accum);
+  const std::string name = what.substr(0, what.find('+'));
+  const std::string kind = name.substr(0, name.find(':'));
+  const std::string option = name.substr(name.find(':') + 1);
+  result.layout.strategy = kind == "zero" ? "zero" : "fsdp";
+  if (kind == "zero") result.layout.zero_stage = std::stoll(option);
+  if (kind == "fsdp") result.layout.fsdp_sharding = option;
+  if (kind == "hybrid") {
+    result.layout.fsdp_sharding = "hybrid";
+    result.layout.shard_size = std::stoll(option);
+  }
+  if (what.ends_with("+local")) result.layout.accumulate = "local";
+  return config::resolve(config::Command::train, result,
+                         {.world_size = dp, .local_world_size = dp, .usable_cores = dp});
+}
+
 EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step)
     : config_(config),
       job_(config, borrowed(world)),
@@ -103,9 +157,9 @@ void EngineRun::steps(std::int64_t count) {
   }
 }
 
-Trace EngineRun::trace() const {
+Trace EngineRun::trace() {
   Trace trace = trace_;
-  trace.state = MemorySource(job_.engine().state()).tensors();
+  trace.state = whole_state(job_);
   return trace;
 }
 

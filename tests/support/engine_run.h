@@ -49,6 +49,11 @@ struct Trace {
 [[nodiscard]] config::Config laid_out(config::Config config, std::int64_t dp,
                                       std::int64_t grad_accum);
 
+/// The same under a sharded data axis: "fsdp:full", "fsdp:grad-op", "fsdp:none", "hybrid:2" (shards
+/// of two), "zero:1", "zero:2", "zero:3", each with "+local" for local accumulation.
+[[nodiscard]] config::Config sharded(const config::Config& config, std::int64_t dp,
+                                     std::int64_t grad_accum, const std::string& what);
+
 /// One rank of a run, driven as the trainer drives it.
 class EngineRun {
  public:
@@ -57,12 +62,13 @@ class EngineRun {
 
   void steps(std::int64_t count);
   [[nodiscard]] train::Job& job() { return job_; }
-  /// Losses and norms so far, and the state now.
-  [[nodiscard]] Trace trace() const;
+  /// Losses and norms so far, and the state now: this rank's copy, or the one that it and its
+  /// neighbours hold the shards of. Collective.
+  [[nodiscard]] Trace trace();
 
  private:
   config::Config config_;
-  mutable train::Job job_;
+  train::Job job_;
   data::Split split_;
   data::Loader loader_;
   Trace trace_;

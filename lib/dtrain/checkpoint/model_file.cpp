@@ -1,7 +1,6 @@
 #include "dtrain/checkpoint/model_file.h"
 
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <set>
@@ -83,9 +82,7 @@ param::Arena read_model_file(const format::SafetensorsFile& file,
   check_names(file, specs, buffers);
   for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
   for (const NamedTensor& buffer : buffers) check_buffer(file, buffer);
-  param::Arena arena(param::ArenaLayout(specs), dtype, [](std::int64_t bytes) {
-    return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));
-  });
+  param::Arena arena(param::ArenaLayout(specs), dtype, param::private_memory);
   param::ParameterId id = 0;
   for (const param::ParameterSpec& spec : specs) {
     param::exported_view(spec, arena.view(id++)).copy_(to_tensor(file.at(spec.name)));

@@ -54,6 +54,15 @@ struct LayoutConfig {
   std::string strategy = "single";
   std::int64_t dp = 0;      // 0: follows from the strategy and the world size
   std::int64_t nnodes = 0;  // 0: as launched; else must agree with the launch
+  std::int64_t zero_stage = 2;
+  std::string fsdp_sharding = "full";     // full | grad-op | none | hybrid
+  std::int64_t shard_size = 0;            // ranks; 0: all, with hybrid those of one node
+  std::string wrap = "block";             // block | size:N | none
+  std::string accumulate = "auto";        // auto | sharded | local
+  std::string backward_prefetch = "pre";  // pre | post | none
+  bool forward_prefetch = false;
+  std::int64_t limit_gathers = 2;         // units
+  std::string tied_reshard = "per-pass";  // per-pass | per-use
 };
 
 struct MachineConfig {

@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/layout.h"
 
 namespace dtrain::config {
 namespace {
@@ -30,6 +31,52 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
   }
   layout.dp = world_size;
   if (layout.nnodes == 0) layout.nnodes = std::max<std::int64_t>(1, launch.num_nodes);
+}
+
+// How many ranks share one copy of the state.
+void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
+  const bool is_hybrid = layout.strategy == "fsdp" && layout.fsdp_sharding == "hybrid";
+  const std::int64_t whole = sharding_of(layout) == Sharding::none ? 1 : layout.dp;
+  if (!is_hybrid) {
+    if (layout.shard_size != 0 && layout.shard_size != whole) {
+      fail(ErrorKind::usage,
+           "--shard-size {} does not fit --strategy {}, which shards over {} rank{}: leave it out, "
+           "or use --strategy fsdp --fsdp-sharding hybrid",
+           layout.shard_size, layout.strategy, whole, whole == 1 ? "" : "s");
+    }
+    layout.shard_size = whole;
+    return;
+  }
+  if (layout.shard_size == 0) layout.shard_size = std::min(launch.local_world_size, layout.dp);
+  if (layout.dp % layout.shard_size != 0) {
+    fail(ErrorKind::usage,
+         "--shard-size {} does not divide the {} data-parallel rank{}: choose a divisor",
+         layout.shard_size, layout.dp, layout.dp == 1 ? "" : "s");
+  }
+}
+
+void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
+  resolve_shard_size(layout, launch);
+  const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
+  if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction == "ordered") {
+    fail(ErrorKind::usage,
+         "--shard-size {} is no power of two, so --reduction ordered cannot keep its order over "
+         "shards and replicas: choose a power of two, or --reduction fast",
+         layout.shard_size);
+  }
+  if (!parse_wrap(layout.wrap)) {
+    fail(ErrorKind::usage,
+         "--wrap: found \"{}\", but it must be block, size:N (parameters, at least 1) or none",
+         layout.wrap);
+  }
+  const bool shards_gradients = sharding_of(layout) >= Sharding::gradients && layout.shard_size > 1;
+  if (layout.accumulate == "auto") layout.accumulate = shards_gradients ? "sharded" : "local";
+  if (layout.accumulate == "sharded" && !shards_gradients) {
+    fail(ErrorKind::usage,
+         "--accumulate sharded needs sharded gradients, which --strategy {} on {} rank{} does not "
+         "have: use fsdp or zero with stage 2 or 3 on several ranks, or --accumulate local",
+         layout.strategy, layout.dp, layout.dp == 1 ? "" : "s");
+  }
 }
 
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
@@ -133,6 +180,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
          name_of(command), launch.world_size);
   }
   resolve_layout(config.layout, launch);
+  resolve_sharding(config.layout, config.machine, launch);
   resolve_machine(config.machine, launch);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout.dp);

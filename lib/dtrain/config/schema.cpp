@@ -49,9 +49,13 @@ constexpr Choice kModels[] = {{"bdh"}};
 constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}};
 constexpr Choice kOptimizers[] = {{"adamw"}};
 constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
-constexpr Choice kStrategies[] = {
-    {"single"},     {"ddp"},        {"fsdp", kLater}, {"zero", kLater}, {"deepspeed", kLater},
-    {"tp", kLater}, {"pp", kLater}, {"3d", kLater},   {"dp", kLater},   {"mp", kLater}};
+constexpr Choice kStrategies[] = {{"single"},     {"ddp"},        {"fsdp"},       {"zero"},
+                                  {"deepspeed"},  {"tp", kLater}, {"pp", kLater}, {"3d", kLater},
+                                  {"dp", kLater}, {"mp", kLater}};
+constexpr Choice kFsdpShardings[] = {{"full"}, {"grad-op"}, {"none"}, {"hybrid"}};
+constexpr Choice kAccumulations[] = {{"auto"}, {"sharded"}, {"local"}};
+constexpr Choice kBackwardPrefetches[] = {{"pre"}, {"post"}, {"none"}};
+constexpr Choice kTiedReshards[] = {{"per-pass"}, {"per-use"}};
 constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
 constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
                                 {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
@@ -170,6 +174,62 @@ constexpr Setting kSettings[] = {
     {"layout.nnodes", "--nnodes", "N", "nodes",
      "nodes the job must have been launched on; 0: any number", kTrain | kVerify,
      FIELD(layout.nnodes), between(0, kMaxRanks)},
+    {"layout.zero_stage", "--zero-stage", "N", "",
+     "of --strategy zero: 1 shards optimizer state, 2 gradients too, 3 parameters too",
+     kTrain | kVerify, FIELD(layout.zero_stage), between(1, 3)},
+    {"layout.fsdp_sharding",
+     "--fsdp-sharding",
+     "NAME",
+     "",
+     "of --strategy fsdp: full as ZeRO-3; grad-op frees parameters only after the backward pass; "
+     "hybrid shards within --shard-size ranks and replicates across; none as ddp",
+     kTrain | kVerify,
+     FIELD(layout.fsdp_sharding),
+     {},
+     kFsdpShardings},
+    {"layout.shard_size", "--shard-size", "N", "ranks",
+     "of hybrid: neighbours that share one copy of the state; 0: the ranks of a node",
+     kTrain | kVerify, FIELD(layout.shard_size), between(0, kMaxRanks)},
+    {"layout.wrap", "--wrap", "POLICY", "",
+     "what is gathered and reduced at once: block, size:N (neighbours merged to at least N "
+     "parameters), none (the whole model)",
+     kTrain | kVerify, FIELD(layout.wrap)},
+    {"layout.accumulate",
+     "--accumulate",
+     "NAME",
+     "",
+     "sharded: reduce every microbatch, least memory; local: keep whole gradients until the last; "
+     "auto: sharded where gradients are sharded",
+     kTrain | kVerify,
+     FIELD(layout.accumulate),
+     {},
+     kAccumulations},
+    {"layout.backward_prefetch",
+     "--backward-prefetch",
+     "NAME",
+     "",
+     "when the next unit of a backward pass is gathered: before the backward of the one in use "
+     "(pre), after it (post), when it is needed (none)",
+     kTrain | kVerify,
+     FIELD(layout.backward_prefetch),
+     {},
+     kBackwardPrefetches},
+    {"layout.forward_prefetch", "--forward-prefetch", "on|off", "",
+     "gather the next unit of a forward pass under the one in use", kTrain | kVerify,
+     FIELD(layout.forward_prefetch)},
+    {"layout.limit_gathers", "--limit-gathers", "N", "units",
+     "units that prefetching lets be there or under way at once", kTrain | kVerify,
+     FIELD(layout.limit_gathers), between(1, kMaxLevels)},
+    {"layout.tied_reshard",
+     "--tied-reshard",
+     "NAME",
+     "",
+     "matrices that levels share are gathered and reduced once per pass, or at every use, which "
+     "sends more and holds less",
+     kTrain | kVerify,
+     FIELD(layout.tied_reshard),
+     {},
+     kTiedReshards},
 
     {"machine.device",
      "--device",

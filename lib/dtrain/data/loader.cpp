@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/data/microbatches.h"
 
 namespace dtrain::data {
 
@@ -57,14 +58,16 @@ std::vector<Batch> Loader::next() {
 }
 
 void Loader::read_ahead(const std::stop_token& stop) {
-  const std::int64_t per_rank = options_.grad_accum * options_.microbatch;
-  std::int64_t first = options_.start_position + options_.dp_rank * per_rank;
+  const MicrobatchDeal deal{.rank = options_.dp_rank,
+                            .grad_accum = options_.grad_accum,
+                            .interleave = options_.interleave};
+  std::int64_t first = options_.start_position;
   try {
     for (;; first += global_batch_) {
       std::vector<Batch> batches;
       for (std::int64_t a = 0; a < options_.grad_accum && !stop.stop_requested(); ++a) {
-        batches.push_back(
-            read_batch(samples_, first + a * options_.microbatch, options_.microbatch, order_));
+        batches.push_back(read_batch(samples_, first + deal.number_of(a) * options_.microbatch,
+                                     options_.microbatch, order_));
       }
       std::unique_lock lock(mutex_);
       if (!changed_.wait(lock, stop, [this] { return ready_.size() < kGlobalBatchesAhead; }) ||

@@ -21,12 +21,13 @@ struct LoaderOptions {
   std::int64_t grad_accum = 1;  ///< microbatches per rank and step
   std::int64_t dp_rank = 0;
   std::int64_t dp_size = 1;
+  std::int64_t interleave = 1;      ///< as MicrobatchDeal's
   std::uint64_t seed = 0;           ///< of the sample order
   std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
 };
 
 /// This rank's part of one global batch after another. Global microbatch m holds the samples
-/// [position + m * microbatch, + microbatch) and belongs to dp rank m / grad_accum. Two global
+/// [position + m * microbatch, + microbatch); microbatches.h says whose it is. Two global
 /// batches are read ahead by a thread of its own, which destruction ends within the time of reading
 /// one microbatch.
 ///

@@ -1,13 +1,11 @@
 // AdamW over arenas: one fused call for each run of parameters that decay alike.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "dtrain/param/arena.h"
+#include "dtrain/optim/optimizer.h"
 
 namespace dtrain::optim {
 
@@ -22,28 +20,23 @@ struct AdamWOptions {
 /// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019), through
 /// LibTorch's fused kernel, whose result for an element does not depend on the range it is called
 /// with (ranges start at multiples of 64).
-class AdamW {
+class AdamW final : public Optimizer {
  public:
-  /// All arenas share `layout` and the parameters' dtype.
+  /// All arenas share `layout` and the parameters' dtype; moments are those of `shard`.
   AdamW(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
-        at::ScalarType dtype, const param::ArenaAllocator& allocate, AdamWOptions options);
+        std::int64_t shard, at::ScalarType dtype, const param::ArenaAllocator& allocate,
+        const AdamWOptions& options);
 
-  /// Updates `parameters` in place; `gradients` are read only.
-  void step(const param::Arena& parameters, const param::Arena& gradients, double learning_rate);
-
-  [[nodiscard]] const param::Arena& first_moment() const { return first_moment_; }
-  [[nodiscard]] const param::Arena& second_moment() const { return second_moment_; }
-  /// (1) float32: updates so far; shared, so that state can be saved and loaded through it.
-  [[nodiscard]] const at::Tensor& num_updates() const { return num_updates_; }
+  void step(const param::Arena& parameters, const param::Arena& gradients,
+            double learning_rate) override;
+  [[nodiscard]] std::vector<NamedArena> state() const override {
+    return {{"exp_avg", &first_moment_}, {"exp_avg_sq", &second_moment_}};
+  }
+  [[nodiscard]] const at::Tensor& num_updates() const override { return num_updates_; }
 
  private:
-  struct Group {
-    param::ElementRange range;
-    double weight_decay;
-  };
-
   AdamWOptions options_;
-  std::vector<Group> groups_;
+  std::vector<UpdateGroup> groups_;
   param::Arena first_moment_;
   param::Arena second_moment_;
   at::Tensor num_updates_;

@@ -2,20 +2,24 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 namespace dtrain::optim {
 namespace {
 
+using param::ElementRange;
+
+constexpr std::int64_t kCell = param::kArenaAlignment;
+
 // Eight running sums, so that the compiler may use vector instructions without changing the order
 // of additions.
 template <typename scalar_t>
-double sum_of_squares(const scalar_t* values, std::int64_t count) {
+double cell_sum(const scalar_t* values, std::int64_t count) {
   constexpr std::int64_t kLanes = 8;
   std::array<double, kLanes> sums{};
   std::int64_t i = 0;
@@ -32,35 +36,89 @@ double sum_of_squares(const scalar_t* values, std::int64_t count) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-double parameter_sum(const at::Tensor& gradient) {
-  const std::int64_t count = gradient.numel();
-  std::vector<double> blocks(static_cast<std::size_t>((count + kNormBlock - 1) / kNormBlock));
-  AT_DISPATCH_FLOATING_TYPES(gradient.scalar_type(), "global_norm", [&] {
-    const auto* values = gradient.const_data_ptr<scalar_t>();
-    at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 8,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       for (std::int64_t b = begin; b < end; ++b) {
-                         const std::int64_t first = b * kNormBlock;
-                         blocks[static_cast<std::size_t>(b)] =
-                             sum_of_squares(values + first, std::min(kNormBlock, count - first));
-                       }
-                     });
-  });
-  return std::accumulate(blocks.begin(), blocks.end(), 0.0);
+// Calls cell(index, sum) for the cells of `count` values, in order.
+template <typename scalar_t, typename Cell>
+void for_each_cell(const scalar_t* values, std::int64_t count, Cell cell) {
+  for (std::int64_t begin = 0; begin < count; begin += kCell) {
+    cell(begin / kCell, cell_sum(values + begin, std::min(kCell, count - begin)));
+  }
 }
 
-}  // namespace
-
-double global_norm(const param::Arena& gradients, const param::ArenaLayout& layout,
-                   std::span<const param::ParameterSpec> specs) {
-  std::vector<param::ParameterId> ids(static_cast<std::size_t>(layout.num_parameters()));
+std::vector<param::ParameterId> by_name(std::span<const param::ParameterSpec> specs) {
+  std::vector<param::ParameterId> ids(specs.size());
   std::iota(ids.begin(), ids.end(), param::ParameterId{0});
   std::sort(ids.begin(), ids.end(), [&](param::ParameterId a, param::ParameterId b) {
     return specs[static_cast<std::size_t>(a)].name < specs[static_cast<std::size_t>(b)].name;
   });
+  return ids;
+}
+
+// Whether a boundary between shards of the unit lies inside the range.
+bool is_cut_by_shards(const param::ArenaLayout& layout, std::int64_t unit, ElementRange range) {
+  const std::int64_t begin = layout.unit_range(unit).begin;
+  const std::int64_t size = layout.shard_range(unit, 0).size();
+  return (range.begin - begin) / size != (range.end - 1 - begin) / size;
+}
+
+}  // namespace
+
+GlobalNorm::GlobalNorm(const param::ArenaLayout& layout,
+                       std::span<const param::ParameterSpec> specs, std::int64_t shard) {
+  for (const param::ParameterId id : by_name(specs)) {
+    const std::int64_t unit = layout.unit_of(id);
+    const ElementRange whole = layout.range(id);
+    std::vector<Block>& blocks = parameters_.emplace_back();
+    for (std::int64_t begin = whole.begin; begin < whole.end; begin += kNormBlock) {
+      const ElementRange range{begin, std::min(begin + kNormBlock, whole.end)};
+      const Block block{range, num_slots_, is_cut_by_shards(layout, unit, range)};
+      num_slots_ += block.is_cut ? kNormBlock / kCell : 1;
+      blocks.push_back(block);
+      const ElementRange own = common(range, layout.shard_range(unit, shard));
+      if (own.is_empty()) continue;
+      const std::int64_t skipped = (own.begin - range.begin) / kCell;
+      own_.push_back({own, block.slot + skipped, block.is_cut});
+    }
+  }
+}
+
+at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
+  const at::Tensor sums = at::zeros({num_slots_}, at::TensorOptions().dtype(at::kDouble));
+  auto* slots = sums.mutable_data_ptr<double>();
+  AT_DISPATCH_FLOATING_TYPES(values.flat().scalar_type(), "global_norm", [&] {
+    const auto* all = values.flat().const_data_ptr<scalar_t>();
+    at::parallel_for(0, static_cast<std::int64_t>(own_.size()), 8,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t i = begin; i < end; ++i) {
+                         const Block& block = own_[static_cast<std::size_t>(i)];
+                         for_each_cell(all + values.position_of(block.range), block.range.size(),
+                                       [&](std::int64_t cell, double sum) {
+                                         slots[block.slot + (block.is_cut ? cell : 0)] += sum;
+                                       });
+                       }
+                     });
+  });
+  return sums;
+}
+
+double GlobalNorm::from_sums(const at::Tensor& sums) const {
+  const auto* slots = sums.const_data_ptr<double>();
   double total = 0;
-  for (const param::ParameterId id : ids) total += parameter_sum(gradients.view(id));
+  for (const std::vector<Block>& blocks : parameters_) {
+    double parameter = 0;
+    for (const Block& block : blocks) {
+      const std::int64_t cells =
+          block.is_cut ? (block.range.size() + kCell - 1) / kCell : std::int64_t{1};
+      parameter += std::accumulate(slots + block.slot, slots + block.slot + cells, 0.0);
+    }
+    total += parameter;
+  }
   return std::sqrt(total);
+}
+
+double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
+                   std::span<const param::ParameterSpec> specs) {
+  const GlobalNorm norm(layout, specs, 0);
+  return norm.from_sums(norm.sums_of(values));
 }
 
 double clip_factor(double norm, double max_norm) {

@@ -1,19 +1,50 @@
 // The global gradient norm, with the same bits however gradients are spread over ranks.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <span>
+#include <vector>
 
 #include "dtrain/param/arena.h"
 
 namespace dtrain::optim {
 
-/// Elements of a parameter that are summed together; a shard boundary never needs to know more than
-/// whole blocks.
+/// Elements of a parameter that are summed together.
 inline constexpr std::int64_t kNormBlock = 4096;
 
-/// The L2 norm over all parameters of `gradients`: float64 sums of squares over blocks of
-/// kNormBlock elements of each parameter, added in the order of exported names, then of blocks.
-[[nodiscard]] double global_norm(const param::Arena& gradients, const param::ArenaLayout& layout,
+/// The L2 norm over all parameters: float64 sums of squares over blocks of kNormBlock elements of
+/// each parameter, added in the order of exported names, then of blocks. A block is the sum of its
+/// cells of 64 elements, in order, and shards are cut between cells: where a cut goes through a
+/// block the cells are exchanged, so that the sum has the bits of an uncut one.
+///
+/// Threads: one.
+class GlobalNorm {
+ public:
+  /// For the elements that `shard` owns.
+  GlobalNorm(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
+             std::int64_t shard);
+
+  /// This shard's sums, zero in the places of other shards, (n) float64: to be summed over the
+  /// shards, in any order.
+  [[nodiscard]] at::Tensor sums_of(const param::Arena& values) const;
+  /// The norm from the sums of all shards.
+  [[nodiscard]] double from_sums(const at::Tensor& sums) const;
+
+ private:
+  struct Block {
+    param::ElementRange range;  // of the layout
+    std::int64_t slot = 0;      // of its sum, or of its first cell's
+    bool is_cut = false;        // between shards
+  };
+
+  std::vector<std::vector<Block>> parameters_;  // in the order of names
+  std::vector<Block> own_;                      // what this shard has of them
+  std::int64_t num_slots_ = 0;
+};
+
+/// The norm of values that are all here.
+[[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                                  std::span<const param::ParameterSpec> specs);
 
 /// What to multiply gradients by so that their norm is at most max_norm; 1 where it is, or where

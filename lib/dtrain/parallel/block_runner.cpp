@@ -10,7 +10,7 @@
 
 namespace dtrain::parallel {
 
-BlockRunner::BlockRunner(model::Model& model, const param::Arena& parameters,
+BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
                          param::GradientSink& sink, Options options)
     : model_(model), sink_(sink), seed_(options.seed) {
   const std::size_t count = model.parameters.size();
@@ -18,7 +18,7 @@ BlockRunner::BlockRunner(model::Model& model, const param::Arena& parameters,
     const auto parameter = static_cast<param::ParameterId>(id);
     const bool is_frozen =
         std::find(options.frozen.begin(), options.frozen.end(), parameter) != options.frozen.end();
-    leaves_.push_back(parameters.view(parameter).detach().set_requires_grad(!is_frozen));
+    leaves_.push_back(parameters[id].detach().set_requires_grad(!is_frozen));
   }
   num_blocks_of_.assign(count, 0);
   for (const auto& block : model.blocks) {
@@ -98,16 +98,13 @@ void BlockRunner::settle(param::ParameterId id) {
   if (--active_->unsettled_blocks[static_cast<std::size_t>(id)] == 0) (*on_settled_)(id);
 }
 
-at::Tensor BlockRunner::evaluate(const MicrobatchInput& input) {
+at::Tensor BlockRunner::evaluate(std::int64_t block, const at::Tensor& x,
+                                 const MicrobatchInput& input) {
   const at::NoGradGuard no_grad;
   const model::ParameterReader use = [this](param::ParameterId id) {
     return leaves_[static_cast<std::size_t>(id)];
   };
-  at::Tensor x = input.ids;
-  for (std::int64_t block = 0; block < static_cast<std::int64_t>(model_.blocks.size()); ++block) {
-    x = run(block, x, input, use, /*training=*/false);
-  }
-  return x;
+  return run(block, x, input, use, /*training=*/false);
 }
 
 }  // namespace dtrain::parallel

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/param/arena.h"
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
@@ -39,9 +39,9 @@ class BlockRunner : private param::GradientSink {
     std::vector<param::ParameterId> frozen;  ///< get no gradient
   };
 
-  /// `model`, `parameters` and `sink` must outlive this.
-  BlockRunner(model::Model& model, const param::Arena& parameters, param::GradientSink& sink,
-              Options options);
+  /// parameters: by id, what blocks compute with. `model` and `sink` must outlive this.
+  BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
+              param::GradientSink& sink, Options options);
 
   /// Starts microbatch `microbatch` of a step.
   void begin(std::int64_t microbatch, MicrobatchInput input);
@@ -54,8 +54,10 @@ class BlockRunner : private param::GradientSink {
   void backward(std::int64_t block, std::int64_t microbatch, double seed,
                 const OnSettled& on_settled);
 
-  /// All blocks without graphs and without dropout; per-token losses (B, T).
-  [[nodiscard]] at::Tensor evaluate(const MicrobatchInput& input);
+  /// One block without a graph and without dropout, on what the block before it returned, or the
+  /// input's ids; per-token losses (B, T) for the last.
+  [[nodiscard]] at::Tensor evaluate(std::int64_t block, const at::Tensor& x,
+                                    const MicrobatchInput& input);
 
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
@@ -81,8 +83,7 @@ class BlockRunner : private param::GradientSink {
   void settle(param::ParameterId id);
 
   model::Model& model_;
-  std::vector<at::Tensor>
-      leaves_;  // by parameter: its arena view, requiring a gradient unless frozen
+  std::vector<at::Tensor> leaves_;  // by parameter: its view, requiring a gradient unless frozen
   param::GradientSink& sink_;
   std::uint64_t seed_;
   std::vector<std::int64_t> num_blocks_of_;  // by parameter

@@ -2,31 +2,48 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
 
 #include "dtrain/base/check.h"
+#include "dtrain/config/layout.h"
 
 namespace dtrain::parallel {
 namespace {
 
-struct Preset {
-  std::string_view strategy;
-  mesh::MeshShape (*mesh)(const config::LayoutConfig&);
-};
+using config::LayoutConfig;
+using config::Sharding;
 
-constexpr std::array<Preset, 2> kPresets{{
-    {"single", [](const config::LayoutConfig&) { return mesh::MeshShape{}; }},
-    {"ddp", [](const config::LayoutConfig& layout) { return mesh::MeshShape{.dp = layout.dp}; }},
-}};
+// What each sharding leaves on every rank.
+DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
+  DataPlan plan;
+  plan.wrap = {.kind = WrapPolicy::Kind::block, .min_elements = 0};
+  if (sharding == Sharding::none || layout.shard_size == 1) return plan;
+  plan.shard_size = layout.shard_size;
+  plan.shards_gradients = sharding != Sharding::optimizer;
+  const config::WrapSetting wrap = config::parse_wrap(layout.wrap).value();
+  plan.wrap = {.kind = wrap.kind == config::WrapSetting::Kind::block  ? WrapPolicy::Kind::block
+                       : wrap.kind == config::WrapSetting::Kind::none ? WrapPolicy::Kind::none
+                                                                      : WrapPolicy::Kind::size,
+               .min_elements = wrap.min_elements};
+  UnitScheduleOptions& schedule = plan.schedule;
+  schedule.reduce_every_microbatch = plan.shards_gradients && layout.accumulate == "sharded";
+  if (sharding == Sharding::gradients || sharding == Sharding::optimizer) return plan;
+  schedule.reshard =
+      sharding == Sharding::parameters ? Reshard::after_use : Reshard::after_backward;
+  schedule.backward_prefetch = layout.backward_prefetch == "pre"    ? BackwardPrefetch::pre
+                               : layout.backward_prefetch == "post" ? BackwardPrefetch::post
+                                                                    : BackwardPrefetch::none;
+  schedule.forward_prefetch = layout.forward_prefetch;
+  schedule.limit_gathers = layout.limit_gathers;
+  schedule.tied_per_use = layout.tied_reshard == "per-use";
+  return plan;
+}
 
 }  // namespace
 
-Plan make_plan(const config::LayoutConfig& layout) {
-  const auto preset = std::find_if(kPresets.begin(), kPresets.end(), [&](const Preset& candidate) {
-    return candidate.strategy == layout.strategy;
-  });
-  DTRAIN_CHECK(preset != kPresets.end(), "strategy {}", layout.strategy);
-  return {.mesh = preset->mesh(layout)};
+Plan make_plan(const LayoutConfig& layout) {
+  return {.mesh = {.dp = layout.dp}, .data = sharded(layout, config::sharding_of(layout))};
 }
 
 }  // namespace dtrain::parallel

@@ -1,5 +1,6 @@
 #include "dtrain/parallel/step_engine.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -8,8 +9,6 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
-#include "dtrain/optim/global_norm.h"
-#include "dtrain/parallel/data/replicate_axis.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -54,42 +53,76 @@ param::ArenaAllocator allocator_of(comm::World& world) {
   return [&world](std::int64_t bytes) { return world.allocate(bytes); };
 }
 
-checkpoint::Piece replicated_piece(std::string name, const at::Tensor& tensor,
-                                   const comm::ProcessGroup& group) {
-  const auto sizes = tensor.sizes().vec();
-  return {.name = std::move(name),
-          .global_shape = sizes,
-          .box = checkpoint::format::whole(sizes),
-          .tensor = tensor,
-          .replica = {.index = group.rank(), .count = group.size()}};
+std::vector<at::Tensor> views_of(const ParameterStore& parameters, std::int64_t count) {
+  std::vector<at::Tensor> views;
+  for (param::ParameterId id = 0; id < count; ++id) views.push_back(parameters.view(id));
+  return views;
+}
+
+checkpoint::Replica replica_of(const comm::ProcessGroup* group) {
+  if (group == nullptr) return {};
+  return {.index = group->rank(), .count = group->size()};
+}
+
+DataAxisOptions axis_options(const EngineOptions& options) {
+  return {.plan = options.data,
+          .master_dtype = options.dtype,
+          .compute_dtype = options.dtype,
+          .reduce_dtype = options.dtype,
+          .num_microbatches = options.grad_accum_steps,
+          .reduction = options.reduction};
 }
 
 }  // namespace
 
-StepEngine::StepEngine(model::Model& model, comm::World& world, comm::ProcessGroup& data_group,
+StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups& groups,
                        EngineOptions options)
     : model_(model),
-      data_group_(data_group),
+      groups_(groups),
       options_(std::move(options)),
-      layout_(model.parameters),
-      parameters_(layout_, options_.dtype, allocator_of(world)),
-      store_(layout_, options_.dtype, allocator_of(world), options_.grad_accum_steps,
-             options_.reduction),
-      optimizer_(layout_, model.parameters, options_.dtype, allocator_of(world), options_.adamw),
-      data_axis_(std::make_unique<ReplicateAxis>(layout_, options_.dtype, store_, data_group,
-                                                 ReplicateAxis::Options{})),
-      runner_(model, parameters_, store_, {.seed = options_.seed, .frozen = options_.adamw.frozen}),
+      layout_(model.parameters, {.unit_begins = unit_begins(model, options_.data.wrap),
+                                 .num_shards = groups.num_shards()}),
       actions_(sequential_actions(static_cast<std::int64_t>(model.blocks.size()),
-                                  options_.grad_accum_steps)) {
-  for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
-    param::initialise(model.parameters[static_cast<std::size_t>(id)], options_.seed,
-                      parameters_.view(id));
-  }
+                                  options_.grad_accum_steps)),
+      axis_(model, layout_, groups, allocator_of(world), actions_, axis_options(options_)),
+      norm_(layout_, model.parameters, groups.shard()),
+      optimizer_(layout_, model.parameters, groups.shard(), options_.dtype, allocator_of(world),
+                 options_.adamw),
+      runner_(model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
+              {.seed = options_.seed, .frozen = options_.adamw.frozen}) {
+  initialise();
   report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
 }
 
+// One parameter at a time in full: less than a unit, which a step needs anyway.
+void StepEngine::initialise() {
+  const at::NoGradGuard no_grad;
+  const auto dtype = at::TensorOptions().dtype(options_.dtype);
+  for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
+    const param::ElementRange whole = layout_.range(id);
+    const at::Tensor values = at::empty(layout_.shape(id), dtype);
+    param::initialise(model_.parameters[static_cast<std::size_t>(id)], options_.seed, values);
+    const param::ElementRange own =
+        common(whole, layout_.shard_range(layout_.unit_of(id), groups_.shard()));
+    if (own.is_empty()) continue;
+    parameters().slice(own).copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
+  }
+  axis_.parameters().refresh();
+}
+
 std::int64_t StepEngine::num_microbatches() const {
-  return options_.grad_accum_steps * data_group_.size();
+  return options_.grad_accum_steps * groups_.all.size();
+}
+
+DataMemory StepEngine::memory() const {
+  return data_memory(layout_, axis_.schedule(), axis_options(options_),
+                     static_cast<std::int64_t>(optimizer_.state().size()));
+}
+
+data::MicrobatchDeal StepEngine::deal() const {
+  return {.rank = groups_.all.rank(),
+          .grad_accum = options_.grad_accum_steps,
+          .interleave = options_.data.schedule.reduce_every_microbatch ? groups_.num_shards() : 1};
 }
 
 StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches, StepFlags flags) {
@@ -97,8 +130,12 @@ StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches,
   global_tokens_ = tokens_in(microbatches.front()) * num_microbatches();
   report_.zero_();
   write_flags(flags, report_.slice(0, num_microbatches()));
-  for (const Action& action : actions_) execute(action, microbatches);
-  data_axis_->finish_backward();
+  for (std::size_t index = 0; index < actions_.size(); ++index) {
+    axis_.before(index);
+    execute(actions_[index], microbatches);
+    axis_.after(index);
+  }
+  axis_.gradients().finish();
   report_reduced_.wait();
   return {.sum_nll = sum_in_order(report_.slice(0, 0, num_microbatches())),
           .num_tokens = global_tokens_,
@@ -106,52 +143,55 @@ StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches,
 }
 
 void StepEngine::execute(const Action& action, std::span<const data::Batch> microbatches) {
-  if (action.kind == ActionKind::backward) {
-    backward(action);
-    return;
-  }
+  if (action.kind == ActionKind::backward) return backward(action);
+  forward(action, microbatches);
+}
+
+void StepEngine::forward(const Action& action, std::span<const data::Batch> microbatches) {
   if (action.block == 0) {
     runner_.begin(action.microbatch,
                   input_of(microbatches[static_cast<std::size_t>(action.microbatch)]));
   }
   const at::Tensor token_losses = runner_.forward(action.block, action.microbatch);
   if (!token_losses.defined()) return;
-  const std::int64_t slot = data_group_.rank() * options_.grad_accum_steps + action.microbatch;
-  report_.select(0, slot).copy_(token_losses.sum(at::kDouble));
+  report_.select(0, deal().number_of(action.microbatch)).copy_(token_losses.sum(at::kDouble));
   if (action.microbatch + 1 == options_.grad_accum_steps) {
     // Early, so that it travels under the backward pass.
-    report_reduced_ = data_group_.all_reduce(report_);
+    report_reduced_ = groups_.all.all_reduce(report_);
   }
 }
 
 void StepEngine::backward(const Action& action) {
-  const bool is_last_microbatch = action.microbatch + 1 == options_.grad_accum_steps;
+  GradientReducer& gradients = axis_.gradients();
   const bool is_last_block = action.block + 1 == static_cast<std::int64_t>(model_.blocks.size());
-  if (is_last_block) {
-    store_.begin_microbatch(action.microbatch);
-    if (is_last_microbatch) data_axis_->begin_last_backward();
-  }
+  if (is_last_block) gradients.begin_microbatch(action.microbatch);
   // The mean over the global batch enters here, once; nothing divides later.
   runner_.backward(action.block, action.microbatch, 1.0 / static_cast<double>(global_tokens_),
-                   [&](param::ParameterId id) {
-                     store_.settle(id);
-                     if (is_last_microbatch) data_axis_->after_last_use(id);
-                   });
-  if (action.block == 0 && !is_last_microbatch) store_.end_microbatch();
+                   [&](param::ParameterId id) { gradients.settle(id); });
+  const bool is_last_microbatch = action.microbatch + 1 == options_.grad_accum_steps;
+  if (action.block == 0 && !is_last_microbatch) gradients.end_microbatch();
+}
+
+double StepEngine::norm_of(const param::Arena& values) {
+  const at::Tensor sums = norm_.sums_of(values);
+  if (groups_.shards != nullptr) groups_.shards->all_reduce(sums).wait();
+  return norm_.from_sums(sums);
 }
 
 double StepEngine::clip_grad_norm(double max_norm) {
-  const double norm = optim::global_norm(store_.gradients(), layout_, model_.parameters);
+  const double norm = norm_of(gradients());
   const double factor = optim::clip_factor(norm, max_norm);
   if (std::isfinite(norm) && factor != 1.0) {
-    at::Tensor flat = store_.gradients().flat();
-    flat.mul_(factor);
+    for (const param::ElementRange own : layout_.owned_by(groups_.shard())) {
+      gradients().slice(own).mul_(factor);
+    }
   }
   return norm;
 }
 
 void StepEngine::optimizer_step(double learning_rate) {
-  optimizer_.step(parameters_, store_.gradients(), learning_rate);
+  optimizer_.step(parameters(), gradients(), learning_rate);
+  axis_.parameters().refresh();
 }
 
 StepLoss StepEngine::evaluate(std::int64_t num_batches,
@@ -159,42 +199,115 @@ StepLoss StepEngine::evaluate(std::int64_t num_batches,
   // Two numbers a batch, each in its slot: adding zeros is exact, so the order of the reduction
   // does not matter.
   at::Tensor slots = at::zeros({num_batches, 2}, at::TensorOptions().dtype(at::kDouble));
-  for (std::int64_t slot = data_group_.rank(); slot < num_batches; slot += data_group_.size()) {
+  const std::int64_t size = groups_.all.size();
+  for (std::int64_t round = 0; round * size < num_batches; ++round) {
+    const std::int64_t slot = round * size + groups_.all.rank();
+    if (slot >= num_batches) {
+      (void)evaluate_one(nullptr);
+      continue;
+    }
     const data::Batch current = batch(slot);
-    const at::Tensor token_losses = runner_.evaluate(input_of(current));
-    slots[slot][0].copy_(token_losses.sum(at::kDouble));
+    slots[slot][0].copy_(evaluate_one(&current).sum(at::kDouble));
     slots[slot][1].fill_(static_cast<double>(tokens_in(current)));
   }
-  data_group_.all_reduce(slots).wait();
+  groups_.all.all_reduce(slots).wait();
   const at::Tensor columns = slots.t().contiguous();  // (2, num_batches)
   return {.sum_nll = sum_in_order(columns[0]),
           .num_tokens = static_cast<std::int64_t>(sum_in_order(columns[1]))};
 }
 
+at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
+  const MicrobatchInput input = batch == nullptr ? MicrobatchInput{} : input_of(*batch);
+  at::Tensor x = input.ids;
+  for (std::size_t block = 0; block < model_.blocks.size(); ++block) {
+    axis_.before_evaluation(block);
+    if (batch != nullptr) x = runner_.evaluate(static_cast<std::int64_t>(block), x, input);
+    axis_.after_evaluation(block);
+  }
+  return x;
+}
+
 checkpoint::State StepEngine::state() const {
   checkpoint::State state;
-  const auto add = [&](std::string name, const at::Tensor& tensor) {
-    state.push_back(replicated_piece(std::move(name), tensor, data_group_));
+  const bool is_whole = layout_.num_shards() == 1;
+  const checkpoint::Replica replica = replica_of(is_whole ? &groups_.all : groups_.replicas);
+  const auto add = [&](const std::string& prefix, param::ParameterId id,
+                       const param::Arena& arena) {
+    const param::ElementRange whole = layout_.range(id);
+    const param::ElementRange own =
+        common(whole, layout_.shard_range(layout_.unit_of(id), groups_.shard()));
+    if (own.is_empty()) return;
+    const at::IntArrayRef shape = layout_.shape(id);
+    std::int64_t begin = own.begin;
+    for (checkpoint::Box& box :
+         checkpoint::format::boxes_of_run(shape, own.begin - whole.begin, own.end - whole.begin)) {
+      const std::int64_t end = begin + checkpoint::format::num_elements(box.sizes);
+      const at::Tensor values = arena.slice({begin, end}).view(box.sizes);
+      begin = end;
+      state.push_back({.name = prefix + model_.parameters[static_cast<std::size_t>(id)].name,
+                       .global_shape = shape.vec(),
+                       .box = std::move(box),
+                       .tensor = values,
+                       .replica = replica});
+    }
   };
   for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
-    const std::string& name = model_.parameters[static_cast<std::size_t>(id)].name;
-    add(checkpoint::kWeightPrefix + name, parameters_.view(id));
-    add("optimizer.exp_avg." + name, optimizer_.first_moment().view(id));
-    add("optimizer.exp_avg_sq." + name, optimizer_.second_moment().view(id));
+    add(checkpoint::kWeightPrefix, id, parameters());
+    for (const optim::NamedArena& part : optimizer_.state()) {
+      add("optimizer." + part.name + ".", id, *part.arena);
+    }
   }
-  add("optimizer.num_updates", optimizer_.num_updates());
+  state.push_back({.name = "optimizer.num_updates",
+                   .global_shape = {1},
+                   .box = checkpoint::format::whole(std::vector<std::int64_t>{1}),
+                   .tensor = optimizer_.num_updates(),
+                   .replica = replica_of(&groups_.all)});
   return state;
 }
 
 void StepEngine::load_state(checkpoint::Source& source) {
   const at::NoGradGuard no_grad;
   for (const checkpoint::Piece& piece : state()) source.read(piece);
+  axis_.parameters().refresh();
 }
 
 void StepEngine::load_weights(checkpoint::Source& source) {
   const at::NoGradGuard no_grad;
   for (const checkpoint::Piece& piece : state()) {
     if (piece.name.starts_with(checkpoint::kWeightPrefix)) source.read(piece);
+  }
+  axis_.parameters().refresh();
+}
+
+std::optional<param::Arena> StepEngine::whole_parameters() {
+  const bool is_first = groups_.all.rank() == 0;
+  if (layout_.num_shards() == 1) return is_first ? std::optional(parameters()) : std::nullopt;
+  std::optional<param::Arena> whole;
+  if (is_first) {
+    whole.emplace(param::ArenaLayout(model_.parameters), options_.dtype, param::private_memory);
+  }
+  visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    if (whole) whole->view(id).copy_(values);
+  });
+  return whole;
+}
+
+void StepEngine::visit_units(const param::Arena& values, const Visit& visit) {
+  axis_.parameters().wait_for_all();  // whole masters may still be on their way
+  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
+    const param::ElementRange range = layout_.unit_range(unit);
+    at::Tensor whole;  // (elements of the unit)
+    if (groups_.shards == nullptr) {
+      whole = values.slice(range);
+    } else {
+      whole = at::empty({range.size()}, values.flat().options());
+      groups_.shards->all_gather(values.slice(layout_.shard_range(unit, groups_.shard())), whole)
+          .wait();
+    }
+    for (const param::ParameterId id : layout_.parameters_of(unit)) {
+      const param::ElementRange part = layout_.range(id);
+      visit(id, whole.narrow(0, part.begin - range.begin, part.size()).view(layout_.shape(id)));
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,12 +12,14 @@
 #include "dtrain/comm/process_group.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"
+#include "dtrain/data/microbatches.h"
 #include "dtrain/model/model.h"
 #include "dtrain/optim/adamw.h"
+#include "dtrain/optim/global_norm.h"
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/block_runner.h"
-#include "dtrain/parallel/data_axis.h"
-#include "dtrain/parallel/gradient_store.h"
+#include "dtrain/parallel/data/data_axis.h"
+#include "dtrain/parallel/data/data_memory.h"
 
 namespace dtrain::parallel {
 
@@ -26,6 +28,7 @@ struct EngineOptions {
   std::int64_t grad_accum_steps = 1;  ///< microbatches per rank and step
   std::uint64_t seed = 0;             ///< of initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
+  DataPlan data = {};
   optim::AdamWOptions adamw;
 };
 
@@ -51,35 +54,38 @@ struct StepLoss {
 /// Threads: one caller.
 class StepEngine {
  public:
-  /// Initialises parameters from options.seed. `model`, `world` and `data_group` must outlive this.
-  StepEngine(model::Model& model, comm::World& world, comm::ProcessGroup& data_group,
+  /// Initialises parameters from options.seed. `model`, `world` and the groups must outlive this.
+  ///
+  /// Collective: over the data groups.
+  StepEngine(model::Model& model, comm::World& world, const DataGroups& groups,
              EngineOptions options);
 
   /// Computes the gradients of the mean loss over the global batch; they are reduced on return.
-  /// microbatches: this rank's grad_accum_steps microbatches, of equal sizes on all ranks.
-  /// flags: travel with the loss.
+  /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
+  /// sizes on all ranks. flags: travel with the loss.
   ///
-  /// Collective: over the data group.
+  /// Collective: over the data groups.
   [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
                                           StepFlags flags = {});
 
   /// Scales the gradients so that their global norm is at most max_norm (0: as they are) and
   /// returns the norm before, equal on all ranks. A norm that is not finite leaves them alone.
   ///
-  /// Collective: over the data group.
+  /// Collective: over the data groups.
   double clip_grad_norm(double max_norm);
 
+  /// Collective: over the data groups.
   void optimizer_step(double learning_rate);
 
   /// The loss over batches 0 to num_batches - 1, without dropout. Batch j is computed by rank
   /// j mod size, which asks `batch` for it by its number when the one before is done: one at a
   /// time is held. num_batches counts those of all ranks.
   ///
-  /// Collective: over the data group.
+  /// Collective: over the data groups.
   [[nodiscard]] StepLoss evaluate(std::int64_t num_batches,
                                   const std::function<data::Batch(std::int64_t)>& batch);
 
-  /// This rank's parameters and optimizer state, sharing memory: model.NAME,
+  /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME in storage shapes, and
   /// optimizer.num_updates.
   [[nodiscard]] checkpoint::State state() const;
@@ -90,29 +96,58 @@ class StepEngine {
   /// Collective: over the world.
   void load_weights(checkpoint::Source& source);
 
+  /// Which microbatches of a step are this rank's.
+  [[nodiscard]] data::MicrobatchDeal deal() const;
+
+  /// Given each parameter's values in full, in its storage shape and the masters' dtype; valid
+  /// during the call.
+  using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
+  /// Visits all parameters (gradients), of which a unit at a time is gathered.
+  ///
+  /// Collective: over the data groups.
+  void visit_parameters(const Visit& visit) { visit_units(axis_.parameters().masters(), visit); }
+  void visit_gradients(const Visit& visit) { visit_units(gradients(), visit); }
+  /// All parameters in full on rank 0 of the data axis, nothing elsewhere; where they are whole
+  /// anyway it shares their memory.
+  ///
+  /// Collective: over the data groups.
+  [[nodiscard]] std::optional<param::Arena> whole_parameters();
+  /// The norm of all parameters.
+  ///
+  /// Collective: over the data groups.
+  [[nodiscard]] double parameter_norm() { return norm_of(axis_.parameters().masters()); }
+
   [[nodiscard]] const param::ArenaLayout& layout() const { return layout_; }
-  [[nodiscard]] const param::Arena& parameters() const { return parameters_; }
-  [[nodiscard]] const param::Arena& gradients() const { return store_.gradients(); }
-  [[nodiscard]] std::int64_t num_gradient_arenas() const { return store_.num_arenas(); }
+  [[nodiscard]] const DataAxis& data_axis() const { return axis_; }
+  /// What parameters, gradients and optimizer state take, by arithmetic.
+  [[nodiscard]] DataMemory memory() const;
+  /// What this rank updates, or all where nothing is sharded.
+  [[nodiscard]] const param::Arena& parameters() const { return axis_.parameters().masters(); }
+  [[nodiscard]] const param::Arena& gradients() const { return axis_.gradients().gradients(); }
   /// Called with every intermediate value that blocks report; empty: not called.
   void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
 
  private:
   /// Of all ranks, in one step.
   [[nodiscard]] std::int64_t num_microbatches() const;
+  void initialise();
   void execute(const Action& action, std::span<const data::Batch> microbatches);
+  void forward(const Action& action, std::span<const data::Batch> microbatches);
   void backward(const Action& action);
+  /// Of one batch, or nothing for a rank without one, which takes part in what is collective.
+  [[nodiscard]] at::Tensor evaluate_one(const data::Batch* batch);
+  [[nodiscard]] double norm_of(const param::Arena& values);
+  void visit_units(const param::Arena& values, const Visit& visit);
 
   model::Model& model_;
-  comm::ProcessGroup& data_group_;
+  DataGroups groups_;
   EngineOptions options_;
   param::ArenaLayout layout_;
-  param::Arena parameters_;
-  GradientStore store_;
-  optim::AdamW optimizer_;
-  std::unique_ptr<DataAxis> data_axis_;
-  BlockRunner runner_;
   std::vector<Action> actions_;
+  DataAxis axis_;
+  optim::GlobalNorm norm_;
+  optim::AdamW optimizer_;
+  BlockRunner runner_;
   // (microbatches of all ranks + 3) float64: the sum over each microbatch's tokens, in its slot,
   // then how many ranks set each flag.
   at::Tensor report_;

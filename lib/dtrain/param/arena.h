@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -23,12 +24,27 @@ struct ElementRange {
   std::int64_t end = 0;
 
   [[nodiscard]] std::int64_t size() const { return end - begin; }
+  [[nodiscard]] bool is_empty() const { return end <= begin; }
+  bool operator==(const ElementRange&) const = default;
 };
 
-/// Where each parameter lies in every arena of a rank. Padding between parameters stays zero.
+/// What two ranges share; empty where they share nothing.
+[[nodiscard]] inline ElementRange common(ElementRange a, ElementRange b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+/// How parameters are grouped and cut.
+struct LayoutOptions {
+  std::vector<ParameterId> unit_begins = {0};  ///< each unit's first parameter, ascending from 0
+  std::int64_t num_shards = 1;                 ///< equal parts of every unit
+};
+
+/// Where each parameter lies in every arena of a job. Consecutive parameters form units, the parts
+/// of a model that are gathered, freed and reduced at once; a unit is padded so that it can be cut
+/// into equal shards. Padding stays zero in every arena.
 class ArenaLayout {
  public:
-  explicit ArenaLayout(std::span<const ParameterSpec> specs);
+  explicit ArenaLayout(std::span<const ParameterSpec> specs, const LayoutOptions& options = {});
 
   [[nodiscard]] std::int64_t num_parameters() const {
     return static_cast<std::int64_t>(ranges_.size());
@@ -38,29 +54,61 @@ class ArenaLayout {
   [[nodiscard]] ElementRange range(ParameterId id) const;
   [[nodiscard]] at::IntArrayRef shape(ParameterId id) const;
 
+  [[nodiscard]] std::int64_t num_units() const { return static_cast<std::int64_t>(units_.size()); }
+  [[nodiscard]] std::int64_t unit_of(ParameterId id) const;
+  /// Padding included.
+  [[nodiscard]] ElementRange unit_range(std::int64_t unit) const;
+  /// The unit's parameters, consecutive.
+  [[nodiscard]] std::span<const ParameterId> parameters_of(std::int64_t unit) const;
+
+  [[nodiscard]] std::int64_t num_shards() const { return num_shards_; }
+  [[nodiscard]] ElementRange shard_range(std::int64_t unit, std::int64_t shard) const;
+  /// All elements of one shard, in order: a range a unit, or everything where nothing is cut.
+  [[nodiscard]] std::vector<ElementRange> owned_by(std::int64_t shard) const;
+
  private:
-  std::vector<ElementRange> ranges_;
-  std::vector<std::vector<std::int64_t>> shapes_;
+  struct Unit {
+    ElementRange range;
+    std::vector<ParameterId> parameters;
+  };
+
+  std::vector<ElementRange> ranges_;               // by parameter
+  std::vector<std::vector<std::int64_t>> shapes_;  // by parameter
+  std::vector<std::int64_t> units_of_;             // by parameter
+  std::vector<Unit> units_;
+  std::int64_t num_shards_;
   std::int64_t num_elements_ = 0;
 };
 
 /// Gives `bytes` bytes of zeroed, 64-byte aligned memory as a tensor (bytes) uint8.
 using ArenaAllocator = std::function<at::Tensor(std::int64_t bytes)>;
 
-/// One flat tensor in a layout, zero at first.
+/// An ArenaAllocator of this process's own memory, for values that are never communicated.
+[[nodiscard]] at::Tensor private_memory(std::int64_t bytes);
+
+/// One flat tensor that holds a layout, or one shard of it; zero at first.
 class Arena {
  public:
   Arena(const ArenaLayout& layout, at::ScalarType dtype, const ArenaAllocator& allocate);
 
-  [[nodiscard]] const at::Tensor& flat() const { return flat_; }  ///< (num_elements)
-  /// A contiguous view in the parameter's storage shape.
+  /// The elements layout.owned_by(shard) alone, one after the other.
+  [[nodiscard]] static Arena of_shard(const ArenaLayout& layout, std::int64_t shard,
+                                      at::ScalarType dtype, const ArenaAllocator& allocate);
+
+  [[nodiscard]] const at::Tensor& flat() const { return flat_; }
+  /// A contiguous view in the parameter's storage shape; of an arena that holds the whole layout.
   [[nodiscard]] const at::Tensor& view(ParameterId id) const;
-  /// (range.size()) elements of the flat tensor.
+  /// (range.size()) elements of the layout, which this arena must hold in one piece.
   [[nodiscard]] at::Tensor slice(ElementRange range) const;
+  /// Where those elements begin in flat().
+  [[nodiscard]] std::int64_t position_of(ElementRange range) const;
 
  private:
+  Arena(std::vector<ElementRange> parts, at::ScalarType dtype, const ArenaAllocator& allocate);
+
+  std::vector<ElementRange> parts_;  // of the layout, in the order in which they lie here
   at::Tensor flat_;
-  std::vector<at::Tensor> views_;
+  std::vector<at::Tensor> views_;  // empty unless the whole layout is here
 };
 
 }  // namespace dtrain::param

@@ -1,6 +1,5 @@
 #include "dtrain/train/export_checkpoint.h"
 
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,9 +56,7 @@ at::ScalarType dtype_of(const std::string& name, const model::Model& model,
 
 param::Arena read_weights(store::Reader& reader, const model::Model& model, at::ScalarType dtype) {
   checkpoint::ReaderSource source(reader);
-  param::Arena arena(param::ArenaLayout(model.parameters), dtype, [](std::int64_t bytes) {
-    return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));
-  });
+  param::Arena arena(param::ArenaLayout(model.parameters), dtype, param::private_memory);
   param::ParameterId id = 0;
   for (const param::ParameterSpec& spec : model.parameters) {
     source.read({.name = kWeightPrefix + spec.name,

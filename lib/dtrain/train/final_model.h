@@ -7,7 +7,10 @@
 
 namespace dtrain::train {
 
-/// Throws: Error{checkpoint} naming the file if it cannot be written.
+/// Rank 0 holds all parameters in full meanwhile.
+///
+/// Collective: every rank of the world.
+/// Throws:     Error{checkpoint} naming the file if it cannot be written.
 void write_final_model(Job& job, const std::string& path);
 
 }  // namespace dtrain::train

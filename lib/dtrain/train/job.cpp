@@ -11,7 +11,6 @@
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/optim/global_norm.h"
 #include "dtrain/parallel/plan.h"
 
 namespace dtrain::train {
@@ -43,6 +42,7 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
           .grad_accum_steps = config.batch.grad_accum,
           .seed = config.train.seed,
           .reduction = reduction_of(config),
+          .data = parallel::make_plan(config.layout).data,
           .adamw = {.beta1 = config.train.beta1,
                     .beta2 = config.train.beta2,
                     .eps = config.train.eps,
@@ -74,10 +74,14 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : config_(config),
       world_(std::move(world)),
-      groups_(*world_, mesh::DeviceMesh(parallel::make_plan(config.layout).mesh)),
+      groups_(*world_, mesh::DeviceMesh(parallel::make_plan(config.layout).mesh),
+              parallel::make_plan(config.layout).data.shard_size),
       model_(model::make_model(config.model, config.data.seq_len)),
-      engine_(std::make_unique<parallel::StepEngine>(*model_, *world_, data_group(),
-                                                     engine_options(config, *model_))) {
+      engine_(std::make_unique<parallel::StepEngine>(
+          *model_, *world_,
+          parallel::DataGroups{
+              .all = data_group(), .shards = groups_.shards(), .replicas = groups_.replicas()},
+          engine_options(config, *model_))) {
   check_ranks_agree();
 }
 
@@ -86,9 +90,8 @@ void Job::check_ranks_agree() const {
   for (const param::ParameterSpec& spec : model_->parameters) {
     values.emplace_back("shape of " + spec.name, fmt::format("{}", spec.shape));
   }
-  const double norm =
-      optim::global_norm(engine_->parameters(), engine_->layout(), model_->parameters);
-  values.emplace_back("norm of the initial weights", fmt::format("{:a}", norm));
+  values.emplace_back("norm of the initial weights",
+                      fmt::format("{:a}", engine_->parameter_norm()));
   comm::check_agreement(groups_.world(), values);
 }
 

@@ -22,7 +22,6 @@
 #include "dtrain/comm/leader.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
-#include "dtrain/optim/global_norm.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::train {
@@ -146,8 +145,7 @@ void initialise_from(Job& job, const std::string& path) {
 
 // Equal paths may hold different files on different machines.
 void check_loaded_weights(Job& job) {
-  const double norm =
-      optim::global_norm(job.engine().parameters(), job.engine().layout(), job.model().parameters);
+  const double norm = job.engine().parameter_norm();
   comm::check_agreement(job.groups().world(),
                         {{"the norm of the weights that were loaded", fmt::format("{:a}", norm)}});
 }

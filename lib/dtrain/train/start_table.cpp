@@ -46,7 +46,7 @@ std::int64_t checkpoint_bytes(Job& job) {
 
 MemoryPlan plan_memory(Job& job) {
   const config::Config& config = job.config();
-  const std::int64_t arena = job.engine().layout().num_elements() * element_size(config);
+  const parallel::DataMemory data = job.engine().memory();
   const std::int64_t tokens = config.batch.microbatch * config.data.seq_len;
   double saved = 0;
   double largest = 0;
@@ -57,9 +57,10 @@ MemoryPlan plan_memory(Job& job) {
   const auto bytes_of = [&](double values) {
     return static_cast<std::int64_t>(values) * tokens * element_size(config);
   };
-  return {.parameters = arena,
-          .gradients = arena * job.engine().num_gradient_arenas(),
-          .optimizer = 2 * arena,
+  return {.parameters = data.parameters,
+          .gradients = data.gradients,
+          .optimizer = data.optimizer,
+          .units = data.gathered + data.unit_gradients,
           .activations = bytes_of(saved),
           .work = bytes_of(largest),
           .checkpoint = checkpoint_bytes(job)};
@@ -88,11 +89,11 @@ std::string start_table(Job& job, const data::Split& split) {
       format_count(split.train.size()), config.data.seq_len, epochs,
       format_count(split.validation.size()));
   text += fmt::format(
-      "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, activations {}, "
-      "work {}, checkpoint {}",
+      "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
+      "activations {}, work {}, checkpoint {}",
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
-      format_bytes(memory.optimizer), format_bytes(memory.activations), format_bytes(memory.work),
-      format_bytes(memory.checkpoint));
+      format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
+      format_bytes(memory.work), format_bytes(memory.checkpoint));
   return text;
 }
 
@@ -111,6 +112,7 @@ nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
            {{"parameters", memory.parameters},
             {"gradients", memory.gradients},
             {"optimizer", memory.optimizer},
+            {"units", memory.units},
             {"activations", memory.activations},
             {"work", memory.work},
             {"checkpoint", memory.checkpoint}}}};

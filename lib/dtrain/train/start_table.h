@@ -14,12 +14,13 @@ struct MemoryPlan {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;  ///< spare arenas of the tree order included
   std::int64_t optimizer = 0;
+  std::int64_t units = 0;        ///< gathered, and whole gradients of single units, at the peak
   std::int64_t activations = 0;  ///< one microbatch, kept from forward to backward
   std::int64_t work = 0;         ///< temporaries of the largest block's backward
   std::int64_t checkpoint = 0;   ///< the copy that is written while training goes on
 
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + work + checkpoint;
+    return parameters + gradients + optimizer + units + activations + work + checkpoint;
   }
 };
 

@@ -8,7 +8,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
-#include "dtrain/comm/leader.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/train/evaluator.h"
@@ -19,12 +18,13 @@ namespace {
 
 constexpr std::size_t kSummarySteps = 50;  // losses averaged for the summary
 
-data::LoaderOptions loader_options(const Job& job, const StartPoint& start) {
+data::LoaderOptions loader_options(Job& job, const StartPoint& start) {
   const config::Config& config = job.config();
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
           .dp_rank = job.data_group().rank(),
           .dp_size = job.data_group().size(),
+          .interleave = job.engine().deal().interleave,
           .seed = config.train.seed,
           .start_position = start.samples};
 }
@@ -57,7 +57,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
 
 RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
-  counters_ = job_.data_group().calls().counters();
+  counters_ = job_.groups().counters();
   if (step_ >= config_.train.steps) maybe_evaluate();  // the run had come to its end before
   while (step_ < config_.train.steps) {
     const std::vector<data::Batch> microbatches =
@@ -107,7 +107,7 @@ bool Trainer::is_refused(const StepResult& result) {
 void Trainer::report(const StepResult& result) {
   const auto now = base::Clock::now();
   const double seconds = base::Seconds(now - step_start_).count();
-  const comm::CallCounters counters = job_.data_group().calls().counters();
+  const comm::CallCounters counters = job_.groups().counters();
   tokens_ += result.num_tokens;
   const double rate = static_cast<double>(result.num_tokens) / seconds;
   reporter_.step({.step = step_,
@@ -135,7 +135,7 @@ void Trainer::maybe_evaluate() {
   if (!is_due || split_.validation.size() == 0) return;
   val_loss_ = evaluate(job_, split_.validation).mean();
   reporter_.evaluation(step_, val_loss_);
-  counters_ = job_.data_group().calls().counters();
+  counters_ = job_.groups().counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
 }
 
@@ -145,9 +145,7 @@ checkpoint::SavePoint Trainer::save_point() const {
 
 void Trainer::save_final() {
   checkpoints_.save_last(save_point());
-  comm::on_leader(job_.groups().world(), "writing the final model", [&] {
-    write_final_model(job_, checkpoint::store::final_model(config_.run.dir));
-  });
+  write_final_model(job_, checkpoint::store::final_model(config_.run.dir));
   summarize();
 }
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/model_file.h"
 #include "dtrain/metrics/metrics_file.h"
-#include "dtrain/optim/global_norm.h"
 #include "dtrain/train/fixture.h"
 #include "dtrain/train/job.h"
 
@@ -45,25 +45,28 @@ double relative_error(double found, double expected) {
 // The rows that this rank computes in microbatch `index`, and all its rows.
 class RowDeal {
  public:
-  RowDeal(std::int64_t rows, const Job& job, const std::string& path)
-      : rank_(job.data_group().rank()), grad_accum_(job.config().batch.grad_accum) {
-    const std::int64_t parts = job.data_group().size() * grad_accum_;
+  RowDeal(std::int64_t rows, Job& job, const std::string& path) : deal_(job.engine().deal()) {
+    const std::int64_t parts = job.data_group().size() * deal_.grad_accum;
     if (rows % parts != 0) {
       base::fail(base::ErrorKind::usage,
                  "{}: {} rows cannot be dealt to {} ranks with --grad-accum {}; use fewer", path,
-                 rows, job.data_group().size(), grad_accum_);
+                 rows, job.data_group().size(), deal_.grad_accum);
     }
     microbatch_ = rows / parts;
   }
 
   at::Tensor mine(const at::Tensor& rows) const {
-    return rows.narrow(0, rank_ * grad_accum_ * microbatch_, grad_accum_ * microbatch_);
+    std::vector<at::Tensor> parts;
+    for (std::int64_t a = 0; a < deal_.grad_accum; ++a) {
+      parts.push_back(rows.narrow(0, deal_.number_of(a) * microbatch_, microbatch_));
+    }
+    return at::cat(parts);
   }
 
   std::vector<data::Batch> batches(const TokenRows& rows) const {
     std::vector<data::Batch> result;
-    for (std::int64_t a = 0; a < grad_accum_; ++a) {
-      const std::int64_t first = (rank_ * grad_accum_ + a) * microbatch_;
+    for (std::int64_t a = 0; a < deal_.grad_accum; ++a) {
+      const std::int64_t first = deal_.number_of(a) * microbatch_;
       result.push_back({.inputs = values(rows.inputs, first),
                         .targets = values(rows.targets, first),
                         .first_sample = first,
@@ -80,8 +83,7 @@ class RowDeal {
     return {begin, begin + part.numel()};
   }
 
-  std::int64_t rank_;
-  std::int64_t grad_accum_;
+  data::MicrobatchDeal deal_;
   std::int64_t microbatch_ = 0;
 };
 
@@ -117,11 +119,15 @@ class Verifier {
 
 void Verifier::load_weights() {
   const at::NoGradGuard no_grad;
-  for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
-    const param::ParameterSpec& spec = job_.model().parameters[id];
-    param::exported_view(spec, job_.engine().parameters().view(static_cast<param::ParameterId>(id)))
-        .copy_(fixture_.weights.at(spec.name));
+  const std::vector<param::ParameterSpec>& specs = job_.model().parameters;
+  param::Arena weights(param::ArenaLayout(specs), dtype_of(job_.config().machine.dtype),
+                       param::private_memory);
+  for (std::size_t id = 0; id < specs.size(); ++id) {
+    param::exported_view(specs[id], weights.view(static_cast<param::ParameterId>(id)))
+        .copy_(fixture_.weights.at(specs[id].name));
   }
+  checkpoint::ArenaSource source(specs, std::move(weights));
+  job_.engine().load_weights(source);
   for (const model::ExportedBuffer& buffer : job_.model().buffers) {
     add(buffer.name, relative_error(buffer.value, fixture_.weights.at(buffer.name)),
         kOneStepTolerance);
@@ -153,13 +159,12 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
 }
 
 void Verifier::check_gradients() {
-  for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
-    const param::ParameterSpec& spec = job_.model().parameters[id];
-    const at::Tensor found = param::exported_view(
-        spec, job_.engine().gradients().view(static_cast<param::ParameterId>(id)));
-    add("grad." + spec.name, relative_error(found, fixture_.gradients.at(spec.name)),
+  job_.engine().visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
+    const param::ParameterSpec& spec = job_.model().parameters[static_cast<std::size_t>(id)];
+    add("grad." + spec.name,
+        relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
         one_step_tolerance("grad." + spec.name));
-  }
+  });
 }
 
 void Verifier::check_trajectory(const Trajectory& trajectory) {
@@ -202,22 +207,17 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
 }
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {
-  for (std::size_t id = 0; id < job_.model().parameters.size(); ++id) {
-    const std::string& name = job_.model().parameters[id].name;
+  job_.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    const std::string& name = job_.model().parameters[static_cast<std::size_t>(id)].name;
     const auto expected = trajectory.final_l2_fp64.find(name);
     if (expected == trajectory.final_l2_fp64.end()) {
       base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
                  job_.config().verify.trajectory, name);
     }
-    const double found = job_.engine()
-                             .parameters()
-                             .view(static_cast<param::ParameterId>(id))
-                             .to(at::kDouble)
-                             .norm()
-                             .item<double>();
+    const double found = values.to(at::kDouble).norm().item<double>();
     add("trajectory.final_l2." + name, relative_error(found, expected->second),
         is_float64() ? kFloat64LossTolerance : kLossTolerance);
-  }
+  });
 }
 
 // Each rank has checked its own rows: the largest error counts.

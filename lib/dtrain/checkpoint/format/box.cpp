@@ -69,6 +69,35 @@ bool fits(const Box& box, std::span<const std::int64_t> shape) {
   return true;
 }
 
+std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t begin,
+                              std::int64_t end) {
+  if (begin >= end) return {};
+  if (shape.empty()) return {Box{}};
+  const auto rest = shape.subspan(1);
+  const std::int64_t row = num_elements(rest);
+  std::vector<Box> boxes;
+  const auto add = [&](std::int64_t first, std::int64_t count, const Box& within) {
+    Box box{.offsets = {first}, .sizes = {count}};
+    box.offsets.insert(box.offsets.end(), within.offsets.begin(), within.offsets.end());
+    box.sizes.insert(box.sizes.end(), within.sizes.begin(), within.sizes.end());
+    boxes.push_back(std::move(box));
+  };
+  const auto add_part_of_row = [&](std::int64_t from, std::int64_t to) {
+    const std::int64_t start = from / row * row;
+    for (const Box& part : boxes_of_run(rest, from - start, to - start)) add(from / row, 1, part);
+  };
+  const std::int64_t first_whole = (begin + row - 1) / row;
+  const std::int64_t end_whole = end / row;
+  if (first_whole > end_whole) {  // within one row
+    add_part_of_row(begin, end);
+    return boxes;
+  }
+  if (begin < first_whole * row) add_part_of_row(begin, first_whole * row);
+  if (first_whole < end_whole) add(first_whole, end_whole - first_whole, whole(rest));
+  if (end_whole * row < end) add_part_of_row(end_whole * row, end);
+  return boxes;
+}
+
 bool are_disjoint(const Box& a, const Box& b) { return !intersection(a, b).has_value(); }
 
 std::vector<CommonRun> common_runs(const Box& a, const Box& b) {

@@ -25,6 +25,11 @@ struct Box {
 /// Whether the box has the shape's dims and lies within it.
 [[nodiscard]] bool fits(const Box& box, std::span<const std::int64_t> shape);
 
+/// The boxes that make up values [begin, end) of a tensor in row-major order: one where whole rows
+/// are cut, up to 2 * dims - 1 where not.
+[[nodiscard]] std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t begin,
+                                            std::int64_t end);
+
 /// Whether no element is in both; boxes of one tensor.
 [[nodiscard]] bool are_disjoint(const Box& a, const Box& b);
 

@@ -27,11 +27,11 @@ const std::vector<param::ParameterSpec> kSpecs{spec("a", 100, true), spec("b", 6
                                                spec("c", 7, false), spec("d", 130, true)};
 
 struct Optimized {
-  explicit Optimized(AdamWOptions options, at::ScalarType dtype = at::kDouble)
+  explicit Optimized(const AdamWOptions& options, at::ScalarType dtype = at::kDouble)
       : layout(kSpecs),
         weights(layout, dtype, plain_memory),
         gradients(layout, dtype, plain_memory),
-        optimizer(layout, kSpecs, dtype, plain_memory, std::move(options)) {
+        optimizer(layout, kSpecs, 0, dtype, plain_memory, options) {
     fill(weights, 0, 1);
   }
 
@@ -73,8 +73,8 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
       CHECK(testing::largest_error(run.weights.view(parameter), expected[id]) < 1e-13);
     }
   }
-  const double first = run.optimizer.first_moment().view(3)[129].item<double>();
-  const double second = run.optimizer.second_moment().view(3)[129].item<double>();
+  const double first = run.optimizer.state()[0].arena->view(3)[129].item<double>();
+  const double second = run.optimizer.state()[1].arena->view(3)[129].item<double>();
   CHECK(first == Approx(scalars[3][129].first_moment).epsilon(1e-12));
   CHECK(second == Approx(scalars[3][129].second_moment).epsilon(1e-12));
   CHECK(run.optimizer.num_updates().item<float>() == 5);
@@ -95,7 +95,7 @@ TEST_CASE("A frozen parameter is neither updated nor decayed; the others are as 
   for (const param::ParameterId id : {0, 2, 3}) {
     CHECK(testing::same_bits(frozen.weights.view(id), free.weights.view(id)));
   }
-  CHECK(frozen.optimizer.first_moment().view(1).abs().max().item<double>() == 0);
+  CHECK(frozen.optimizer.state()[0].arena->view(1).abs().max().item<double>() == 0);
 }
 
 TEST_CASE("An update leaves the gradients and the padding as they are") {
@@ -106,6 +106,42 @@ TEST_CASE("An update leaves the gradients and the padding as they are") {
   CHECK(testing::same_bits(run.gradients.flat(), gradients));
   const at::Tensor padding = run.weights.flat().narrow(0, 100, 28);
   CHECK(padding.abs().max().item<float>() == 0);
+}
+
+TEST_CASE("Shards are updated to the bits that the whole has") {
+  Optimized whole({.frozen = {1}}, at::kFloat);
+  for (const std::int64_t count : {2, 4, 8}) {
+    Optimized reference({.frozen = {1}}, at::kFloat);
+    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 3}, .num_shards = count});
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      reference.fill(reference.gradients, step, 3);
+      reference.optimizer.step(reference.weights, reference.gradients, 0.1);
+    }
+    for (std::int64_t shard = 0; shard < count; ++shard) {
+      INFO("shard " << shard << " of " << count);
+      param::Arena weights(layout, at::kFloat, plain_memory);
+      param::Arena gradients(layout, at::kFloat, plain_memory);
+      const auto take = [&](const param::Arena& from, const param::Arena& to) {
+        for (param::ParameterId id = 0; id < 4; ++id) to.view(id).copy_(from.view(id));
+      };
+      take(whole.weights, weights);
+      AdamW optimizer(layout, kSpecs, shard, at::kFloat, plain_memory, {.frozen = {1}});
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        whole.fill(whole.gradients, step, 3);
+        take(whole.gradients, gradients);
+        optimizer.step(weights, gradients, 0.1);
+      }
+      for (param::ParameterId id = 0; id < 4; ++id) {
+        const param::ElementRange all = layout.range(id);
+        for (const param::ElementRange part : layout.owned_by(shard)) {
+          const param::ElementRange own = common(all, part);
+          if (own.is_empty()) continue;
+          CHECK(testing::same_bits(weights.slice(own), reference.weights.view(id).narrow(
+                                                           0, own.begin - all.begin, own.size())));
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -59,6 +59,36 @@ TEST_CASE("The norm has the same bits in any order of parameters, with any numbe
   at::set_num_threads(threads);
 }
 
+TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole") {
+  const std::vector<param::ParameterSpec> specs{spec("a", 9'000), spec("b", 65), spec("c", 20'001),
+                                                spec("d", 4'096)};
+  const Gradients whole(specs);
+  for (const std::int64_t count : {2, 3, 8}) {
+    for (const std::vector<param::ParameterId>& begins :
+         {std::vector<param::ParameterId>{0}, {0, 2}, {0, 1, 2, 3}}) {
+      const param::ArenaLayout layout(specs, {.unit_begins = begins, .num_shards = count});
+      at::Tensor sums;
+      for (std::int64_t shard = 0; shard < count; ++shard) {
+        const GlobalNorm norm(layout, specs, shard);
+        const auto part = param::Arena::of_shard(layout, shard, at::kFloat, plain_memory);
+        for (std::size_t id = 0; id < specs.size(); ++id) {
+          const auto parameter = static_cast<param::ParameterId>(id);
+          const param::ElementRange all = layout.range(parameter);
+          const param::ElementRange own =
+              common(all, layout.shard_range(layout.unit_of(parameter), shard));
+          if (own.is_empty()) continue;
+          part.slice(own).copy_(
+              whole.arena.view(parameter).narrow(0, own.begin - all.begin, own.size()));
+        }
+        const at::Tensor mine = norm.sums_of(part);
+        sums = shard == 0 ? mine : mine + sums;
+      }
+      INFO(count << " shards, " << begins.size() << " units");
+      CHECK(GlobalNorm(layout, specs, 0).from_sums(sums) == whole.norm());
+    }
+  }
+}
+
 TEST_CASE("What does not fit in float32 when squared is still a norm") {
   Gradients gradients({spec("a", 4)});
   gradients.arena.view(0).fill_(1e30f);

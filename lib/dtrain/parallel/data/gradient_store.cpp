@@ -1,4 +1,4 @@
-#include "dtrain/parallel/gradient_store.h"
+#include "dtrain/parallel/data/gradient_store.h"
 
 #include <ATen/ops/add.h>
 
@@ -8,6 +8,15 @@
 #include "dtrain/comm/tree_order.h"
 
 namespace dtrain::parallel {
+namespace {
+
+// How many pending sums microbatch `index` of `count` is added to when it ends.
+std::int64_t merges_of(std::int64_t index, std::int64_t count) {
+  const comm::TreeStep step = comm::tree_step(index, count);
+  return step.merges + (step.starts_slot ? 0 : 1);
+}
+
+}  // namespace
 
 GradientStore::GradientStore(const param::ArenaLayout& layout, at::ScalarType dtype,
                              const param::ArenaAllocator& allocate, std::int64_t num_microbatches,
@@ -16,26 +25,20 @@ GradientStore::GradientStore(const param::ArenaLayout& layout, at::ScalarType dt
       reduction_(reduction),
       current_(std::make_unique<param::Arena>(layout, dtype, allocate)),
       untouched_(static_cast<std::size_t>(layout.num_parameters()), true) {
-  if (reduction_ == comm::Reduction::fast) return;
-  std::size_t depth = 0;
-  std::size_t deepest = 0;
-  for (std::int64_t index = 0; index + 1 < num_microbatches; ++index) {
-    depth = depth - merges_after(index) + 1;
-    deepest = std::max(deepest, depth);
-  }
-  for (std::size_t i = 0; i < deepest; ++i) {
+  for (std::int64_t i = 1; i < arenas_for(num_microbatches, reduction); ++i) {
     spare_.push_back(std::make_unique<param::Arena>(layout, dtype, allocate));
   }
 }
 
-// How many pending sums microbatch `index` is added to when it ends.
-std::size_t GradientStore::merges_after(std::int64_t index) const {
-  const comm::TreeStep step = comm::tree_step(index, num_microbatches_);
-  return static_cast<std::size_t>(step.merges + (step.starts_slot ? 0 : 1));
-}
-
-std::int64_t GradientStore::num_arenas() const {
-  return static_cast<std::int64_t>(1 + pending_.size() + spare_.size());
+std::int64_t GradientStore::arenas_for(std::int64_t num_microbatches, comm::Reduction reduction) {
+  if (reduction == comm::Reduction::fast) return 1;
+  std::int64_t depth = 0;
+  std::int64_t deepest = 0;
+  for (std::int64_t index = 0; index + 1 < num_microbatches; ++index) {
+    depth += 1 - merges_of(index, num_microbatches);
+    deepest = std::max(deepest, depth);
+  }
+  return 1 + deepest;
 }
 
 void GradientStore::begin_microbatch(std::int64_t index) {
@@ -71,7 +74,7 @@ void GradientStore::settle(param::ParameterId id) {
 void GradientStore::end_microbatch() {
   DTRAIN_CHECK(index_ + 1 < num_microbatches_);
   if (reduction_ == comm::Reduction::fast) return;
-  for (std::size_t merge = merges_after(index_); merge > 0; --merge) {
+  for (std::int64_t merge = merges_of(index_, num_microbatches_); merge > 0; --merge) {
     at::Tensor sum = current_->flat();
     at::add_out(sum, pending_.back()->flat(), sum);
     spare_.push_back(std::move(pending_.back()));

@@ -1,5 +1,5 @@
-// The gradients of one rank's step: each microbatch's computed alone, then added in the fixed tree
-// order.
+// The gradients of one rank's step in full: each microbatch's computed alone, then added in the
+// fixed tree order.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
-
 /// Gradient arenas and the order in which microbatches are added into one.
 ///
 /// With Reduction::ordered microbatch m's gradient has the same bits wherever it is computed, and
@@ -39,12 +38,11 @@ class GradientStore : public param::GradientSink {
 
   /// The step's gradients once all elements are finished; until the next begin_microbatch(0).
   [[nodiscard]] const param::Arena& gradients() const { return *current_; }
-  /// Arenas held, spare ones included.
-  [[nodiscard]] std::int64_t num_arenas() const;
+  /// Arenas held for so many microbatches, spare ones included.
+  [[nodiscard]] static std::int64_t arenas_for(std::int64_t num_microbatches,
+                                               comm::Reduction reduction);
 
  private:
-  [[nodiscard]] std::size_t merges_after(std::int64_t index) const;
-
   std::int64_t num_microbatches_;
   comm::Reduction reduction_;
   std::unique_ptr<param::Arena> current_;

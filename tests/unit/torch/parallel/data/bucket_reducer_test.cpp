@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/replicate_axis.h"
+#include "dtrain/parallel/data/bucket_reducer.h"
 
 #include <ATen/ATen.h>
 
@@ -35,22 +35,19 @@ struct Reduced {
 Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
                const std::vector<param::ParameterId>& order) {
   const auto group = testing::group_of_all(world);
-  GradientStore store(
-      kLayout, at::kFloat, [&](std::int64_t bytes) { return world.allocate(bytes); }, 1,
-      comm::Reduction::ordered);
-  ReplicateAxis axis(kLayout, at::kFloat, store, *group, {.bucket_bytes = bucket_bytes});
-  Reduced result{.gradients = {}, .num_buckets = axis.num_buckets(), .calls = {}};
-  store.begin_microbatch(0);
-  axis.begin_last_backward();
+  BucketReducer reducer(kLayout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); },
+                        {.bucket_bytes = bucket_bytes});
+  Reduced result{.gradients = {}, .num_buckets = reducer.num_buckets(), .calls = {}};
+  reducer.begin_microbatch(0);
   result.calls.push_back(group->calls().counters().calls);
   for (const param::ParameterId id : order) {
-    store.add_gradient(id, values_of(world.rank() * 4 + id,
-                                     kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat));
-    axis.after_last_use(id);
+    reducer.add_gradient(id, values_of(world.rank() * 4 + id,
+                                       kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat));
+    reducer.settle(id);
     result.calls.push_back(group->calls().counters().calls);
   }
-  axis.finish_backward();
-  result.gradients = store.gradients().flat().clone();
+  reducer.finish();
+  result.gradients = reducer.gradients().flat().clone();
   result.bytes_sent = group->calls().counters().bytes_sent;
   return result;
 }

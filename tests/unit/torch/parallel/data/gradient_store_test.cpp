@@ -1,4 +1,4 @@
-#include "dtrain/parallel/gradient_store.h"
+#include "dtrain/parallel/data/gradient_store.h"
 
 #include <ATen/ATen.h>
 
@@ -53,7 +53,7 @@ TEST_CASE("Microbatches are added in tree order, step after step") {
 
 TEST_CASE("The tree takes one spare arena for each level, fast reduction takes none") {
   const auto arenas = [](std::int64_t count, comm::Reduction reduction) {
-    return GradientStore(kLayout, at::kFloat, plain_memory, count, reduction).num_arenas();
+    return GradientStore::arenas_for(count, reduction);
   };
   CHECK(arenas(1, comm::Reduction::ordered) == 1);
   CHECK(arenas(2, comm::Reduction::ordered) == 2);

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/replicate_axis.h"
+#include "dtrain/parallel/data/bucket_reducer.h"
 
 #include <algorithm>
 
@@ -6,10 +6,12 @@
 
 namespace dtrain::parallel {
 
-ReplicateAxis::ReplicateAxis(const param::ArenaLayout& layout, at::ScalarType dtype,
-                             GradientStore& store, comm::ProcessGroup& group, Options options)
-    : store_(store), group_(group) {
-  const std::int64_t element_size = static_cast<std::int64_t>(c10::elementSize(dtype));
+BucketReducer::BucketReducer(const param::ArenaLayout& layout, comm::ProcessGroup& group,
+                             const param::ArenaAllocator& allocate, const Options& options)
+    : store_(layout, options.dtype, allocate, options.num_microbatches, options.reduction),
+      group_(group),
+      num_microbatches_(options.num_microbatches) {
+  const auto element_size = static_cast<std::int64_t>(c10::elementSize(options.dtype));
   const std::int64_t size =
       std::max(options.bucket_bytes / element_size / param::kArenaAlignment, std::int64_t{1}) *
       param::kArenaAlignment;
@@ -19,26 +21,36 @@ ReplicateAxis::ReplicateAxis(const param::ArenaLayout& layout, at::ScalarType dt
   buckets_of_.resize(static_cast<std::size_t>(layout.num_parameters()));
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
-      const param::ElementRange range = layout.range(id);
-      if (range.begin >= buckets_[b].range.end || range.end <= buckets_[b].range.begin) continue;
+      if (common(layout.range(id), buckets_[b].range).is_empty()) continue;
       buckets_of_[static_cast<std::size_t>(id)].push_back(b);
       ++buckets_[b].num_parameters;
     }
   }
 }
 
-void ReplicateAxis::begin_last_backward() {
+bool BucketReducer::is_in_last_microbatch() const { return microbatch_ + 1 == num_microbatches_; }
+
+void BucketReducer::begin_microbatch(std::int64_t index) {
+  microbatch_ = index;
+  store_.begin_microbatch(index);
+  if (!is_in_last_microbatch()) return;
   for (Bucket& bucket : buckets_) bucket.unfinished = bucket.num_parameters;
   num_launched_ = 0;
   works_.clear();
 }
 
-void ReplicateAxis::after_last_use(param::ParameterId id) {
+void BucketReducer::add_gradient(param::ParameterId id, const at::Tensor& grad) {
+  store_.add_gradient(id, grad);
+}
+
+void BucketReducer::settle(param::ParameterId id) {
+  store_.settle(id);
+  if (!is_in_last_microbatch()) return;
   for (const std::size_t b : buckets_of_[static_cast<std::size_t>(id)]) --buckets_[b].unfinished;
   launch_ready();
 }
 
-void ReplicateAxis::launch_ready() {
+void BucketReducer::launch_ready() {
   for (; num_launched_ < buckets_.size() && buckets_[num_launched_].unfinished == 0;
        ++num_launched_) {
     const param::ElementRange range = buckets_[num_launched_].range;
@@ -47,7 +59,7 @@ void ReplicateAxis::launch_ready() {
   }
 }
 
-void ReplicateAxis::finish_backward() {
+void BucketReducer::finish() {
   DTRAIN_CHECK(num_launched_ == buckets_.size(), "{} of {} buckets were reduced", num_launched_,
                buckets_.size());
   for (comm::Work& work : works_) work.wait();

@@ -1,0 +1,59 @@
+#include "dtrain/config/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::config {
+namespace {
+
+// `option` is the value of the strategy's own setting; empty: it has none.
+struct Meaning {
+  std::string_view strategy;
+  std::string_view option;
+  Sharding sharding;
+};
+
+constexpr std::array<Meaning, 12> kMeanings{{
+    {"single", "", Sharding::none},
+    {"ddp", "", Sharding::none},
+    {"zero", "1", Sharding::optimizer},
+    {"zero", "2", Sharding::gradients},
+    {"zero", "3", Sharding::parameters},
+    {"deepspeed", "1", Sharding::optimizer},
+    {"deepspeed", "2", Sharding::gradients},
+    {"deepspeed", "3", Sharding::parameters},
+    {"fsdp", "none", Sharding::none},
+    {"fsdp", "grad-op", Sharding::freed_parameters},
+    {"fsdp", "full", Sharding::parameters},
+    {"fsdp", "hybrid", Sharding::parameters},
+}};
+
+}  // namespace
+
+Sharding sharding_of(const LayoutConfig& layout) {
+  const std::string stage = std::to_string(layout.zero_stage);
+  const auto found = std::find_if(kMeanings.begin(), kMeanings.end(), [&](const Meaning& meaning) {
+    return meaning.strategy == layout.strategy &&
+           (meaning.option.empty() || meaning.option == layout.fsdp_sharding ||
+            (layout.strategy != "fsdp" && meaning.option == stage));
+  });
+  DTRAIN_CHECK(found != kMeanings.end(), "strategy {}", layout.strategy);
+  return found->sharding;
+}
+
+std::optional<WrapSetting> parse_wrap(std::string_view text) {
+  if (text == "block") return WrapSetting{};
+  if (text == "none") return WrapSetting{.kind = WrapSetting::Kind::none};
+  constexpr std::string_view kSize = "size:";
+  if (!text.starts_with(kSize)) return std::nullopt;
+  WrapSetting setting{.kind = WrapSetting::Kind::size};
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + kSize.size(), end, setting.min_elements);
+  if (error != std::errc() || rest != end || setting.min_elements < 1) return std::nullopt;
+  return setting;
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,39 @@
+// What the layout settings mean: the one table from strategy names to what the data axis shares.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "dtrain/config/config.h"
+
+namespace dtrain::config {
+
+/// What ranks that see different data hold a part of, instead of all of it.
+enum class Sharding {
+  none,              ///< nothing: DDP
+  optimizer,         ///< the optimizer's state: ZeRO-1
+  gradients,         ///< and gradients: ZeRO-2
+  freed_parameters,  ///< and parameters, between backward and the next forward
+  parameters,        ///< and parameters, whenever they are not used: ZeRO-3, FSDP
+};
+
+/// Throws: Error{internal} for a strategy or option that the schema would have refused.
+[[nodiscard]] Sharding sharding_of(const LayoutConfig& layout);
+
+/// Whether units are gathered and freed within a step.
+[[nodiscard]] constexpr bool gathers_units(Sharding sharding) {
+  return sharding >= Sharding::freed_parameters;
+}
+
+/// A value of --wrap.
+struct WrapSetting {
+  enum class Kind { block, size, none };
+  Kind kind = Kind::block;
+  std::int64_t min_elements = 0;  ///< of size:N
+};
+
+/// "block", "size:N" (N at least 1), "none". Nothing for other texts.
+[[nodiscard]] std::optional<WrapSetting> parse_wrap(std::string_view text);
+
+}  // namespace dtrain::config

@@ -1,0 +1,77 @@
+#include "dtrain/parallel/data/data_axis.h"
+
+#include "dtrain/parallel/data/bucket_reducer.h"
+#include "dtrain/parallel/data/shard_reducer.h"
+
+namespace dtrain::parallel {
+namespace {
+
+std::vector<Action> forward_actions(const model::Model& model) {
+  std::vector<Action> actions;
+  for (std::size_t block = 0; block < model.blocks.size(); ++block) {
+    actions.push_back({ActionKind::forward, static_cast<std::int64_t>(block), 0});
+  }
+  return actions;
+}
+
+std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
+                                              const DataGroups& groups,
+                                              const param::ArenaAllocator& allocate,
+                                              const DataAxisOptions& options,
+                                              const UnitSchedule& schedule) {
+  if (groups.num_shards() == 1) {
+    return std::make_unique<BucketReducer>(
+        layout, groups.all, allocate,
+        BucketReducer::Options{.dtype = options.master_dtype,
+                               .num_microbatches = options.num_microbatches,
+                               .reduction = options.reduction});
+  }
+  const ReducerOptions reducer{.dtype = options.master_dtype,
+                               .reduce_dtype = options.reduce_dtype,
+                               .num_microbatches = options.num_microbatches,
+                               .reduction = options.reduction};
+  if (!options.plan.keeps_gradient_shards()) {
+    return std::make_unique<WholeReducer>(layout, groups, allocate, reducer);
+  }
+  return std::make_unique<ShardReducer>(layout, groups, allocate, reducer, schedule);
+}
+
+}  // namespace
+
+DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
+                   const DataGroups& groups, const param::ArenaAllocator& allocate,
+                   std::span<const Action> actions, const DataAxisOptions& options)
+    : uses_(unit_uses(model, layout)),
+      step_{.actions = {actions.begin(), actions.end()},
+            .schedule = make_unit_schedule(actions, uses_, options.plan.schedule)},
+      evaluation_{.actions = forward_actions(model), .schedule = {}},
+      parameters_(layout, groups, allocate,
+                  {.master_dtype = options.master_dtype,
+                   .compute_dtype = options.compute_dtype,
+                   .keeps_units = options.plan.schedule.reshard == Reshard::never}),
+      gradients_(make_reducer(layout, groups, allocate, options, step_.schedule)) {
+  evaluation_.schedule = make_unit_schedule(evaluation_.actions, uses_, options.plan.schedule);
+}
+
+void DataAxis::before(const Pass& pass, std::size_t index) {
+  for (const UnitEvent& event : pass.schedule.before[index]) run(event);
+  const auto block = static_cast<std::size_t>(pass.actions[index].block);
+  for (const std::int64_t unit : uses_.of_block[block]) parameters_.wait(unit);
+}
+
+void DataAxis::after(const Pass& pass, std::size_t index) {
+  for (const UnitEvent& event : pass.schedule.after[index]) run(event);
+}
+
+void DataAxis::run(const UnitEvent& event) {
+  switch (event.kind) {
+    case UnitEventKind::gather:
+      return parameters_.begin_gather(event.unit);
+    case UnitEventKind::free:
+      return parameters_.free(event.unit);
+    case UnitEventKind::reduce:
+      return gradients_->reduce(event.unit);
+  }
+}
+
+}  // namespace dtrain::parallel

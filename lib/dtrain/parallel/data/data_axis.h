@@ -1,0 +1,84 @@
+// How parameters, gradients and optimizer state are held by ranks that see different data.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "dtrain/model/model.h"
+#include "dtrain/parallel/data/gradient_reducer.h"
+#include "dtrain/parallel/data/parameter_store.h"
+#include "dtrain/parallel/data/unit_schedule.h"
+
+namespace dtrain::parallel {
+
+/// What ranks that see different data share, resolved: every strategy of the data axis is one of
+/// these.
+struct DataPlan {
+  std::int64_t shard_size = 1;    ///< ranks that share one copy of the optimizer state; 1: none
+  bool shards_gradients = false;  ///< and of the gradients
+  WrapPolicy wrap;
+  UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
+
+  /// Whether gradients are never whole for longer than a unit's reduction takes.
+  [[nodiscard]] bool keeps_gradient_shards() const {
+    return shard_size > 1 && shards_gradients && schedule.reduce_every_microbatch;
+  }
+  bool operator==(const DataPlan&) const = default;
+};
+
+struct DataAxisOptions {
+  DataPlan plan;
+  at::ScalarType master_dtype = at::kFloat;
+  at::ScalarType compute_dtype = at::kFloat;
+  at::ScalarType reduce_dtype = at::kFloat;
+  std::int64_t num_microbatches = 1;  ///< of this rank, in a step
+  comm::Reduction reduction = comm::Reduction::ordered;
+};
+
+/// The data axis of one rank: the parameters it computes with and the gradients it ends a step
+/// with, moved by a schedule that is known beforehand. Its events are plain calls of the step
+/// engine between two actions, never hooks inside autograd.
+///
+/// Collective: every event may communicate; all ranks of the axis see the same ones.
+/// Throws:     what Work::wait throws.
+/// Threads:    one.
+class DataAxis {
+ public:
+  /// `model`, `layout`, what `groups` names and what `allocate` refers to must outlive this.
+  /// actions: of a step.
+  DataAxis(const model::Model& model, const param::ArenaLayout& layout, const DataGroups& groups,
+           const param::ArenaAllocator& allocate, std::span<const Action> actions,
+           const DataAxisOptions& options);
+
+  /// Action `index` of a step begins: its units are there on return.
+  void before(std::size_t index) { before(step_, index); }
+  void after(std::size_t index) { after(step_, index); }
+  /// The same for block `index` of a forward pass without gradients.
+  void before_evaluation(std::size_t index) { before(evaluation_, index); }
+  void after_evaluation(std::size_t index) { after(evaluation_, index); }
+
+  [[nodiscard]] ParameterStore& parameters() { return parameters_; }
+  [[nodiscard]] const ParameterStore& parameters() const { return parameters_; }
+  [[nodiscard]] GradientReducer& gradients() { return *gradients_; }
+  [[nodiscard]] const GradientReducer& gradients() const { return *gradients_; }
+  [[nodiscard]] const UnitSchedule& schedule() const { return step_.schedule; }
+
+ private:
+  struct Pass {
+    std::vector<Action> actions;
+    UnitSchedule schedule;
+  };
+
+  void before(const Pass& pass, std::size_t index);
+  void after(const Pass& pass, std::size_t index);
+  void run(const UnitEvent& event);
+
+  UnitUses uses_;
+  Pass step_;
+  Pass evaluation_;
+  ParameterStore parameters_;
+  std::unique_ptr<GradientReducer> gradients_;
+};
+
+}  // namespace dtrain::parallel

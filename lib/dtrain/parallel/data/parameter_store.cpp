@@ -1,0 +1,100 @@
+#include "dtrain/parallel/data/parameter_store.h"
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::parallel {
+namespace {
+
+bool copies_are_masters(const DataGroups& groups, const ParameterStore::Options& options) {
+  return options.master_dtype == options.compute_dtype &&
+         (groups.num_shards() == 1 || options.keeps_units);
+}
+
+param::Arena make_masters(const param::ArenaLayout& layout, const DataGroups& groups,
+                          const param::ArenaAllocator& allocate,
+                          const ParameterStore::Options& options) {
+  if (copies_are_masters(groups, options)) return {layout, options.master_dtype, allocate};
+  return param::Arena::of_shard(layout, groups.shard(), options.master_dtype, allocate);
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
+                               const param::ArenaAllocator& allocate, const Options& options)
+    : layout_(layout),
+      groups_(groups),
+      options_(options),
+      masters_(make_masters(layout, groups, allocate, options)),
+      units_(static_cast<std::size_t>(layout.num_units())) {
+  const bool shares = copies_are_masters(groups, options);
+  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    auto& buffer = units_[static_cast<std::size_t>(unit)].buffer;
+    if (!shares) {
+      buffer = std::make_unique<UnitBuffer>(layout, unit, options.compute_dtype, allocate);
+      if (options.keeps_units) buffer->take();
+    }
+    unit_values_.push_back(shares ? masters_.slice(layout.unit_range(unit)) : buffer->flat());
+    for (const param::ParameterId id : layout.parameters_of(unit)) {
+      views_.push_back(shares ? masters_.view(id) : buffer->view(id));
+    }
+  }
+}
+
+const at::Tensor& ParameterStore::view(param::ParameterId id) const {
+  return views_.at(static_cast<std::size_t>(id));
+}
+
+const at::Tensor& ParameterStore::unit_values(std::int64_t unit) const {
+  return unit_values_.at(static_cast<std::size_t>(unit));
+}
+
+bool ParameterStore::is_gathered(std::int64_t unit) const {
+  const auto& buffer = units_.at(static_cast<std::size_t>(unit)).buffer;
+  return buffer == nullptr || buffer->is_taken();
+}
+
+void ParameterStore::begin_gather(std::int64_t index) {
+  Unit& unit = units_.at(static_cast<std::size_t>(index));
+  DTRAIN_CHECK(!options_.keeps_units, "unit {} is always there", index);
+  unit.buffer->take();
+  gather_into(unit, index, unit.buffer->flat());
+}
+
+void ParameterStore::gather_into(Unit& unit, std::int64_t index, const at::Tensor& target) {
+  const at::NoGradGuard no_grad;
+  const param::ElementRange own = layout_.shard_range(index, groups_.shard());
+  const at::Tensor part = masters_.slice(own);
+  if (groups_.num_shards() == 1) {
+    at::Tensor(target).copy_(part);
+    return;
+  }
+  unit.sent = part.to(options_.compute_dtype);
+  unit.gathered = groups_.shards->all_gather(unit.sent, target);
+}
+
+void ParameterStore::wait(std::int64_t index) {
+  Unit& unit = units_.at(static_cast<std::size_t>(index));
+  unit.gathered.wait();
+  unit.gathered = {};
+  unit.sent = at::Tensor();
+}
+
+void ParameterStore::free(std::int64_t index) {
+  wait(index);
+  units_.at(static_cast<std::size_t>(index)).buffer->give_back();
+}
+
+void ParameterStore::refresh() {
+  if (!options_.keeps_units) return;
+  const bool shares = units_.front().buffer == nullptr;
+  if (shares && groups_.num_shards() == 1) return;
+  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
+    gather_into(units_[static_cast<std::size_t>(unit)], unit, unit_values(unit));
+  }
+}
+
+void ParameterStore::wait_for_all() {
+  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) wait(unit);
+}
+
+}  // namespace dtrain::parallel

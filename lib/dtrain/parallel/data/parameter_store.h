@@ -1,0 +1,78 @@
+// The parameters of a rank: masters, which the optimizer updates, and the copies that blocks read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/parallel/data/unit_buffer.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::parallel {
+
+/// Which ranks hold the parts of what.
+struct DataGroups {
+  comm::ProcessGroup& all;                 ///< ranks that see different data
+  comm::ProcessGroup* shards = nullptr;    ///< those that share one copy of the state; null: none
+  comm::ProcessGroup* replicas = nullptr;  ///< those that hold the same shard; null: none
+
+  [[nodiscard]] std::int64_t shard() const { return shards == nullptr ? 0 : shards->rank(); }
+  [[nodiscard]] std::int64_t num_shards() const { return shards == nullptr ? 1 : shards->size(); }
+};
+
+/// Masters are whole where nothing is sharded, or where every rank keeps all parameters in the
+/// masters' own dtype: then the copies are the masters. Else a rank's masters are its shards, and
+/// the copies are units that are gathered from all shards.
+///
+/// Collective: begin_gather and refresh, over the shards, in the same order.
+/// Throws:     what Work::wait throws.
+/// Threads:    one.
+class ParameterStore {
+ public:
+  struct Options {
+    at::ScalarType master_dtype = at::kFloat;
+    at::ScalarType compute_dtype = at::kFloat;
+    bool keeps_units = true;  ///< units stay gathered between steps; else begin_gather and free
+  };
+
+  /// `layout`, `groups` and what `allocate` refers to must outlive this.
+  ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
+                 const param::ArenaAllocator& allocate, const Options& options);
+
+  /// Of elements that other shards own only the owners keep a master up to date.
+  [[nodiscard]] const param::Arena& masters() const { return masters_; }
+  /// What blocks compute with, in the compute dtype; has values while its unit is gathered.
+  [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
+  [[nodiscard]] const at::Tensor& unit_values(std::int64_t unit) const;
+
+  /// Starts to gather a unit.
+  void begin_gather(std::int64_t unit);
+  /// Returns when the unit that is being gathered, if it is, is there.
+  void wait(std::int64_t unit);
+  void free(std::int64_t unit);
+  [[nodiscard]] bool is_gathered(std::int64_t unit) const;
+
+  /// The masters have changed: starts to bring units that are kept up to date.
+  void refresh();
+  void wait_for_all();
+
+ private:
+  struct Unit {
+    std::unique_ptr<UnitBuffer> buffer;  // null: the masters serve
+    at::Tensor sent;                     // this rank's part, until it has arrived everywhere
+    comm::Work gathered;
+  };
+
+  void gather_into(Unit& unit, std::int64_t index, const at::Tensor& target);
+
+  const param::ArenaLayout& layout_;
+  DataGroups groups_;
+  Options options_;
+  param::Arena masters_;
+  std::vector<Unit> units_;
+  std::vector<at::Tensor> views_;        // by parameter
+  std::vector<at::Tensor> unit_values_;  // by unit
+};
+
+}  // namespace dtrain::parallel

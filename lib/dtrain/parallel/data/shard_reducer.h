@@ -1,0 +1,60 @@
+// Gradients kept as shards: a unit exists in full only from its first gradient to its reduction.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/data/whole_reducer.h"
+
+namespace dtrain::parallel {
+
+/// Every microbatch's units are summed over the shards, whose sums are then added over microbatches
+/// in tree order. With tied units reduced at every use the sums are added as they come.
+///
+/// Memory: 1 + log2(microbatches) shards, and at most two units in full: one that receives
+///         gradients and one that travels.
+class ShardReducer final : public GradientReducer {
+ public:
+  /// `layout` and what `groups` names must outlive this. schedule: says how often each unit is
+  /// reduced in a step.
+  ShardReducer(const param::ArenaLayout& layout, const DataGroups& groups,
+               const param::ArenaAllocator& allocate, const ReducerOptions& options,
+               const UnitSchedule& schedule);
+
+  /// Shards held for one sum: the stack of partial sums with the one that arrives.
+  [[nodiscard]] static std::int64_t num_levels(const UnitSchedule& schedule,
+                                               const ReducerOptions& options);
+
+  void begin_microbatch(std::int64_t index) override;
+  void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
+  void settle(param::ParameterId) override {}  // a unit's memory is zero where nothing was added
+  void reduce(std::int64_t unit) override;
+  void end_microbatch() override {}
+  void finish() override;
+  [[nodiscard]] const param::Arena& gradients() const override { return sums_.front(); }
+
+ private:
+  struct Unit {
+    std::unique_ptr<UnitBuffer> buffer;  // taken: this microbatch's gradient in full
+    std::vector<bool> has_gradient;      // by parameter of the unit
+    std::int64_t num_sums = 0;           // in a step
+    std::int64_t begun = 0;              // of those
+    std::int64_t arrived = 0;
+    std::size_t depth = 0;  // partial sums on the stack
+  };
+
+  void take(Unit& unit);
+  void arrive(std::int64_t index);
+  [[nodiscard]] at::Tensor shard_of(std::int64_t unit, std::size_t level) const;
+
+  const param::ArenaLayout& layout_;
+  std::int64_t shard_;
+  ReducerOptions options_;
+  std::vector<Unit> units_;
+  std::vector<param::Arena> sums_;  // the stack of partial sums; the step's sum ends in the first
+  UnitReductions reductions_;
+};
+
+}  // namespace dtrain::parallel

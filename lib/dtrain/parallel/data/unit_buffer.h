@@ -1,0 +1,45 @@
+// One unit's values in full, in memory that comes and goes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/param/arena.h"
+
+namespace dtrain::parallel {
+
+/// Tensors that stay while their memory is taken and given back: whoever holds one of them, such as
+/// a graph that saved it, sees the new values after the next take. Reading one that has no memory
+/// is an error of LibTorch's; debug builds overwrite memory before they give it back.
+///
+/// Threads: one.
+class UnitBuffer {
+ public:
+  /// `layout` and what `allocate` refers to must outlive this.
+  UnitBuffer(const param::ArenaLayout& layout, std::int64_t unit, at::ScalarType dtype,
+             param::ArenaAllocator allocate);
+
+  /// Gets zeroed memory; it must have none.
+  void take();
+  /// Without memory it does nothing.
+  void give_back();
+  [[nodiscard]] bool is_taken() const { return memory_.defined(); }
+
+  /// (elements of the unit, padding included).
+  [[nodiscard]] const at::Tensor& flat() const { return flat_; }
+  /// The parameter, which must be of this unit, in its storage shape.
+  [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
+
+ private:
+  void set_data(void* data);
+
+  param::ArenaAllocator allocate_;
+  param::ParameterId first_;
+  at::Tensor flat_;                // shares one storage with the views, whatever it points to
+  std::vector<at::Tensor> views_;  // by parameter of the unit
+  at::Tensor memory_;              // undefined: none
+};
+
+}  // namespace dtrain::parallel

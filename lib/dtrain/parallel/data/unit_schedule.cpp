@@ -1,0 +1,154 @@
+#include "dtrain/parallel/data/unit_schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace dtrain::parallel {
+namespace {
+
+// Consecutive uses of a unit, from its gathering to its freeing. Positions in the list of actions.
+struct Visit {
+  std::int64_t unit = 0;
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+class Builder {
+ public:
+  Builder(std::span<const Action> actions, const UnitUses& uses, const UnitScheduleOptions& options)
+      : actions_(actions), uses_(uses), options_(options) {
+    schedule_.before.resize(actions.size());
+    schedule_.after.resize(actions.size());
+  }
+
+  UnitSchedule build() {
+    if (options_.reshard != Reshard::never) {
+      find_visits();
+      place_gathers();
+    }
+    place_reductions();
+    return std::move(schedule_);
+  }
+
+ private:
+  [[nodiscard]] const std::vector<std::int64_t>& units_of(std::size_t action) const {
+    return uses_.of_block[static_cast<std::size_t>(actions_[action].block)];
+  }
+  [[nodiscard]] bool is_per_use(std::int64_t unit) const {
+    return options_.tied_per_use && uses_.is_tied[static_cast<std::size_t>(unit)];
+  }
+
+  void find_visits() {
+    std::map<std::int64_t, std::size_t> latest;  // by unit: its last visit so far
+    for (std::size_t action = 0; action < actions_.size(); ++action) {
+      for (const std::int64_t unit : units_of(action)) {
+        const auto found = latest.find(unit);
+        if (found != latest.end() && goes_on(visits_[found->second], action)) {
+          visits_[found->second].last = action;
+        } else {
+          latest[unit] = visits_.size();
+          visits_.push_back({unit, action, action});
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] bool goes_on(const Visit& visit, std::size_t action) const {
+    if (is_per_use(visit.unit)) return false;
+    return options_.reshard == Reshard::after_backward || visit.last + 1 == action;
+  }
+
+  void place_gathers() {
+    for (std::size_t action = 0; action < actions_.size(); ++action) {
+      while (next_ < visits_.size() && visits_[next_].first == action)
+        gather_next(schedule_.before[action]);
+      const std::vector<std::int64_t> ending = units_ending_at(action);
+      if (!ending.empty()) prefetch(schedule_.before[action], /*is_before=*/true);
+      for (const std::int64_t unit : ending) {
+        schedule_.after[action].push_back({UnitEventKind::free, unit});
+        gathered_.erase(unit);
+      }
+      if (!ending.empty()) prefetch(schedule_.after[action], /*is_before=*/false);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> units_ending_at(std::size_t action) const {
+    std::vector<std::int64_t> units;
+    for (const Visit& visit : visits_) {
+      if (visit.last == action) units.push_back(visit.unit);
+    }
+    return units;
+  }
+
+  // Gathers units whose turn comes next, as far as the settings allow.
+  void prefetch(std::vector<UnitEvent>& events, bool is_before) {
+    while (next_ < visits_.size() && may_prefetch(visits_[next_], is_before)) gather_next(events);
+  }
+
+  [[nodiscard]] bool may_prefetch(const Visit& visit, bool is_before) const {
+    // After a use one of the units that the limit allows is already on its way out.
+    const auto taken = static_cast<std::int64_t>(gathered_.size()) + (is_before ? 0 : 1);
+    if (taken >= options_.limit_gathers || gathered_.contains(visit.unit)) return false;
+    if (actions_[visit.first].kind == ActionKind::forward) {
+      return options_.forward_prefetch && is_before;
+    }
+    return options_.backward_prefetch ==
+           (is_before ? BackwardPrefetch::pre : BackwardPrefetch::post);
+  }
+
+  void gather_next(std::vector<UnitEvent>& events) {
+    const std::int64_t unit = visits_[next_++].unit;
+    events.push_back({UnitEventKind::gather, unit});
+    gathered_.insert(unit);
+    schedule_.max_gathered =
+        std::max(schedule_.max_gathered, static_cast<std::int64_t>(gathered_.size()));
+  }
+
+  // A unit's gradient is final after the last backward that uses it in a microbatch.
+  void place_reductions() {
+    std::int64_t last_microbatch = 0;
+    for (const Action& action : actions_) {
+      last_microbatch = std::max(last_microbatch, action.microbatch);
+    }
+    std::set<std::pair<std::int64_t, std::int64_t>> placed;  // (microbatch, unit)
+    for (std::size_t action = actions_.size(); action-- > 0;) {
+      const auto& [kind, block, microbatch] = actions_[action];
+      const bool is_reduced = options_.reduce_every_microbatch || microbatch == last_microbatch;
+      if (kind != ActionKind::backward || !is_reduced) continue;
+      for (const std::int64_t unit : units_of(action)) {
+        if (!placed.insert({microbatch, unit}).second && !is_per_use(unit)) continue;
+        schedule_.after[action].push_back({UnitEventKind::reduce, unit});
+      }
+    }
+  }
+
+  std::span<const Action> actions_;
+  const UnitUses& uses_;
+  const UnitScheduleOptions& options_;
+  UnitSchedule schedule_;
+  std::vector<Visit> visits_;  // by first use
+  std::size_t next_ = 0;       // visit to be gathered
+  std::set<std::int64_t> gathered_;
+};
+
+}  // namespace
+
+std::int64_t UnitSchedule::count(UnitEventKind kind, std::int64_t unit) const {
+  std::int64_t found = 0;
+  for (const auto* side : {&before, &after}) {
+    for (const std::vector<UnitEvent>& events : *side) {
+      found += std::count_if(events.begin(), events.end(), [&](const UnitEvent& event) {
+        return event.kind == kind && (unit < 0 || event.unit == unit);
+      });
+    }
+  }
+  return found;
+}
+
+UnitSchedule make_unit_schedule(std::span<const Action> actions, const UnitUses& uses,
+                                const UnitScheduleOptions& options) {
+  return Builder(actions, uses, options).build();
+}
+
+}  // namespace dtrain::parallel

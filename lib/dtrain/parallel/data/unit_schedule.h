@@ -1,0 +1,62 @@
+// When units are gathered, freed and reduced in a step: pure data, known before anything runs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/data/units.h"
+
+namespace dtrain::parallel {
+
+/// When the next unit of a backward pass is gathered.
+enum class BackwardPrefetch {
+  pre,   ///< before the backward of the unit in use: two units are there meanwhile
+  post,  ///< after it, ahead of its reduction: one unit is there
+  none,  ///< when it is needed
+};
+
+/// How long a unit stays gathered.
+enum class Reshard {
+  never,           ///< always there: nothing is gathered or freed in a step
+  after_backward,  ///< from its first use in a step to its last
+  after_use,       ///< until the next action does not use it
+};
+
+struct UnitScheduleOptions {
+  Reshard reshard = Reshard::after_use;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool forward_prefetch = false;        ///< gather the next unit under the use of one
+  std::int64_t limit_gathers = 2;       ///< units there or under way; only a use goes beyond
+  bool tied_per_use = false;            ///< tied units are gathered and reduced at every use
+  bool reduce_every_microbatch = true;  ///< else in the last one alone
+
+  bool operator==(const UnitScheduleOptions&) const = default;
+};
+
+enum class UnitEventKind { gather, free, reduce };
+
+struct UnitEvent {
+  UnitEventKind kind = UnitEventKind::gather;
+  std::int64_t unit = 0;
+
+  bool operator==(const UnitEvent&) const = default;
+};
+
+/// What happens around each action, in order; gathers and reductions begin there and run beside
+/// what follows. A unit that an action uses is waited for between `before` and the action.
+struct UnitSchedule {
+  std::vector<std::vector<UnitEvent>> before;  ///< by action
+  std::vector<std::vector<UnitEvent>> after;
+  std::int64_t max_gathered = 0;  ///< units there or under way at one time
+
+  /// Events of a kind in a step, of one unit or of all (-1).
+  [[nodiscard]] std::int64_t count(UnitEventKind kind, std::int64_t unit = -1) const;
+};
+
+[[nodiscard]] UnitSchedule make_unit_schedule(std::span<const Action> actions, const UnitUses& uses,
+                                              const UnitScheduleOptions& options);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,76 @@
+#include "dtrain/parallel/data/units.h"
+
+#include <algorithm>
+#include <set>
+
+namespace dtrain::parallel {
+namespace {
+
+using param::ParameterId;
+
+// Cuts before every parameter that no block uses together with its predecessor.
+std::vector<ParameterId> begins_by_block(const model::Model& model) {
+  std::set<ParameterId> begins;
+  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
+    begins.insert(static_cast<ParameterId>(id));
+  }
+  for (const auto& block : model.blocks) {
+    const auto ids = block->parameters();
+    if (ids.empty()) continue;
+    const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
+    begins.erase(begins.upper_bound(*first), begins.upper_bound(*last));
+  }
+  return {begins.begin(), begins.end()};
+}
+
+std::vector<ParameterId> merged(const std::vector<ParameterId>& begins, const model::Model& model,
+                                std::int64_t min_elements) {
+  std::vector<ParameterId> result{0};
+  std::int64_t elements = 0;  // of the unit that grows
+  for (std::size_t unit = 0; unit < begins.size(); ++unit) {
+    if (elements >= min_elements && unit > 0) {
+      result.push_back(begins[unit]);
+      elements = 0;
+    }
+    const auto end = unit + 1 < begins.size() ? begins[unit + 1]
+                                              : static_cast<ParameterId>(model.parameters.size());
+    for (ParameterId id = begins[unit]; id < end; ++id) {
+      elements += model.parameters[static_cast<std::size_t>(id)].num_elements();
+    }
+  }
+  // What is left at the end is no unit of its own.
+  if (elements < min_elements && result.size() > 1) result.pop_back();
+  return result;
+}
+
+}  // namespace
+
+std::vector<ParameterId> unit_begins(const model::Model& model, const WrapPolicy& policy) {
+  switch (policy.kind) {
+    case WrapPolicy::Kind::none:
+      return {0};
+    case WrapPolicy::Kind::size:
+      return merged(begins_by_block(model), model, policy.min_elements);
+    case WrapPolicy::Kind::block:
+      break;
+  }
+  return begins_by_block(model);
+}
+
+UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout) {
+  UnitUses uses{.of_block = {},
+                .is_tied = std::vector<bool>(static_cast<std::size_t>(layout.num_units()))};
+  std::set<ParameterId> seen;
+  for (const auto& block : model.blocks) {
+    std::set<std::int64_t> units;
+    for (const ParameterId id : block->parameters()) {
+      const std::int64_t unit = layout.unit_of(id);
+      units.insert(unit);
+      if (!seen.insert(id).second) uses.is_tied[static_cast<std::size_t>(unit)] = true;
+    }
+    uses.of_block.emplace_back(units.begin(), units.end());
+  }
+  return uses;
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,36 @@
+// Which parameters form a unit: what is gathered, freed and reduced at once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/model/model.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::parallel {
+
+struct WrapPolicy {
+  enum class Kind {
+    block,  ///< the parameters of each block; blocks that share parameters share a unit
+    size,   ///< the same, neighbours merged until each unit has at least min_elements
+    none,   ///< one unit for the whole model
+  };
+  Kind kind = Kind::block;
+  std::int64_t min_elements = 0;  ///< read for size
+
+  bool operator==(const WrapPolicy&) const = default;
+};
+
+/// The first parameter of each unit.
+[[nodiscard]] std::vector<param::ParameterId> unit_begins(const model::Model& model,
+                                                          const WrapPolicy& policy);
+
+/// How the blocks of a model use its units.
+struct UnitUses {
+  std::vector<std::vector<std::int64_t>> of_block;  ///< by block: its units, ascending
+  std::vector<bool> is_tied;  ///< by unit: several blocks share one of its parameters
+};
+
+[[nodiscard]] UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout);
+
+}  // namespace dtrain::parallel

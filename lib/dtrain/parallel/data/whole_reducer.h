@@ -1,0 +1,45 @@
+// Gradients kept in full until a step ends, then cut into shards: ZeRO-1, and local accumulation.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/parallel/data/gradient_reducer.h"
+#include "dtrain/parallel/data/gradient_store.h"
+#include "dtrain/parallel/data/unit_reductions.h"
+
+namespace dtrain::parallel {
+
+/// How the sharded reducers are made.
+struct ReducerOptions {
+  at::ScalarType dtype = at::kFloat;         ///< of gradients
+  at::ScalarType reduce_dtype = at::kFloat;  ///< in which they travel
+  std::int64_t num_microbatches = 1;         ///< of this rank, in a step
+  comm::Reduction reduction = comm::Reduction::ordered;
+};
+
+/// Adds microbatches in full arenas; in the last one each unit's sum goes to its shards, in the
+/// place where it lies.
+class WholeReducer final : public GradientReducer {
+ public:
+  /// `layout` and what `groups` names must outlive this.
+  WholeReducer(const param::ArenaLayout& layout, const DataGroups& groups,
+               const param::ArenaAllocator& allocate, const ReducerOptions& options);
+
+  void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }
+  void add_gradient(param::ParameterId id, const at::Tensor& grad) override {
+    store_.add_gradient(id, grad);
+  }
+  void settle(param::ParameterId id) override { store_.settle(id); }
+  void reduce(std::int64_t unit) override;
+  void end_microbatch() override { store_.end_microbatch(); }
+  void finish() override { reductions_.finish(); }
+  [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
+
+ private:
+  const param::ArenaLayout& layout_;
+  std::int64_t shard_;
+  GradientStore store_;
+  UnitReductions reductions_;
+};
+
+}  // namespace dtrain::parallel
