@@ -80,6 +80,17 @@ void resolve_batch(BatchConfig& batch, std::int64_t dp) {
   }
 }
 
+void resolve_training(TrainConfig& train) {
+  const bool decays_at_the_end = train.schedule == "wsd";
+  if (decays_at_the_end && train.decay_steps == 0) train.decay_steps = (train.steps + 9) / 10;
+  if (decays_at_the_end && train.warmup_steps + train.decay_steps > train.steps) {
+    fail(ErrorKind::usage,
+         "--warmup-steps {} and --decay-steps {} are together more than --steps {}: lower one of "
+         "them",
+         train.warmup_steps, train.decay_steps, train.steps);
+  }
+}
+
 void check_training(const Config& config) {
   const TrainConfig& train = config.train;
   if (config.model.neurons % 2 != 0) {
@@ -137,6 +148,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout.dp);
     check_training(config);
+    resolve_training(config.train);
     check_checkpoints(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.

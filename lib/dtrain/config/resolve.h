@@ -19,7 +19,8 @@ struct Launch {
 /// Sequences per rank and backward pass where nothing is said about the batch.
 inline constexpr std::int64_t kDefaultMicrobatch = 8;
 
-/// Replaces every automatic value by what it stands for (batch, dp, threads, backend, device) and
+/// Replaces every automatic value by what it stands for (batch, dp, threads, backend,
+/// device, decay steps) and
 /// refuses settings that contradict each other or the launch. Reads no file.
 ///
 /// Throws: Error{usage} naming the settings, their values and what to change.

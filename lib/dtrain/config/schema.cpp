@@ -46,7 +46,7 @@ constexpr std::string_view kLater = "is not built yet";
 constexpr std::string_view kNoGpu = "needs GPU support, which this build does not have";
 
 constexpr Choice kModels[] = {{"bdh"}};
-constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}};
+constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}, {"wsd"}};
 constexpr Choice kOptimizers[] = {{"adamw"}};
 constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
 constexpr Choice kStrategies[] = {
@@ -125,7 +125,7 @@ constexpr Setting kSettings[] = {
      "--schedule",
      "NAME",
      "",
-     "learning rate after the warm-up",
+     "learning rate after the warm-up; wsd: stable, then a linear decay",
      kTrain,
      FIELD(train.schedule),
      {},
@@ -133,7 +133,10 @@ constexpr Setting kSettings[] = {
     {"train.warmup_steps", "--warmup-steps", "N", "steps",
      "the learning rate rises linearly over these", kTrain, FIELD(train.warmup_steps),
      between(0, kMaxSteps)},
-    {"train.min_lr", "--min-lr", "X", "", "where the linear and cosine schedules end", kTrain,
+    {"train.decay_steps", "--decay-steps", "N", "steps",
+     "the last ones, over which schedule wsd falls; 0: a tenth of --steps, rounded up", kTrain,
+     FIELD(train.decay_steps), between(0, kMaxSteps)},
+    {"train.min_lr", "--min-lr", "X", "", "where the linear, cosine and wsd schedules end", kTrain,
      FIELD(train.min_lr), at_least(0)},
     {"train.optimizer",
      "--optimizer",

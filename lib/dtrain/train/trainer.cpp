@@ -34,6 +34,7 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
           .peak = train.lr,
           .minimum = train.min_lr,
           .warmup_steps = train.warmup_steps,
+          .decay_steps = train.decay_steps,
           .total_steps = train.steps};
 }
 

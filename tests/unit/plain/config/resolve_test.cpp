@@ -121,6 +121,23 @@ TEST_CASE("Settings that contradict each other are refused") {
   check_refused(config, "exclude each other");
 }
 
+TEST_CASE("A decay takes a tenth of the steps, rounded up, unless told") {
+  Config config;
+  config.train.steps = 101;
+  CHECK(resolve_train(config).train.decay_steps == 0);  // a constant rate has none
+  config.train.schedule = "wsd";
+  CHECK(resolve_train(config).train.decay_steps == 11);
+  config.train.warmup_steps = 90;
+  CHECK(resolve_train(config).train.decay_steps == 11);
+  config.train.warmup_steps = 91;
+  check_refused(config,
+                "--warmup-steps 91 and --decay-steps 11 are together more than --steps 101");
+  config.train.decay_steps = 10;
+  CHECK(resolve_train(config).train.decay_steps == 10);
+  config.train.min_lr = 1;
+  check_refused(config, "a wsd schedule can only fall");
+}
+
 TEST_CASE("Heads need not divide the width") {
   Config config;
   config.model.width = 48;
