@@ -61,7 +61,10 @@ struct MachineConfig {
   std::string device = "auto";
   std::string backend = "auto";
   std::string dtype = "float32";
-  std::int64_t threads = 0;  // per rank; 0: OMP_NUM_THREADS or the usable cores
+  std::string param_dtype = "auto";   // auto: dtype
+  std::string reduce_dtype = "auto";  // auto: float32, or float64 with dtype float64
+  std::string buffer_dtype = "auto";  // the same
+  std::int64_t threads = 0;           // per rank; 0: OMP_NUM_THREADS or the usable cores
   std::string reduction = "ordered";
   double comm_timeout_seconds = 600;
 };

@@ -32,6 +32,27 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
   if (layout.nnodes == 0) layout.nnodes = std::max<std::int64_t>(1, launch.num_nodes);
 }
 
+// Of the parameters, of gradients between ranks, of tables: each follows --dtype unless told.
+void resolve_dtypes(MachineConfig& machine) {
+  const std::string wide = machine.dtype == "float64" ? "float64" : "float32";
+  struct Role {
+    std::string_view flag;
+    std::string& dtype;
+    const std::string& automatic;
+  };
+  const Role roles[] = {{"--param-dtype", machine.param_dtype, machine.dtype},
+                        {"--reduce-dtype", machine.reduce_dtype, wide},
+                        {"--buffer-dtype", machine.buffer_dtype, wide}};
+  for (const Role& role : roles) {
+    if (role.dtype == "auto") role.dtype = role.automatic;
+    if ((role.dtype == "float64") != (machine.dtype == "float64")) {
+      fail(ErrorKind::usage,
+           "{} {} does not go with --dtype {}: float64 is for all dtypes or for none", role.flag,
+           role.dtype, machine.dtype);
+    }
+  }
+}
+
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
   machine.device = "cpu";
   if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
@@ -138,6 +159,10 @@ void check_checkpoints(const Config& config) {
 
 }  // namespace
 
+bool needs_loss_scaling(const MachineConfig& machine) {
+  return machine.param_dtype == "float16" || machine.reduce_dtype == "float16";
+}
+
 Config resolve(Command command, Config config, const Launch& launch) {
   if (command != Command::train && command != Command::verify && launch.world_size != 1) {
     fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
@@ -145,6 +170,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   }
   resolve_layout(config.layout, launch);
   resolve_machine(config.machine, launch);
+  resolve_dtypes(config.machine);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout.dp);
     check_training(config);

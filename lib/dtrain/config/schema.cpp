@@ -56,7 +56,13 @@ constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
 constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
                                 {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
                                 {"mpi", kLater}};
-constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", kLater}, {"float16", kLater}};
+// The one place that refuses 16-bit training, until the step engine keeps float32 masters beside
+// the values it computes with.
+constexpr std::string_view kLowPrecision = kLater;
+constexpr Choice kDtypes[] = {
+    {"float32"}, {"float64"}, {"bfloat16", kLowPrecision}, {"float16", kLowPrecision}};
+constexpr Choice kRoleDtypes[] = {
+    {"auto"}, {"float32"}, {"float64"}, {"bfloat16", kLowPrecision}, {"float16", kLowPrecision}};
 constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
 constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
 
@@ -201,6 +207,33 @@ constexpr Setting kSettings[] = {
      FIELD(machine.dtype),
      {},
      kDtypes},
+    {"machine.param_dtype",
+     "--param-dtype",
+     "NAME",
+     "",
+     "of the parameters that blocks read and compute with; auto: --dtype",
+     kTrain | kVerify,
+     FIELD(machine.param_dtype),
+     {},
+     kRoleDtypes},
+    {"machine.reduce_dtype",
+     "--reduce-dtype",
+     "NAME",
+     "",
+     "of gradients on their way between ranks; auto: float32, or float64 with --dtype float64",
+     kTrain | kVerify,
+     FIELD(machine.reduce_dtype),
+     {},
+     kRoleDtypes},
+    {"machine.buffer_dtype",
+     "--buffer-dtype",
+     "NAME",
+     "",
+     "of constant tables (positions); auto: float32, or float64 with --dtype float64",
+     kTrain | kVerify,
+     FIELD(machine.buffer_dtype),
+     {},
+     kRoleDtypes},
     {"machine.threads", "--threads", "N", "threads",
      "per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine", kAll,
      FIELD(machine.threads), between(0, kMaxThreads)},

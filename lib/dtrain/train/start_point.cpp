@@ -37,7 +37,12 @@ using checkpoint::Chosen;
 constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.seq_len", "data.val_fraction",
                                                     "train.seed", "batch.global"};
 // What may change, and is worth a line: the bits of later steps change with it.
-constexpr std::array<std::string_view, 4> kNoted = {"train.", "batch.microbatch", "machine.dtype",
+constexpr std::array<std::string_view, 7> kNoted = {"train.",
+                                                    "batch.microbatch",
+                                                    "machine.dtype",
+                                                    "machine.param_dtype",
+                                                    "machine.reduce_dtype",
+                                                    "machine.buffer_dtype",
                                                     "machine.reduction"};
 // May change without a word, unless the learning rate follows them.
 constexpr std::string_view kSteps = "train.steps";
@@ -136,7 +141,7 @@ void take_model_file(Job& job, const std::string& path) {
   const model::Model& model = job.model();
   checkpoint::ArenaSource source(
       model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
-                                                    dtype_of(job.config().machine.dtype)));
+                                                    master_dtype_of(job.config().machine)));
   job.engine().load_weights(source);
 }
 

@@ -53,7 +53,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.dtype)) *
+      peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.param_dtype)) *
                   static_cast<double>(job_.world().size())) {}
 
 RunEnd Trainer::run() {
