@@ -19,6 +19,15 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
   if (config.train.min_lr > 0 && config.train.schedule == "constant") {
     base::log_warning("--min-lr {} has no effect with --schedule constant", config.train.min_lr);
   }
+  if (config.train.decay_steps > 0 && config.train.schedule != "wsd") {
+    base::log_warning("--decay-steps {} has no effect with --schedule {}", config.train.decay_steps,
+                      config.train.schedule);
+  }
+  const std::string& buffer_dtype = config.machine.buffer_dtype;
+  if (buffer_dtype == "bfloat16" || buffer_dtype == "float16") {
+    base::log_warning("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
+                      buffer_dtype);
+  }
   if (checkpoint.strict_resume && checkpoint.resume == "none") {
     base::log_warning("--strict-resume has no effect without --resume");
   }

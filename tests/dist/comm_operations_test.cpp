@@ -15,7 +15,8 @@ using comm::ReduceOp;
 using comm::Work;
 using comm::World;
 
-constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kLong, at::kByte};
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16,
+                                     at::kHalf,  at::kLong,   at::kByte};
 // Nothing, less than a slice, around one, more than the small exchange, several pieces.
 constexpr std::int64_t kCounts[] = {0, 1, 63, 65, 1000, 50'021};
 constexpr std::int64_t kManyPieces = 2'500'037;  // 10 MB of float32
@@ -116,6 +117,13 @@ std::string check_fast(World& world, const std::string&) {
     group->all_reduce(tensor).wait();
     const auto exact = tree_sum(0, group->size(), count, at::kDouble);
     expect(at::allclose(tensor.to(at::kDouble), exact, 1e-4, 1.0), "about the sum");
+  }
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto tensor = values_of(group->rank(), 1000, dtype);
+    group->all_reduce(tensor).wait();
+    const auto about = tree_sum(0, group->size(), 1000, dtype).to(at::kFloat);
+    const double most = about.abs().max().item<double>();
+    expect(at::allclose(tensor.to(at::kFloat), about, 0.02, 0.01 * most), "about the sum, 16 bits");
   }
   return {};
 }

@@ -114,6 +114,9 @@ config::Config tiny_config() {
 }
 
 config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t grad_accum) {
+  config.machine.param_dtype = config.machine.dtype;
+  config.machine.reduce_dtype = config.machine.dtype;
+  config.machine.buffer_dtype = config.machine.dtype;
   config.layout.strategy = dp == 1 ? "single" : "ddp";
   config.layout.dp = dp;
   config.batch.grad_accum = grad_accum;

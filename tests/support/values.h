@@ -23,26 +23,34 @@ inline at::Tensor values_of(std::int64_t rank, std::int64_t count, at::ScalarTyp
     auto mixed = static_cast<std::uint64_t>(i * 64 + rank + 1) * 0x9E3779B97F4A7C15u;
     mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9u;
     const auto bits = static_cast<std::int64_t>(mixed >> 32);
+    const double limit = dtype == at::kHalf ? 64 : 1;  // float16 ends at 65,504
     values[i] = at::isIntegralType(dtype, false) ? static_cast<double>(bits % 23)
                                                  : (static_cast<double>(bits % 2'000'003) - 1e6) /
-                                                       static_cast<double>(bits % 97 + 3);
+                                                       static_cast<double>(bits % 97 + 3) / limit;
   }
   return result.to(dtype);
 }
 
-/// The sum of values_of(first .. first + ranks - 1) by halves, an odd number left to right: the
-/// order of comm/tree_order.h, written from its description.
-inline at::Tensor tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t count,
-                           at::ScalarType dtype) {
+/// The sum of values_of(first .. first + ranks - 1) in `dtype`, added in `wide`.
+inline at::Tensor wide_tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t count,
+                                at::ScalarType dtype, at::ScalarType wide) {
   if (ranks % 2 == 0) {
-    return tree_sum(first, ranks / 2, count, dtype) +
-           tree_sum(first + ranks / 2, ranks / 2, count, dtype);
+    return wide_tree_sum(first, ranks / 2, count, dtype, wide) +
+           wide_tree_sum(first + ranks / 2, ranks / 2, count, dtype, wide);
   }
-  auto sum = values_of(first, count, dtype);
+  auto sum = values_of(first, count, dtype).to(wide);
   for (std::int64_t rank = first + 1; rank < first + ranks; ++rank) {
-    sum = sum + values_of(rank, count, dtype);
+    sum = sum + values_of(rank, count, dtype).to(wide);
   }
   return sum;
+}
+
+/// The sum of values_of(first .. first + ranks - 1) by halves, an odd number left to right: the
+/// order of comm/tree_order.h, written from its description. Types of 16 bits are added in float32.
+inline at::Tensor tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t count,
+                           at::ScalarType dtype) {
+  const bool is_low = dtype == at::kBFloat16 || dtype == at::kHalf;
+  return wide_tree_sum(first, ranks, count, dtype, is_low ? at::kFloat : dtype).to(dtype);
 }
 
 /// Equal bytes: unlike at::equal it tells -0 from 0 and takes NaNs for equal.

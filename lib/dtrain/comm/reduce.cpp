@@ -1,5 +1,7 @@
 #include "dtrain/comm/reduce.h"
 
+#include <ATen/OpMathType.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -29,20 +31,29 @@ struct Max {
   }
 };
 
+/// What elements of T are added in: float32 for bfloat16 and float16, T itself for others.
+template <typename T>
+using Wide = at::opmath_type<T>;
+
 template <typename Op, typename T>
-void combine(T* __restrict into, const T* __restrict from, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) into[i] = Op::apply(into[i], from[i]);
+void combine(Wide<T>* __restrict into, const T* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    into[i] = Op::apply(into[i], static_cast<Wide<T>>(from[i]));
+  }
 }
 
 /// Two inputs, the commonest case, need no scratch. Either may be the output.
 template <typename Op, typename T>
 void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) output[i] = Op::apply(a[i], b[i]);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto wide = Op::apply(static_cast<Wide<T>>(a[i]), static_cast<Wide<T>>(b[i]));
+    output[i] = static_cast<T>(wide);
+  }
 }
 
 template <typename Op, typename T>
 void reduce_block(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
-                  std::vector<std::array<T, kBlock>>& slots, T* output) {
+                  std::vector<std::array<Wide<T>, kBlock>>& slots, T* output) {
   const auto n = static_cast<std::int64_t>(inputs.size());
   std::size_t depth = 0;
   for (std::int64_t index = 0; index < n; ++index) {
@@ -52,10 +63,10 @@ void reduce_block(std::span<const std::byte* const> inputs, std::int64_t begin, 
       if (depth == slots.size()) slots.emplace_back();
       std::copy_n(input, count, slots[depth++].data());
     } else {
-      combine<Op>(slots[depth - 1].data(), input, count);
+      combine<Op, T>(slots[depth - 1].data(), input, count);
     }
     for (int merge = 0; merge < step.merges; ++merge, --depth) {
-      combine<Op>(slots[depth - 2].data(), slots[depth - 1].data(), count);
+      combine<Op, Wide<T>>(slots[depth - 2].data(), slots[depth - 1].data(), count);
     }
   }
   std::copy_n(slots[0].data(), count, output + begin);
@@ -69,7 +80,7 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
                    result, count);
     return;
   }
-  std::vector<std::array<T, kBlock>> slots;
+  std::vector<std::array<Wide<T>, kBlock>> slots;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     reduce_block<Op>(inputs, begin, std::min(kBlock, count - begin), slots, result);
   }
@@ -89,6 +100,7 @@ void reduce_op(std::span<const std::byte* const> inputs, std::byte* output, std:
 
 bool is_reducible(at::ScalarType dtype) {
   return dtype == at::ScalarType::Float || dtype == at::ScalarType::Double ||
+         dtype == at::ScalarType::BFloat16 || dtype == at::ScalarType::Half ||
          dtype == at::ScalarType::Long || dtype == at::ScalarType::Byte;
 }
 
@@ -100,6 +112,10 @@ void reduce_in_tree_order(std::span<const std::byte* const> inputs, std::byte* o
       return reduce_op<float>(inputs, output, count, op);
     case at::ScalarType::Double:
       return reduce_op<double>(inputs, output, count, op);
+    case at::ScalarType::BFloat16:
+      return reduce_op<at::BFloat16>(inputs, output, count, op);
+    case at::ScalarType::Half:
+      return reduce_op<at::Half>(inputs, output, count, op);
     case at::ScalarType::Long:
       return reduce_op<std::int64_t>(inputs, output, count, op);
     default:

@@ -11,11 +11,11 @@
 
 namespace dtrain::comm {
 
-/// float32, float64, int64 and uint8 can be reduced.
+/// float32, float64, bfloat16, float16, int64 and uint8 can be reduced.
 [[nodiscard]] bool is_reducible(at::ScalarType dtype);
 
 /// output[i] = the sum (or maximum; NaN wins) over all inputs[r][i], added in the order of
-/// tree_order.h.
+/// tree_order.h. bfloat16 and float16 are added in float32 and rounded once, at the end.
 ///
 /// Shapes:  every input and the output: count elements of dtype; the output may be one of the
 ///          inputs.

@@ -42,9 +42,10 @@ struct TrainConfig {
   double beta2 = 0.999;
   double eps = 1e-8;
   double grad_clip = 1.0;             // largest global gradient norm; 0: off
-  std::string schedule = "constant";  // constant | linear | cosine
+  std::string schedule = "constant";  // constant | linear | cosine | wsd
   std::int64_t warmup_steps = 0;
-  double min_lr = 0.0;  // where linear and cosine end
+  std::int64_t decay_steps = 0;  // wsd; 0: a tenth of the steps
+  double min_lr = 0.0;           // where linear, cosine and wsd end
   std::string optimizer = "adamw";
   std::string on_nonfinite = "stop";  // stop | skip
   std::vector<std::string> freeze;    // exported parameter names
@@ -69,7 +70,10 @@ struct MachineConfig {
   std::string device = "auto";
   std::string backend = "auto";
   std::string dtype = "float32";
-  std::int64_t threads = 0;  // per rank; 0: OMP_NUM_THREADS or the usable cores
+  std::string param_dtype = "auto";   // auto: dtype
+  std::string reduce_dtype = "auto";  // auto: float32, or float64 with dtype float64
+  std::string buffer_dtype = "auto";  // the same
+  std::int64_t threads = 0;           // per rank; 0: OMP_NUM_THREADS or the usable cores
   std::string reduction = "ordered";
   double comm_timeout_seconds = 600;
 };

@@ -79,6 +79,27 @@ void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const 
   }
 }
 
+// Of the parameters, of gradients between ranks, of tables: each follows --dtype unless told.
+void resolve_dtypes(MachineConfig& machine) {
+  const std::string wide = machine.dtype == "float64" ? "float64" : "float32";
+  struct Role {
+    std::string_view flag;
+    std::string& dtype;
+    const std::string& automatic;
+  };
+  const Role roles[] = {{"--param-dtype", machine.param_dtype, machine.dtype},
+                        {"--reduce-dtype", machine.reduce_dtype, wide},
+                        {"--buffer-dtype", machine.buffer_dtype, wide}};
+  for (const Role& role : roles) {
+    if (role.dtype == "auto") role.dtype = role.automatic;
+    if ((role.dtype == "float64") != (machine.dtype == "float64")) {
+      fail(ErrorKind::usage,
+           "{} {} does not go with --dtype {}: float64 is for all dtypes or for none", role.flag,
+           role.dtype, machine.dtype);
+    }
+  }
+}
+
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
   machine.device = "cpu";
   if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
@@ -124,6 +145,17 @@ void resolve_batch(BatchConfig& batch, std::int64_t dp) {
          "--global-batch {} is not --microbatch {} x --grad-accum {} x {} data-parallel rank{} = "
          "{}: leave one of them out",
          batch.global, batch.microbatch, batch.grad_accum, dp, dp == 1 ? "" : "s", product);
+  }
+}
+
+void resolve_training(TrainConfig& train) {
+  const bool decays_at_the_end = train.schedule == "wsd";
+  if (decays_at_the_end && train.decay_steps == 0) train.decay_steps = (train.steps + 9) / 10;
+  if (decays_at_the_end && train.warmup_steps + train.decay_steps > train.steps) {
+    fail(ErrorKind::usage,
+         "--warmup-steps {} and --decay-steps {} are together more than --steps {}: lower one of "
+         "them",
+         train.warmup_steps, train.decay_steps, train.steps);
   }
 }
 
@@ -174,6 +206,10 @@ void check_checkpoints(const Config& config) {
 
 }  // namespace
 
+bool needs_loss_scaling(const MachineConfig& machine) {
+  return machine.param_dtype == "float16" || machine.reduce_dtype == "float16";
+}
+
 Config resolve(Command command, Config config, const Launch& launch) {
   if (command != Command::train && command != Command::verify && launch.world_size != 1) {
     fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
@@ -182,9 +218,11 @@ Config resolve(Command command, Config config, const Launch& launch) {
   resolve_layout(config.layout, launch);
   resolve_sharding(config.layout, config.machine, launch);
   resolve_machine(config.machine, launch);
+  resolve_dtypes(config.machine);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout.dp);
     check_training(config);
+    resolve_training(config.train);
     check_checkpoints(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.

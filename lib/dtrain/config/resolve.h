@@ -19,10 +19,15 @@ struct Launch {
 /// Sequences per rank and backward pass where nothing is said about the batch.
 inline constexpr std::int64_t kDefaultMicrobatch = 8;
 
-/// Replaces every automatic value by what it stands for (batch, dp, threads, backend, device) and
+/// Replaces every automatic value by what it stands for (batch, dp, threads, backend,
+/// device, dtypes, decay steps) and
 /// refuses settings that contradict each other or the launch. Reads no file.
 ///
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);
+
+/// Whether gradients are float16 somewhere on their way, so that small ones would be lost. Of a
+/// resolved configuration.
+[[nodiscard]] bool needs_loss_scaling(const MachineConfig& machine);
 
 }  // namespace dtrain::config

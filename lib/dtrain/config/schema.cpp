@@ -46,7 +46,7 @@ constexpr std::string_view kLater = "is not built yet";
 constexpr std::string_view kNoGpu = "needs GPU support, which this build does not have";
 
 constexpr Choice kModels[] = {{"bdh"}};
-constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}};
+constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}, {"wsd"}};
 constexpr Choice kOptimizers[] = {{"adamw"}};
 constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
 constexpr Choice kStrategies[] = {{"single"},     {"ddp"},        {"fsdp"},       {"zero"},
@@ -60,7 +60,13 @@ constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
 constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
                                 {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
                                 {"mpi", kLater}};
-constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", kLater}, {"float16", kLater}};
+// The one place that refuses 16-bit training, until the step engine keeps float32 masters beside
+// the values it computes with.
+constexpr std::string_view kLowPrecision = kLater;
+constexpr Choice kDtypes[] = {
+    {"float32"}, {"float64"}, {"bfloat16", kLowPrecision}, {"float16", kLowPrecision}};
+constexpr Choice kRoleDtypes[] = {
+    {"auto"}, {"float32"}, {"float64"}, {"bfloat16", kLowPrecision}, {"float16", kLowPrecision}};
 constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
 constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
 
@@ -129,7 +135,7 @@ constexpr Setting kSettings[] = {
      "--schedule",
      "NAME",
      "",
-     "learning rate after the warm-up",
+     "learning rate after the warm-up; wsd: stable, then a linear decay",
      kTrain,
      FIELD(train.schedule),
      {},
@@ -137,7 +143,10 @@ constexpr Setting kSettings[] = {
     {"train.warmup_steps", "--warmup-steps", "N", "steps",
      "the learning rate rises linearly over these", kTrain, FIELD(train.warmup_steps),
      between(0, kMaxSteps)},
-    {"train.min_lr", "--min-lr", "X", "", "where the linear and cosine schedules end", kTrain,
+    {"train.decay_steps", "--decay-steps", "N", "steps",
+     "the last ones, over which schedule wsd falls; 0: a tenth of --steps, rounded up", kTrain,
+     FIELD(train.decay_steps), between(0, kMaxSteps)},
+    {"train.min_lr", "--min-lr", "X", "", "where the linear, cosine and wsd schedules end", kTrain,
      FIELD(train.min_lr), at_least(0)},
     {"train.optimizer",
      "--optimizer",
@@ -258,6 +267,33 @@ constexpr Setting kSettings[] = {
      FIELD(machine.dtype),
      {},
      kDtypes},
+    {"machine.param_dtype",
+     "--param-dtype",
+     "NAME",
+     "",
+     "of the parameters that blocks read and compute with; auto: --dtype",
+     kTrain | kVerify,
+     FIELD(machine.param_dtype),
+     {},
+     kRoleDtypes},
+    {"machine.reduce_dtype",
+     "--reduce-dtype",
+     "NAME",
+     "",
+     "of gradients on their way between ranks; auto: float32, or float64 with --dtype float64",
+     kTrain | kVerify,
+     FIELD(machine.reduce_dtype),
+     {},
+     kRoleDtypes},
+    {"machine.buffer_dtype",
+     "--buffer-dtype",
+     "NAME",
+     "",
+     "of constant tables (positions); auto: float32, or float64 with --dtype float64",
+     kTrain | kVerify,
+     FIELD(machine.buffer_dtype),
+     {},
+     kRoleDtypes},
     {"machine.threads", "--threads", "N", "threads",
      "per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine", kAll,
      FIELD(machine.threads), between(0, kMaxThreads)},

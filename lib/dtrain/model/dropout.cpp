@@ -1,6 +1,7 @@
 #include "dtrain/model/dropout.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -16,10 +17,11 @@
 namespace dtrain::model {
 namespace {
 
+/// scale: in the type that scalar_t is multiplied in.
 template <typename scalar_t>
 struct DropRule {
   std::uint32_t threshold;
-  scalar_t scale;
+  at::opmath_type<scalar_t> scale;
 };
 
 // A loop of one width, compiled for each instruction set, since the build itself assumes none. It
@@ -27,19 +29,20 @@ struct DropRule {
 // compiler from using vector instructions.
 #define DTRAIN_ALL_CPUS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 
-DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count, DropRule<float> rule,
-                            const float* in, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = in[i] * (random[i] < rule.threshold ? 0.0F : rule.scale);
+#define DTRAIN_SELECT(scalar_t)                                                             \
+  DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count,              \
+                              DropRule<scalar_t> rule, const scalar_t* in, scalar_t* out) { \
+    using Wide = at::opmath_type<scalar_t>;                                                 \
+    for (std::int64_t i = 0; i < count; ++i) {                                              \
+      const Wide factor = random[i] < rule.threshold ? Wide{0} : rule.scale;                \
+      out[i] = static_cast<scalar_t>(static_cast<Wide>(in[i]) * factor);                    \
+    }                                                                                       \
   }
-}
-
-DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count, DropRule<double> rule,
-                            const double* in, double* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = in[i] * (random[i] < rule.threshold ? 0.0 : rule.scale);
-  }
-}
+DTRAIN_SELECT(float)
+DTRAIN_SELECT(double)
+DTRAIN_SELECT(at::BFloat16)
+DTRAIN_SELECT(at::Half)
+#undef DTRAIN_SELECT
 
 // One (sample, position) row of one head: `count` neurons from global neuron `first`.
 template <typename scalar_t>
@@ -64,10 +67,10 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
   const double scale = 65536.0 / (65536.0 - threshold);
   const base::PhiloxKey key = base::philox_key(place.seed, base::RandomPurpose::dropout);
   at::Tensor out = at::empty_like(x);
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "dropout", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     const auto* in_data = x.const_data_ptr<scalar_t>();
     auto* out_data = out.mutable_data_ptr<scalar_t>();
-    const DropRule<scalar_t> rule{threshold, static_cast<scalar_t>(scale)};
+    const DropRule<scalar_t> rule{threshold, static_cast<at::opmath_type<scalar_t>>(scale)};
     at::parallel_for(
         0, x.size(0) * samples * positions, 16, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t r = begin; r < end; ++r) {

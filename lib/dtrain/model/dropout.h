@@ -16,14 +16,15 @@ struct DropoutPlace {
   std::int64_t first_row = 0;     ///< global head index of dim 0's first entry
 };
 
-/// x: (heads, B, T, N), contiguous float32 or float64; differentiable.
+/// x: (heads, B, T, N), contiguous, floating point; differentiable.
 ///
 /// Element (h, b, t, i) is neuron n = (first_row + h) * N + i. Neurons come in blocks of 64, each
 /// of which takes eight Philox counters: n reads counter word 0 = (n / 64) * 8 + n % 8 and of its
 /// four words the 16-bit half (n / 8) % 8, low halves first; words 1 to 3 are position, the
 /// sample's low 32 bits, and level << 16 | the sample's bits 32 to 47. The element is dropped when
 /// its half is below round(probability * 65536), else scaled by the inverse of the exact share
-/// kept: the probability is a multiple of 2^-16.
+/// kept: the probability is a multiple of 2^-16. bfloat16 and float16 are scaled in float32 and
+/// rounded once, so that the mean is preserved.
 [[nodiscard]] at::Tensor dropout(const at::Tensor& x, double probability,
                                  const DropoutPlace& place);
 

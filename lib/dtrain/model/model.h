@@ -29,6 +29,7 @@ struct BlockContext {
   bool training = false;   ///< dropout applies
   std::uint64_t seed = 0;  ///< of the run; keys the dropout
   at::Tensor targets;      ///< (B, T) int64; read by the last block only
+  at::ScalarType buffer_dtype = at::kFloat;  ///< of constant tables, e.g. of RoPE
   const ParameterReader& use;
   TensorAxis& tensor_axis;
   const Tap& tap;  ///< may be empty: call through report()
@@ -38,13 +39,16 @@ struct BlockContext {
   }
 };
 
-/// One layer of a stack: a pure function of input, parameters and context; safe to run again.
+/// One layer of a stack. It computes in the dtype of the parameters it reads: float64, float32,
+/// bfloat16 or float16.
+///
+/// A pure function of input, parameters and context; safe to run again.
 class Block {
  public:
   virtual ~Block() = default;
 
   /// x: (B, T, D), or token ids (B, T) int64 for the first block.
-  /// Returns (B, T, D), or per-token losses in nats (B, T) for the last.
+  /// Returns (B, T, D), or per-token losses in nats (B, T), float32 or float64, for the last.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
 
   /// Every parameter that forward may use; the same id may appear in many blocks.

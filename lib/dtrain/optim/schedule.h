@@ -6,18 +6,22 @@
 
 namespace dtrain::optim {
 
-enum class ScheduleShape { constant, linear, cosine };
+enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
 
-/// "constant" | "linear" | "cosine".
+/// "constant" | "linear" | "cosine" | "wsd".
 [[nodiscard]] ScheduleShape schedule_shape(std::string_view name);
 
 /// Linear warm-up over `warmup_steps`, then `shape` from `peak` to `minimum`, reached at step
-/// `total_steps`.
+/// `total_steps`. linear and cosine begin to fall after the warm-up; warmup_stable_decay stays at
+/// the peak until `decay_steps` steps are left, over which it falls linearly.
+///
+/// Source: Hu et al., MiniCPM (2024) for warmup_stable_decay. Differs: a linear decay.
 struct Schedule {
   ScheduleShape shape = ScheduleShape::constant;
   double peak = 0;
   double minimum = 0;  ///< not used by constant
   std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;  ///< used by warmup_stable_decay alone
   std::int64_t total_steps = 0;
 
   /// The rate of the update that turns state `step` into state step + 1; step counts from 0.

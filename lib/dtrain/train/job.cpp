@@ -54,8 +54,14 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
 
 at::ScalarType dtype_of(std::string_view name) {
   if (name == "float64") return at::kDouble;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
   DTRAIN_CHECK(name == "float32", "dtype {}", name);
   return at::kFloat;
+}
+
+at::ScalarType master_dtype_of(const config::MachineConfig& machine) {
+  return machine.dtype == "float64" ? at::kDouble : at::kFloat;
 }
 
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {

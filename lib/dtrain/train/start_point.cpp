@@ -36,14 +36,25 @@ using checkpoint::Chosen;
 constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.seq_len", "data.val_fraction",
                                                     "train.seed", "batch.global"};
 // What may change, and is worth a line: the bits of later steps change with it.
-constexpr std::array<std::string_view, 4> kNoted = {"train.", "batch.microbatch", "machine.dtype",
+constexpr std::array<std::string_view, 7> kNoted = {"train.",
+                                                    "batch.microbatch",
+                                                    "machine.dtype",
+                                                    "machine.param_dtype",
+                                                    "machine.reduce_dtype",
+                                                    "machine.buffer_dtype",
                                                     "machine.reduction"};
-// May change without a word, unless the learning rate follows it.
+// May change without a word, unless the learning rate follows them.
 constexpr std::string_view kSteps = "train.steps";
+constexpr std::string_view kDecaySteps = "train.decay_steps";
 
 bool begins_with_one_of(std::string_view key, std::span<const std::string_view> prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
                      [&](std::string_view prefix) { return key.starts_with(prefix); });
+}
+
+bool rate_follows(std::string_view key, const config::TrainConfig& train) {
+  if (key == kSteps) return train.schedule != "constant";
+  return key != kDecaySteps || train.schedule == "wsd";
 }
 
 bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
@@ -129,7 +140,7 @@ void take_model_file(Job& job, const std::string& path) {
   const model::Model& model = job.model();
   checkpoint::ArenaSource source(
       model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
-                                                    dtype_of(job.config().machine.dtype)));
+                                                    master_dtype_of(job.config().machine)));
   job.engine().load_weights(source);
 }
 
@@ -159,7 +170,7 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
   for (std::size_t index = 0; index < ours.size(); ++index) {
     const auto& [key, value] = ours[index];
     if (value == theirs[index].second) continue;
-    if (key == kSteps && now.train.schedule == "constant") continue;
+    if (!rate_follows(key, now.train)) continue;
     const bool is_fixed = begins_with_one_of(key, kFixed);
     if (!is_fixed && !begins_with_one_of(key, kNoted)) continue;
     std::string& text = is_fixed ? differences.refused : differences.noted;

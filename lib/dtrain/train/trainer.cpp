@@ -34,6 +34,7 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
           .peak = train.lr,
           .minimum = train.min_lr,
           .warmup_steps = train.warmup_steps,
+          .decay_steps = train.decay_steps,
           .total_steps = train.steps};
 }
 
@@ -52,7 +53,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.dtype)) *
+      peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.param_dtype)) *
                   static_cast<double>(job_.world().size())) {}
 
 RunEnd Trainer::run() {

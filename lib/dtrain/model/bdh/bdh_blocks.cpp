@@ -5,6 +5,7 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tril.h>
 #include <fmt/format.h>
@@ -19,6 +20,13 @@ namespace dtrain::model::bdh {
 namespace {
 
 constexpr double kNormEpsilon = 1e-5;
+
+// float16 ends at 65,504, which sums of squares over a head's neurons can pass: their scores are
+// computed this much smaller. A power of two changes no digit.
+constexpr double kHalfQueryScale = 1.0 / 16;
+constexpr double kHalfScoreScale = kHalfQueryScale * kHalfQueryScale;
+
+bool is_low(const at::Tensor& x) { return at::isReducedFloatingType(x.scalar_type()); }
 
 // weight (nh*N, D) -> (nh, N, D), a view.
 at::Tensor by_head(const at::Tensor& weight, std::int64_t neurons) {
@@ -41,14 +49,29 @@ class StrictGram : public torch::autograd::Function<StrictGram> {
   }
 };
 
+// scores (nh*B, T, T) times values (nh*B, T, D), undoing the scale of float16 scores. In float16
+// the sums over positions would pass its range, so that this small product is float32.
+at::Tensor apply_scores(const at::Tensor& scores, const at::Tensor& values) {
+  if (scores.scalar_type() != at::kHalf) return at::bmm(scores, values);
+  return at::bmm(scores.to(at::kFloat), values.to(at::kFloat).mul(1 / kHalfScoreScale));
+}
+
 }  // namespace
 
+at::Tensor widened(const at::Tensor& x) { return is_low(x) ? x.to(at::kFloat) : x; }
+
 at::Tensor layer_norm(const at::Tensor& x) {
-  return at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEpsilon);
+  // With weights in float32 ATen keeps mean and deviation for the backward pass in float32 too.
+  const at::Tensor ones =
+      is_low(x) ? at::ones({x.size(-1)}, x.options().dtype(at::kFloat)) : at::Tensor();
+  return at::layer_norm(x, {x.size(-1)}, ones, {}, kNormEpsilon);
 }
 
 at::Tensor BdhEmbedding::forward(const at::Tensor& ids, const BlockContext& context) {
-  const at::Tensor x = layer_norm(at::embedding(context.use(ids_[0]), ids));  // (B, T, D)
+  // The backward of a look-up sums over all places of a token, in the dtype of what it looks up.
+  const at::Tensor weight = context.use(ids_[0]);               // (V, D)
+  const at::Tensor rows = at::embedding(widened(weight), ids);  // (B, T, D)
+  const at::Tensor x = layer_norm(rows).to(weight.scalar_type());
   context.report("act.embed", x);
   return x;
 }
@@ -59,14 +82,16 @@ at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
   const std::int64_t heads = xs.size(0);
   const std::int64_t batch = x.size(0);
   const std::int64_t length = x.size(1);
-  const at::Tensor& rotations = rope_->rotations(length, x.scalar_type());
-  const at::Tensor q = rope_rotate(xs.view({heads * batch, length, sizes_.neurons}), rotations);
+  const bool is_half = x.scalar_type() == at::kHalf;
+  const at::Tensor& table = rope_->table(length, context.buffer_dtype);
+  const at::Tensor q = rope_rotate(xs.view({heads * batch, length, sizes_.neurons}),
+                                   is_half ? table.to(at::kFloat).mul(kHalfQueryScale) : table);
   const at::Tensor scores = StrictGram::apply(q);  // (nh*B, T, T)
   const at::Tensor values = x.unsqueeze(0)
                                 .expand({heads, batch, length, sizes_.width})
                                 .reshape({heads * batch, length, sizes_.width});
-  const at::Tensor attended = context.tensor_axis.reduce_within_head(at::bmm(scores, values));
-  const at::Tensor normed = layer_norm(attended);  // (nh*B, T, D)
+  const at::Tensor attended = context.tensor_axis.reduce_within_head(apply_scores(scores, values));
+  const at::Tensor normed = layer_norm(attended).to(x.scalar_type());  // (nh*B, T, D)
   context.report(fmt::format("act.layer{}.ykv", level_),
                  normed.view({heads, batch, length, sizes_.width}).transpose(0, 1));
   return normed.view({heads, batch * length, sizes_.width});
@@ -95,6 +120,7 @@ at::Tensor BdhLevel::forward(const at::Tensor& input, const BlockContext& contex
                 .view({heads, rows, sizes_.neurons});
   }
   const at::Tensor decoder = by_head(context.use(ids_[2]), sizes_.neurons);  // (nh, N, D)
+  // ATen sums low dtypes in float32.
   const at::Tensor decoded = at::bmm(gated, decoder).sum(0).view(input.sizes());
   const at::Tensor y = layer_norm(context.tensor_axis.reduce_from(decoded));  // (B, T, D)
   context.report(fmt::format("act.layer{}.ymlp", level_), y);
@@ -105,7 +131,7 @@ at::Tensor BdhLevel::forward(const at::Tensor& input, const BlockContext& contex
 
 at::Tensor BdhHead::forward(const at::Tensor& x, const BlockContext& context) {
   const at::Tensor logits =
-      at::mm(x.reshape({-1, sizes_.width}), context.use(ids_[0]));  // (B*T, V)
+      widened(at::mm(x.reshape({-1, sizes_.width}), context.use(ids_[0])));  // (B*T, V)
   context.report("logits", logits.view({x.size(0), x.size(1), sizes_.vocab}));
   return at::cross_entropy_loss(logits, context.targets.reshape(-1), {}, at::Reduction::None)
       .view({x.size(0), x.size(1)});

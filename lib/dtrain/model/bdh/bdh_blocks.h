@@ -10,8 +10,12 @@
 
 namespace dtrain::model::bdh {
 
-/// LayerNorm over the last dim without weights, eps 1e-5.
+/// LayerNorm over the last dim without weights, eps 1e-5; statistics of bfloat16 and float16 are
+/// float32.
 [[nodiscard]] at::Tensor layer_norm(const at::Tensor& x);
+
+/// bfloat16 and float16 -> float32; others as they are.
+[[nodiscard]] at::Tensor widened(const at::Tensor& x);
 
 /// ids (B, T) -> LN(embed[ids]) (B, T, D). Reports act.embed.
 class BdhEmbedding : public Block {

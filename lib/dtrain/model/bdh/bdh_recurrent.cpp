@@ -23,6 +23,7 @@ BdhRecurrent::BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights) :
   const at::NoGradGuard no_grad;
   const BdhParameters ids = parameter_ids(sizes);
   const auto options = weights.flat().options();
+  const auto wide = widened(at::empty({0}, options)).options();  // of what adds up over tokens
   const std::int64_t n = sizes.all_neurons();
   embed_ = weights.view(ids.embed).detach();
   lm_head_ = weights.view(ids.lm_head).detach().t();
@@ -32,14 +33,13 @@ BdhRecurrent::BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights) :
          .encoder_v =
              weights.view(level.encoder_v).detach().view({sizes.heads, sizes.neurons, sizes.width}),
          .decoder = weights.view(level.decoder).detach().t(),
-         .state = at::zeros({sizes.heads, sizes.neurons, sizes.width}, options)});
+         .state = at::zeros({sizes.heads, sizes.neurons, sizes.width}, wide)});
   }
   xs_ = at::empty({n}, options);
-  q_ = at::empty({n}, options);
-  attended_ = at::empty({sizes.heads, 1, sizes.width}, options);
+  q_ = at::empty({n}, wide);
+  attended_ = at::empty({sizes.heads, 1, sizes.width}, wide);
   ys_ = at::empty({sizes.heads, sizes.neurons, 1}, options);
   y_ = at::empty({sizes.width}, options);
-  logits_ = at::empty({sizes.vocab}, options);
 }
 
 // (N/2) complex: the turn of each pair at position_.
@@ -47,9 +47,9 @@ at::Tensor BdhRecurrent::rotation() {
   const std::int64_t row = position_ % kRotationChunk;
   if (row == 0) {
     rotations_ =
-        rope_rotations(position_, position_ + kRotationChunk, sizes_.neurons, embed_.scalar_type());
+        rope_rotations(position_, position_ + kRotationChunk, sizes_.neurons, q_.scalar_type());
   }
-  return rotations_.select(0, row);
+  return at::view_as_complex(rotations_.select(0, row));
 }
 
 void BdhRecurrent::run_level(Level& level, const at::Tensor& rotation) {
@@ -59,13 +59,13 @@ void BdhRecurrent::run_level(Level& level, const at::Tensor& rotation) {
 
   const std::vector<std::int64_t> pairs{heads, neurons / 2, 2};
   at::Tensor turned = at::view_as_complex(q_.view(pairs));  // (nh, N/2)
-  at::mul_out(turned, at::view_as_complex(xs_.view(pairs)), rotation);
+  at::mul_out(turned, at::view_as_complex(widened(xs_).view(pairs)), rotation);
   // The state holds the sum of q(s) x(s)ᵀ over the positions s before this one: reading it is
   // S x of the strictly lower S. This position is added after the reading.
   at::bmm_out(attended_, q_.view({heads, 1, neurons}), level.state);
-  level.state.view({heads * neurons, sizes_.width}).addcmul_(q_.unsqueeze(1), x_);
+  level.state.view({heads * neurons, sizes_.width}).addcmul_(q_.unsqueeze(1), widened(x_));
 
-  const at::Tensor y_kv = layer_norm(attended_);  // (nh, 1, D)
+  const at::Tensor y_kv = layer_norm(attended_).to(x_.scalar_type());  // (nh, 1, D)
   at::bmm_out(ys_, level.encoder_v, y_kv.mT()).relu_();
   xs_.mul_(ys_.view({-1}));  // gated
   at::mv_out(y_, level.decoder, xs_);
@@ -85,7 +85,8 @@ const at::Tensor& BdhRecurrent::step(std::int64_t token) {
   x_ = layer_norm(embed_.select(0, token));
   for (Level& level : levels_) run_level(level, turn);
   ++position_;
-  return at::mv_out(logits_, lm_head_, x_);
+  logits_ = widened(at::mv(lm_head_, x_));
+  return logits_;
 }
 
 }  // namespace dtrain::model::bdh

@@ -16,7 +16,8 @@ namespace dtrain::model::bdh {
 inline constexpr std::int64_t kMaxPositions = 65536;
 
 /// One sequence, fed token by token. Gives the logits that the blocks give in evaluation, up to
-/// rounding. Holds levels * nh * N * D values of state.
+/// rounding. Holds levels * nh * N * D values of state, in
+/// float32 for weights of 16 bits.
 ///
 /// Threads: one caller.
 class BdhRecurrent {
@@ -27,7 +28,9 @@ class BdhRecurrent {
 
   /// Feeds the token of the next position.
   ///
-  /// Shapes: returns logits (V) in the weights' dtype, overwritten by the next call.
+  /// Shapes: returns logits (V) in the weights' dtype, float32 for those of 16 bits; replaced by
+  /// the next
+  ///         call.
   /// Throws: Error{usage} at position kMaxPositions; Error{internal} for a token outside the
   ///         vocabulary.
   [[nodiscard]] const at::Tensor& step(std::int64_t token);
@@ -51,9 +54,9 @@ class BdhRecurrent {
   at::Tensor lm_head_;  // (V, D)
   std::vector<Level> levels_;
   std::int64_t position_ = 0;
-  at::Tensor rotations_;  // (kRotationChunk, N/2) complex, of the positions around position_
+  at::Tensor rotations_;  // (kRotationChunk, N/2, 2), of the positions around position_
 
-  // Written anew for every token and level.
+  // Written anew for every token and level; q_ and attended_ as wide as the state.
   at::Tensor x_;         // (D)
   at::Tensor xs_;        // (nh*N)
   at::Tensor q_;         // (nh*N)

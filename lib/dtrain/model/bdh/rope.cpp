@@ -1,16 +1,75 @@
 #include "dtrain/model/bdh/rope.h"
 
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/complex.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/remainder.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <numbers>
 
+#include "dtrain/base/check.h"
+
 namespace dtrain::model::bdh {
+namespace {
+
+// One position's pairs. direction: 1 turns, -1 turns back.
+template <typename scalar_t>
+void turn_row(const scalar_t* in, scalar_t* out, std::int64_t pairs, const float* table,
+              float direction) {
+  for (std::int64_t k = 0; k < pairs; ++k) {
+    const auto a = static_cast<float>(in[2 * k]);
+    const auto b = static_cast<float>(in[2 * k + 1]);
+    const float cosine = table[2 * k];
+    const float sine = direction * table[2 * k + 1];
+    out[2 * k] = static_cast<scalar_t>(a * cosine - b * sine);
+    out[2 * k + 1] = static_cast<scalar_t>(b * cosine + a * sine);
+  }
+}
+
+// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32.
+at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, float direction) {
+  const std::int64_t neurons = v.size(-1);
+  const std::int64_t positions = v.size(-2);
+  at::Tensor out = at::empty_like(v);
+  AT_DISPATCH_REDUCED_FLOATING_TYPES(v.scalar_type(), "rope_rotate", [&] {
+    const auto* in_data = v.const_data_ptr<scalar_t>();
+    auto* out_data = out.mutable_data_ptr<scalar_t>();
+    const auto* turns = table.const_data_ptr<float>();
+    at::parallel_for(0, v.numel() / neurons, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        turn_row(in_data + row * neurons, out_data + row * neurons, neurons / 2,
+                 turns + row % positions * neurons, direction);
+      }
+    });
+  });
+  return out;
+}
+
+// There are no complex numbers of 16 bits, and float32 copies of v would be the largest tensors of
+// a level.
+class LowRotation : public torch::autograd::Function<LowRotation> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& v,
+                            const at::Tensor& table) {
+    DTRAIN_CHECK(v.is_contiguous());
+    ctx->save_for_backward({table});
+    return turn_low(v, table, 1.0F);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    return {turn_low(grads[0].contiguous(), ctx->get_saved_variables()[0], -1.0F), at::Tensor()};
+  }
+};
+
+}  // namespace
 
 at::Tensor rope_frequencies(std::int64_t neurons) {
   constexpr double kTheta = 65536.0;
@@ -28,22 +87,25 @@ at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, std::int64_t neu
   const at::Tensor position = at::arange(begin, end, options).unsqueeze(1);  // (T, 1)
   const at::Tensor phase =
       position.mul(frequency).remainder(1).mul(2 * std::numbers::pi);  // (T, N/2)
-  return at::complex(phase.cos().to(dtype), phase.sin().to(dtype));
+  return at::stack({phase.cos(), phase.sin()}, -1).to(dtype);
 }
 
-at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& rotations) {
+at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table) {
+  if (at::isReducedFloatingType(v.scalar_type())) {
+    return LowRotation::apply(v, table.to(at::kFloat).contiguous());
+  }
   auto pairs = v.sizes().vec();
   pairs.back() /= 2;
   pairs.push_back(2);
+  const at::Tensor rotations = at::view_as_complex(table.to(v.scalar_type()));  // (T, N/2)
   const at::Tensor turned = at::view_as_complex(v.view(pairs)).mul(rotations);  // (..., T, N/2)
   return at::view_as_real(turned).view(v.sizes());
 }
 
-const at::Tensor& RopeTables::rotations(std::int64_t length, at::ScalarType dtype) {
-  const bool fits = rotations_.defined() && rotations_.size(0) == length &&
-                    c10::toRealValueType(rotations_.scalar_type()) == dtype;
-  if (!fits) rotations_ = rope_rotations(0, length, neurons_, dtype);
-  return rotations_;
+const at::Tensor& RopeTables::table(std::int64_t length, at::ScalarType dtype) {
+  const bool fits = table_.defined() && table_.size(0) == length && table_.scalar_type() == dtype;
+  if (!fits) table_ = rope_rotations(0, length, neurons_, dtype);
+  return table_;
 }
 
 }  // namespace dtrain::model::bdh

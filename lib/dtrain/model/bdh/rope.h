@@ -10,15 +10,18 @@ namespace dtrain::model::bdh {
 /// (N) float32: theta^(-2*floor(i/2)/N) / 2pi with theta = 2^16, rotations per position.
 [[nodiscard]] at::Tensor rope_frequencies(std::int64_t neurons);
 
-/// Rotations exp(2*pi*i * (t*freq mod 1)) of positions [begin, end), (end - begin, N/2) complex.
+/// Cosine and sine of 2*pi * (t*freq mod 1) for positions t in [begin, end): a table
+/// (end - begin, N/2, 2) of dtype.
 ///
 /// The product t*freq is float32 whatever the dtype, as in the reference; only the table is cast.
 /// Source: Su et al., RoFormer (2021), interleaved form.
 [[nodiscard]] at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, std::int64_t neurons,
                                         at::ScalarType dtype);
 
-/// v (..., T, N) real -> v with each pair (2k, 2k+1) of position t turned by rotations[t][k].
-[[nodiscard]] at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& rotations);
+/// v (..., T, N), contiguous -> v with each pair (2k, 2k+1) of position t turned by
+/// table[t][k], in v's dtype; differentiable in v. bfloat16 and float16 are turned in float32 and
+/// rounded once.
+[[nodiscard]] at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table);
 
 /// The table for positions [0, T), made once for all levels and steps.
 ///
@@ -27,12 +30,12 @@ class RopeTables {
  public:
   explicit RopeTables(std::int64_t neurons) : neurons_(neurons) {}
 
-  /// (T, N/2) complex of the dtype's width.
-  [[nodiscard]] const at::Tensor& rotations(std::int64_t length, at::ScalarType dtype);
+  /// (length, N/2, 2) of dtype.
+  [[nodiscard]] const at::Tensor& table(std::int64_t length, at::ScalarType dtype);
 
  private:
   std::int64_t neurons_;
-  at::Tensor rotations_;
+  at::Tensor table_;
 };
 
 }  // namespace dtrain::model::bdh

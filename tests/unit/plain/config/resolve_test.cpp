@@ -121,6 +121,62 @@ TEST_CASE("Settings that contradict each other are refused") {
   check_refused(config, "exclude each other");
 }
 
+TEST_CASE("Dtypes follow --dtype, but what is added up or tabulated stays float32") {
+  struct Expected {
+    std::string dtype, param, reduce, buffer;
+  };
+  const Expected expected = GENERATE(Expected{"float32", "float32", "float32", "float32"},
+                                     Expected{"float64", "float64", "float64", "float64"},
+                                     Expected{"bfloat16", "bfloat16", "float32", "float32"},
+                                     Expected{"float16", "float16", "float32", "float32"});
+  Config config;
+  config.machine.dtype = expected.dtype;
+  const MachineConfig found = resolve_train(config).machine;
+  CHECK(found.param_dtype == expected.param);
+  CHECK(found.reduce_dtype == expected.reduce);
+  CHECK(found.buffer_dtype == expected.buffer);
+  CHECK(needs_loss_scaling(found) == (expected.dtype == "float16"));
+}
+
+TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
+  Config config;
+  config.machine.param_dtype = "bfloat16";
+  config.machine.reduce_dtype = "float16";
+  config.machine.buffer_dtype = "bfloat16";
+  const MachineConfig found = resolve_train(config).machine;
+  CHECK(found.dtype == "float32");
+  CHECK(found.param_dtype == "bfloat16");
+  CHECK(found.reduce_dtype == "float16");
+  CHECK(found.buffer_dtype == "bfloat16");
+  CHECK(needs_loss_scaling(found));
+  config.machine.buffer_dtype = "float64";
+  check_refused(config, "--buffer-dtype float64 does not go with --dtype float32");
+  config = {};
+  config.machine.dtype = "float64";
+  config.machine.reduce_dtype = "float32";
+  check_refused(config, "--reduce-dtype float32 does not go with --dtype float64");
+  config = {};
+  config.machine.param_dtype = "float64";
+  check_refused(config, "--param-dtype float64 does not go with --dtype float32");
+}
+
+TEST_CASE("A decay takes a tenth of the steps, rounded up, unless told") {
+  Config config;
+  config.train.steps = 101;
+  CHECK(resolve_train(config).train.decay_steps == 0);  // a constant rate has none
+  config.train.schedule = "wsd";
+  CHECK(resolve_train(config).train.decay_steps == 11);
+  config.train.warmup_steps = 90;
+  CHECK(resolve_train(config).train.decay_steps == 11);
+  config.train.warmup_steps = 91;
+  check_refused(config,
+                "--warmup-steps 91 and --decay-steps 11 are together more than --steps 101");
+  config.train.decay_steps = 10;
+  CHECK(resolve_train(config).train.decay_steps == 10);
+  config.train.min_lr = 1;
+  check_refused(config, "a wsd schedule can only fall");
+}
+
 TEST_CASE("Heads need not divide the width") {
   Config config;
   config.model.width = 48;

@@ -65,6 +65,11 @@ TEST_CASE("One token at a time gives the blocks' logits in float64") {
   }
 }
 
+TEST_CASE("One token at a time gives the blocks' logits in 16 bits, to their rounding") {
+  CHECK(disagreement(kWiderSizes, at::kBFloat16) < 0.1);
+  CHECK(disagreement(kWiderSizes, at::kHalf) < 0.02);
+}
+
 TEST_CASE("One token at a time gives the blocks' logits in float32") {
   // Not the odd sizes: a norm over five values amplifies float32 rounding a hundredfold.
   for (const BdhSizes& sizes : {kWiderSizes, untied(kWiderSizes)}) {

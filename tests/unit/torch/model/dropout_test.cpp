@@ -62,6 +62,18 @@ TEST_CASE("The mask does not depend on dtype, thread count or values") {
   CHECK(at::equal(dropout(ones(shape) * -3, 0.25, kPlace), expected * -3));
 }
 
+TEST_CASE("Low dtypes have the same mask, and round the scaled value once") {
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  const std::vector<std::int64_t> shape{2, 3, 5, 70};
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{2});
+  const at::Tensor x = at::randn(shape, generator).to(dtype).requires_grad_();
+  const at::Tensor expected = dropout(x.to(at::kFloat), 0.1, kPlace).to(dtype);
+  const at::Tensor found = dropout(x, 0.1, kPlace);
+  CHECK(at::equal(found, expected));
+  const at::Tensor gradient = torch::autograd::grad({found}, {x}, {at::ones_like(x)})[0];
+  CHECK(at::equal(gradient, mask_by_hand(shape, 0.1, kPlace).to(dtype)));
+}
+
 TEST_CASE("A batch split over calls has the masks of the whole") {
   const at::Tensor whole = dropout(ones({2, 6, 7, 24}), 0.3, kPlace);
   for (std::int64_t b = 0; b < 6; b += 2) {

@@ -46,13 +46,15 @@ inline Vector naive_encode(const Vector& x, const at::Tensor& weight) {
 }
 
 inline Vector naive_rope(const Vector& v, std::int64_t position) {
-  const at::Tensor table =
-      model::bdh::rope_rotations(position, position + 1, std::ssize(v), at::kDouble);  // (1, N/2)
+  const at::Tensor table = model::bdh::rope_rotations(position, position + 1, std::ssize(v),
+                                                      at::kDouble);  // (1, N/2, 2)
   Vector out(v.size());
   for (std::size_t k = 0; k + 1 < v.size(); k += 2) {
-    const auto turn = table[0][static_cast<std::int64_t>(k / 2)].item<c10::complex<double>>();
-    out[k] = v[k] * turn.real() - v[k + 1] * turn.imag();
-    out[k + 1] = v[k + 1] * turn.real() + v[k] * turn.imag();
+    const at::Tensor turn = table[0][static_cast<std::int64_t>(k / 2)];
+    const auto cosine = turn[0].item<double>();
+    const auto sine = turn[1].item<double>();
+    out[k] = v[k] * cosine - v[k + 1] * sine;
+    out[k + 1] = v[k + 1] * cosine + v[k] * sine;
   }
   return out;
 }

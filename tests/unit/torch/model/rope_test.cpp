@@ -55,10 +55,38 @@ TEST_CASE("Rotation turns interleaved pairs by position times frequency") {
                        rotate_by_hand(v, begin)) < 1e-6);
 }
 
+TEST_CASE("Low dtypes are turned in float32 and rounded once, and turned back by the gradient") {
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  const double rounding = dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{6});
+  const at::Tensor v = at::randn({2, 9, 14}, generator).to(dtype).requires_grad_();
+  const at::Tensor table = rope_rotations(0, 9, 14, at::kFloat);
+  const at::Tensor found = rope_rotate(v, table);
+  CHECK(found.scalar_type() == dtype);
+  for (std::int64_t row = 0; row < 2; ++row) {
+    const at::Tensor expected = rotate_by_hand(v.detach()[row].to(at::kDouble), 0);
+    CHECK(at::allclose(found[row].to(at::kDouble), expected, rounding * 1.01, 1e-6));
+  }
+  // A rotation's gradient is the rotation back: turning what was turned gives v again.
+  const at::Tensor gradient = torch::autograd::grad({found}, {v}, {found.detach()})[0];
+  CHECK(relative_error(gradient, v.detach()) < 3 * rounding);
+  CHECK(gradient.scalar_type() == dtype);
+}
+
+TEST_CASE("A table may be of another dtype than what it turns") {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{7});
+  const at::Tensor v = at::randn({9, 14}, generator, at::kDouble);
+  const at::Tensor float_table = rope_rotations(0, 9, 14, at::kFloat);
+  CHECK(at::equal(rope_rotate(v, float_table), rope_rotate(v, float_table.to(at::kDouble))));
+  const at::Tensor low = v.to(at::kBFloat16);
+  const at::Tensor low_table = rope_rotations(0, 9, 14, at::kBFloat16);
+  CHECK(at::equal(rope_rotate(low, low_table), rope_rotate(low, low_table.to(at::kFloat))));
+}
+
 TEST_CASE("The float64 table holds the float32 cosines and sines") {
   const at::Tensor wide = rope_rotations(0, 300, 12, at::kDouble);
   const at::Tensor narrow = rope_rotations(0, 300, 12, at::kFloat);
-  CHECK(at::equal(wide, narrow.to(at::kComplexDouble)));
+  CHECK(at::equal(wide, narrow.to(at::kDouble)));
 }
 
 TEST_CASE("A table of some positions is a part of the table of all") {
@@ -68,9 +96,9 @@ TEST_CASE("A table of some positions is a part of the table of all") {
 
 TEST_CASE("Tables follow the length and dtype asked for") {
   RopeTables tables(8);
-  CHECK(tables.rotations(5, at::kFloat).sizes() == at::IntArrayRef({5, 4}));
-  CHECK(tables.rotations(7, at::kFloat).sizes() == at::IntArrayRef({7, 4}));
-  CHECK(tables.rotations(7, at::kDouble).scalar_type() == at::kComplexDouble);
+  CHECK(tables.table(5, at::kFloat).sizes() == at::IntArrayRef({5, 4, 2}));
+  CHECK(tables.table(7, at::kFloat).sizes() == at::IntArrayRef({7, 4, 2}));
+  CHECK(tables.table(7, at::kDouble).scalar_type() == at::kDouble);
 }
 
 }  // namespace

@@ -43,6 +43,27 @@ TEST_CASE("A cosine rate falls slowly, quickly, slowly") {
   CHECK(s.rate(12) == Approx(0.2));
 }
 
+TEST_CASE("A rate of warm-up, stable and decay leaves the peak for the last steps alone") {
+  Schedule s = schedule(ScheduleShape::warmup_stable_decay);
+  s.decay_steps = 4;
+  CHECK(s.rate(2) == 0.75);  // still warming up
+  for (std::int64_t step = 4; step <= 8; ++step) CHECK(s.rate(step) == 1.0);
+  CHECK(s.rate(9) == Approx(0.8));   // 1 of 4 steps: 1 - 0.8 / 4
+  CHECK(s.rate(11) == Approx(0.4));  // the last update
+  CHECK(s.rate(12) == Approx(0.2));
+  CHECK(s.rate(100) == Approx(0.2));
+}
+
+TEST_CASE("Warm-up and decay may follow each other, and a decay may be one step") {
+  Schedule s = schedule(ScheduleShape::warmup_stable_decay);
+  s.decay_steps = 8;
+  const Schedule linear = schedule(ScheduleShape::linear);
+  for (std::int64_t step = 0; step < 14; ++step) CHECK(s.rate(step) == linear.rate(step));
+  s.decay_steps = 1;
+  CHECK(s.rate(11) == 1.0);
+  CHECK(s.rate(12) == Approx(0.2));
+}
+
 TEST_CASE("A run that is all warm-up, or has none, is sound") {
   const Schedule all{
       .shape = ScheduleShape::linear, .peak = 1, .minimum = 0, .warmup_steps = 3, .total_steps = 3};
@@ -56,6 +77,7 @@ TEST_CASE("Schedules are known by their names") {
   CHECK(schedule_shape("constant") == ScheduleShape::constant);
   CHECK(schedule_shape("linear") == ScheduleShape::linear);
   CHECK(schedule_shape("cosine") == ScheduleShape::cosine);
+  CHECK(schedule_shape("wsd") == ScheduleShape::warmup_stable_decay);
   CHECK_THROWS_AS(schedule_shape("step"), base::Error);
 }
 

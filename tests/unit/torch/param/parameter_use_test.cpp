@@ -71,6 +71,30 @@ TEST_CASE("A parameter may change between forward and backward of a graph that d
   CHECK(at::equal(sink.sums[0], at::full({5}, 3.0, at::kDouble)));
 }
 
+TEST_CASE("The gradients of low-precision uses come in their dtype and add up in float32") {
+  const at::ScalarType dtype = GENERATE(at::kBFloat16, at::kHalf);
+  class ArenaSink : public GradientSink {
+   public:
+    void add_gradient(ParameterId, const at::Tensor& grad) override {
+      dtypes.push_back(grad.scalar_type());
+      sum.add_(grad);
+      last.copy_(grad);
+    }
+    std::vector<at::ScalarType> dtypes;
+    at::Tensor sum = at::zeros({3});
+    at::Tensor last = at::zeros({3});
+  };
+  const at::Tensor weight = at::ones({3}, dtype).requires_grad_();
+  ArenaSink sink;
+  // 4,096 and 1 both have few digits; their sum has more than either dtype.
+  const at::Tensor large = use_parameter(weight, 0, sink) * 4096;
+  const at::Tensor small = use_parameter(weight, 0, sink) * 1;
+  torch::autograd::backward({(large + small).sum()}, {});
+  CHECK(sink.dtypes == std::vector<at::ScalarType>{dtype, dtype});
+  CHECK(at::equal(sink.sum, at::full({3}, 4097.0F)));
+  CHECK(sink.last.scalar_type() == at::kFloat);
+}
+
 TEST_CASE("Without grad mode, and for a frozen parameter, the leaf itself is given") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;

@@ -42,6 +42,22 @@ TEST_CASE("Steps, layout, machine, reports and paths may differ without a word")
   CHECK(found.noted.empty());
 }
 
+TEST_CASE("Steps and decay steps are noted where the rate follows them") {
+  config::Config saved;
+  saved.train.schedule = "wsd";
+  saved.train.decay_steps = 100;
+  config::Config now = saved;
+  now.train.steps = 2000;
+  now.train.decay_steps = 200;
+  CHECK(compare_settings(now, saved).noted ==
+        "train.steps is 2000, the checkpoint has 1000; train.decay_steps is 200, the checkpoint "
+        "has 100");
+  now.train.schedule = "constant";
+  CHECK(compare_settings(now, saved).noted == "train.schedule is constant, the checkpoint has wsd");
+  now.train.schedule = saved.train.schedule = "cosine";
+  CHECK(compare_settings(now, saved).noted == "train.steps is 2000, the checkpoint has 1000");
+}
+
 TEST_CASE("What changes later numbers is noted with both values") {
   config::Config now;
   now.train.lr = 0.5;
