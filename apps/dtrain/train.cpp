@@ -3,6 +3,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "runtime_library.h"
@@ -10,8 +11,36 @@
 namespace dtrain::app {
 namespace {
 
+// Settings of the sharded data axis, where nothing is sharded or gathered.
+void warn_about_sharding(const config::Config& config) {
+  const config::LayoutConfig& layout = config.layout;
+  const config::LayoutConfig plain;
+  const auto warn_unless = [](bool has_effect, bool is_set, std::string_view flag,
+                              std::string_view needs) {
+    if (is_set && !has_effect) base::log_warning("{} has no effect {}", flag, needs);
+  };
+  const config::Sharding sharding = config::sharding_of(layout);
+  const bool shards = layout.shard_size > 1;
+  const bool gathers = shards && config::gathers_units(sharding);
+  constexpr std::string_view kNeedsShards = "without --strategy fsdp or zero on several ranks";
+  constexpr std::string_view kNeedsGathers =
+      "unless parameters are sharded: --strategy fsdp, or zero with --zero-stage 3";
+  warn_unless(shards, layout.wrap != plain.wrap, "--wrap", kNeedsShards);
+  warn_unless(gathers, layout.backward_prefetch != plain.backward_prefetch, "--backward-prefetch",
+              kNeedsGathers);
+  warn_unless(gathers, layout.forward_prefetch, "--forward-prefetch", kNeedsGathers);
+  warn_unless(gathers, layout.limit_gathers != plain.limit_gathers, "--limit-gathers",
+              kNeedsGathers);
+  warn_unless(gathers && config.model.tie_levels, layout.tied_reshard != plain.tied_reshard,
+              "--tied-reshard", "unless tied levels are sharded: --strategy fsdp, --tie-levels on");
+  const bool has_room = layout.limit_gathers > 1;
+  warn_unless(!gathers || has_room, layout.forward_prefetch, "--forward-prefetch",
+              "with --limit-gathers 1");
+}
+
 void warn_without_effect(const config::Config& config, bool has_validation) {
   const config::CheckpointConfig& checkpoint = config.checkpoint;
+  warn_about_sharding(config);
   if (config.report.eval_every > 0 && !has_validation) {
     base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
                       config.report.eval_every);

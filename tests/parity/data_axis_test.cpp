@@ -239,5 +239,41 @@ TEST_CASE("Under sharding a frozen parameter keeps its bits too") {
   }
 }
 
+TEST_CASE("In 16-bit formats every layout has the bits of one rank, and the losses stay near") {
+  config::Config config = tiny_config();
+  config.train.steps = 12;
+  const Trace wide = train_on_threads(laid_out(config, 1, 8)).front();
+  config.machine.dtype = GENERATE("bfloat16", "float16");
+  const config::Config alone = sharded(config, 1, 8, "fsdp:none");
+  const Trace single = train_on_threads(alone).front();
+  for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1", "zero:2", "hybrid:2"}) {
+    INFO(config.machine.dtype << " " << what);
+    CHECK(text_of_all(sharded(config, 4, 2, what)) == single.text());
+  }
+  // float16 leaves out its first updates, until the loss's scale fits.
+  const std::size_t steps = config.machine.dtype == "float16" ? 1 : wide.losses.size();
+  for (std::size_t step = 0; step < steps; ++step) {
+    INFO("step " << step);
+    const double difference = std::abs(single.losses[step] - wide.losses[step]);
+    CHECK(difference > 1e-6);  // the format is really used
+    CHECK(difference < 2e-2);
+  }
+  CHECK(single.losses.back() < wide.losses.front() - 0.5);
+}
+
+TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
+  config::Config config = tiny_config();
+  const Trace wide = train_on_threads(laid_out(config, 2, 2)).front();
+  config.machine.reduce_dtype = GENERATE("bfloat16", "float16");
+  for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1"}) {
+    INFO(config.machine.reduce_dtype << " " << what);
+    const std::vector<Trace> found = train_on_threads(sharded(config, 2, 2, what));
+    CHECK(found[0].text() == found[1].text());
+    CHECK(found[0].norms[0] != wide.norms[0]);
+    CHECK(found[0].norms[0] == Approx(wide.norms[0]).epsilon(0.01));
+    CHECK(found[0].losses.back() == Approx(wide.losses.back()).epsilon(0.02));
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::testing

@@ -64,7 +64,7 @@ std::map<std::string, at::Tensor> whole_state(train::Job& job) {
   for (const param::ParameterSpec& spec : job.model().parameters) {
     for (const std::string prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
       whole[prefix + spec.name] = joined(*shards, parts[prefix + spec.name], spec.shape,
-                                         train::dtype_of(job.config().machine.dtype));
+                                         train::master_dtype_of(job.config().machine));
     }
   }
   return whole;
@@ -114,13 +114,15 @@ config::Config tiny_config() {
 }
 
 config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t grad_accum) {
-  config.machine.param_dtype = config.machine.dtype;
-  config.machine.reduce_dtype = config.machine.dtype;
-  config.machine.buffer_dtype = config.machine.dtype;
   config.layout.strategy = dp == 1 ? "single" : "ddp";
   config.layout.dp = dp;
   config.batch.grad_accum = grad_accum;
   config.batch.microbatch = base::div_exact(config.batch.global, dp * grad_accum);
+  return config;
+}
+
+config::Config with_dtypes(config::Config config) {
+  config::resolve_dtypes(config.machine);
   return config;
 }
 
@@ -143,8 +145,8 @@ config::Config sharded(const config::Config& config, std::int64_t dp, std::int64
 }
 
 EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step)
-    : config_(config),
-      job_(config, borrowed(world)),
+    : config_(with_dtypes(config)),
+      job_(config_, borrowed(world)),
       split_(data::open_split({.train = config.data.train,
                                .validation = "",
                                .val_fraction = 0,
@@ -155,8 +157,9 @@ void EngineRun::steps(std::int64_t count) {
   for (std::int64_t step = 0; step < count; ++step) {
     const std::vector<data::Batch> microbatches = loader_.next();
     trace_.losses.push_back(job_.engine().forward_backward(microbatches).mean());
-    trace_.norms.push_back(job_.engine().clip_grad_norm(config_.train.grad_clip));
-    job_.engine().optimizer_step(config_.train.lr);
+    const double norm = job_.engine().clip_grad_norm(config_.train.grad_clip);
+    trace_.norms.push_back(norm);
+    if (!job_.engine().has_overflowed(norm)) job_.engine().optimizer_step(config_.train.lr);
   }
 }
 

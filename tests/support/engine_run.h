@@ -22,6 +22,7 @@ class MemorySource final : public checkpoint::Source {
  public:
   explicit MemorySource(const checkpoint::State& state);
 
+  [[nodiscard]] bool has(const std::string& name) const override { return tensors_.contains(name); }
   /// Throws: std::runtime_error naming a piece that is missing or misshaped.
   void read(const checkpoint::Piece& piece) override;
 
@@ -48,6 +49,9 @@ struct Trace {
 /// The same work on dp ranks with grad_accum microbatches each; the microbatch follows.
 [[nodiscard]] config::Config laid_out(config::Config config, std::int64_t dp,
                                       std::int64_t grad_accum);
+
+/// Its dtypes by role follow from machine.dtype, where they are not told.
+[[nodiscard]] config::Config with_dtypes(config::Config config);
 
 /// The same under a sharded data axis: "fsdp:full", "fsdp:grad-op", "fsdp:none", "hybrid:2" (shards
 /// of two), "zero:1", "zero:2", "zero:3", each with "+local" for local accumulation.

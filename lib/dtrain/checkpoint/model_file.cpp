@@ -3,6 +3,7 @@
 #include <ATen/ops/allclose.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -88,6 +89,12 @@ param::Arena read_model_file(const format::SafetensorsFile& file,
     param::exported_view(spec, arena.view(id++)).copy_(to_tensor(file.at(spec.name)));
   }
   return arena;
+}
+
+bool ArenaSource::has(const std::string& name) const {
+  return std::any_of(specs_.begin(), specs_.end(), [&](const param::ParameterSpec& spec) {
+    return kWeightPrefix + spec.name == name;
+  });
 }
 
 void ArenaSource::read(const Piece& piece) {

@@ -37,6 +37,7 @@ class ArenaSource final : public Source {
   ArenaSource(std::span<const param::ParameterSpec> specs, param::Arena arena)
       : specs_(specs), arena_(std::move(arena)) {}
 
+  [[nodiscard]] bool has(const std::string& name) const override;
   void read(const Piece& piece) override;
 
  private:

@@ -17,6 +17,9 @@ class ReaderSource final : public Source {
   /// `reader` must outlive this.
   explicit ReaderSource(store::Reader& reader) : reader_(reader) {}
 
+  [[nodiscard]] bool has(const std::string& name) const override {
+    return reader_.find(name) != nullptr;
+  }
   void read(const Piece& piece) override;
 
  private:

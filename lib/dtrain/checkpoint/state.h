@@ -47,6 +47,8 @@ class Source {
  public:
   virtual ~Source() = default;
 
+  /// Whether there is a tensor of that name.
+  [[nodiscard]] virtual bool has(const std::string& name) const = 0;
   /// Fills piece.tensor with the values of its name and box.
   ///
   /// Throws: Error{checkpoint} naming the piece if it is missing or of another shape or dtype.

@@ -79,27 +79,6 @@ void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const 
   }
 }
 
-// Of the parameters, of gradients between ranks, of tables: each follows --dtype unless told.
-void resolve_dtypes(MachineConfig& machine) {
-  const std::string wide = machine.dtype == "float64" ? "float64" : "float32";
-  struct Role {
-    std::string_view flag;
-    std::string& dtype;
-    const std::string& automatic;
-  };
-  const Role roles[] = {{"--param-dtype", machine.param_dtype, machine.dtype},
-                        {"--reduce-dtype", machine.reduce_dtype, wide},
-                        {"--buffer-dtype", machine.buffer_dtype, wide}};
-  for (const Role& role : roles) {
-    if (role.dtype == "auto") role.dtype = role.automatic;
-    if ((role.dtype == "float64") != (machine.dtype == "float64")) {
-      fail(ErrorKind::usage,
-           "{} {} does not go with --dtype {}: float64 is for all dtypes or for none", role.flag,
-           role.dtype, machine.dtype);
-    }
-  }
-}
-
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
   machine.device = "cpu";
   if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
@@ -205,6 +184,26 @@ void check_checkpoints(const Config& config) {
 }
 
 }  // namespace
+
+void resolve_dtypes(MachineConfig& machine) {
+  const std::string wide = machine.dtype == "float64" ? "float64" : "float32";
+  struct Role {
+    std::string_view flag;
+    std::string& dtype;
+    const std::string& automatic;
+  };
+  const Role roles[] = {{"--param-dtype", machine.param_dtype, machine.dtype},
+                        {"--reduce-dtype", machine.reduce_dtype, wide},
+                        {"--buffer-dtype", machine.buffer_dtype, wide}};
+  for (const Role& role : roles) {
+    if (role.dtype == "auto") role.dtype = role.automatic;
+    if ((role.dtype == "float64") != (machine.dtype == "float64")) {
+      fail(ErrorKind::usage,
+           "{} {} does not go with --dtype {}: float64 is for all dtypes or for none", role.flag,
+           role.dtype, machine.dtype);
+    }
+  }
+}
 
 bool needs_loss_scaling(const MachineConfig& machine) {
   return machine.param_dtype == "float16" || machine.reduce_dtype == "float16";

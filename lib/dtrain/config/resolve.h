@@ -19,6 +19,11 @@ struct Launch {
 /// Sequences per rank and backward pass where nothing is said about the batch.
 inline constexpr std::int64_t kDefaultMicrobatch = 8;
 
+/// Gives every role the dtype that follows from machine.dtype, unless it was told one.
+///
+/// Throws: Error{usage} where float64 meets another dtype.
+void resolve_dtypes(MachineConfig& machine);
+
 /// Replaces every automatic value by what it stands for (batch, dp, threads, backend,
 /// device, dtypes, decay steps) and
 /// refuses settings that contradict each other or the launch. Reads no file.

@@ -60,13 +60,8 @@ constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
 constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
                                 {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
                                 {"mpi", kLater}};
-// The one place that refuses 16-bit training, until the step engine keeps float32 masters beside
-// the values it computes with.
-constexpr std::string_view kLowPrecision = kLater;
-constexpr Choice kDtypes[] = {
-    {"float32"}, {"float64"}, {"bfloat16", kLowPrecision}, {"float16", kLowPrecision}};
-constexpr Choice kRoleDtypes[] = {
-    {"auto"}, {"float32"}, {"float64"}, {"bfloat16", kLowPrecision}, {"float16", kLowPrecision}};
+constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
+constexpr Choice kRoleDtypes[] = {{"auto"}, {"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
 constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
 constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
 

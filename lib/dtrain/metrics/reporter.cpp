@@ -10,18 +10,23 @@ namespace dtrain::metrics {
 namespace {
 
 nlohmann::ordered_json to_json(const StepRecord& record) {
-  return {{"step", record.step},
-          {"loss", json_number(record.loss)},
-          {"grad_norm", json_number(record.grad_norm)},
-          {"learning_rate", record.learning_rate},
-          {"tokens", record.tokens},
-          {"samples", record.samples},
-          {"tokens_per_second", record.tokens_per_second},
-          {"step_seconds", record.step_seconds},
-          {"wait_seconds", record.wait_seconds},
-          {"mfu", record.mfu},
-          {"memory_bytes", record.memory_bytes},
-          {"comm_bytes", record.comm_bytes}};
+  nlohmann::ordered_json json{{"step", record.step},
+                              {"loss", json_number(record.loss)},
+                              {"grad_norm", json_number(record.grad_norm)},
+                              {"learning_rate", record.learning_rate},
+                              {"tokens", record.tokens},
+                              {"samples", record.samples},
+                              {"tokens_per_second", record.tokens_per_second},
+                              {"step_seconds", record.step_seconds},
+                              {"wait_seconds", record.wait_seconds},
+                              {"mfu", record.mfu},
+                              {"memory_bytes", record.memory_bytes},
+                              {"comm_bytes", record.comm_bytes}};
+  if (record.loss_scaling) {
+    json["loss_scale"] = record.loss_scaling->scale;
+    json["skipped_steps"] = record.loss_scaling->skipped_steps;
+  }
+  return json;
 }
 
 }  // namespace
@@ -45,11 +50,16 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
 std::string Reporter::progress_line(const StepRecord& record) const {
   const double left =
       static_cast<double>(options_.total_steps - record.step) * smoothed_step_seconds_;
+  const std::string scaling =
+      record.loss_scaling ? fmt::format(" | scale {:g}, {} skipped", record.loss_scaling->scale,
+                                        record.loss_scaling->skipped_steps)
+                          : std::string();
   return fmt::format(
-      "step {}/{} | loss {:.4f} | grad {:.3f} | lr {:.2e} | {} tok/s | mfu {:.0f}% | {} | eta {}{}",
+      "step {}/{} | loss {:.4f} | grad {:.3f} | lr {:.2e} | {} tok/s | mfu {:.0f}% | {} | eta "
+      "{}{}{}",
       record.step, options_.total_steps, record.loss, record.grad_norm, record.learning_rate,
       format_rate(record.tokens_per_second), 100 * record.mfu, format_bytes(record.memory_bytes),
-      format_duration(left), last_validation_);
+      format_duration(left), scaling, last_validation_);
 }
 
 void Reporter::step(const StepRecord& record) {

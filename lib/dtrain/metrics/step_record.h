@@ -3,8 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace dtrain::metrics {
+
+/// Of float16 runs.
+struct LossScaling {
+  double scale = 1;                ///< for the next step
+  std::int64_t skipped_steps = 0;  ///< left out since the run began, because gradients overflowed
+};
 
 struct StepRecord {
   std::int64_t step = 0;  ///< updates done, this one included
@@ -17,8 +24,9 @@ struct StepRecord {
   double step_seconds = 0;
   double wait_seconds = 0;  ///< of step_seconds, rank 0 blocked in communication
   double mfu = 0;           ///< model FLOPs per second over the peak measured at the start; 0..1
-  std::int64_t memory_bytes = 0;  ///< peak tensor memory of rank 0 so far
-  std::int64_t comm_bytes = 0;    ///< sent by rank 0 in this step
+  std::int64_t memory_bytes = 0;                 ///< peak tensor memory of rank 0 so far
+  std::int64_t comm_bytes = 0;                   ///< sent by rank 0 in this step
+  std::optional<LossScaling> loss_scaling = {};  ///< loss_scale, skipped_steps; absent without
 };
 
 }  // namespace dtrain::metrics

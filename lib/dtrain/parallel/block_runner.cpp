@@ -12,7 +12,7 @@ namespace dtrain::parallel {
 
 BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
                          param::GradientSink& sink, Options options)
-    : model_(model), sink_(sink), seed_(options.seed) {
+    : model_(model), sink_(sink), seed_(options.seed), buffer_dtype_(options.buffer_dtype) {
   const std::size_t count = model.parameters.size();
   for (std::size_t id = 0; id < count; ++id) {
     const auto parameter = static_cast<param::ParameterId>(id);
@@ -42,6 +42,7 @@ at::Tensor BlockRunner::run(std::int64_t block, const at::Tensor& x, const Micro
                                     .training = training,
                                     .seed = seed_,
                                     .targets = input.targets,
+                                    .buffer_dtype = buffer_dtype_,
                                     .use = use,
                                     .tensor_axis = tensor_axis_,
                                     .tap = tap_};

@@ -36,7 +36,8 @@ class BlockRunner : private param::GradientSink {
 
   struct Options {
     std::uint64_t seed = 0;
-    std::vector<param::ParameterId> frozen;  ///< get no gradient
+    at::ScalarType buffer_dtype = at::kFloat;  ///< of the model's constant tables
+    std::vector<param::ParameterId> frozen;    ///< get no gradient
   };
 
   /// parameters: by id, what blocks compute with. `model` and `sink` must outlive this.
@@ -86,6 +87,7 @@ class BlockRunner : private param::GradientSink {
   std::vector<at::Tensor> leaves_;  // by parameter: its view, requiring a gradient unless frozen
   param::GradientSink& sink_;
   std::uint64_t seed_;
+  at::ScalarType buffer_dtype_;
   std::vector<std::int64_t> num_blocks_of_;  // by parameter
   std::map<std::int64_t, Microbatch> microbatches_;
   model::TensorAxis tensor_axis_;

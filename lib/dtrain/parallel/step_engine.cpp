@@ -31,6 +31,7 @@ MicrobatchInput input_of(const data::Batch& batch) {
 std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * batch.length; }
 
 constexpr std::int64_t kNumFlags = 3;
+constexpr const char* kLossScale = "optimizer.loss_scale";
 
 void write_flags(const StepFlags& flags, const at::Tensor& slots) {
   auto* slot = slots.mutable_data_ptr<double>();
@@ -66,9 +67,9 @@ checkpoint::Replica replica_of(const comm::ProcessGroup* group) {
 
 DataAxisOptions axis_options(const EngineOptions& options) {
   return {.plan = options.data,
-          .master_dtype = options.dtype,
-          .compute_dtype = options.dtype,
-          .reduce_dtype = options.dtype,
+          .master_dtype = options.master_dtype,
+          .compute_dtype = options.compute_dtype,
+          .reduce_dtype = options.reduce_dtype,
           .num_microbatches = options.grad_accum_steps,
           .reduction = options.reduction};
 }
@@ -86,10 +87,12 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups
                                   options_.grad_accum_steps)),
       axis_(model, layout_, groups, allocator_of(world), actions_, axis_options(options_)),
       norm_(layout_, model.parameters, groups.shard()),
-      optimizer_(layout_, model.parameters, groups.shard(), options_.dtype, allocator_of(world),
-                 options_.adamw),
+      optimizer_(layout_, model.parameters, groups.shard(), options_.master_dtype,
+                 allocator_of(world), options_.adamw),
       runner_(model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
-              {.seed = options_.seed, .frozen = options_.adamw.frozen}) {
+              {.seed = options_.seed,
+               .buffer_dtype = options_.buffer_dtype,
+               .frozen = options_.adamw.frozen}) {
   initialise();
   report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
 }
@@ -97,7 +100,7 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups
 // One parameter at a time in full: less than a unit, which a step needs anyway.
 void StepEngine::initialise() {
   const at::NoGradGuard no_grad;
-  const auto dtype = at::TensorOptions().dtype(options_.dtype);
+  const auto dtype = at::TensorOptions().dtype(options_.master_dtype);
   for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
     const param::ElementRange whole = layout_.range(id);
     const at::Tensor values = at::empty(layout_.shape(id), dtype);
@@ -166,7 +169,8 @@ void StepEngine::backward(const Action& action) {
   const bool is_last_block = action.block + 1 == static_cast<std::int64_t>(model_.blocks.size());
   if (is_last_block) gradients.begin_microbatch(action.microbatch);
   // The mean over the global batch enters here, once; nothing divides later.
-  runner_.backward(action.block, action.microbatch, 1.0 / static_cast<double>(global_tokens_),
+  const double seed = loss_scale() / static_cast<double>(global_tokens_);
+  runner_.backward(action.block, action.microbatch, seed,
                    [&](param::ParameterId id) { gradients.settle(id); });
   const bool is_last_microbatch = action.microbatch + 1 == options_.grad_accum_steps;
   if (action.block == 0 && !is_last_microbatch) gradients.end_microbatch();
@@ -178,15 +182,24 @@ double StepEngine::norm_of(const param::Arena& values) {
   return norm_.from_sums(sums);
 }
 
+double StepEngine::loss_scale() const { return options_.scales_loss ? scaler_.scale() : 1.0; }
+
 double StepEngine::clip_grad_norm(double max_norm) {
-  const double norm = norm_of(gradients());
-  const double factor = optim::clip_factor(norm, max_norm);
+  const double norm = norm_of(gradients()) / loss_scale();
+  const double factor = optim::clip_factor(norm, max_norm) / loss_scale();
   if (std::isfinite(norm) && factor != 1.0) {
     for (const param::ElementRange own : layout_.owned_by(groups_.shard())) {
       gradients().slice(own).mul_(factor);
     }
   }
   return norm;
+}
+
+bool StepEngine::has_overflowed(double grad_norm) {
+  if (!options_.scales_loss) return false;
+  const bool overflowed = !std::isfinite(grad_norm);
+  scaler_.update(overflowed);
+  return overflowed;
 }
 
 void StepEngine::optimizer_step(double learning_rate) {
@@ -262,12 +275,23 @@ checkpoint::State StepEngine::state() const {
                    .box = checkpoint::format::whole(std::vector<std::int64_t>{1}),
                    .tensor = optimizer_.num_updates(),
                    .replica = replica_of(&groups_.all)});
+  if (options_.scales_loss) {
+    state.push_back({.name = kLossScale,
+                     .global_shape = {scaler_.state().numel()},
+                     .box = checkpoint::format::whole(scaler_.state().sizes()),
+                     .tensor = scaler_.state(),
+                     .replica = replica_of(&groups_.all)});
+  }
   return state;
 }
 
 void StepEngine::load_state(checkpoint::Source& source) {
   const at::NoGradGuard no_grad;
-  for (const checkpoint::Piece& piece : state()) source.read(piece);
+  for (const checkpoint::Piece& piece : state()) {
+    // A run that goes on in float16 starts with a scale of its own.
+    if (piece.name == kLossScale && !source.has(piece.name)) continue;
+    source.read(piece);
+  }
   axis_.parameters().refresh();
 }
 
@@ -284,7 +308,8 @@ std::optional<param::Arena> StepEngine::whole_parameters() {
   if (layout_.num_shards() == 1) return is_first ? std::optional(parameters()) : std::nullopt;
   std::optional<param::Arena> whole;
   if (is_first) {
-    whole.emplace(param::ArenaLayout(model_.parameters), options_.dtype, param::private_memory);
+    whole.emplace(param::ArenaLayout(model_.parameters), options_.master_dtype,
+                  param::private_memory);
   }
   visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     if (whole) whole->view(id).copy_(values);

@@ -16,6 +16,7 @@
 #include "dtrain/model/model.h"
 #include "dtrain/optim/adamw.h"
 #include "dtrain/optim/global_norm.h"
+#include "dtrain/optim/grad_scaler.h"
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/block_runner.h"
 #include "dtrain/parallel/data/data_axis.h"
@@ -24,9 +25,13 @@
 namespace dtrain::parallel {
 
 struct EngineOptions {
-  at::ScalarType dtype = at::kFloat;
-  std::int64_t grad_accum_steps = 1;  ///< microbatches per rank and step
-  std::uint64_t seed = 0;             ///< of initial weights and dropout
+  at::ScalarType master_dtype = at::kFloat;   ///< of masters, gradients and optimizer state
+  at::ScalarType compute_dtype = at::kFloat;  ///< of what blocks read and compute
+  at::ScalarType reduce_dtype = at::kFloat;   ///< in which gradients travel between ranks
+  at::ScalarType buffer_dtype = at::kFloat;   ///< of the model's constant tables
+  bool scales_loss = false;                   ///< against underflow of float16
+  std::int64_t grad_accum_steps = 1;          ///< microbatches per rank and step
+  std::uint64_t seed = 0;                     ///< of initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
   optim::AdamWOptions adamw;
@@ -68,11 +73,22 @@ class StepEngine {
   [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
                                           StepFlags flags = {});
 
-  /// Scales the gradients so that their global norm is at most max_norm (0: as they are) and
-  /// returns the norm before, equal on all ranks. A norm that is not finite leaves them alone.
+  /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
+  /// max_norm (0: as they are) and returns the norm before, equal on all ranks. A norm that is not
+  /// finite leaves them alone.
   ///
   /// Collective: over the data groups.
   double clip_grad_norm(double max_norm);
+
+  /// With loss scaling: learns how a step of this gradient norm went, and says whether it has
+  /// overflowed, so that no update may follow. Else false.
+  ///
+  /// Throws: Error{numerics} where the smallest scale overflows.
+  [[nodiscard]] bool has_overflowed(double grad_norm);
+  /// Null without loss scaling.
+  [[nodiscard]] const optim::GradScaler* scaler() const {
+    return options_.scales_loss ? &scaler_ : nullptr;
+  }
 
   /// Collective: over the data groups.
   void optimizer_step(double learning_rate);
@@ -87,7 +103,7 @@ class StepEngine {
 
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME in storage shapes, and
-  /// optimizer.num_updates.
+  /// optimizer.num_updates; with loss scaling optimizer.loss_scale.
   [[nodiscard]] checkpoint::State state() const;
   /// Collective: over the world.
   void load_state(checkpoint::Source& source);
@@ -131,6 +147,7 @@ class StepEngine {
   /// Of all ranks, in one step.
   [[nodiscard]] std::int64_t num_microbatches() const;
   void initialise();
+  [[nodiscard]] double loss_scale() const;
   void execute(const Action& action, std::span<const data::Batch> microbatches);
   void forward(const Action& action, std::span<const data::Batch> microbatches);
   void backward(const Action& action);
@@ -147,6 +164,7 @@ class StepEngine {
   DataAxis axis_;
   optim::GlobalNorm norm_;
   optim::AdamW optimizer_;
+  optim::GradScaler scaler_;
   BlockRunner runner_;
   // (microbatches of all ranks + 3) float64: the sum over each microbatch's tokens, in its slot,
   // then how many ranks set each flag.

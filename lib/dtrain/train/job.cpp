@@ -10,6 +10,7 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/plan.h"
 
@@ -38,7 +39,12 @@ std::vector<param::ParameterId> frozen_ids(const config::Config& config,
 }
 
 parallel::EngineOptions engine_options(const config::Config& config, const model::Model& model) {
-  return {.dtype = dtype_of(config.machine.dtype),
+  const config::MachineConfig& machine = config.machine;
+  return {.master_dtype = master_dtype_of(machine),
+          .compute_dtype = dtype_of(machine.param_dtype),
+          .reduce_dtype = dtype_of(machine.reduce_dtype),
+          .buffer_dtype = dtype_of(machine.buffer_dtype),
+          .scales_loss = config::needs_loss_scaling(machine),
           .grad_accum_steps = config.batch.grad_accum,
           .seed = config.train.seed,
           .reduction = reduction_of(config),

@@ -32,7 +32,7 @@ std::string config_lines(const config::Config& config) {
 }
 
 std::int64_t element_size(const config::Config& config) {
-  return static_cast<std::int64_t>(c10::elementSize(dtype_of(config.machine.dtype)));
+  return static_cast<std::int64_t>(c10::elementSize(dtype_of(config.machine.param_dtype)));
 }
 
 // This rank's part of the state, where a copy of it is kept.

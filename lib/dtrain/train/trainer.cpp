@@ -88,7 +88,8 @@ StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
                           .learning_rate = schedule_.rate(step_),
                           .num_tokens = loss.num_tokens,
                           .flags = loss.flags};
-  if (!is_refused(result)) engine.optimizer_step(result.learning_rate);
+  const bool is_left_out = engine.has_overflowed(result.grad_norm) || is_refused(result);
+  if (!is_left_out) engine.optimizer_step(result.learning_rate);
   return result;
 }
 
@@ -122,12 +123,19 @@ void Trainer::report(const StepResult& result) {
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
                   .mfu = rate * job_.model().training_flops_per_token() / peak_flops_,
                   .memory_bytes = metrics::memory_use().peak,
-                  .comm_bytes = counters.bytes_sent - counters_.bytes_sent});
+                  .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
+                  .loss_scaling = loss_scaling()});
   link_.progress(step_);
   if (std::isfinite(result.loss)) last_losses_.push_back(result.loss);
   if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();
   counters_ = counters;
   step_start_ = now;
+}
+
+std::optional<metrics::LossScaling> Trainer::loss_scaling() {
+  const optim::GradScaler* scaler = job_.engine().scaler();
+  if (scaler == nullptr) return std::nullopt;
+  return metrics::LossScaling{.scale = scaler->scale(), .skipped_steps = scaler->num_skipped()};
 }
 
 void Trainer::maybe_evaluate() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Trainer {
   [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
   [[nodiscard]] bool is_refused(const StepResult& result);
   void report(const StepResult& result);
+  [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   void maybe_evaluate();
   [[nodiscard]] checkpoint::SavePoint save_point() const;
   void save_final();

@@ -120,7 +120,7 @@ class Verifier {
 void Verifier::load_weights() {
   const at::NoGradGuard no_grad;
   const std::vector<param::ParameterSpec>& specs = job_.model().parameters;
-  param::Arena weights(param::ArenaLayout(specs), dtype_of(job_.config().machine.dtype),
+  param::Arena weights(param::ArenaLayout(specs), master_dtype_of(job_.config().machine),
                        param::private_memory);
   for (std::size_t id = 0; id < specs.size(); ++id) {
     param::exported_view(specs[id], weights.view(static_cast<param::ParameterId>(id)))

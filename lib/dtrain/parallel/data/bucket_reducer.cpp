@@ -10,7 +10,8 @@ BucketReducer::BucketReducer(const param::ArenaLayout& layout, comm::ProcessGrou
                              const param::ArenaAllocator& allocate, const Options& options)
     : store_(layout, options.dtype, allocate, options.num_microbatches, options.reduction),
       group_(group),
-      num_microbatches_(options.num_microbatches) {
+      num_microbatches_(options.num_microbatches),
+      reduce_dtype_(options.reduce_dtype) {
   const auto element_size = static_cast<std::int64_t>(c10::elementSize(options.dtype));
   const std::int64_t size =
       std::max(options.bucket_bytes / element_size / param::kArenaAlignment, std::int64_t{1}) *
@@ -36,7 +37,7 @@ void BucketReducer::begin_microbatch(std::int64_t index) {
   if (!is_in_last_microbatch()) return;
   for (Bucket& bucket : buckets_) bucket.unfinished = bucket.num_parameters;
   num_launched_ = 0;
-  works_.clear();
+  travels_.clear();
 }
 
 void BucketReducer::add_gradient(param::ParameterId id, const at::Tensor& grad) {
@@ -55,15 +56,21 @@ void BucketReducer::launch_ready() {
        ++num_launched_) {
     const param::ElementRange range = buckets_[num_launched_].range;
     store_.finish(range);
-    if (group_.size() > 1) works_.push_back(group_.all_reduce(store_.gradients().slice(range)));
+    if (group_.size() == 1) continue;
+    const at::Tensor gradients = store_.gradients().slice(range);
+    const at::Tensor sent = gradients.to(reduce_dtype_);
+    travels_.push_back({gradients, sent, group_.all_reduce(sent)});
   }
 }
 
 void BucketReducer::finish() {
   DTRAIN_CHECK(num_launched_ == buckets_.size(), "{} of {} buckets were reduced", num_launched_,
                buckets_.size());
-  for (comm::Work& work : works_) work.wait();
-  works_.clear();
+  for (Travel& travel : travels_) {
+    travel.work.wait();
+    if (!travel.sent.is_alias_of(travel.gradients)) travel.gradients.copy_(travel.sent);
+  }
+  travels_.clear();
 }
 
 }  // namespace dtrain::parallel

@@ -22,6 +22,7 @@ class BucketReducer final : public GradientReducer {
  public:
   struct Options {
     at::ScalarType dtype = at::kFloat;
+    at::ScalarType reduce_dtype = at::kFloat;  ///< in which gradients travel
     std::int64_t num_microbatches = 1;
     comm::Reduction reduction = comm::Reduction::ordered;
     std::int64_t bucket_bytes = std::int64_t{4} << 20;
@@ -50,6 +51,13 @@ class BucketReducer final : public GradientReducer {
     std::int64_t unfinished = 0;      // of those, in this step
   };
 
+  // A bucket on its way.
+  struct Travel {
+    at::Tensor gradients;  // where they belong
+    at::Tensor sent;       // the same tensor, or a copy in the dtype of travel
+    comm::Work work;
+  };
+
   [[nodiscard]] bool is_in_last_microbatch() const;
   void launch_ready();
 
@@ -60,7 +68,8 @@ class BucketReducer final : public GradientReducer {
   std::vector<Bucket> buckets_;                       // in launching order
   std::vector<std::vector<std::size_t>> buckets_of_;  // by parameter
   std::size_t num_launched_ = 0;
-  std::vector<comm::Work> works_;
+  at::ScalarType reduce_dtype_;
+  std::vector<Travel> travels_;
 };
 
 }  // namespace dtrain::parallel

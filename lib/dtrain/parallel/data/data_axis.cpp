@@ -23,6 +23,7 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
     return std::make_unique<BucketReducer>(
         layout, groups.all, allocate,
         BucketReducer::Options{.dtype = options.master_dtype,
+                               .reduce_dtype = options.reduce_dtype,
                                .num_microbatches = options.num_microbatches,
                                .reduction = options.reduction});
   }
