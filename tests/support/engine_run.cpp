@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <stdexcept>
 
 #include "dtrain/base/check.h"
@@ -158,7 +159,8 @@ void EngineRun::steps(std::int64_t count) {
     const std::vector<data::Batch> microbatches = loader_.next();
     trace_.losses.push_back(job_.engine().forward_backward(microbatches).mean());
     const double norm = job_.engine().clip_grad_norm(config_.train.grad_clip);
-    trace_.norms.push_back(norm);
+    // Which of the values that are not finite it is may depend on the layout.
+    trace_.norms.push_back(std::isfinite(norm) ? norm : INFINITY);
     if (!job_.engine().has_overflowed(norm)) job_.engine().optimizer_step(config_.train.lr);
   }
 }
