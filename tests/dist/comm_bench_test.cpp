@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "dtrain/comm/gloo/socket.h"
+#include "dtrain/comm/rendezvous/socket.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::testing {

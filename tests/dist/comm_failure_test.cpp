@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/gloo/socket.h"
+#include "dtrain/comm/rendezvous/socket.h"
 #include "support/local_ranks.h"
 #include "support/values.h"
 
