@@ -1,4 +1,4 @@
-// Every operation of a group against a naive oracle, over threads and over gloo.
+// Every operation of a group against a naive oracle, over threads, gloo and shm.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -48,6 +48,11 @@ void check_reduce_scatter(ProcessGroup& group, std::int64_t count, at::ScalarTyp
   expect(same_bits(output, sum.narrow(0, group.rank() * count, count)),
          at_size("this rank's part of the sum", count, dtype));
   expect(same_bits(input, before), "the input of reduce_scatter untouched");
+
+  const auto own = input.narrow(0, group.rank() * count, count);
+  group.reduce_scatter(input, own).wait();
+  expect(same_bits(own, sum.narrow(0, group.rank() * count, count)),
+         at_size("this rank's part in place", count, dtype));
 }
 
 void check_all_gather(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {

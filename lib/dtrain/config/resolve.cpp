@@ -32,11 +32,19 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
   if (layout.nnodes == 0) layout.nnodes = std::max<std::int64_t>(1, launch.num_nodes);
 }
 
+// What is left "auto" is decided when the ranks have met.
+std::string resolve_backend(const std::string& asked, const Launch& launch) {
+  if (asked != "auto") return asked;
+  if (launch.world_size == 1) return "none";
+  if (launch.num_nodes == 1) return "shm";
+  return launch.num_nodes == 0 ? "auto" : "gloo";
+}
+
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
   machine.device = "cpu";
-  if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
+  machine.backend = resolve_backend(machine.backend, launch);
   if (machine.backend == "none" && launch.world_size > 1) {
-    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend gloo",
+    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend auto",
          launch.world_size);
   }
   if (machine.threads != 0) return;

@@ -20,7 +20,8 @@ struct Launch {
 inline constexpr std::int64_t kDefaultMicrobatch = 8;
 
 /// Replaces every automatic value by what it stands for (batch, dp, threads, backend, device) and
-/// refuses settings that contradict each other or the launch. Reads no file.
+/// refuses settings that contradict each other or the launch. Reads no file. Backend auto stays
+/// where the launch does not tell on how many nodes it runs: comm::create_world then finds out.
 ///
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);

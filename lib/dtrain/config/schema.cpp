@@ -53,9 +53,8 @@ constexpr Choice kStrategies[] = {
     {"single"},     {"ddp"},        {"fsdp", kLater}, {"zero", kLater}, {"deepspeed", kLater},
     {"tp", kLater}, {"pp", kLater}, {"3d", kLater},   {"dp", kLater},   {"mp", kLater}};
 constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
-constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
-                                {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
-                                {"mpi", kLater}};
+constexpr Choice kBackends[] = {{"auto"},          {"none"},         {"gloo"},       {"shm"},
+                                {"local", kLater}, {"nccl", kLater}, {"mpi", kLater}};
 constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16", kLater}, {"float16", kLater}};
 constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
 constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
@@ -184,7 +183,7 @@ constexpr Setting kSettings[] = {
      "--backend",
      "NAME",
      "",
-     "how ranks communicate; auto: gloo, or none for a single process",
+     "how ranks communicate; auto: none for a single process, shm on one node, else gloo",
      kTrain | kVerify,
      FIELD(machine.backend),
      {},
