@@ -34,10 +34,25 @@ void combine(T* __restrict into, const T* __restrict from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) into[i] = Op::apply(into[i], from[i]);
 }
 
-/// Two inputs, the commonest case, need no scratch. Either may be the output.
+/// As combine, with the operands the other way round.
+template <typename Op, typename T>
+void combine_before(T* __restrict into, const T* __restrict from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) into[i] = Op::apply(from[i], into[i]);
+}
+
+template <typename Op, typename T>
+void combine_apart(const T* __restrict a, const T* __restrict b, T* __restrict output,
+                   std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) output[i] = Op::apply(a[i], b[i]);
+}
+
+/// Two inputs, the commonest case, need no scratch. Either may be the output; the three loops tell
+/// the compiler what overlaps, without which it would not vectorise them.
 template <typename Op, typename T>
 void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) output[i] = Op::apply(a[i], b[i]);
+  if (output == a) return combine<Op>(output, b, count);
+  if (output == b) return combine_before<Op>(output, a, count);
+  combine_apart<Op>(a, b, output, count);
 }
 
 template <typename Op, typename T>

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kPieceBytes = 256 << 10;
 // What is summed before it is written to the others: it is still in the core's own cache then.
-constexpr std::int64_t kBlockBytes = 64 << 10;
+constexpr std::int64_t kBlockBytes = 32 << 10;
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
