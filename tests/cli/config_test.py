@@ -112,7 +112,7 @@ class Refusing(Case):
         for name in "fsdp zero deepspeed tp pp 3d dp mp".split():
             self.refused(USAGE, f"{name} is not built yet", "single, ddp", arguments=["--strategy", name])
         for flag, name in (("--dtype", "bfloat16"), ("--dtype", "float16"), ("--backend", "mpi"),
-                           ("--backend", "nccl"), ("--backend", "shm")):
+                           ("--backend", "nccl"), ("--backend", "local")):
             self.refused(USAGE, flag, f"{name} is not built yet", arguments=[flag, name])
         self.refused(USAGE, "--device", "no", "GPU", arguments=["--device", "cuda"])
 

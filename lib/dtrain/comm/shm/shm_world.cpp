@@ -1,6 +1,7 @@
 #include "dtrain/comm/shm/shm_world.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <numeric>
@@ -63,6 +64,16 @@ class ProcessNeighbours final : public Neighbours {
   std::vector<std::unique_ptr<Mapping>> mappings_;  // by rank; null for the own
   std::vector<Descriptor> connections_;             // by rank
 };
+
+/// How large each rank's segment may be, so that a process can map all of them.
+std::int64_t most_segment_bytes(std::int64_t num_ranks) {
+  rlimit limit{};
+  std::int64_t space = kAddressSpace;
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    space = std::min(space, static_cast<std::int64_t>(limit.rlim_cur / 2));  // half for the rest
+  }
+  return space / num_ranks;
+}
 
 class ShmWorld final : public World {
  public:
@@ -186,7 +197,7 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options, const Rende
   std::shared_ptr<Segment> segment;
   Doorstep doorstep;
   try {
-    segment = std::make_shared<Segment>(kAddressSpace / options.size, options.count_memory);
+    segment = std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
     doorstep = open_doorstep();
     card.doorstep = doorstep.name;
   } catch (const base::Error& error) {
