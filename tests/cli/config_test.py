@@ -74,7 +74,7 @@ class Printing(Case):
             "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "3"})
         self.assertEqual(config["batch"], {"global": 8, "microbatch": 4, "grad_accum": 1})
         self.assertEqual(config["layout"], {"strategy": "ddp", "dp": 2, "nnodes": 1})
-        self.assertEqual([config["machine"][key] for key in ("device", "backend", "threads")], ["cpu", "gloo", 3])
+        self.assertEqual([config["machine"][key] for key in ("device", "backend", "threads")], ["cpu", "shm", 3])
 
     def test_what_is_printed_is_a_configuration_file(self):
         first = self.resolved("--config", SOURCE / "configs/experiments/small.json", "--lr", "0.1234567890123456789")
@@ -112,7 +112,7 @@ class Refusing(Case):
         for name in "fsdp zero deepspeed tp pp 3d dp mp".split():
             self.refused(USAGE, f"{name} is not built yet", "single, ddp", arguments=["--strategy", name])
         for flag, name in (("--dtype", "bfloat16"), ("--dtype", "float16"), ("--backend", "mpi"),
-                           ("--backend", "nccl"), ("--backend", "shm")):
+                           ("--backend", "nccl"), ("--backend", "local")):
             self.refused(USAGE, flag, f"{name} is not built yet", arguments=[flag, name])
         self.refused(USAGE, "--device", "no", "GPU", arguments=["--device", "cuda"])
 

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "dtrain/comm/gloo/socket.h"
+#include "dtrain/comm/rendezvous/socket.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::testing {
@@ -14,10 +14,11 @@ namespace {
 
 constexpr int kRepeats = 60;
 
-/// A second world of the same ranks, whose reductions are gloo's own.
-std::shared_ptr<comm::World> fast_world(comm::World& world, comm::ProcessGroup& group) {
-  comm::WorldOptions options{.backend = "gloo", .rank = world.rank(), .size = world.size()};
-  options.group.reduction = comm::Reduction::fast;
+/// A further world of the same ranks.
+std::shared_ptr<comm::World> other_world(comm::World& world, comm::ProcessGroup& group,
+                                         const std::string& backend, comm::Reduction reduction) {
+  comm::WorldOptions options{.backend = backend, .rank = world.rank(), .size = world.size()};
+  options.group.reduction = reduction;
   const auto port = at::zeros({1}, at::kLong);
   if (world.rank() == 0) {
     options.store_fd = comm::listen_at("127.0.0.1", 0);
@@ -57,19 +58,35 @@ struct Times {
   }
 };
 
-std::string time_all_reduce(comm::World& world, const std::string& bytes) {
-  const auto ordered_group = group_of_all(world);
-  const auto other_world = fast_world(world, *ordered_group);
-  const auto fast_group = group_of_all(*other_world);
-  const auto tensor = at::zeros({std::stoll(bytes) / 4});
-  Times ordered;
-  Times fast;
-  for (int i = 0; i < kRepeats; ++i) {  // in turn, so that both see the same machine
-    ordered.add(*ordered_group, tensor);
-    fast.add(*fast_group, tensor);
+/// One way to reduce.
+struct Contender {
+  std::string name;
+  std::shared_ptr<comm::ProcessGroup> group;
+  at::Tensor tensor;
+  Times times = {};
+};
+
+std::string time_all_reduce(comm::World& world, const std::string& bytes_text) {
+  const std::int64_t bytes = std::stoll(bytes_text);
+  const auto gloo = group_of_all(world);
+  const auto fast_world = other_world(world, *gloo, "gloo", comm::Reduction::fast);
+  const auto shm_world = other_world(world, *gloo, "shm", comm::Reduction::ordered);
+  const auto shm = group_of_all(*shm_world);
+  const auto tensor = at::zeros({bytes / 4});
+  const auto shared = shm_world->allocate(bytes).view(at::kFloat);
+  std::vector<Contender> contenders{{"gloo, ordered", gloo, tensor},
+                                    {"gloo, fast", group_of_all(*fast_world), tensor},
+                                    {"shm, any tensor", shm, tensor},
+                                    {"shm, of allocate()", shm, shared}};
+  for (int i = 0; i < kRepeats; ++i) {  // in turn, so that all see the same machine
+    for (Contender& each : contenders) each.times.add(*each.group, each.tensor);
   }
-  ordered_group->barrier();
-  return fmt::format("  ordered: {}\n  fast:    {}", ordered.text(), fast.text());
+  gloo->barrier();
+  std::string text;
+  for (Contender& each : contenders) {
+    text += fmt::format("  {:<18} {}\n", each.name, each.times.text());
+  }
+  return text;
 }
 
 const RankProgram time_program("time all_reduce", time_all_reduce);
@@ -78,7 +95,7 @@ TEST_CASE("Times of all-reduces", "[.bench]") {
   for (const std::int64_t size : {2, 4}) {
     for (const char* bytes : {"4096", "1703936", "33554432"}) {
       const auto outcomes = on_processes("time all_reduce", {.size = size, .argument = bytes});
-      std::printf("%s bytes, %d processes\n%s\n", bytes, static_cast<int>(size),
+      std::printf("%s bytes, %d processes\n%s", bytes, static_cast<int>(size),
                   outcomes[0].text.c_str());
     }
   }

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/gloo/socket.h"
+#include "dtrain/comm/rendezvous/socket.h"
 #include "support/local_ranks.h"
 #include "support/values.h"
 
@@ -111,9 +111,21 @@ const RankProgram late("late rank", late_rank);
 
 TEST_CASE("A process that never comes is named when the deadline has passed") {
   const std::string count = GENERATE("100", "1000000");
-  const auto outcomes =
-      on_processes("late rank", {.size = 3, .argument = count, .group = {.timeout = kShort}});
-  for (const auto rank : {0u, 1u}) check_late(unpacked(outcomes[rank]), "rank 2");
+  const std::string backend = GENERATE("gloo", "shm");
+  CAPTURE(count, backend);
+  const auto outcomes = on_processes(
+      "late rank",
+      {.size = 3, .argument = count, .backend = backend, .group = {.timeout = kShort}});
+  Failure first = unpacked(outcomes[0]);
+  Failure second = unpacked(outcomes[1]);
+  if (first.kind != static_cast<int>(ErrorKind::timeout)) std::swap(first, second);
+  check_late(first, "rank 2");
+  if (second.kind == static_cast<int>(ErrorKind::timeout)) {
+    check_late(second, "rank 2");
+  } else {  // over shm whoever was first tells the other
+    CHECK(backend == "shm");
+    CHECK_THAT(second.message, Contains("rank 2 did not answer within"));
+  }
 }
 
 std::string late_fast(World& world, const std::string&) {
@@ -147,8 +159,9 @@ std::string receive_nothing(World& world, const std::string&) {
 const RankProgram nothing_sent("receive nothing", receive_nothing);
 
 TEST_CASE("A message that is never sent ends the wait for it") {
-  const auto failure =
-      unpacked(on_processes("receive nothing", {.size = 2, .group = {.timeout = kShort}})[0]);
+  const std::string backend = GENERATE("gloo", "shm");
+  const auto failure = unpacked(on_processes(
+      "receive nothing", {.size = 2, .backend = backend, .group = {.timeout = kShort}})[0]);
   check_late(failure, "rank 1");
   CHECK_THAT(failure.message, Contains("recv of 5 float32"));
 }
@@ -169,11 +182,17 @@ const RankProgram until_failure("reduce until failure", reduce_until_failure);
 
 TEST_CASE("A killed process is noticed at once and named") {
   const std::string count = GENERATE("100", "4000000");
-  const auto reduction = GENERATE(comm::Reduction::ordered, comm::Reduction::fast);
+  const auto [backend, reduction] =
+      GENERATE(table<std::string, comm::Reduction>({{"gloo", comm::Reduction::ordered},
+                                                    {"gloo", comm::Reduction::fast},
+                                                    {"shm", comm::Reduction::ordered}}));
+  CAPTURE(count, backend);
   const auto timeout = seconds(20);
-  RankProcesses processes(
-      "reduce until failure",
-      {.size = 3, .argument = count, .group = {.timeout = timeout, .reduction = reduction}});
+  RankProcesses processes("reduce until failure",
+                          {.size = 3,
+                           .argument = count,
+                           .backend = backend,
+                           .group = {.timeout = timeout, .reduction = reduction}});
   for (const auto rank : {0, 1, 2}) processes.next_line(rank);
   std::this_thread::sleep_for(milliseconds(30));
   const auto killed = base::Clock::now();
@@ -191,8 +210,10 @@ TEST_CASE("A killed process is noticed at once and named") {
 }
 
 TEST_CASE("A stopped process is named when the deadline has passed") {
-  RankProcesses processes("reduce until failure",
-                          {.size = 2, .argument = "1000000", .group = {.timeout = kShort}});
+  const std::string backend = GENERATE("gloo", "shm");
+  RankProcesses processes(
+      "reduce until failure",
+      {.size = 2, .argument = "1000000", .backend = backend, .group = {.timeout = kShort}});
   for (const auto rank : {0, 1}) processes.next_line(rank);
   processes.signal(1, SIGSTOP);
   std::this_thread::sleep_for(kLate);
@@ -238,7 +259,8 @@ std::string blame_chain(World& world, const std::string&) {
 const RankProgram blame_program("blame chain", blame_chain);
 
 TEST_CASE("Who gives up because of another rank says so, and is not blamed for it") {
-  const auto outcomes = on_processes("blame chain", {.size = 3});
+  const std::string backend = GENERATE("gloo", "shm");
+  const auto outcomes = on_processes("blame chain", {.size = 3, .backend = backend});
   for (const auto rank : {0u, 2u}) {
     const auto failure = unpacked(outcomes[rank]);
     CHECK_THAT(failure.message, Contains(": rank 1 closed the connection"));
@@ -273,10 +295,14 @@ void check_aborted(const Failure& own, const Failure& peer) {
 }
 
 TEST_CASE("An aborted group ends its own calls with the reason, and those of its peers") {
-  const auto outcomes = on_processes("abort while waiting", {.size = 2, .argument = "recv"});
-  const auto peer = unpacked(outcomes[1]);
-  check_aborted(unpacked(outcomes[0]), peer);
-  CHECK_THAT(peer.message, Contains("rank 0 closed the connection"));
+  for (const std::string backend : {"gloo", "shm"}) {
+    const auto outcomes =
+        on_processes("abort while waiting", {.size = 2, .argument = "recv", .backend = backend});
+    const auto peer = unpacked(outcomes[1]);
+    check_aborted(unpacked(outcomes[0]), peer);
+    CHECK_THAT(peer.message, Contains("rank 0 closed the connection"));
+    if (backend == "shm") CHECK_THAT(peer.message, Contains("stopped on request"));
+  }
 
   std::vector<std::string> texts(2);
   on_threads(2, [&](World& world) {
@@ -308,7 +334,9 @@ std::string drop_with_calls_pending(World& world, const std::string&) {
 const RankProgram drop_program("drop with calls pending", drop_with_calls_pending);
 
 TEST_CASE("A group can be dropped while calls are under way") {
-  for (const auto& outcome : on_processes("drop with calls pending", {.size = 2})) {
+  const std::string backend = GENERATE("gloo", "shm");
+  for (const auto& outcome :
+       on_processes("drop with calls pending", {.size = 2, .backend = backend})) {
     INFO(outcome.text);
     CHECK(outcome.status == 0);
   }

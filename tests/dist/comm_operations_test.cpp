@@ -1,4 +1,4 @@
-// Every operation of a group against a naive oracle, over threads and over gloo.
+// Every operation of a group against a naive oracle, over threads, gloo and shm.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -49,6 +49,11 @@ void check_reduce_scatter(ProcessGroup& group, std::int64_t count, at::ScalarTyp
   expect(same_bits(output, sum.narrow(0, group.rank() * count, count)),
          at_size("this rank's part of the sum", count, dtype));
   expect(same_bits(input, before), "the input of reduce_scatter untouched");
+
+  const auto own = input.narrow(0, group.rank() * count, count);
+  group.reduce_scatter(input, own).wait();
+  expect(same_bits(own, sum.narrow(0, group.rank() * count, count)),
+         at_size("this rank's part in place", count, dtype));
 }
 
 void check_all_gather(ProcessGroup& group, std::int64_t count, at::ScalarType dtype) {
@@ -214,6 +219,8 @@ std::vector<std::string> texts_on_processes(const std::string& program,
   return texts;
 }
 
+std::string process_backend() { return GENERATE("gloo", "shm"); }
+
 std::vector<std::string> texts_on_threads(std::int64_t size, const RankBody& body) {
   std::vector<std::string> texts(static_cast<std::size_t>(size));
   on_threads(
@@ -240,13 +247,14 @@ TEST_CASE("Every operation gives what a naive one gives, on ranks that are threa
   }
 }
 
-TEST_CASE(
-    "Every operation gives what a naive one gives, and the same bits over gloo as in threads") {
+TEST_CASE("Every operation gives what a naive one gives, and the same bits in processes") {
   const std::int64_t size = GENERATE(2, 3, 4);
   CAPTURE(size);
   const auto over_gloo = texts_on_processes("every operation", {.size = size});
+  const auto over_shm = texts_on_processes("every operation", {.size = size, .backend = "shm"});
   const auto over_threads = texts_on_threads(size, check_every_operation);
   REQUIRE(over_gloo == over_threads);
+  REQUIRE(over_shm == over_threads);
   REQUIRE(!over_gloo[0].empty());
 }
 
@@ -258,17 +266,17 @@ TEST_CASE("The fast reduction over gloo is right to rounding") {
 
 TEST_CASE("Many calls may be under way at once") {
   texts_on_threads(4, check_many_outstanding);
-  texts_on_processes("many outstanding", {.size = 3});
+  texts_on_processes("many outstanding", {.size = 3, .backend = process_backend()});
 }
 
 TEST_CASE("A reduction completes though nobody waits for it") {
   texts_on_threads(2, check_progress_without_wait);
-  texts_on_processes("progress without wait", {.size = 2});
+  texts_on_processes("progress without wait", {.size = 2, .backend = process_backend()});
 }
 
 TEST_CASE("Calls, bytes and time in waits are counted") {
   texts_on_threads(2, check_counters);
-  texts_on_processes("counters", {.size = 2});
+  texts_on_processes("counters", {.size = 2, .backend = process_backend()});
 }
 
 }  // namespace

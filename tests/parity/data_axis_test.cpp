@@ -61,13 +61,16 @@ TEST_CASE("Several buckets give the bits of one rank") {
   CHECK(text_of_all(laid_out(config, 4, 1)) == text_of_all(laid_out(config, 1, 4)));
 }
 
-TEST_CASE("Two processes over gloo give the bits of one rank") {
+TEST_CASE("Two processes over gloo and over shm give the bits of one rank") {
   config::Config config = tiny_config();
   config.machine.dtype = GENERATE("float32", "float64");
+  const std::string backend = GENERATE("gloo", "shm");
   const std::string single = text_of_all(laid_out(config, 1, 4));
   const config::Config two = laid_out(config, 2, 2);
-  const auto outcomes = on_processes(
-      "train", {.size = 2, .argument = config::to_request({config::Command::train, two})});
+  const auto outcomes =
+      on_processes("train", {.size = 2,
+                             .argument = config::to_request({config::Command::train, two}),
+                             .backend = backend});
   for (const RankOutcome& outcome : outcomes) {
     CHECK(outcome.status == 0);
     CHECK(outcome.text == single);

@@ -39,6 +39,7 @@ std::map<std::string, RankBody>& programs() {
 /// What a started process is told, one item a line.
 struct RankTask {
   std::string program;
+  std::string backend;
   std::int64_t rank = 0;
   std::int64_t size = 0;
   std::int64_t port = 0;
@@ -47,23 +48,24 @@ struct RankTask {
   std::string argument;
 
   [[nodiscard]] std::string packed() const {
-    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", program, rank, size, port, timeout_ms, fast,
-                       argument);
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", program, backend, rank, size, port,
+                       timeout_ms, fast, argument);
   }
   static RankTask unpacked(const std::string& text) {
     std::vector<std::string> lines;
     std::size_t begin = 0;
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 7; ++i) {
       const auto end = text.find('\n', begin);
       lines.push_back(text.substr(begin, end - begin));
       begin = end + 1;
     }
     return {lines[0],
-            std::stoll(lines[1]),
+            lines[1],
             std::stoll(lines[2]),
             std::stoll(lines[3]),
             std::stoll(lines[4]),
             std::stoll(lines[5]),
+            std::stoll(lines[6]),
             text.substr(begin)};
   }
 };
@@ -79,7 +81,7 @@ void write_all(int descriptor, const std::string& text) {
 std::string run_task(const RankTask& task) {
   at::set_num_threads(1);
   comm::WorldOptions options;
-  options.backend = "gloo";
+  options.backend = task.backend;
   options.rank = task.rank;
   options.size = task.size;
   options.master_port = task.port;
@@ -236,6 +238,7 @@ RankProcesses::RankProcesses(const std::string& program, const ProcessOptions& o
     processes_.push_back(std::make_unique<Process>());
     if (std::count(options.absent.begin(), options.absent.end(), rank) != 0) continue;
     RankTask task{.program = program,
+                  .backend = options.backend,
                   .rank = rank,
                   .size = options.told_sizes.empty() ? options.size : options.told_sizes[index],
                   .port = port,

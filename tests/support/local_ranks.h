@@ -1,4 +1,4 @@
-// Several ranks inside a test: as threads, or as processes over gloo.
+// Several ranks inside a test: as threads, or as processes.
 #pragma once
 
 #include <chrono>
@@ -39,13 +39,14 @@ struct RankOutcome {
 struct ProcessOptions {
   std::int64_t size = 2;
   std::string argument = {};
+  std::string backend = "gloo";
   comm::GroupOptions group{.timeout = std::chrono::seconds(20)};
   std::vector<std::int64_t> told_sizes = {};  ///< by rank, the world size it is told; empty: `size`
   std::vector<std::int64_t> absent = {};      ///< ranks that are never started
   std::chrono::milliseconds limit = std::chrono::seconds(60);  ///< then all are killed
 };
 
-/// Processes that run one program, each a rank of one gloo world.
+/// Processes that run one program, each a rank of one world.
 class RankProcesses {
  public:
   RankProcesses(const std::string& program, const ProcessOptions& options);

@@ -3,6 +3,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/local/local_world.h"
+#include "dtrain/comm/rendezvous/rendezvous.h"
+#include "dtrain/comm/shm/shm_world.h"
 
 namespace dtrain::comm {
 
@@ -18,21 +20,23 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
   if (backend == "none" || (backend == "auto" && alone)) {
     if (!alone) {
       base::fail(ErrorKind::usage,
-                 "machine.backend none serves one rank, but {} were started; use gloo",
+                 "machine.backend none serves one rank, but {} were started; use auto",
                  options.size);
     }
     return make_local_worlds(1, options.group).front();
   }
-  if (backend == "gloo" || backend == "auto") {
+  if (backend == "gloo" || backend == "shm" || backend == "auto") {
     if (options.master_port < 1 || options.master_port > 65'535) {
       base::fail(ErrorKind::usage,
                  "the store's port is {}; start the ranks with dtrun, or give each the same "
                  "MASTER_ADDR and MASTER_PORT (1 to 65535)",
                  options.master_port);
     }
-    return create_gloo_world(options);
+    const Rendezvous rendezvous = meet_all_ranks(options, Deadline(options.group.timeout));
+    const auto shm = backend == "gloo" ? nullptr : create_shm_world(options, rendezvous);
+    return shm ? shm : create_gloo_world(options, rendezvous);
   }
-  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none or gloo", backend);
+  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm or gloo", backend);
 }
 
 }  // namespace dtrain::comm

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,21 +12,26 @@ namespace dtrain::comm {
 
 /// What a rank knows about its job before it has met the others.
 struct WorldOptions {
-  std::string backend = "auto";  ///< auto | none | gloo; auto: none for one rank, else gloo
+  /// auto | none | shm | gloo; auto: none for one rank, shm where all ranks are on one host and can
+  /// share memory, else gloo
+  std::string backend = "auto";
   std::int64_t rank = 0;
   std::int64_t size = 1;
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
   int store_fd = -1;  ///< rank 0: a bound socket to serve the store on; -1: bind master_port
   GroupOptions group = {};
+  /// Told the bytes by which the memory grows (or shrinks, if negative) that World::allocate takes
+  /// from elsewhere than LibTorch's CPU allocator. From any thread.
+  std::function<void(std::int64_t)> count_memory = {};
 };
 
 /// Meets the other ranks.
 ///
 /// Collective: all ranks of the job.
-/// Throws:     Error{usage} for an unknown backend, for ranks that were told different world sizes
-///             and for two processes with one rank; Error{timeout} naming the address when the
-///             store does not answer, or the ranks that did not come.
+/// Throws:     Error{usage} for an unknown backend, for ranks that were told different world sizes,
+///             for two processes with one rank, and for shm among several hosts; Error{timeout}
+///             naming the address when the store does not answer, or the ranks that did not come.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
 
 }  // namespace dtrain::comm

@@ -50,9 +50,10 @@ class ProcessGroup {
 
   /// Replaces `tensor` by the sum (or maximum) over the ranks, in place.
   [[nodiscard]] virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) = 0;
-  /// input (size * n) -> output (n): this rank's n elements of the sum over the ranks.
+  /// input (size * n) -> output (n): this rank's n elements of the sum over the ranks. The output
+  /// may be this rank's part of the input; the rest of the input is left as it was.
   [[nodiscard]] virtual Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) = 0;
-  /// input (n) -> output (size * n), by rank.
+  /// input (n) -> output (size * n), by rank. The input may be this rank's part of the output.
   [[nodiscard]] virtual Work all_gather(const at::Tensor& input, const at::Tensor& output) = 0;
   [[nodiscard]] virtual Work broadcast(const at::Tensor& tensor, std::int64_t root) = 0;
   [[nodiscard]] virtual Work send(const at::Tensor& tensor, std::int64_t peer) = 0;

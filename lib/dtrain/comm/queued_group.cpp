@@ -185,8 +185,9 @@ std::exception_ptr QueuedGroup::worded(const CallRecord& call,
                       who.empty() ? "a peer" : who, seconds, detail.empty() ? "" : ": ", detail)));
     case TransportFailure::Cause::gone:
       return std::make_exception_ptr(base::Error(
-          ErrorKind::comm, fmt::format("{}: {} closed the connection; what it printed says why",
-                                       where, who.empty() ? "a peer" : who)));
+          ErrorKind::comm,
+          fmt::format("{}: {} closed the connection{}", where, who.empty() ? "a peer" : who,
+                      detail.empty() ? "; what it printed says why" : ": " + detail)));
     case TransportFailure::Cause::closed:
       break;
   }

@@ -36,19 +36,41 @@ template <typename T>
 using Wide = at::opmath_type<T>;
 
 template <typename Op, typename T>
+T apply_wide(T a, T b) {
+  return static_cast<T>(Op::apply(static_cast<Wide<T>>(a), static_cast<Wide<T>>(b)));
+}
+
+template <typename Op, typename T>
 void combine(Wide<T>* __restrict into, const T* __restrict from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     into[i] = Op::apply(into[i], static_cast<Wide<T>>(from[i]));
   }
 }
 
-/// Two inputs, the commonest case, need no scratch. Either may be the output.
+template <typename Op, typename T>
+void combine_into(T* __restrict a, const T* __restrict b, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) a[i] = apply_wide<Op>(a[i], b[i]);
+}
+
+/// As combine_into, with the operands the other way round.
+template <typename Op, typename T>
+void combine_before(const T* __restrict a, T* __restrict b, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) b[i] = apply_wide<Op>(a[i], b[i]);
+}
+
+template <typename Op, typename T>
+void combine_apart(const T* __restrict a, const T* __restrict b, T* __restrict output,
+                   std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) output[i] = apply_wide<Op>(a[i], b[i]);
+}
+
+/// Two inputs, the commonest case, need no scratch. Either may be the output; the three loops tell
+/// the compiler what overlaps, without which it would not vectorise them.
 template <typename Op, typename T>
 void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto wide = Op::apply(static_cast<Wide<T>>(a[i]), static_cast<Wide<T>>(b[i]));
-    output[i] = static_cast<T>(wide);
-  }
+  if (output == a) return combine_into<Op>(output, b, count);
+  if (output == b) return combine_before<Op>(a, output, count);
+  combine_apart<Op>(a, b, output, count);
 }
 
 template <typename Op, typename T>

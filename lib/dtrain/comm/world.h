@@ -22,11 +22,13 @@ class World {
   [[nodiscard]] virtual std::int64_t rank() const = 0;
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual c10::Device device() const = 0;
-  /// "local", "gloo", ...
+  /// "local", "shm" or "gloo".
   [[nodiscard]] virtual std::string_view backend() const = 0;
 
   /// Memory for an arena, where the backend communicates fast from: `bytes` bytes, zeroed, 64-byte
-  /// aligned, as a tensor (bytes) uint8.
+  /// aligned, as a tensor (bytes) uint8. Given back when the last view of it ends.
+  ///
+  /// Throws:  Error{memory}. Threads: any.
   [[nodiscard]] virtual at::Tensor allocate(std::int64_t bytes) = 0;
 
   /// The group of these world ranks, in this order; null where this rank is not among them.

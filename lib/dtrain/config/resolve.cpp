@@ -79,11 +79,19 @@ void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const 
   }
 }
 
+// What is left "auto" is decided when the ranks have met.
+std::string resolve_backend(const std::string& asked, const Launch& launch) {
+  if (asked != "auto") return asked;
+  if (launch.world_size == 1) return "none";
+  if (launch.num_nodes == 1) return "shm";
+  return launch.num_nodes == 0 ? "auto" : "gloo";
+}
+
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
   machine.device = "cpu";
-  if (machine.backend == "auto") machine.backend = launch.world_size > 1 ? "gloo" : "none";
+  machine.backend = resolve_backend(machine.backend, launch);
   if (machine.backend == "none" && launch.world_size > 1) {
-    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend gloo",
+    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend auto",
          launch.world_size);
   }
   if (machine.threads != 0) return;

@@ -24,9 +24,10 @@ inline constexpr std::int64_t kDefaultMicrobatch = 8;
 /// Throws: Error{usage} where float64 meets another dtype.
 void resolve_dtypes(MachineConfig& machine);
 
-/// Replaces every automatic value by what it stands for (batch, dp, threads, backend,
-/// device, dtypes, decay steps) and
-/// refuses settings that contradict each other or the launch. Reads no file.
+/// Replaces every automatic value by what it stands for (batch, dp, threads, backend, device,
+/// dtypes, shards, decay steps) and refuses settings that contradict each other or the launch.
+/// Reads no file. Backend auto stays where the launch does not tell on how many nodes it runs:
+/// comm::create_world then finds out.
 ///
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);

@@ -57,9 +57,8 @@ constexpr Choice kAccumulations[] = {{"auto"}, {"sharded"}, {"local"}};
 constexpr Choice kBackwardPrefetches[] = {{"pre"}, {"post"}, {"none"}};
 constexpr Choice kTiedReshards[] = {{"per-pass"}, {"per-use"}};
 constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
-constexpr Choice kBackends[] = {{"auto"},          {"none"},        {"gloo"},
-                                {"local", kLater}, {"shm", kLater}, {"nccl", kLater},
-                                {"mpi", kLater}};
+constexpr Choice kBackends[] = {{"auto"},          {"none"},         {"gloo"},       {"shm"},
+                                {"local", kLater}, {"nccl", kLater}, {"mpi", kLater}};
 constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
 constexpr Choice kRoleDtypes[] = {{"auto"}, {"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
 constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
@@ -248,7 +247,7 @@ constexpr Setting kSettings[] = {
      "--backend",
      "NAME",
      "",
-     "how ranks communicate; auto: gloo, or none for a single process",
+     "how ranks communicate; auto: none for a single process, shm on one node, else gloo",
      kTrain | kVerify,
      FIELD(machine.backend),
      {},

@@ -38,6 +38,13 @@ class CountingAllocator final : public c10::Allocator {
     std::memcpy(destination, source, bytes);
   }
 
+  void count(std::int64_t bytes) {
+    const std::int64_t now = current_.fetch_add(bytes) + bytes;
+    std::int64_t seen = peak_.load();
+    while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
+    }
+  }
+
   MemoryUse use() const { return {current_.load(), peak_.load()}; }
 
   static CountingAllocator& instance() {
@@ -96,13 +103,6 @@ class CountingAllocator final : public c10::Allocator {
     kept_[block.bytes].push_back(block.data);
   }
 
-  void count(std::int64_t bytes) {
-    const std::int64_t now = current_.fetch_add(bytes) + bytes;
-    std::int64_t seen = peak_.load();
-    while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
-    }
-  }
-
   static void release(void* context) {
     if (context == nullptr) return;
     auto* block = static_cast<Block*>(context);
@@ -121,6 +121,8 @@ class CountingAllocator final : public c10::Allocator {
 void install_counting_allocator() {
   c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
 }
+
+void count_other_memory(std::int64_t bytes) { CountingAllocator::instance().count(bytes); }
 
 MemoryUse memory_use() { return CountingAllocator::instance().use(); }
 

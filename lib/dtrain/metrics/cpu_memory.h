@@ -20,6 +20,9 @@ struct MemoryUse {
 /// Call once, before the first tensor. Threads: the allocator serves any.
 void install_counting_allocator();
 
+/// Counts tensor memory that comes from elsewhere: `bytes` more, or less if negative.
+void count_other_memory(std::int64_t bytes);
+
 [[nodiscard]] MemoryUse memory_use();
 
 }  // namespace dtrain::metrics

@@ -11,6 +11,7 @@
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/plan.h"
 
@@ -80,7 +81,8 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
        .master_port = env.master_port,
        .store_fd = env.store_fd,
        .group = {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
-                 .reduction = reduction_of(config)}});
+                 .reduction = reduction_of(config)},
+       .count_memory = metrics::count_other_memory});
 }
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)

@@ -9,7 +9,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
-#include "dtrain/comm/gloo/rendezvous.h"
 #include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
@@ -20,9 +19,9 @@ using c10d::ProcessGroupGloo;
 
 class GlooWorld final : public World {
  public:
-  explicit GlooWorld(const WorldOptions& options)
+  GlooWorld(const WorldOptions& options, const Rendezvous& rendezvous)
       : options_(options),
-        rendezvous_(meet_all_ranks(options, Deadline(options.group.timeout))),
+        rendezvous_(rendezvous),
         device_(ProcessGroupGloo::createDeviceForHostname(rendezvous_.own_address)) {}
 
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
@@ -77,8 +76,9 @@ class GlooWorld final : public World {
 
 }  // namespace
 
-std::shared_ptr<World> create_gloo_world(const WorldOptions& options) {
-  return std::make_shared<GlooWorld>(options);
+std::shared_ptr<World> create_gloo_world(const WorldOptions& options,
+                                         const Rendezvous& rendezvous) {
+  return std::make_shared<GlooWorld>(options, rendezvous);
 }
 
 }  // namespace dtrain::comm

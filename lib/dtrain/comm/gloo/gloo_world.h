@@ -4,10 +4,12 @@
 #include <memory>
 
 #include "dtrain/comm/create_world.h"
+#include "dtrain/comm/rendezvous/rendezvous.h"
 
 namespace dtrain::comm {
 
-/// Throws: as create_world.
-[[nodiscard]] std::shared_ptr<World> create_gloo_world(const WorldOptions& options);
+/// The world of ranks that have met.
+[[nodiscard]] std::shared_ptr<World> create_gloo_world(const WorldOptions& options,
+                                                       const Rendezvous& rendezvous);
 
 }  // namespace dtrain::comm

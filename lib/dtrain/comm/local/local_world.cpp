@@ -9,35 +9,43 @@
 #include <thread>
 
 #include "dtrain/base/check.h"
-#include "dtrain/comm/local/local_transport.h"
 #include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/shm/shm_transport.h"
 
 namespace dtrain::comm {
 
 namespace {
 
+/// A control block in this process's own memory.
+std::shared_ptr<ControlBlock> make_block(std::int64_t size) {
+  const at::Tensor memory = at::zeros({ControlBlock::bytes_for(size)}, at::kByte);
+  auto* block = static_cast<ControlBlock*>(memory.data_ptr());
+  block->size = size;
+  return {block, [memory](ControlBlock*) {}};
+}
+
 /// The groups of one job of threads. Threads: any.
 class LocalJob {
  public:
-  LocalJob(std::int64_t size, const GroupOptions& options) : size_(size), options_(options) {}
+  LocalJob(std::int64_t size, const GroupOptions& options)
+      : neighbours_(std::make_shared<ThreadNeighbours>(size)), options_(options) {}
 
-  [[nodiscard]] std::int64_t size() const { return size_; }
+  [[nodiscard]] std::int64_t size() const { return neighbours_->num_ranks(); }
   [[nodiscard]] const GroupOptions& options() const { return options_; }
+  [[nodiscard]] const std::shared_ptr<ThreadNeighbours>& neighbours() const { return neighbours_; }
 
-  /// The meeting of one split, made by whichever rank comes first.
-  std::shared_ptr<LocalMeeting> meeting(const std::string& key,
-                                        std::span<const std::int64_t> ranks) {
+  /// The control block of one split, made by whichever rank comes first.
+  std::shared_ptr<ControlBlock> block(const std::string& key, std::span<const std::int64_t> ranks) {
     const std::lock_guard lock(mutex_);
-    auto& meeting = meetings_[key];
-    if (!meeting) {
-      meeting =
-          std::make_shared<LocalMeeting>(std::vector<std::int64_t>(ranks.begin(), ranks.end()));
-      if (aborted_) meeting->close(reason_);
+    Group& group = groups_[key];
+    if (!group.block) {
+      group = {.block = make_block(static_cast<std::int64_t>(ranks.size())),
+               .ranks = {ranks.begin(), ranks.end()}};
+      if (aborted_) group.block->close(-1, -1, reason_);
     }
-    DTRAIN_CHECK(std::equal(ranks.begin(), ranks.end(), meeting->world_ranks().begin(),
-                            meeting->world_ranks().end()),
+    DTRAIN_CHECK(std::equal(ranks.begin(), ranks.end(), group.ranks.begin(), group.ranks.end()),
                  "ranks split into different groups");
-    return meeting;
+    return group.block;
   }
 
   void abort(const std::string& reason) {
@@ -45,14 +53,19 @@ class LocalJob {
     if (aborted_) return;
     aborted_ = true;
     reason_ = reason;
-    for (auto& [key, meeting] : meetings_) meeting->close(reason);
+    for (auto& [key, group] : groups_) group.block->close(-1, -1, reason);
   }
 
  private:
-  const std::int64_t size_;
+  struct Group {
+    std::shared_ptr<ControlBlock> block;
+    std::vector<std::int64_t> ranks;
+  };
+
+  const std::shared_ptr<ThreadNeighbours> neighbours_;
   const GroupOptions options_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<LocalMeeting>> meetings_;
+  std::map<std::string, Group> groups_;
   bool aborted_ = false;
   std::string reason_;
 };
@@ -81,7 +94,10 @@ class LocalWorld final : public World {
                            .world_ranks = {ranks.begin(), ranks.end()}};
     std::unique_ptr<Transport> transport;
     if (ranks.size() > 1) {
-      transport = std::make_unique<LocalTransport>(job_->meeting(key, ranks), identity.rank);
+      transport = std::make_unique<ShmTransport>(Seat{.block = job_->block(key, ranks),
+                                                      .rank = identity.rank,
+                                                      .world_ranks = identity.world_ranks},
+                                                 job_->neighbours());
     }
     return std::make_shared<QueuedGroup>(std::move(identity), job_->options(),
                                          std::move(transport));

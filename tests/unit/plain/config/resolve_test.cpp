@@ -90,7 +90,7 @@ TEST_CASE("Automatic machine settings become concrete") {
   CHECK(one.device == "cpu");
   CHECK(one.threads == 8);
   const MachineConfig two = resolve_train({}, 2).machine;
-  CHECK(two.backend == "gloo");
+  CHECK(two.backend == "shm");
   CHECK(two.threads == 4);
   CHECK(resolve(Command::train, {}, {.threads_hint = 3, .usable_cores = 8}).machine.threads == 3);
   Config config;
@@ -102,6 +102,19 @@ TEST_CASE("Automatic machine settings become concrete") {
             .machine.threads == 1);
   config.machine.backend = "none";
   check_refused(config, "--backend none was launched with 2 ranks", 2);
+}
+
+TEST_CASE("The backend follows from the number of nodes, as far as it is known") {
+  Config config;
+  config.layout.strategy = "ddp";
+  const auto backend = [&](std::int64_t nodes) {
+    return resolve(Command::train, config, {.world_size = 4, .num_nodes = nodes}).machine.backend;
+  };
+  CHECK(backend(1) == "shm");
+  CHECK(backend(2) == "gloo");
+  CHECK(backend(0) == "auto");
+  config.machine.backend = "gloo";
+  CHECK(backend(1) == "gloo");
 }
 
 TEST_CASE("Settings that contradict each other are refused") {

@@ -1,4 +1,4 @@
-#include "dtrain/comm/gloo/rendezvous.h"
+#include "dtrain/comm/rendezvous/rendezvous.h"
 
 #include <c10/util/Logging.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/gloo/socket.h"
+#include "dtrain/comm/rendezvous/socket.h"
 
 namespace dtrain::comm {
 
@@ -180,12 +180,30 @@ Rendezvous meet_all_ranks(const WorldOptions& options, const Deadline& deadline)
   return result;
 }
 
+std::vector<std::string> exchange_notes(c10d::Store& store, const std::string& key,
+                                        std::int64_t own_rank,
+                                        const std::vector<std::int64_t>& world_ranks,
+                                        const std::string& own_note, const Deadline& deadline) {
+  return with_store([&] {
+    store.set(member_key(key, own_rank), own_note);
+    wait_for_members(store, key, world_ranks, deadline);
+    std::vector<std::string> notes;
+    for (const auto rank : world_ranks) notes.push_back(text_of(store.get(member_key(key, rank))));
+    return notes;
+  });
+}
+
 void meet_members(c10d::Store& store, const std::string& key, std::int64_t own_rank,
                   const std::vector<std::int64_t>& world_ranks, const Deadline& deadline) {
   with_store([&] {
     store.set(member_key(key, own_rank), "here");
     wait_for_members(store, key, world_ranks, deadline);
   });
+}
+
+void fail_together(std::int64_t own_rank, const base::Error& error) {
+  if (own_rank == 0) std::this_thread::sleep_for(kRefusalGrace);
+  throw error;
 }
 
 }  // namespace dtrain::comm

@@ -1,4 +1,4 @@
-// Finding the other ranks through the store that rank 0 serves. Private to comm/gloo.
+// Finding the other ranks through the store that rank 0 serves. Private to comm.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "dtrain/base/error.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/deadline.h"
 
@@ -27,5 +28,19 @@ struct Rendezvous {
 /// Throws: Error{timeout} naming the members that did not come, Error{comm} if the store is gone.
 void meet_members(c10d::Store& store, const std::string& key, std::int64_t own_rank,
                   const std::vector<std::int64_t>& world_ranks, const Deadline& deadline);
+
+/// The same, and what each member has to say to the others: their texts, in that order. A text must
+/// not be empty.
+///
+/// Throws: as meet_members.
+[[nodiscard]] std::vector<std::string> exchange_notes(c10d::Store& store, const std::string& key,
+                                                      std::int64_t own_rank,
+                                                      const std::vector<std::int64_t>& world_ranks,
+                                                      const std::string& own_note,
+                                                      const Deadline& deadline);
+
+/// Fails with an error that every rank of the job finds for itself. Rank 0 goes on serving the
+/// store for a moment, so that the others can.
+[[noreturn]] void fail_together(std::int64_t own_rank, const base::Error& error);
 
 }  // namespace dtrain::comm

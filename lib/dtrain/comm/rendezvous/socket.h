@@ -1,4 +1,4 @@
-// The two things we do with sockets ourselves. Private to comm/gloo.
+// The two things we do with sockets ourselves. Private to comm.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,9 @@
-#include "dtrain/comm/gloo/socket.h"
+#include "dtrain/comm/rendezvous/socket.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -19,22 +19,6 @@ namespace {
 
 using base::ErrorKind;
 using std::chrono::milliseconds;
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  [[nodiscard]] int get() const { return value_; }
-  [[nodiscard]] int release() { return std::exchange(value_, -1); }
-
- private:
-  int value_;
-};
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 

@@ -1,0 +1,98 @@
+// What the ranks of one shm group share besides their tensors: plain structs in memory that all of
+// them see, each perhaps at another address. Private to comm/shm.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace dtrain::comm {
+
+/// Contributions of up to this many bytes travel within the control block, in one round.
+inline constexpr std::int64_t kSmallBytes = 8 << 10;
+
+enum class Collective : std::int32_t { barrier, all_reduce, reduce_scatter, all_gather, broadcast };
+
+/// A collective call as every rank of the group should have made it.
+struct CollectiveCall {
+  Collective op = Collective::barrier;
+  std::int32_t dtype = 0;    ///< an at::ScalarType
+  std::int64_t count = 0;    ///< elements that each rank contributes
+  std::int64_t variant = 0;  ///< the ReduceOp, or the root of a broadcast
+
+  bool operator==(const CollectiveCall&) const = default;
+};
+
+/// What a rank lays out for the others at the start of a collective call.
+struct Offer {
+  CollectiveCall call;
+  std::uint64_t location = 0;  ///< bytes from the start of that rank's memory
+  std::uint32_t staged = 0;    ///< 1: its staging area lies there, with one chunk at a time
+};
+
+/// A word to sleep on, and how many sleep.
+struct Signal {
+  std::atomic<std::uint32_t> value{0};
+  std::atomic<std::uint32_t> sleepers{0};
+};
+
+struct alignas(64) Slot {
+  Offer offer;
+  alignas(64) std::byte data[kSmallBytes];
+};
+
+struct alignas(64) Member {
+  std::atomic<std::uint32_t> arrivals{0};  ///< how often it came to the gate; never reset
+  std::atomic<std::uint32_t> left{0};      ///< 1: it has let go of the group
+  Slot slots[2];  ///< by parity of the arrival with which they are published
+};
+
+/// A part of a message.
+struct Piece {
+  std::uint64_t location = 0;  ///< bytes from the start of the sender's memory
+  std::int64_t bytes = 0;
+  std::int64_t message_bytes = 0;  ///< of the whole message
+};
+
+/// Messages from one member to another: numbered pieces, at most two of them posted and not taken.
+struct alignas(64) Channel {
+  Signal posted;             ///< pieces laid out by the sender; never reset
+  Piece pieces[2];           ///< by parity of the piece's number
+  alignas(64) Signal taken;  ///< pieces that the receiver has copied; never reset
+};
+
+/// Why the group is dead.
+struct Closing {
+  static constexpr std::uint32_t kOpen = 0;
+  static constexpr std::uint32_t kBeingWritten = 1;
+  static constexpr std::uint32_t kClosed = 2;
+
+  std::atomic<std::uint32_t> state{kOpen};
+  std::int64_t closer = -1;   ///< the member that closed it; -1: nobody in particular
+  std::int64_t culprit = -1;  ///< the member whose death made it do so; -1: its own decision
+  char reason[1024]{};
+};
+
+/// Followed by `size` Members and size * size Channels. All bytes zero: a new group, but for
+/// Closing's ranks, which mean nothing before it is closed.
+struct alignas(64) ControlBlock {
+  std::int64_t size = 0;                              ///< members
+  alignas(64) std::atomic<std::uint32_t> arrived{0};  ///< arrivals of all members
+  Signal gate;                                        ///< arrivals that all members have made
+  alignas(64) Closing closing;
+
+  [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);
+  [[nodiscard]] Member& member(std::int64_t rank);
+  [[nodiscard]] Channel& channel(std::int64_t from, std::int64_t to);
+
+  /// The first to close a group says why; wakes everyone who sleeps. Threads: any.
+  void close(std::int64_t closer, std::int64_t culprit, std::string_view reason) noexcept;
+  [[nodiscard]] bool is_closed() const noexcept {
+    return closing.state.load(std::memory_order_acquire) == Closing::kClosed;
+  }
+  /// Whether every member has let go of the group.
+  [[nodiscard]] bool is_abandoned();
+};
+
+}  // namespace dtrain::comm

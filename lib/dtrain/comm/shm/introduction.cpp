@@ -1,0 +1,194 @@
+#include "dtrain/comm/shm/introduction.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::ErrorKind;
+
+std::string reason_of(int error) { return std::generic_category().message(error); }
+
+struct Address {
+  sockaddr_un name{};
+  socklen_t length = 0;
+
+  explicit Address(const std::string& text) {
+    name.sun_family = AF_UNIX;
+    // A first byte of zero: no file.
+    std::memcpy(name.sun_path + 1, text.data(), text.size());
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
+};
+
+Descriptor unix_socket() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", reason_of(errno));
+  return socket;
+}
+
+/// One packet: the sender's rank, and its memory beside it.
+struct Packet {
+  std::int64_t rank = -1;
+  iovec part{&rank, sizeof rank};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+
+  Packet() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  Packet(const Packet&) = delete;
+  Packet& operator=(const Packet&) = delete;
+};
+
+bool send_memory(const Descriptor& connection, std::int64_t own_rank, const Descriptor& memory) {
+  Packet packet;
+  packet.rank = own_rank;
+  cmsghdr* rights = CMSG_FIRSTHDR(&packet.header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int descriptor = memory.get();
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  return ::sendmsg(connection.get(), &packet.header, MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(sizeof packet.rank);
+}
+
+/// Waits until there is something to read; false at the deadline.
+bool readable_by(const Descriptor& socket, const Deadline& deadline) {
+  pollfd waiting{.fd = socket.get(), .events = POLLIN, .revents = 0};
+  while (!deadline.passed()) {
+    if (::poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) > 0) return true;
+  }
+  return false;
+}
+
+/// The sender's rank and memory; nothing from one that is no rank or has gone.
+std::optional<std::int64_t> receive_memory(const Descriptor& connection, Descriptor& memory) {
+  Packet packet;
+  const ssize_t count = ::recvmsg(connection.get(), &packet.header, MSG_CMSG_CLOEXEC);
+  const cmsghdr* rights = count > 0 ? CMSG_FIRSTHDR(&packet.header) : nullptr;
+  if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
+    memory = Descriptor(descriptor);
+  }
+  if (count != static_cast<ssize_t>(sizeof packet.rank) || memory.get() < 0) return std::nullopt;
+  return packet.rank;
+}
+
+bool is_of_this_user(const Descriptor& connection) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+[[noreturn]] void fail_to_meet(std::int64_t rank, const Deadline& deadline) {
+  if (deadline.passed()) {
+    base::fail(ErrorKind::timeout,
+               "rank {} did not share its memory within {:.1f} s (--comm-timeout)", rank,
+               base::Seconds(deadline.limit()).count());
+  }
+  base::fail(ErrorKind::comm,
+             "rank {} ended before it had shared its memory; what it printed says "
+             "why",
+             rank);
+}
+
+Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
+                   const Descriptor& own_memory, const Deadline& deadline) {
+  Acquaintance result{.connection = unix_socket(), .memory = {}};
+  const Address address(doorstep);
+  if (::connect(result.connection.get(), address.get(), address.length) != 0 ||
+      !is_of_this_user(result.connection) ||
+      !send_memory(result.connection, own_rank, own_memory) ||
+      !readable_by(result.connection, deadline) ||
+      receive_memory(result.connection, result.memory) != peer) {
+    fail_to_meet(peer, deadline);
+  }
+  return result;
+}
+
+/// The next of the higher ranks that comes by.
+void receive_visitor(const Doorstep& own, std::int64_t own_rank, const Descriptor& own_memory,
+                     std::vector<Acquaintance>& all) {
+  Acquaintance visitor;
+  visitor.connection = Descriptor(::accept4(own.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (visitor.connection.get() < 0 || !is_of_this_user(visitor.connection)) return;
+  const auto rank = receive_memory(visitor.connection, visitor.memory);
+  if (!rank || *rank <= own_rank || *rank >= static_cast<std::int64_t>(all.size())) return;
+  if (!send_memory(visitor.connection, own_rank, own_memory)) return;
+  all[static_cast<std::size_t>(*rank)] = std::move(visitor);
+}
+
+}  // namespace
+
+std::string host_of_process() {
+  std::string boot_id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
+  std::array<char, 64> network{};
+  (void)!::readlink("/proc/self/ns/net", network.data(), network.size() - 1);
+  return fmt::format("{} {}", boot_id, network.data());
+}
+
+Doorstep open_doorstep() {
+  std::array<std::uint64_t, 2> random{};
+  (void)!::getrandom(random.data(), sizeof random, 0);
+  Doorstep result{.socket = unix_socket(),
+                  .name = fmt::format("dtrain-{:016x}{:016x}", random[0], random[1])};
+  const Address address(result.name);
+  if (::bind(result.socket.get(), address.get(), address.length) != 0 ||
+      ::listen(result.socket.get(), SOMAXCONN) != 0) {
+    base::fail(ErrorKind::comm, "no unix socket to listen at: {}", reason_of(errno));
+  }
+  return result;
+}
+
+// Each visits the lower ranks in turn, then waits for the higher ones; so rank 0 answers at once,
+// and every other when all below it have answered.
+std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
+                                    const std::vector<std::string>& doorsteps,
+                                    const Descriptor& own_memory, const Deadline& deadline) {
+  std::vector<Acquaintance> all(doorsteps.size());
+  for (std::int64_t peer = 0; peer < own_rank; ++peer) {
+    const auto index = static_cast<std::size_t>(peer);
+    all[index] = visit(own_rank, peer, doorsteps[index], own_memory, deadline);
+  }
+  for (std::size_t peer = static_cast<std::size_t>(own_rank) + 1; peer < all.size();) {
+    if (all[peer].connection.get() >= 0) {
+      ++peer;
+    } else if (readable_by(own.socket, deadline)) {
+      receive_visitor(own, own_rank, own_memory, all);
+    } else {
+      fail_to_meet(static_cast<std::int64_t>(peer), deadline);
+    }
+  }
+  return all;
+}
+
+bool has_hung_up(const Descriptor& connection) {
+  pollfd waiting{.fd = connection.get(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&waiting, 1, 0) > 0;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,45 @@
+// How processes of one host hand each other their memory. Private to comm/shm.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
+
+namespace dtrain::comm {
+
+/// What two processes must have in common to reach each other: the running system and its network
+/// namespace.
+[[nodiscard]] std::string host_of_process();
+
+/// A unix socket in the abstract namespace, which leaves nothing in the file system.
+struct Doorstep {
+  Descriptor socket;
+  std::string name;  ///< random
+};
+
+/// Throws: Error{comm} with the reason.
+[[nodiscard]] Doorstep open_doorstep();
+
+/// What a rank has of another one.
+struct Acquaintance {
+  Descriptor connection;  ///< hangs up when the other process ends
+  Descriptor memory;      ///< its shared memory
+};
+
+/// Connects every pair of processes and gives each the others' memory; by rank, empty for the own.
+/// Processes of other users are turned away.
+///
+/// Collective: all ranks; `doorsteps`: their names, by rank.
+/// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has gone.
+[[nodiscard]] std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
+                                                  const std::vector<std::string>& doorsteps,
+                                                  const Descriptor& own_memory,
+                                                  const Deadline& deadline);
+
+/// Whether the process at the other end has ended.
+[[nodiscard]] bool has_hung_up(const Descriptor& connection);
+
+}  // namespace dtrain::comm

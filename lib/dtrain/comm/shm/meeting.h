@@ -1,0 +1,84 @@
+// One member's part in a group that meets through a ControlBlock. Private to comm/shm.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/shm/control_block.h"
+#include "dtrain/comm/shm/neighbours.h"
+#include "dtrain/comm/transport.h"
+
+namespace dtrain::comm {
+
+/// This rank's place in a group.
+struct Seat {
+  std::shared_ptr<ControlBlock> block;
+  std::int64_t rank = 0;                  ///< within the group
+  std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
+};
+
+/// Meets the other members at the gate and at the channels; ends every wait by its deadline, when a
+/// peer that is waited for is gone, or when the group is closed.
+///
+/// A wait spins for a few microseconds, unless ranks outnumber cores, then sleeps.
+///
+/// Throws:  waits: TransportFailure.
+/// Threads: gate: one; each channel: one at each end; close: any.
+class Meeting {
+ public:
+  Meeting(Seat seat, std::shared_ptr<Neighbours> neighbours);
+  /// Lets go of the group; the peers' waits for this rank fail soon.
+  ~Meeting();
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  [[nodiscard]] std::int64_t rank() const { return seat_.rank; }
+  [[nodiscard]] std::int64_t size() const { return seat_.block->size; }
+  [[nodiscard]] Neighbours& neighbours() const { return *neighbours_; }
+
+  /// Where this rank lays out what the others may read after the next arrive().
+  [[nodiscard]] Slot& own_slot();
+  /// Says that this rank has come as often as it has, and returns when all have.
+  void arrive(const Deadline& deadline);
+  /// What a member laid out before the last arrive(); to be read before the next one.
+  [[nodiscard]] const Slot& slot_of(std::int64_t rank);
+
+  /// The next piece of a message from this rank to `peer`. Waits until there is room for it, and
+  /// returns its number.
+  std::uint32_t wait_for_room(std::int64_t peer, const Deadline& deadline);
+  /// Hands the piece of that number over.
+  void post(std::int64_t peer, std::uint32_t number, const Piece& piece);
+  /// Returns when `peer` has taken all that was posted.
+  void wait_until_taken(std::int64_t peer, const Deadline& deadline);
+
+  /// Waits for the next piece from `peer`.
+  [[nodiscard]] Piece wait_for_piece(std::int64_t peer, const Deadline& deadline);
+  /// Says that the piece was copied.
+  void take(std::int64_t peer);
+
+  /// A member's memory as seen here.
+  [[nodiscard]] std::byte* at(std::int64_t rank, std::uint64_t location) const;
+  /// Where the others find this memory of this rank.
+  [[nodiscard]] std::uint64_t location_of(const std::byte* data) const;
+
+  void close(const std::string& reason) noexcept;
+  [[nodiscard]] bool is_closed() const { return seat_.block->is_closed(); }
+
+ private:
+  /// Waits until ready(value of signal); missing(): the members that this depends on.
+  template <typename Ready, typename Missing>
+  void wait(Signal& signal, const Deadline& deadline, Ready ready, Missing missing);
+  [[nodiscard]] std::vector<std::int64_t> not_arrived() const;
+  [[nodiscard]] std::vector<std::int64_t> gone_among(const std::vector<std::int64_t>& ranks) const;
+  [[nodiscard]] TransportFailure failure_of_closing() const;
+
+  Seat seat_;
+  std::shared_ptr<Neighbours> neighbours_;
+  int spins_;
+  std::uint32_t arrivals_ = 0;
+  std::atomic<std::int64_t> culprit_{-1};  // the member whose death this rank noticed
+};
+
+}  // namespace dtrain::comm

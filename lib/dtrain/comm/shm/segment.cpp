@@ -1,0 +1,145 @@
+#include "dtrain/comm/shm/segment.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::ErrorKind;
+
+std::string reason_of(int error) { return std::generic_category().message(error); }
+
+std::int64_t page_bytes() {
+  static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
+std::int64_t in_pages(std::int64_t bytes) {
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+Descriptor make_file(std::int64_t most_bytes) {
+  const std::int64_t machine = ::sysconf(_SC_PHYS_PAGES) * page_bytes();
+  Descriptor file(::memfd_create("dtrain", MFD_CLOEXEC));
+  if (file.get() < 0 || ::ftruncate(file.get(), in_pages(std::min(machine, most_bytes))) != 0) {
+    base::fail(ErrorKind::memory, "the system gives no shared memory (memfd): {}",
+               reason_of(errno));
+  }
+  return file;
+}
+
+int change_pages(int descriptor, int mode, std::int64_t offset, std::int64_t bytes) noexcept {
+  while (::fallocate(descriptor, mode, offset, bytes) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Mapping::Mapping(const Descriptor& file) {
+  struct stat status {};
+  ::fstat(file.get(), &status);
+  bytes_ = status.st_size;
+  void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (data == MAP_FAILED) {
+    base::fail(ErrorKind::memory, "cannot map {} bytes of shared memory: {}; see ulimit -v", bytes_,
+               reason_of(errno));
+  }
+  data_ = static_cast<std::byte*>(data);
+}
+
+Mapping::~Mapping() { ::munmap(data_, static_cast<std::size_t>(bytes_)); }
+
+std::optional<std::int64_t> FreeRanges::take(std::int64_t size) {
+  const auto found = std::find_if(ranges_.begin(), ranges_.end(),
+                                  [size](const auto& range) { return range.second >= size; });
+  if (found == ranges_.end()) return std::nullopt;
+  const auto [begin, room] = *found;
+  ranges_.erase(found);
+  if (room > size) ranges_.emplace(begin + size, room - size);
+  return begin;
+}
+
+void FreeRanges::give_back(std::int64_t begin, std::int64_t size) {
+  const auto next = ranges_.lower_bound(begin);
+  if (next != ranges_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == begin) {
+      begin = previous->first;
+      size += previous->second;
+      ranges_.erase(previous);
+    }
+  }
+  if (next != ranges_.end() && next->first == begin + size) {
+    size += next->second;
+    ranges_.erase(next);
+  }
+  ranges_.emplace(begin, size);
+}
+
+Segment::Segment(std::int64_t most_bytes, Count count)
+    : file_(make_file(most_bytes)),
+      mapping_(file_),
+      count_(std::move(count)),
+      free_(mapping_.bytes()) {}
+
+at::Tensor Segment::allocate(std::int64_t bytes) {
+  if (bytes == 0) return at::zeros({0}, at::kByte);
+  const std::int64_t offset = reserve(bytes);
+  const auto free = [segment = shared_from_this(), offset, bytes](void*) {
+    segment->release(offset, bytes);
+  };
+  return at::from_blob(mapping_.data() + offset, {bytes}, free, at::kByte);
+}
+
+std::int64_t Segment::reserve(std::int64_t bytes) {
+  const std::int64_t rounded = in_pages(bytes);
+  const std::lock_guard lock(mutex_);
+  const auto offset = free_.take(rounded);
+  int error = ENOSPC;
+  if (offset) {
+    // Now, where it can be refused; a page that is not there when it is touched ends the process.
+    error = change_pages(file_.get(), 0, *offset, rounded);
+    if (error != 0) free_.give_back(*offset, rounded);
+  }
+  if (error != 0) {
+    base::fail(ErrorKind::memory,
+               "out of memory: {} bytes of shared memory, with {} in use of {}: {}; use a smaller "
+               "model or more ranks",
+               bytes, in_use_, mapping_.bytes(), reason_of(error));
+  }
+  in_use_ += rounded;
+  if (count_) count_(rounded);
+  return *offset;
+}
+
+void Segment::release(std::int64_t offset, std::int64_t bytes) noexcept {
+  const std::int64_t rounded = in_pages(bytes);
+  // The pages go back to the system, and the next owner finds zeros.
+  constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  if (change_pages(file_.get(), kPunch, offset, rounded) != 0) {
+    std::memset(mapping_.data() + offset, 0, static_cast<std::size_t>(rounded));
+  }
+  const std::lock_guard lock(mutex_);
+  free_.give_back(offset, rounded);
+  in_use_ -= rounded;
+  if (count_) count_(-rounded);
+}
+
+}  // namespace dtrain::comm

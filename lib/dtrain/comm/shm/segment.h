@@ -1,0 +1,86 @@
+// Memory of one rank that other processes map as well. Private to comm/shm.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "dtrain/comm/rendezvous/descriptor.h"
+
+namespace dtrain::comm {
+
+/// A file's memory, shared with whoever else maps it.
+class Mapping {
+ public:
+  /// Maps all of the file, which may be closed afterwards.
+  ///
+  /// Throws: Error{memory} naming the size and the reason.
+  explicit Mapping(const Descriptor& file);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+/// Which parts of a range of numbers are free. Threads: one at a time.
+class FreeRanges {
+ public:
+  explicit FreeRanges(std::int64_t size) : ranges_{{0, size}} {}
+
+  /// The first place where `size` numbers are free, taken; nothing if there is none.
+  std::optional<std::int64_t> take(std::int64_t size);
+  void give_back(std::int64_t begin, std::int64_t size);
+
+ private:
+  std::map<std::int64_t, std::int64_t> ranges_;  // size by begin; no two touch
+};
+
+/// Hands out parts of a file without a name, in whole pages. Pages that are not handed out take no
+/// room, and the file ends with the last process that has it open or mapped.
+///
+/// Threads: any.
+class Segment : public std::enable_shared_from_this<Segment> {
+ public:
+  /// Told the bytes by which the memory in use grows, or shrinks if negative.
+  using Count = std::function<void(std::int64_t)>;
+
+  /// As large as the machine's memory, at most `most_bytes`.
+  ///
+  /// Throws: Error{memory} naming what the system refused.
+  Segment(std::int64_t most_bytes, Count count);
+
+  [[nodiscard]] const Descriptor& file() const { return file_; }
+  [[nodiscard]] std::byte* data() const { return mapping_.data(); }
+  [[nodiscard]] std::int64_t bytes() const { return mapping_.bytes(); }
+
+  /// (bytes) uint8, zeroed, at a page's start. The tensor keeps the segment alive.
+  ///
+  /// Throws: Error{memory} when there is no room.
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
+
+  /// The same without a tensor: the offset of zeroed pages, to be given to release().
+  [[nodiscard]] std::int64_t reserve(std::int64_t bytes);
+  void release(std::int64_t offset, std::int64_t bytes) noexcept;
+
+ private:
+  Descriptor file_;
+  Mapping mapping_;
+  Count count_;
+  std::mutex mutex_;
+  FreeRanges free_;
+  std::int64_t in_use_ = 0;  // bytes
+};
+
+}  // namespace dtrain::comm

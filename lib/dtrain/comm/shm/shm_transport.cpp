@@ -1,0 +1,386 @@
+#include "dtrain/comm/shm/shm_transport.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/reduce.h"
+#include "dtrain/comm/slices.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+// Of one chunk of a collective call, and of one piece of a message: they stay in the caches.
+constexpr std::int64_t kStagingBytes = 1 << 20;
+constexpr std::int64_t kPieceBytes = 256 << 10;
+// What is summed before it is written to the others: it is still in the core's own cache then.
+constexpr std::int64_t kBlockBytes = 32 << 10;
+
+std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+std::int64_t size_in_bytes(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(tensor.nbytes());
+}
+
+std::int64_t element_size(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(tensor.element_size());
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::int64_t count) {
+  if (to != from && count > 0) std::memcpy(to, from, static_cast<std::size_t>(count));
+}
+
+CollectiveCall call_of(Collective op, const at::Tensor& tensor, std::int64_t variant = 0) {
+  return {.op = op,
+          .dtype = static_cast<std::int32_t>(tensor.scalar_type()),
+          .count = tensor.numel(),
+          .variant = variant};
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(Seat seat, std::shared_ptr<Neighbours> neighbours)
+    : meeting_(std::move(seat), std::move(neighbours)),
+      lane_staging_(static_cast<std::size_t>(meeting_.size())) {}
+
+ShmTransport::~ShmTransport() {
+  if (!meeting_.is_closed()) return;
+  // After a failure peers may still be at work on what this rank has laid out.
+  meeting_.neighbours().keep(staging_);
+  for (const at::Tensor& memory : lane_staging_) meeting_.neighbours().keep(memory);
+}
+
+template <typename Body>
+std::int64_t ShmTransport::guarded(std::initializer_list<at::Tensor> tensors, Body body) {
+  try {
+    return body();
+  } catch (...) {
+    for (const at::Tensor& tensor : tensors) meeting_.neighbours().keep(tensor);
+    throw;
+  }
+}
+
+std::byte* ShmTransport::Sources::at(std::int64_t rank, std::int64_t offset,
+                                     std::int64_t staged_from) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return data[index] + (staged[index] ? offset - staged_from : offset);
+}
+
+void ShmTransport::check_same_call(const CollectiveCall& call) {
+  for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+    const CollectiveCall& other = meeting_.slot_of(rank).offer.call;
+    DTRAIN_CHECK(other == call,
+                 "ranks {} and {} of a group made different calls: operation {} of {} elements of "
+                 "type {} ({}), operation {} of {} elements of type {} ({})",
+                 meeting_.rank(), rank, static_cast<int>(call.op), call.count, call.dtype,
+                 call.variant, static_cast<int>(other.op), other.count, other.dtype, other.variant);
+  }
+}
+
+void ShmTransport::exchange(const CollectiveCall& call, const std::byte* payload,
+                            std::int64_t bytes, const Deadline& deadline) {
+  Slot& slot = meeting_.own_slot();
+  slot.offer = {.call = call};
+  copy_bytes(slot.data, payload, bytes);
+  meeting_.arrive(deadline);
+  check_same_call(call);
+}
+
+std::vector<const std::byte*> ShmTransport::payloads(std::int64_t offset) {
+  std::vector<const std::byte*> result;
+  for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+    result.push_back(meeting_.slot_of(rank).data + offset);
+  }
+  return result;
+}
+
+std::byte* ShmTransport::staging() {
+  if (!staging_.defined()) staging_ = meeting_.neighbours().allocate(kStagingBytes);
+  return bytes_of(staging_);
+}
+
+ShmTransport::Sources ShmTransport::lay_out(const LargeCall& large, bool staged,
+                                            const Deadline& deadline) {
+  Slot& slot = meeting_.own_slot();
+  slot.offer = {.call = large.call, .location = 0, .staged = staged ? 1U : 0U};
+  if (large.is_read) {
+    slot.offer.location = meeting_.location_of(staged ? staging() : bytes_of(large.tensor));
+  }
+  meeting_.arrive(deadline);
+  check_same_call(large.call);
+  Sources sources;
+  for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+    const Offer& offer = meeting_.slot_of(rank).offer;
+    sources.data.push_back(meeting_.at(rank, offer.location));
+    sources.staged.push_back(offer.staged != 0);
+    sources.any_staged = sources.any_staged || offer.staged != 0;
+  }
+  return sources;
+}
+
+template <typename Stage, typename Work, typename Fetch>
+void ShmTransport::run(const LargeCall& large, const Deadline& deadline, Stage stage, Work work,
+                       Fetch fetch) {
+  const bool staged = large.is_read && !meeting_.neighbours().reachable(
+                                           bytes_of(large.tensor), size_in_bytes(large.tensor));
+  const auto chunk_at = [&](std::int64_t first) {
+    return std::min(large.staged_count, large.total - first);
+  };
+  if (staged) stage(0, chunk_at(0));
+  const Sources sources = lay_out(large, staged, deadline);
+  for (std::int64_t first = 0; first < large.total;) {
+    const std::int64_t count = sources.any_staged ? chunk_at(first) : large.total;
+    if (first > 0) {
+      if (staged) stage(first, count);
+      meeting_.arrive(deadline);
+    }
+    work(sources, first, count);
+    meeting_.arrive(deadline);
+    if (staged) fetch(first, count);
+    first += count;
+  }
+}
+
+// --- all_reduce ----------------------------------------------------------------------------------
+
+std::int64_t ShmTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                      const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(tensor);
+  return guarded({tensor}, [&] {
+    if (bytes > kSmallBytes) return all_reduce_large(tensor, op, deadline);
+    exchange(call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
+             bytes_of(tensor), bytes, deadline);
+    reduce_in_tree_order(payloads(0), bytes_of(tensor), tensor.numel(), tensor.scalar_type(), op);
+    return bytes * (meeting_.size() - 1);
+  });
+}
+
+std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp op,
+                                            const Deadline& deadline) {
+  const std::int64_t size = element_size(tensor);
+  const LargeCall large{
+      .call = call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
+      .tensor = tensor,
+      .total = tensor.numel(),
+      .staged_count = kStagingBytes / size};
+  std::int64_t own_elements = 0;
+  run(
+      large, deadline,
+      [&](std::int64_t first, std::int64_t count) {
+        copy_bytes(staging(), bytes_of(tensor) + first * size, count * size);
+      },
+      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
+        // This rank alone touches slice `rank` of the chunk, of every rank's tensor.
+        const std::int64_t begin = slice_begin(count, meeting_.size(), meeting_.rank());
+        const std::int64_t end = slice_begin(count, meeting_.size(), meeting_.rank() + 1);
+        reduce_and_spread(sources, first, first + begin, first + end, large.call);
+        own_elements += end - begin;
+      },
+      [&](std::int64_t first, std::int64_t count) {
+        copy_bytes(bytes_of(tensor) + first * size, staging(), count * size);
+      });
+  return size_in_bytes(tensor) + own_elements * size * (meeting_.size() - 2);
+}
+
+void ShmTransport::reduce_and_spread(const Sources& sources, std::int64_t chunk_begin,
+                                     std::int64_t begin, std::int64_t end,
+                                     const CollectiveCall& call) {
+  const auto dtype = static_cast<at::ScalarType>(call.dtype);
+  const auto size = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const std::int64_t block = kBlockBytes / size;
+  std::vector<const std::byte*> inputs(sources.data.size());
+  for (std::int64_t first = begin; first < end; first += block) {
+    const std::int64_t count = std::min(block, end - first);
+    const auto part_of = [&](std::int64_t rank) {
+      return sources.at(rank, first * size, chunk_begin * size);
+    };
+    for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+      inputs[static_cast<std::size_t>(rank)] = part_of(rank);
+    }
+    std::byte* own = part_of(meeting_.rank());
+    reduce_in_tree_order(inputs, own, count, dtype, static_cast<ReduceOp>(call.variant));
+    for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+      copy_bytes(part_of(rank), own, count * size);
+    }
+  }
+}
+
+// --- reduce_scatter ------------------------------------------------------------------------------
+
+std::int64_t ShmTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                                          const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(input);
+  return guarded({input, output}, [&] {
+    if (bytes > kSmallBytes) return reduce_scatter_large(input, output, deadline);
+    exchange(call_of(Collective::reduce_scatter, input), bytes_of(input), bytes, deadline);
+    reduce_in_tree_order(payloads(meeting_.rank() * size_in_bytes(output)), bytes_of(output),
+                         output.numel(), output.scalar_type(), ReduceOp::sum);
+    return bytes - size_in_bytes(output);
+  });
+}
+
+std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const at::Tensor& output,
+                                                const Deadline& deadline) {
+  const std::int64_t size = element_size(input);
+  const std::int64_t ranks = meeting_.size();
+  const std::int64_t slice = output.numel();
+  // The staging area holds the same part of every slice.
+  const std::int64_t staged_slice = kStagingBytes / ranks / kSliceGrain / size * kSliceGrain;
+  std::vector<const std::byte*> inputs(static_cast<std::size_t>(ranks));
+  run(
+      LargeCall{.call = call_of(Collective::reduce_scatter, input),
+                .tensor = input,
+                .total = slice,
+                .staged_count = staged_slice},
+      deadline,
+      [&](std::int64_t first, std::int64_t count) {
+        for (std::int64_t rank = 0; rank < ranks; ++rank) {
+          copy_bytes(staging() + rank * staged_slice * size,
+                     bytes_of(input) + (rank * slice + first) * size, count * size);
+        }
+      },
+      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
+        for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+          const std::int64_t offset = sources.staged[rank] ? meeting_.rank() * staged_slice
+                                                           : meeting_.rank() * slice + first;
+          inputs[rank] = sources.data[rank] + offset * size;
+        }
+        reduce_in_tree_order(inputs, bytes_of(output) + first * size, count, output.scalar_type(),
+                             ReduceOp::sum);
+      },
+      [](std::int64_t, std::int64_t) {});
+  return size_in_bytes(input) - size_in_bytes(output);
+}
+
+// --- all_gather, broadcast, barrier --------------------------------------------------------------
+
+std::int64_t ShmTransport::all_gather(const at::Tensor& input, const at::Tensor& output,
+                                      const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(input);
+  return guarded({input, output}, [&] {
+    if (bytes > kSmallBytes) {
+      gather_large(input, output, deadline);
+    } else {
+      exchange(call_of(Collective::all_gather, input), bytes_of(input), bytes, deadline);
+      const auto parts = payloads(0);
+      for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
+        copy_bytes(bytes_of(output) + rank * bytes, parts[static_cast<std::size_t>(rank)], bytes);
+      }
+    }
+    return bytes * (meeting_.size() - 1);
+  });
+}
+
+void ShmTransport::gather_large(const at::Tensor& input, const at::Tensor& output,
+                                const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(input);
+  run(
+      LargeCall{.call = call_of(Collective::all_gather, input),
+                .tensor = input,
+                .total = bytes,
+                .staged_count = kStagingBytes},
+      deadline,
+      [&](std::int64_t first, std::int64_t count) {
+        copy_bytes(staging(), bytes_of(input) + first, count);
+      },
+      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
+        for (std::int64_t step = 1; step < meeting_.size(); ++step) {
+          const std::int64_t rank = (meeting_.rank() + step) % meeting_.size();  // not all from 0
+          copy_bytes(bytes_of(output) + rank * bytes + first, sources.at(rank, first, first),
+                     count);
+        }
+        copy_bytes(bytes_of(output) + meeting_.rank() * bytes + first, bytes_of(input) + first,
+                   count);
+      },
+      [](std::int64_t, std::int64_t) {});
+}
+
+std::int64_t ShmTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
+                                     const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(tensor);
+  return guarded({tensor}, [&] {
+    if (bytes > kSmallBytes) {
+      broadcast_large(tensor, root, deadline);
+    } else {
+      const bool mine = meeting_.rank() == root;
+      exchange(call_of(Collective::broadcast, tensor, root), bytes_of(tensor), mine ? bytes : 0,
+               deadline);
+      if (!mine) copy_bytes(bytes_of(tensor), meeting_.slot_of(root).data, bytes);
+    }
+    return meeting_.rank() == root ? bytes * (meeting_.size() - 1) : 0;
+  });
+}
+
+void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
+                                   const Deadline& deadline) {
+  const bool is_root = meeting_.rank() == root;
+  run(
+      LargeCall{.call = call_of(Collective::broadcast, tensor, root),
+                .tensor = tensor,
+                .total = size_in_bytes(tensor),
+                .staged_count = kStagingBytes,
+                .is_read = is_root},
+      deadline,
+      [&](std::int64_t first, std::int64_t count) {
+        copy_bytes(staging(), bytes_of(tensor) + first, count);
+      },
+      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
+        if (!is_root) copy_bytes(bytes_of(tensor) + first, sources.at(root, first, first), count);
+      },
+      [](std::int64_t, std::int64_t) {});
+}
+
+std::int64_t ShmTransport::barrier(const Deadline& deadline) {
+  exchange({.op = Collective::barrier}, nullptr, 0, deadline);
+  return 0;
+}
+
+// --- messages ------------------------------------------------------------------------------------
+
+std::byte* ShmTransport::lane_staging(std::int64_t peer) {
+  at::Tensor& memory = lane_staging_[static_cast<std::size_t>(peer)];
+  if (!memory.defined()) memory = meeting_.neighbours().allocate(2 * kPieceBytes);
+  return bytes_of(memory);
+}
+
+std::int64_t ShmTransport::send(const at::Tensor& tensor, std::int64_t peer,
+                                const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(tensor);
+  const bool direct = meeting_.neighbours().reachable(bytes_of(tensor), bytes);
+  return guarded({tensor}, [&] {
+    std::int64_t first = 0;
+    do {  // one piece even for an empty message
+      const std::int64_t count = direct ? bytes : std::min(kPieceBytes, bytes - first);
+      const std::uint32_t number = meeting_.wait_for_room(peer, deadline);
+      std::byte* piece = bytes_of(tensor) + first;
+      if (!direct) {
+        piece = lane_staging(peer) + number % 2 * kPieceBytes;
+        copy_bytes(piece, bytes_of(tensor) + first, count);
+      }
+      meeting_.post(
+          peer, number,
+          {.location = meeting_.location_of(piece), .bytes = count, .message_bytes = bytes});
+      first += count;
+    } while (first < bytes);
+    meeting_.wait_until_taken(peer, deadline);
+    return bytes;
+  });
+}
+
+std::int64_t ShmTransport::recv(const at::Tensor& tensor, std::int64_t peer,
+                                const Deadline& deadline) {
+  const std::int64_t bytes = size_in_bytes(tensor);
+  std::int64_t first = 0;
+  do {
+    const Piece piece = meeting_.wait_for_piece(peer, deadline);
+    DTRAIN_CHECK(piece.message_bytes == bytes, "sent {} bytes, expected {}", piece.message_bytes,
+                 bytes);
+    copy_bytes(bytes_of(tensor) + first, meeting_.at(peer, piece.location), piece.bytes);
+    meeting_.take(peer);
+    first += piece.bytes;
+  } while (first < bytes);
+  return 0;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,221 @@
+#include "dtrain/comm/shm/shm_world.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/shm/introduction.h"
+#include "dtrain/comm/shm/segment.h"
+#include "dtrain/comm/shm/shm_transport.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+// What all segments together may take of a process's address space, of which there are 128 TiB.
+constexpr std::int64_t kAddressSpace = std::int64_t{1} << 46;
+
+/// Processes that map each other's segments.
+class ProcessNeighbours final : public Neighbours {
+ public:
+  ProcessNeighbours(std::int64_t own_rank, std::shared_ptr<Segment> segment,
+                    std::vector<Acquaintance> peers)
+      : own_rank_(own_rank), segment_(std::move(segment)), mappings_(peers.size()) {
+    for (std::size_t peer = 0; peer < peers.size(); ++peer) {
+      connections_.push_back(std::move(peers[peer].connection));
+      if (!is_own(static_cast<std::int64_t>(peer))) {
+        mappings_[peer] = std::make_unique<Mapping>(peers[peer].memory);
+      }
+    }
+  }
+
+  [[nodiscard]] Segment& segment() const { return *segment_; }
+  [[nodiscard]] std::int64_t num_ranks() const override {
+    return static_cast<std::int64_t>(mappings_.size());
+  }
+  [[nodiscard]] std::uintptr_t base(std::int64_t rank) const override {
+    const std::byte* data =
+        is_own(rank) ? segment_->data() : mappings_[static_cast<std::size_t>(rank)]->data();
+    return reinterpret_cast<std::uintptr_t>(data);
+  }
+  [[nodiscard]] bool reachable(const std::byte* data, std::int64_t bytes) const override {
+    const auto begin = reinterpret_cast<std::uintptr_t>(segment_->data());
+    const auto offset = reinterpret_cast<std::uintptr_t>(data) - begin;  // huge if below
+    return offset < static_cast<std::uintptr_t>(segment_->bytes()) &&
+           static_cast<std::uintptr_t>(bytes) <=
+               static_cast<std::uintptr_t>(segment_->bytes()) - offset;
+  }
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
+    return segment_->allocate(bytes);
+  }
+  [[nodiscard]] bool is_gone(std::int64_t rank) const override {
+    return !is_own(rank) && has_hung_up(connections_[static_cast<std::size_t>(rank)]);
+  }
+
+ private:
+  [[nodiscard]] bool is_own(std::int64_t rank) const { return rank == own_rank_; }
+
+  std::int64_t own_rank_;
+  std::shared_ptr<Segment> segment_;
+  std::vector<std::unique_ptr<Mapping>> mappings_;  // by rank; null for the own
+  std::vector<Descriptor> connections_;             // by rank
+};
+
+/// How large each rank's segment may be, so that a process can map all of them.
+std::int64_t most_segment_bytes(std::int64_t num_ranks) {
+  rlimit limit{};
+  std::int64_t space = kAddressSpace;
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    space = std::min(space, static_cast<std::int64_t>(limit.rlim_cur / 2));  // half for the rest
+  }
+  return space / num_ranks;
+}
+
+class ShmWorld final : public World {
+ public:
+  ShmWorld(const WorldOptions& options, const Rendezvous& rendezvous,
+           std::shared_ptr<ProcessNeighbours> neighbours)
+      : options_(options), rendezvous_(rendezvous), neighbours_(std::move(neighbours)) {}
+
+  [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
+  [[nodiscard]] std::int64_t size() const override { return options_.size; }
+  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
+  [[nodiscard]] std::string_view backend() const override { return "shm"; }
+
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
+    return neighbours_->allocate(bytes);
+  }
+
+  [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
+                                                    std::string_view name) override {
+    // Numbered, since a store's keys must not be used twice.
+    const std::string key = fmt::format("group {} '{}'", splits_++, name);
+    const auto own = std::find(ranks.begin(), ranks.end(), rank());
+    if (own == ranks.end()) return nullptr;
+    GroupIdentity identity{.name = std::string(name),
+                           .rank = own - ranks.begin(),
+                           .world_ranks = {ranks.begin(), ranks.end()}};
+    std::unique_ptr<Transport> transport;
+    if (ranks.size() > 1) transport = connect(key, identity);
+    return std::make_shared<QueuedGroup>(std::move(identity), options_.group, std::move(transport));
+  }
+
+ private:
+  /// A control block lies in the segment of its group's first member.
+  struct OwnBlock {
+    ControlBlock* block = nullptr;
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+  };
+
+  std::unique_ptr<Transport> connect(const std::string& key, const GroupIdentity& identity) {
+    std::string note = "here";
+    if (identity.rank == 0) {
+      note = std::to_string(make_block(static_cast<std::int64_t>(identity.world_ranks.size())));
+    }
+    const auto notes = exchange_notes(*rendezvous_.store, key, rank(), identity.world_ranks, note,
+                                      Deadline(options_.group.timeout));
+    const std::uintptr_t base = neighbours_->base(identity.world_ranks.front());
+    auto* block = reinterpret_cast<ControlBlock*>(
+        base + static_cast<std::uintptr_t>(std::stoll(notes.front())));
+    Seat seat{.block = {neighbours_, block},  // as long as the mapping
+              .rank = identity.rank,
+              .world_ranks = identity.world_ranks};
+    return std::make_unique<ShmTransport>(std::move(seat), neighbours_);
+  }
+
+  /// The offset of a new control block.
+  std::int64_t make_block(std::int64_t size) {
+    Segment& segment = neighbours_->segment();
+    std::erase_if(own_blocks_, [&segment](const OwnBlock& own) {
+      if (!own.block->is_abandoned()) return false;
+      segment.release(own.offset, own.bytes);
+      return true;
+    });
+    OwnBlock own{.bytes = ControlBlock::bytes_for(size)};
+    own.offset = segment.reserve(own.bytes);
+    own.block = reinterpret_cast<ControlBlock*>(segment.data() + own.offset);
+    own.block->size = size;
+    own_blocks_.push_back(own);
+    return own.offset;
+  }
+
+  WorldOptions options_;
+  Rendezvous rendezvous_;
+  std::shared_ptr<ProcessNeighbours> neighbours_;
+  std::vector<OwnBlock> own_blocks_;  // of groups that may still live; the last ones stay
+  std::int64_t splits_ = 0;           // the same on every rank, since split is collective
+};
+
+std::string packed(const ShmCard& card) {
+  return fmt::format("{}\n{}\n{}", card.host, card.doorstep, card.refusal);
+}
+
+ShmCard unpacked(const std::string& text) {
+  const auto first = text.find('\n');
+  const auto second = text.find('\n', first + 1);
+  return {.host = text.substr(0, first),
+          .doorstep = text.substr(first + 1, second - first - 1),
+          .refusal = text.substr(second + 1)};
+}
+
+std::vector<ShmCard> exchange_cards(const WorldOptions& options, c10d::Store& store,
+                                    const ShmCard& own, const Deadline& deadline) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(options.size));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  std::vector<ShmCard> cards;
+  for (const auto& note :
+       exchange_notes(store, "shared memory", options.rank, ranks, packed(own), deadline)) {
+    cards.push_back(unpacked(note));
+  }
+  return cards;
+}
+
+}  // namespace
+
+std::string obstacle_among(const std::vector<ShmCard>& cards) {
+  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
+    if (cards[rank].host != cards[0].host) {
+      return fmt::format("ranks 0 and {} are on different hosts", rank);
+    }
+  }
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (!cards[rank].refusal.empty()) {
+      return fmt::format("rank {} cannot share memory: {}", rank, cards[rank].refusal);
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<World> create_shm_world(const WorldOptions& options, const Rendezvous& rendezvous) {
+  const Deadline deadline(options.group.timeout);
+  ShmCard card{.host = host_of_process(), .doorstep = {}, .refusal = {}};
+  std::shared_ptr<Segment> segment;
+  Doorstep doorstep;
+  try {
+    segment = std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
+    doorstep = open_doorstep();
+    card.doorstep = doorstep.name;
+  } catch (const base::Error& error) {
+    card.refusal = error.what();
+  }
+  const auto cards = exchange_cards(options, *rendezvous.store, card, deadline);
+  const std::string obstacle = obstacle_among(cards);
+  if (!obstacle.empty()) {
+    if (options.backend == "auto") return nullptr;
+    fail_together(options.rank, base::Error(base::ErrorKind::usage,
+                                            "--backend shm: " + obstacle + "; use --backend gloo"));
+  }
+  std::vector<std::string> doorsteps;
+  for (const ShmCard& each : cards) doorsteps.push_back(each.doorstep);
+  auto peers = introduce(options.rank, doorstep, doorsteps, segment->file(), deadline);
+  return std::make_shared<ShmWorld>(
+      options, rendezvous,
+      std::make_shared<ProcessNeighbours>(options.rank, std::move(segment), std::move(peers)));
+}
+
+}  // namespace dtrain::comm
