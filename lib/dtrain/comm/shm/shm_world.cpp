@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "dtrain/base/error.h"
@@ -65,14 +66,17 @@ class ProcessNeighbours final : public Neighbours {
   std::vector<Descriptor> connections_;             // by rank
 };
 
+std::int64_t limit_of(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  const bool limited = ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? static_cast<std::int64_t>(limit.rlim_cur)
+                 : std::numeric_limits<std::int64_t>::max();
+}
+
 /// How large each rank's segment may be, so that a process can map all of them.
 std::int64_t most_segment_bytes(std::int64_t num_ranks) {
-  rlimit limit{};
-  std::int64_t space = kAddressSpace;
-  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    space = std::min(space, static_cast<std::int64_t>(limit.rlim_cur / 2));  // half for the rest
-  }
-  return space / num_ranks;
+  const std::int64_t space = std::min(kAddressSpace, limit_of(RLIMIT_AS) / 2);  // half for the rest
+  return std::min(space / num_ranks, limit_of(RLIMIT_FSIZE));
 }
 
 class ShmWorld final : public World {
