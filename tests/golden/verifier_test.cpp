@@ -14,6 +14,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/tensor_file.h"
+#include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/temp_folder.h"
 
@@ -53,7 +54,8 @@ Verification verify_on(config::Config config, std::int64_t dp, int threads = 1) 
   comm::run_local_ranks(dp, {.timeout = std::chrono::seconds(60)},
                         [&](const std::shared_ptr<comm::World>& world) {
                           at::set_num_threads(threads);
-                          results[static_cast<std::size_t>(world->rank())] = verify(config, world);
+                          results[static_cast<std::size_t>(world->rank())] =
+                              verify(testing::with_dtypes(config), world);
                         });
   for (const Verification& result : results) CHECK(failures(result) == failures(results[0]));
   return results[0];

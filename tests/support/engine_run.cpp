@@ -61,7 +61,9 @@ std::map<std::string, at::Tensor> whole_state(train::Job& job) {
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
   for (const checkpoint::Piece& piece : state) parts[piece.name].push_back(piece);
   std::map<std::string, at::Tensor> whole;
-  whole["optimizer.num_updates"] = parts.at("optimizer.num_updates").front().tensor.clone();
+  for (const std::string name : {"optimizer.num_updates", "optimizer.loss_scale"}) {
+    if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone();
+  }
   for (const param::ParameterSpec& spec : job.model().parameters) {
     for (const std::string prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
       whole[prefix + spec.name] = joined(*shards, parts[prefix + spec.name], spec.shape,

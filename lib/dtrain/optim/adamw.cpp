@@ -1,29 +1,23 @@
 #include "dtrain/optim/adamw.h"
 
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/zeros.h>
 
 namespace dtrain::optim {
 
 AdamW::AdamW(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
              std::int64_t shard, at::ScalarType dtype, const param::ArenaAllocator& allocate,
              const AdamWOptions& options)
-    : options_(options),
-      groups_(update_groups(layout, specs, shard, options.weight_decay, options.frozen)),
+    : Optimizer(update_groups(layout, specs, shard, options.weight_decay, options.frozen)),
+      options_(options),
       first_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)),
-      second_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)),
-      num_updates_(at::zeros({1}, at::TensorOptions().dtype(at::kFloat))) {}
+      second_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)) {}
 
-void AdamW::step(const param::Arena& parameters, const param::Arena& gradients,
-                 double learning_rate) {
-  const at::NoGradGuard no_grad;
-  num_updates_.add_(1);
-  for (const UpdateGroup& group : groups_) {
-    at::_fused_adamw_({parameters.slice(group.range)}, {gradients.slice(group.range)},
-                      {first_moment_.slice(group.range)}, {second_moment_.slice(group.range)}, {},
-                      {num_updates_.squeeze(0)}, learning_rate, options_.beta1, options_.beta2,
-                      group.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
-  }
+void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
+                   const param::Arena& gradients, double learning_rate) {
+  at::_fused_adamw_({parameters.slice(group.range)}, {gradients.slice(group.range)},
+                    {first_moment_.slice(group.range)}, {second_moment_.slice(group.range)}, {},
+                    {num_updates().squeeze(0)}, learning_rate, options_.beta1, options_.beta2,
+                    group.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
 }
 
 }  // namespace dtrain::optim

@@ -27,19 +27,17 @@ class AdamW final : public Optimizer {
         std::int64_t shard, at::ScalarType dtype, const param::ArenaAllocator& allocate,
         const AdamWOptions& options);
 
-  void step(const param::Arena& parameters, const param::Arena& gradients,
-            double learning_rate) override;
   [[nodiscard]] std::vector<NamedArena> state() const override {
     return {{"exp_avg", &first_moment_}, {"exp_avg_sq", &second_moment_}};
   }
-  [[nodiscard]] const at::Tensor& num_updates() const override { return num_updates_; }
 
  private:
+  void update(const UpdateGroup& group, const param::Arena& parameters,
+              const param::Arena& gradients, double learning_rate) override;
+
   AdamWOptions options_;
-  std::vector<UpdateGroup> groups_;
   param::Arena first_moment_;
   param::Arena second_moment_;
-  at::Tensor num_updates_;
 };
 
 }  // namespace dtrain::optim

@@ -1,6 +1,10 @@
 #include "dtrain/optim/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace dtrain::optim {
 
@@ -27,6 +31,42 @@ std::vector<UpdateGroup> update_groups(const param::ArenaLayout& layout,
     }
   }
   return groups;
+}
+
+namespace {
+
+// The same elements in ranges of at most `size`, a multiple of the alignment.
+std::vector<UpdateGroup> cut(const std::vector<UpdateGroup>& groups, std::int64_t size) {
+  std::vector<UpdateGroup> parts;
+  for (const UpdateGroup& group : groups) {
+    for (std::int64_t begin = group.range.begin; begin < group.range.end; begin += size) {
+      parts.push_back({{begin, std::min(begin + size, group.range.end)}, group.weight_decay});
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<UpdateGroup> groups)
+    : groups_(std::move(groups)),
+      num_updates_(at::zeros({1}, at::TensorOptions().dtype(at::kFloat))) {}
+
+void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
+                     double learning_rate, UpdateObserver* observer) {
+  const at::NoGradGuard no_grad;
+  num_updates_.add_(1);
+  const std::vector<UpdateGroup> parts =
+      observer == nullptr ? groups_ : cut(groups_, kObservedElements);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const param::ElementRange range = parts[i].range;
+    const bool is_last = i + 1 == parts.size();
+    if (observer != nullptr) {
+      observer->before(range, is_last ? param::ElementRange{} : parts[i + 1].range);
+    }
+    update(parts[i], parameters, gradients, learning_rate);
+    if (observer != nullptr) observer->after(range);
+  }
 }
 
 }  // namespace dtrain::optim

@@ -30,6 +30,16 @@ struct UpdateGroup {
                                                      std::int64_t shard, double weight_decay,
                                                      std::span<const param::ParameterId> frozen);
 
+/// Told which elements an update comes to, so that they can be brought into memory and out of it.
+class UpdateObserver {
+ public:
+  virtual ~UpdateObserver() = default;
+
+  /// `range` is updated now, `next` (possibly empty) after it.
+  virtual void before(param::ElementRange range, param::ElementRange next) = 0;
+  virtual void after(param::ElementRange range) = 0;
+};
+
 /// Updates the elements that one shard owns. An element's result does not depend on the shard it is
 /// in.
 ///
@@ -39,15 +49,27 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// Updates `parameters` in place; `gradients` are read only. Both hold the shard's elements at
-  /// least.
-  virtual void step(const param::Arena& parameters, const param::Arena& gradients,
-                    double learning_rate) = 0;
+  /// least. An observer (may be null) sees ranges of at most kObservedElements.
+  void step(const param::Arena& parameters, const param::Arena& gradients, double learning_rate,
+            UpdateObserver* observer = nullptr);
+  static constexpr std::int64_t kObservedElements = std::int64_t{1} << 20;
 
   /// The arenas share memory with the optimizer, so that state can be saved and loaded through
   /// them.
   [[nodiscard]] virtual std::vector<NamedArena> state() const = 0;
   /// (1) float32: updates so far; shared likewise.
-  [[nodiscard]] virtual const at::Tensor& num_updates() const = 0;
+  [[nodiscard]] const at::Tensor& num_updates() const { return num_updates_; }
+
+ protected:
+  explicit Optimizer(std::vector<UpdateGroup> groups);
+
+  /// One step of the group's elements; num_updates() counts it already.
+  virtual void update(const UpdateGroup& group, const param::Arena& parameters,
+                      const param::Arena& gradients, double learning_rate) = 0;
+
+ private:
+  std::vector<UpdateGroup> groups_;
+  at::Tensor num_updates_;
 };
 
 }  // namespace dtrain::optim
