@@ -5,13 +5,11 @@
 
 namespace dtrain::optim {
 
-AdamW::AdamW(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
-             std::int64_t shard, at::ScalarType dtype, const param::ArenaAllocator& allocate,
-             const AdamWOptions& options)
+AdamW::AdamW(const OptimizerShard& shard, const AdamWOptions& options)
     : options_(options),
-      groups_(update_groups(layout, specs, shard, options.weight_decay, options.frozen)),
-      first_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)),
-      second_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)),
+      groups_(update_groups(shard, options.weight_decay, options.frozen)),
+      first_moment_(state_arena(shard)),
+      second_moment_(state_arena(shard)),
       num_updates_(at::zeros({1}, at::TensorOptions().dtype(at::kFloat))) {}
 
 void AdamW::step(const param::Arena& parameters, const param::Arena& gradients,
