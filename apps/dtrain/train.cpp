@@ -38,9 +38,23 @@ void warn_about_sharding(const config::Config& config) {
               "with --limit-gathers 1");
 }
 
+// Settings of an optimizer that another one does not read.
+void warn_about_optimizer(const config::TrainConfig& train) {
+  const config::TrainConfig plain;
+  const auto warn_if = [&](bool is_set, std::string_view flag) {
+    if (is_set) base::log_warning("{} has no effect with --optimizer {}", flag, train.optimizer);
+  };
+  const bool is_sgd = train.optimizer == "sgd";
+  warn_if(is_sgd && train.beta1 != plain.beta1, "--beta1");
+  warn_if(is_sgd && train.beta2 != plain.beta2, "--beta2");
+  warn_if(is_sgd && train.eps != plain.eps, "--eps");
+  warn_if(!is_sgd && train.momentum != plain.momentum, "--momentum");
+}
+
 void warn_without_effect(const config::Config& config, bool has_validation) {
   const config::CheckpointConfig& checkpoint = config.checkpoint;
   warn_about_sharding(config);
+  warn_about_optimizer(config.train);
   if (config.report.eval_every > 0 && !has_validation) {
     base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
                       config.report.eval_every);

@@ -220,7 +220,7 @@ class Refusals(ResumeTest):
         for flags, name in [(("--levels", "3"), "model.levels"), (("--dropout", "0.2"), "model.dropout"),
                             (("--seq-len", "16"), "data.seq_len"), (("--data", other), "data.train"),
                             (("--val-fraction", "0.1"), "data.val_fraction"), (("--seed", "2"), "train.seed"),
-                            (("--global-batch", "8"), "batch.global")]:
+                            (("--optimizer", "sgd"), "train.optimizer"), (("--global-batch", "8"), "batch.global")]:
             with self.subTest(name):
                 result = self.single(*EVERY, "--resume", "auto", *flags, status=2)
                 self.assertIn(name, result.stderr)
@@ -239,6 +239,11 @@ class Refusals(ResumeTest):
         result = self.single("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9")
         for flag in ("--strict-resume", "--keep-every 5", "--checkpoint-write-limit 9"):
             self.assertIn(f"{flag} has no effect", result.stderr)
+        result = self.single("--overwrite", "--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4", steps=1)
+        for flag in ("--beta1", "--eps"):
+            self.assertIn(f"{flag} has no effect with --optimizer sgd", result.stderr)
+        result = self.single("--overwrite", "--momentum", "0.5", steps=1)
+        self.assertIn("--momentum has no effect with --optimizer adamw", result.stderr)
         result = self.single(*EVERY, "--overwrite", steps=6)
         result = self.single(*EVERY, "--resume", "auto", steps=5)
         self.assertIn("is beyond --steps 5: nothing is left to train", result.stderr)

@@ -128,6 +128,17 @@ TEST_CASE("A float64 run keeps all bits across a checkpoint") {
             text_after(train_on_threads(config).front(), 1));
 }
 
+TEST_CASE("SGD keeps its momentum across a checkpoint, under another layout too") {
+  config::Config config = tiny_config();
+  config.train.optimizer = "sgd";
+  config.train.lr = 0.5;
+  const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
+  const TempFolder folder;
+  train_and_save(sharded(config, 4, 2, "fsdp:full"), 2, folder.path("c"), /*staged=*/true);
+  check_all(load_and_train(sharded(config, 2, 4, "zero:1"), folder.path("c")),
+            text_after(whole, 2));
+}
+
 TEST_CASE("Each rank writes its share, and together they write every element once") {
   const TempFolder folder;
   train_and_save(laid_out(tiny_config(), 4, 2), 1, folder.path("c"), /*staged=*/true);

@@ -232,6 +232,20 @@ TEST_CASE("Tied matrices gathered and reduced at every use agree to rounding in 
   }
 }
 
+TEST_CASE("SGD with momentum has the bits of one rank under every sharding") {
+  config::Config config = tiny_config();
+  config.train.optimizer = "sgd";
+  config.train.lr = 0.5;
+  const Trace single = train_on_threads(laid_out(config, 1, 8)).front();
+  CHECK(single.state.contains("optimizer.momentum_buffer.encoder"));
+  for (const std::string& what : kShardings) {
+    INFO(what);
+    CHECK(text_of_all(sharded(config, 4, 2, what)) == single.text());
+  }
+  config.train.momentum = 0.5;
+  CHECK(train_on_threads(laid_out(config, 1, 8)).front().text() != single.text());
+}
+
 TEST_CASE("Under sharding a frozen parameter keeps its bits too") {
   config::Config config = tiny_config();
   config.train.freeze = {"encoder", "embed.weight"};

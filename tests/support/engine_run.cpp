@@ -64,8 +64,14 @@ std::map<std::string, at::Tensor> whole_state(train::Job& job) {
   for (const std::string name : {"optimizer.num_updates", "optimizer.loss_scale"}) {
     if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone();
   }
+  const std::vector<std::string> moments =
+      job.config().train.optimizer == "sgd"
+          ? std::vector<std::string>{"optimizer.momentum_buffer."}
+          : std::vector<std::string>{"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
   for (const param::ParameterSpec& spec : job.model().parameters) {
-    for (const std::string prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+    std::vector<std::string> prefixes = moments;
+    prefixes.push_back("model.");
+    for (const std::string& prefix : prefixes) {
       whole[prefix + spec.name] = joined(*shards, parts[prefix + spec.name], spec.shape,
                                          train::master_dtype_of(job.config().machine));
     }

@@ -41,12 +41,13 @@ struct TrainConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
+  double momentum = 0.9;
   double grad_clip = 1.0;             // largest global gradient norm; 0: off
   std::string schedule = "constant";  // constant | linear | cosine | wsd
   std::int64_t warmup_steps = 0;
-  std::int64_t decay_steps = 0;  // wsd; 0: a tenth of the steps
-  double min_lr = 0.0;           // where linear, cosine and wsd end
-  std::string optimizer = "adamw";
+  std::int64_t decay_steps = 0;       // wsd; 0: a tenth of the steps
+  double min_lr = 0.0;                // where linear, cosine and wsd end
+  std::string optimizer = "adamw";    // adamw | sgd
   std::string on_nonfinite = "stop";  // stop | skip
   std::vector<std::string> freeze;    // exported parameter names
 };

@@ -47,7 +47,7 @@ constexpr std::string_view kNoGpu = "needs GPU support, which this build does no
 
 constexpr Choice kModels[] = {{"bdh"}};
 constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}, {"wsd"}};
-constexpr Choice kOptimizers[] = {{"adamw"}};
+constexpr Choice kOptimizers[] = {{"adamw"}, {"sgd"}};
 constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
 constexpr Choice kStrategies[] = {{"single"},     {"ddp"},        {"fsdp"},       {"zero"},
                                   {"deepspeed"},  {"tp", kLater}, {"pp", kLater}, {"3d", kLater},
@@ -115,14 +115,17 @@ constexpr Setting kSettings[] = {
      FIELD(train.seed)},
     {"train.lr", "--lr", "X", "", "learning rate after the warm-up", kTrain, FIELD(train.lr),
      at_least(0)},
-    {"train.weight_decay", "--weight-decay", "X", "", "decoupled weight decay", kTrain,
+    {"train.weight_decay", "--weight-decay", "X", "",
+     "decoupled from the gradient with adamw, added to it with sgd", kTrain,
      FIELD(train.weight_decay), at_least(0)},
-    {"train.beta1", "--beta1", "X", "", "decay of the first moment", kTrain, FIELD(train.beta1),
-     from_to_below(0, 1)},
-    {"train.beta2", "--beta2", "X", "", "decay of the second moment", kTrain, FIELD(train.beta2),
-     from_to_below(0, 1)},
-    {"train.eps", "--eps", "X", "", "added to the root of the second moment", kTrain,
+    {"train.beta1", "--beta1", "X", "", "of adamw: decay of the first moment", kTrain,
+     FIELD(train.beta1), from_to_below(0, 1)},
+    {"train.beta2", "--beta2", "X", "", "of adamw: decay of the second moment", kTrain,
+     FIELD(train.beta2), from_to_below(0, 1)},
+    {"train.eps", "--eps", "X", "", "of adamw: added to the root of the second moment", kTrain,
      FIELD(train.eps), above(0, 1)},
+    {"train.momentum", "--momentum", "X", "", "of sgd: share of the last update that goes on",
+     kTrain, FIELD(train.momentum), from_to_below(0, 1)},
     {"train.grad_clip", "--grad-clip", "X", "", "largest global gradient norm; 0 is off", kTrain,
      FIELD(train.grad_clip), at_least(0)},
     {"train.schedule",
@@ -146,7 +149,7 @@ constexpr Setting kSettings[] = {
      "--optimizer",
      "NAME",
      "",
-     "optimizer",
+     "rule of the update: adamw, or sgd with momentum",
      kTrain,
      FIELD(train.optimizer),
      {},

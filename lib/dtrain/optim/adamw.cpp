@@ -4,13 +4,11 @@
 
 namespace dtrain::optim {
 
-AdamW::AdamW(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
-             std::int64_t shard, at::ScalarType dtype, const param::ArenaAllocator& allocate,
-             const AdamWOptions& options)
-    : Optimizer(update_groups(layout, specs, shard, options.weight_decay, options.frozen)),
+AdamW::AdamW(const OptimizerShard& shard, const AdamWOptions& options)
+    : Optimizer(update_groups(shard, options.weight_decay, options.frozen)),
       options_(options),
-      first_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)),
-      second_moment_(param::Arena::of_shard(layout, shard, dtype, allocate)) {}
+      first_moment_(state_arena(shard)),
+      second_moment_(state_arena(shard)) {}
 
 void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
                    const param::Arena& gradients, double learning_rate) {

@@ -1,8 +1,6 @@
 // AdamW over arenas: one fused call for each run of parameters that decay alike.
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <vector>
 
 #include "dtrain/optim/optimizer.h"
@@ -22,10 +20,7 @@ struct AdamWOptions {
 /// with (ranges start at multiples of 64).
 class AdamW final : public Optimizer {
  public:
-  /// All arenas share `layout` and the parameters' dtype; moments are those of `shard`.
-  AdamW(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
-        std::int64_t shard, at::ScalarType dtype, const param::ArenaAllocator& allocate,
-        const AdamWOptions& options);
+  AdamW(const OptimizerShard& shard, const AdamWOptions& options);
 
   [[nodiscard]] std::vector<NamedArena> state() const override {
     return {{"exp_avg", &first_moment_}, {"exp_avg_sq", &second_moment_}};

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,15 @@ struct NamedArena {
   const param::Arena* arena;  ///< of the optimizer's shard
 };
 
+/// What an optimizer updates, and how its state is made.
+struct OptimizerShard {
+  const param::ArenaLayout& layout;
+  std::span<const param::ParameterSpec> specs;
+  std::int64_t shard = 0;
+  at::ScalarType dtype = at::kFloat;  ///< of parameters, gradients and state
+  const param::ArenaAllocator& allocate;
+};
+
 /// Elements that are updated alike.
 struct UpdateGroup {
   param::ElementRange range;
@@ -25,10 +35,12 @@ struct UpdateGroup {
 
 /// The elements that `shard` owns of all parameters that are not frozen, in the longest ranges that
 /// share a weight decay; parameters whose spec says no decay have none.
-[[nodiscard]] std::vector<UpdateGroup> update_groups(const param::ArenaLayout& layout,
-                                                     std::span<const param::ParameterSpec> specs,
-                                                     std::int64_t shard, double weight_decay,
+[[nodiscard]] std::vector<UpdateGroup> update_groups(const OptimizerShard& shard,
+                                                     double weight_decay,
                                                      std::span<const param::ParameterId> frozen);
+
+/// Zeros for each element of the shard.
+[[nodiscard]] param::Arena state_arena(const OptimizerShard& shard);
 
 /// Told which elements an update comes to, so that they can be brought into memory and out of it.
 class UpdateObserver {

@@ -74,6 +74,24 @@ DataAxisOptions axis_options(const EngineOptions& options) {
           .reduction = options.reduction};
 }
 
+std::unique_ptr<optim::Optimizer> make_optimizer(const param::ArenaLayout& layout,
+                                                 const model::Model& model,
+                                                 const DataGroups& groups,
+                                                 const param::ArenaAllocator& allocate,
+                                                 const EngineOptions& options) {
+  return optim::make_optimizer({.layout = layout,
+                                .specs = model.parameters,
+                                .shard = groups.shard(),
+                                .dtype = options.master_dtype,
+                                .allocate = allocate},
+                               options.optimizer);
+}
+
+std::vector<param::ParameterId> frozen_of(const EngineOptions& options) {
+  const auto frozen = optim::frozen_by(options.optimizer);
+  return {frozen.begin(), frozen.end()};
+}
+
 }  // namespace
 
 StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups& groups,
@@ -87,12 +105,11 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups
                                   options_.grad_accum_steps)),
       axis_(model, layout_, groups, allocator_of(world), actions_, axis_options(options_)),
       norm_(layout_, model.parameters, groups.shard()),
-      optimizer_(layout_, model.parameters, groups.shard(), options_.master_dtype,
-                 allocator_of(world), options_.adamw),
+      optimizer_(make_optimizer(layout_, model, groups, allocator_of(world), options_)),
       runner_(model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
               {.seed = options_.seed,
                .buffer_dtype = options_.buffer_dtype,
-               .frozen = options_.adamw.frozen}) {
+               .frozen = frozen_of(options_)}) {
   initialise();
   report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
 }
@@ -119,7 +136,7 @@ std::int64_t StepEngine::num_microbatches() const {
 
 DataMemory StepEngine::memory() const {
   return data_memory(layout_, axis_.schedule(), axis_options(options_),
-                     static_cast<std::int64_t>(optimizer_.state().size()));
+                     static_cast<std::int64_t>(optimizer_->state().size()));
 }
 
 data::MicrobatchDeal StepEngine::deal() const {
@@ -203,7 +220,7 @@ bool StepEngine::has_overflowed(double grad_norm) {
 }
 
 void StepEngine::optimizer_step(double learning_rate) {
-  optimizer_.step(parameters(), gradients(), learning_rate);
+  optimizer_->step(parameters(), gradients(), learning_rate);
   axis_.parameters().refresh();
 }
 
@@ -266,14 +283,14 @@ checkpoint::State StepEngine::state() const {
   };
   for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
     add(checkpoint::kWeightPrefix, id, parameters());
-    for (const optim::NamedArena& part : optimizer_.state()) {
+    for (const optim::NamedArena& part : optimizer_->state()) {
       add("optimizer." + part.name + ".", id, *part.arena);
     }
   }
   state.push_back({.name = "optimizer.num_updates",
                    .global_shape = {1},
                    .box = checkpoint::format::whole(std::vector<std::int64_t>{1}),
-                   .tensor = optimizer_.num_updates(),
+                   .tensor = optimizer_->num_updates(),
                    .replica = replica_of(&groups_.all)});
   if (options_.scales_loss) {
     state.push_back({.name = kLossScale,

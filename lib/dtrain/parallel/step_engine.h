@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,9 +15,9 @@
 #include "dtrain/data/batch.h"
 #include "dtrain/data/microbatches.h"
 #include "dtrain/model/model.h"
-#include "dtrain/optim/adamw.h"
 #include "dtrain/optim/global_norm.h"
 #include "dtrain/optim/grad_scaler.h"
+#include "dtrain/optim/make_optimizer.h"
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/block_runner.h"
 #include "dtrain/parallel/data/data_axis.h"
@@ -34,7 +35,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;                     ///< of initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
-  optim::AdamWOptions adamw;
+  optim::OptimizerOptions optimizer = {};
 };
 
 /// What a rank wants all ranks to know at the end of a step.
@@ -102,7 +103,7 @@ class StepEngine {
                                   const std::function<data::Batch(std::int64_t)>& batch);
 
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
-  /// optimizer.exp_avg.NAME, optimizer.exp_avg_sq.NAME in storage shapes, and
+  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
   /// optimizer.num_updates; with loss scaling optimizer.loss_scale.
   [[nodiscard]] checkpoint::State state() const;
   /// Collective: over the world.
@@ -163,7 +164,7 @@ class StepEngine {
   std::vector<Action> actions_;
   DataAxis axis_;
   optim::GlobalNorm norm_;
-  optim::AdamW optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradScaler scaler_;
   BlockRunner runner_;
   // (microbatches of all ranks + 3) float64: the sum over each microbatch's tokens, in its slot,

@@ -39,6 +39,20 @@ std::vector<param::ParameterId> frozen_ids(const config::Config& config,
   return ids;
 }
 
+optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
+                                          std::vector<param::ParameterId> frozen) {
+  if (train.optimizer == "sgd") {
+    return optim::SgdOptions{.momentum = train.momentum,
+                             .weight_decay = train.weight_decay,
+                             .frozen = std::move(frozen)};
+  }
+  return optim::AdamWOptions{.beta1 = train.beta1,
+                             .beta2 = train.beta2,
+                             .eps = train.eps,
+                             .weight_decay = train.weight_decay,
+                             .frozen = std::move(frozen)};
+}
+
 parallel::EngineOptions engine_options(const config::Config& config, const model::Model& model) {
   const config::MachineConfig& machine = config.machine;
   return {.master_dtype = master_dtype_of(machine),
@@ -50,11 +64,7 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
           .seed = config.train.seed,
           .reduction = reduction_of(config),
           .data = parallel::make_plan(config.layout).data,
-          .adamw = {.beta1 = config.train.beta1,
-                    .beta2 = config.train.beta2,
-                    .eps = config.train.eps,
-                    .weight_decay = config.train.weight_decay,
-                    .frozen = frozen_ids(config, model)}};
+          .optimizer = optimizer_options(config.train, frozen_ids(config, model))};
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ using base::ErrorKind;
 using checkpoint::Chosen;
 
 // What decides the numbers of a run besides its layout: groups of settings, and single ones.
-constexpr std::array<std::string_view, 5> kFixed = {"model.", "data.seq_len", "data.val_fraction",
-                                                    "train.seed", "batch.global"};
+constexpr std::array<std::string_view, 6> kFixed = {
+    "model.", "data.seq_len", "data.val_fraction", "train.seed", "train.optimizer", "batch.global"};
 // What may change, and is worth a line: the bits of later steps change with it.
 constexpr std::array<std::string_view, 7> kNoted = {"train.",
                                                     "batch.microbatch",
@@ -46,15 +46,25 @@ constexpr std::array<std::string_view, 7> kNoted = {"train.",
 // May change without a word, unless the learning rate follows them.
 constexpr std::string_view kSteps = "train.steps";
 constexpr std::string_view kDecaySteps = "train.decay_steps";
+// Of the optimizers that read them.
+constexpr std::array<std::string_view, 3> kOfAdamW = {"train.beta1", "train.beta2", "train.eps"};
+constexpr std::string_view kMomentum = "train.momentum";
 
 bool begins_with_one_of(std::string_view key, std::span<const std::string_view> prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
                      [&](std::string_view prefix) { return key.starts_with(prefix); });
 }
 
-bool rate_follows(std::string_view key, const config::TrainConfig& train) {
+bool has_effect(std::string_view key, const config::TrainConfig& train) {
   if (key == kSteps) return train.schedule != "constant";
-  return key != kDecaySteps || train.schedule == "wsd";
+  if (key == kDecaySteps) return train.schedule == "wsd";
+  if (key == kMomentum) return train.optimizer == "sgd";
+  return !begins_with_one_of(key, kOfAdamW) || train.optimizer == "adamw";
+}
+
+// Without momentum there is no state to go on from.
+bool needs_new_state(std::string_view key, const config::TrainConfig& saved) {
+  return key == kMomentum && saved.momentum == 0;
 }
 
 bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
@@ -170,8 +180,8 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
   for (std::size_t index = 0; index < ours.size(); ++index) {
     const auto& [key, value] = ours[index];
     if (value == theirs[index].second) continue;
-    if (!rate_follows(key, now.train)) continue;
-    const bool is_fixed = begins_with_one_of(key, kFixed);
+    if (!has_effect(key, now.train)) continue;
+    const bool is_fixed = begins_with_one_of(key, kFixed) || needs_new_state(key, saved.train);
     if (!is_fixed && !begins_with_one_of(key, kNoted)) continue;
     std::string& text = is_fixed ? differences.refused : differences.noted;
     text += fmt::format("{}{} is {}, the checkpoint has {}", text.empty() ? "" : "; ", key, value,

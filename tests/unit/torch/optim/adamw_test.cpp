@@ -1,56 +1,20 @@
 #include "dtrain/optim/adamw.h"
 
-#include <ATen/ATen.h>
-
 #include <catch2/catch.hpp>
 
+#include "optimized.h"
 #include "support/naive_trainer.h"
-#include "support/values.h"
 
 namespace dtrain::optim {
 namespace {
 
 using testing::ScalarAdamW;
 
-at::Tensor plain_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
-
-param::ParameterSpec spec(std::string name, std::int64_t count, bool decay) {
-  return {.name = std::move(name),
-          .shape = {count},
-          .export_view = {count},
-          .export_order = {0},
-          .decay = decay};
-}
-
-// Neighbours that decay alike, one that does not, and sizes that leave padding.
-const std::vector<param::ParameterSpec> kSpecs{spec("a", 100, true), spec("b", 64, true),
-                                               spec("c", 7, false), spec("d", 130, true)};
-
-struct Optimized {
-  explicit Optimized(const AdamWOptions& options, at::ScalarType dtype = at::kDouble)
-      : layout(kSpecs),
-        weights(layout, dtype, plain_memory),
-        gradients(layout, dtype, plain_memory),
-        optimizer(layout, kSpecs, 0, dtype, plain_memory, options) {
-    fill(weights, 0, 1);
-  }
-
-  void fill(param::Arena& arena, std::int64_t which, double scale) {
-    for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
-      const at::Tensor view = arena.view(id);
-      view.copy_(testing::values_of(which * 10 + id, view.numel(), at::kDouble) * scale * 1e-5);
-    }
-  }
-
-  param::ArenaLayout layout;
-  param::Arena weights;
-  param::Arena gradients;
-  AdamW optimizer;
-};
+using AdamWRun = Optimized<AdamW, AdamWOptions>;
 
 TEST_CASE("AdamW is the published rule, number by number, with decay where the spec says so") {
   const config::TrainConfig train{.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .freeze = {}};
-  Optimized run({.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3, .frozen = {}});
+  AdamWRun run({.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3, .frozen = {}});
   std::vector<std::vector<ScalarAdamW>> scalars;
   std::vector<at::Tensor> expected;
   for (param::ParameterId id = 0; id < 4; ++id) {
@@ -81,11 +45,11 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
 }
 
 TEST_CASE("A frozen parameter is neither updated nor decayed; the others are as without it") {
-  Optimized frozen({.frozen = {1}});
-  Optimized free({});
+  AdamWRun frozen({.frozen = {1}});
+  AdamWRun free({});
   const at::Tensor before = frozen.weights.view(1).clone();
   for (std::int64_t step = 1; step <= 3; ++step) {
-    for (Optimized* run : {&frozen, &free}) {
+    for (AdamWRun* run : {&frozen, &free}) {
       run->fill(run->gradients, step, 1);
       run->optimizer.step(run->weights, run->gradients, 0.1);
     }
@@ -99,7 +63,7 @@ TEST_CASE("A frozen parameter is neither updated nor decayed; the others are as 
 }
 
 TEST_CASE("An update leaves the gradients and the padding as they are") {
-  Optimized run({}, at::kFloat);
+  AdamWRun run({}, at::kFloat);
   run.fill(run.gradients, 1, 1);
   const at::Tensor gradients = run.gradients.flat().clone();
   run.optimizer.step(run.weights, run.gradients, 0.1);
@@ -108,40 +72,8 @@ TEST_CASE("An update leaves the gradients and the padding as they are") {
   CHECK(padding.abs().max().item<float>() == 0);
 }
 
-TEST_CASE("Shards are updated to the bits that the whole has") {
-  Optimized whole({.frozen = {1}}, at::kFloat);
-  for (const std::int64_t count : {2, 4, 8}) {
-    Optimized reference({.frozen = {1}}, at::kFloat);
-    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 3}, .num_shards = count});
-    for (std::int64_t step = 1; step <= 3; ++step) {
-      reference.fill(reference.gradients, step, 3);
-      reference.optimizer.step(reference.weights, reference.gradients, 0.1);
-    }
-    for (std::int64_t shard = 0; shard < count; ++shard) {
-      INFO("shard " << shard << " of " << count);
-      param::Arena weights(layout, at::kFloat, plain_memory);
-      param::Arena gradients(layout, at::kFloat, plain_memory);
-      const auto take = [&](const param::Arena& from, const param::Arena& to) {
-        for (param::ParameterId id = 0; id < 4; ++id) to.view(id).copy_(from.view(id));
-      };
-      take(whole.weights, weights);
-      AdamW optimizer(layout, kSpecs, shard, at::kFloat, plain_memory, {.frozen = {1}});
-      for (std::int64_t step = 1; step <= 3; ++step) {
-        whole.fill(whole.gradients, step, 3);
-        take(whole.gradients, gradients);
-        optimizer.step(weights, gradients, 0.1);
-      }
-      for (param::ParameterId id = 0; id < 4; ++id) {
-        const param::ElementRange all = layout.range(id);
-        for (const param::ElementRange part : layout.owned_by(shard)) {
-          const param::ElementRange own = common(all, part);
-          if (own.is_empty()) continue;
-          CHECK(testing::same_bits(weights.slice(own), reference.weights.view(id).narrow(
-                                                           0, own.begin - all.begin, own.size())));
-        }
-      }
-    }
-  }
+TEST_CASE("AdamW updates shards to the bits that the whole has") {
+  check_shards<AdamW, AdamWOptions>({.frozen = {1}});
 }
 
 }  // namespace

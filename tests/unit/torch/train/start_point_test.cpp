@@ -17,6 +17,7 @@ TEST_CASE("A run may not go on with another model, data, seed or batch") {
                Change{"model.tie_levels", [](config::Config& c) { c.model.tie_levels = false; }},
                Change{"data.seq_len", [](config::Config& c) { c.data.seq_len = 7; }},
                Change{"data.val_fraction", [](config::Config& c) { c.data.val_fraction = 0.5; }},
+               Change{"train.optimizer", [](config::Config& c) { c.train.optimizer = "sgd"; }},
                Change{"train.seed", [](config::Config& c) { c.train.seed = 77; }},
                Change{"batch.global", [](config::Config& c) { c.batch.global = 99; }});
   config::Config now;
@@ -56,6 +57,18 @@ TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   CHECK(compare_settings(now, saved).noted == "train.schedule is constant, the checkpoint has wsd");
   now.train.schedule = saved.train.schedule = "cosine";
   CHECK(compare_settings(now, saved).noted == "train.steps is 2000, the checkpoint has 1000");
+}
+
+TEST_CASE("Settings of an optimizer that is not in use may differ without a word") {
+  config::Config saved;
+  config::Config now;
+  now.train.momentum = 0.5;
+  CHECK(compare_settings(now, saved).noted.empty());
+  saved.train.optimizer = now.train.optimizer = "sgd";
+  now.train.beta1 = now.train.beta2 = now.train.eps = 0.5;
+  CHECK(compare_settings(now, saved).noted == "train.momentum is 0.5, the checkpoint has 0.9");
+  saved.train.momentum = 0;  // its checkpoint has no momentum to go on with
+  CHECK(compare_settings(now, saved).refused == "train.momentum is 0.5, the checkpoint has 0");
 }
 
 TEST_CASE("What changes later numbers is noted with both values") {

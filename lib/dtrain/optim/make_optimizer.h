@@ -1,0 +1,21 @@
+// The one place that knows which optimizers there are.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <variant>
+
+#include "dtrain/optim/adamw.h"
+#include "dtrain/optim/sgd.h"
+
+namespace dtrain::optim {
+
+using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
+
+[[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
+                                                        const OptimizerOptions& options);
+
+/// The parameters that are never updated.
+[[nodiscard]] std::span<const param::ParameterId> frozen_by(const OptimizerOptions& options);
+
+}  // namespace dtrain::optim

@@ -1,0 +1,36 @@
+// SGD with momentum over arenas: one fused call for each run of parameters that decay alike.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "dtrain/optim/optimizer.h"
+
+namespace dtrain::optim {
+
+struct SgdOptions {
+  double momentum = 0.9;                   ///< 0: none, and nothing is kept for it
+  double weight_decay = 0.1;               ///< added to the gradient, as torch.optim.SGD does
+  std::vector<param::ParameterId> frozen;  ///< never updated nor decayed
+};
+
+/// buffer = momentum * buffer + gradient; parameter -= learning rate * buffer. The buffer begins at
+/// zero, so that the first update is like the others.
+///
+/// Source: Sutskever et al., On the importance of initialization and momentum (ICML 2013), in the
+/// form of torch.optim.SGD without dampening, through LibTorch's fused kernel.
+class Sgd final : public Optimizer {
+ public:
+  Sgd(const OptimizerShard& shard, const SgdOptions& options);
+
+  [[nodiscard]] std::vector<NamedArena> state() const override;
+
+ private:
+  void update(const UpdateGroup& group, const param::Arena& parameters,
+              const param::Arena& gradients, double learning_rate) override;
+
+  SgdOptions options_;
+  std::optional<param::Arena> momentum_;  // none where it is 0
+};
+
+}  // namespace dtrain::optim

@@ -1,0 +1,93 @@
+// Four parameters under an optimizer, for the tests of its rule.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/optim/optimizer.h"
+#include "support/values.h"
+
+namespace dtrain::optim {
+
+inline at::Tensor plain_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
+
+inline param::ParameterSpec spec(std::string name, std::int64_t count, bool decay) {
+  return {.name = std::move(name),
+          .shape = {count},
+          .export_view = {count},
+          .export_order = {0},
+          .decay = decay};
+}
+
+// Neighbours that decay alike, one that does not, and sizes that leave padding.
+inline const std::vector<param::ParameterSpec> kSpecs{spec("a", 100, true), spec("b", 64, true),
+                                                      spec("c", 7, false), spec("d", 130, true)};
+
+// Weights, gradients and their optimizer.
+template <typename Rule, typename Options>
+struct Optimized {
+  explicit Optimized(const Options& options, at::ScalarType dtype = at::kDouble)
+      : layout(kSpecs),
+        weights(layout, dtype, plain_memory),
+        gradients(layout, dtype, plain_memory),
+        optimizer({layout, kSpecs, 0, dtype, plain_memory}, options) {
+    fill(weights, 0, 1);
+  }
+
+  void fill(param::Arena& arena, std::int64_t which, double scale) {
+    for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
+      const at::Tensor view = arena.view(id);
+      view.copy_(testing::values_of(which * 10 + id, view.numel(), at::kDouble) * scale * 1e-5);
+    }
+  }
+
+  param::ArenaLayout layout;
+  param::Arena weights;
+  param::Arena gradients;
+  Rule optimizer;
+};
+
+// 2, 4 and 8 shards, three updates each.
+template <typename Rule, typename Options>
+void check_shards(const Options& options) {
+  using Run = Optimized<Rule, Options>;
+  Run whole(options, at::kFloat);
+  for (const std::int64_t count : {2, 4, 8}) {
+    Run reference(options, at::kFloat);
+    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 3}, .num_shards = count});
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      reference.fill(reference.gradients, step, 3);
+      reference.optimizer.step(reference.weights, reference.gradients, 0.1);
+    }
+    for (std::int64_t shard = 0; shard < count; ++shard) {
+      INFO("shard " << shard << " of " << count);
+      param::Arena weights(layout, at::kFloat, plain_memory);
+      param::Arena gradients(layout, at::kFloat, plain_memory);
+      const auto take = [&](const param::Arena& from, const param::Arena& to) {
+        for (param::ParameterId id = 0; id < 4; ++id) to.view(id).copy_(from.view(id));
+      };
+      take(whole.weights, weights);
+      Rule optimizer({layout, kSpecs, shard, at::kFloat, plain_memory}, options);
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        whole.fill(whole.gradients, step, 3);
+        take(whole.gradients, gradients);
+        optimizer.step(weights, gradients, 0.1);
+      }
+      for (param::ParameterId id = 0; id < 4; ++id) {
+        const param::ElementRange all = layout.range(id);
+        for (const param::ElementRange part : layout.owned_by(shard)) {
+          const param::ElementRange own = common(all, part);
+          if (own.is_empty()) continue;
+          CHECK(testing::same_bits(weights.slice(own), reference.weights.view(id).narrow(
+                                                           0, own.begin - all.begin, own.size())));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace dtrain::optim

@@ -1,0 +1,77 @@
+#include "dtrain/optim/sgd.h"
+
+#include "optimized.h"
+#include "support/engine_run.h"
+
+namespace dtrain::optim {
+namespace {
+
+using SgdRun = Optimized<Sgd, SgdOptions>;
+
+// One number's update, as torch.optim.SGD documents it: its first buffer is the gradient itself.
+struct ScalarSgd {
+  double buffer = 0;
+  bool has_buffer = false;
+
+  double update(double weight, double gradient, double lr, const SgdOptions& options) {
+    const double with_decay = gradient + options.weight_decay * weight;
+    buffer = has_buffer ? options.momentum * buffer + with_decay : with_decay;
+    has_buffer = true;
+    return weight - lr * (options.momentum == 0 ? with_decay : buffer);
+  }
+};
+
+TEST_CASE("SGD is the published rule, number by number, with decay where the spec says so") {
+  const double momentum = GENERATE(0.8, 0.0);
+  const SgdOptions options{.momentum = momentum, .weight_decay = 0.3, .frozen = {}};
+  const SgdOptions without_decay{.momentum = momentum, .weight_decay = 0, .frozen = {}};
+  SgdRun run(options);
+  std::vector<std::vector<ScalarSgd>> scalars;
+  std::vector<at::Tensor> expected;
+  for (param::ParameterId id = 0; id < 4; ++id) {
+    expected.push_back(run.weights.view(id).clone());
+    scalars.emplace_back(static_cast<std::size_t>(expected.back().numel()));
+  }
+  for (std::int64_t step = 1; step <= 5; ++step) {
+    const double lr = 0.01 * static_cast<double>(step);
+    run.fill(run.gradients, step, 3);
+    run.optimizer.step(run.weights, run.gradients, lr);
+    for (std::size_t id = 0; id < 4; ++id) {
+      const auto parameter = static_cast<param::ParameterId>(id);
+      auto* weight = expected[id].data_ptr<double>();
+      const auto* gradient = run.gradients.view(parameter).const_data_ptr<double>();
+      for (std::size_t i = 0; i < scalars[id].size(); ++i) {
+        weight[i] = scalars[id][i].update(weight[i], gradient[i], lr,
+                                          kSpecs[id].decay ? options : without_decay);
+      }
+      INFO("momentum " << momentum << ", step " << step << ", " << kSpecs[id].name);
+      CHECK(testing::largest_error(run.weights.view(parameter), expected[id]) < 1e-13);
+    }
+  }
+  CHECK(run.optimizer.num_updates().item<float>() == 5);
+  REQUIRE(run.optimizer.state().size() == (momentum == 0 ? 0 : 1));
+  if (momentum == 0) return;
+  CHECK(run.optimizer.state()[0].name == "momentum_buffer");
+  const double buffer = run.optimizer.state()[0].arena->view(3)[129].item<double>();
+  CHECK(buffer == Approx(scalars[3][129].buffer).epsilon(1e-12));
+}
+
+TEST_CASE("SGD leaves a frozen parameter, the gradients and the padding as they are") {
+  SgdRun run({.frozen = {1}}, at::kFloat);
+  run.fill(run.gradients, 1, 1);
+  const at::Tensor gradients = run.gradients.flat().clone();
+  const at::Tensor frozen = run.weights.view(1).clone();
+  const at::Tensor free = run.weights.view(0).clone();
+  run.optimizer.step(run.weights, run.gradients, 0.1);
+  CHECK(testing::same_bits(run.gradients.flat(), gradients));
+  CHECK(testing::same_bits(run.weights.view(1), frozen));
+  CHECK_FALSE(at::equal(run.weights.view(0), free));
+  CHECK(run.weights.flat().narrow(0, 100, 28).abs().max().item<float>() == 0);
+}
+
+TEST_CASE("SGD updates shards to the bits that the whole has") {
+  check_shards<Sgd, SgdOptions>({.frozen = {1}});
+}
+
+}  // namespace
+}  // namespace dtrain::optim
