@@ -33,6 +33,10 @@ void warn_about_sharding(const config::Config& config) {
               kNeedsGathers);
   warn_unless(gathers && config.model.tie_levels, layout.tied_reshard != plain.tied_reshard,
               "--tied-reshard", "unless tied levels are sharded: --strategy fsdp, --tie-levels on");
+  warn_unless(config.machine.device != "cpu",
+              config.machine.offload == "optimizer" || config.machine.offload == "all",
+              "--offload " + config.machine.offload,
+              "on a CPU, whose memory holds everything anyway; disk:DIR does");
   const bool has_room = layout.limit_gathers > 1;
   warn_unless(!gathers || has_room, layout.forward_prefetch, "--forward-prefetch",
               "with --limit-gathers 1");

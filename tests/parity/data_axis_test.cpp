@@ -3,10 +3,12 @@
 // scripts/soak_mutations.py plants defects in who reads, adds and reduces what; a test of this file
 // or of naive_test.cpp notices each.
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "dtrain/config/json.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/temp_folder.h"
 
 namespace dtrain::testing {
 namespace {
@@ -290,6 +292,20 @@ TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
     CHECK(found[0].norms[0] == Approx(wide.norms[0]).epsilon(0.01));
     CHECK(found[0].losses.back() == Approx(wide.losses.back()).epsilon(0.02));
   }
+}
+
+TEST_CASE("Masters and moments on a disk give the bits of memory") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  const std::string single = text_of_all(laid_out(config, 1, 8));
+  const TempFolder folder;
+  config.machine.offload = "disk:" + folder.path("");
+  CHECK(text_of_all(laid_out(config, 1, 8)) == single);
+  for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1", "zero:2", "hybrid:2"}) {
+    INFO(what);
+    CHECK(text_of_all(sharded(config, 4, 2, what)) == single);
+  }
+  CHECK(std::filesystem::is_empty(folder.path("")));
 }
 
 }  // namespace

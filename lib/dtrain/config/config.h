@@ -77,6 +77,7 @@ struct MachineConfig {
   std::int64_t threads = 0;           // per rank; 0: OMP_NUM_THREADS or the usable cores
   std::string reduction = "ordered";
   double comm_timeout_seconds = 600;
+  std::string offload = "none";  // none | optimizer | all | disk:DIR
 };
 
 struct ReportConfig {

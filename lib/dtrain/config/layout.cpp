@@ -44,6 +44,13 @@ Sharding sharding_of(const LayoutConfig& layout) {
   return found->sharding;
 }
 
+std::optional<std::string> parse_offload(std::string_view text) {
+  constexpr std::string_view kDisk = "disk:";
+  if (text == "none" || text == "optimizer" || text == "all") return std::string();
+  if (!text.starts_with(kDisk) || text.size() == kDisk.size()) return std::nullopt;
+  return std::string(text.substr(kDisk.size()));
+}
+
 std::optional<WrapSetting> parse_wrap(std::string_view text) {
   if (text == "block") return WrapSetting{};
   if (text == "none") return WrapSetting{.kind = WrapSetting::Kind::none};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "dtrain/config/config.h"
@@ -25,6 +26,9 @@ enum class Sharding {
 [[nodiscard]] constexpr bool gathers_units(Sharding sharding) {
   return sharding >= Sharding::freed_parameters;
 }
+
+/// The folder of --offload disk:DIR; empty for the other words. Nothing for other texts.
+[[nodiscard]] std::optional<std::string> parse_offload(std::string_view text);
 
 /// A value of --wrap.
 struct WrapSetting {

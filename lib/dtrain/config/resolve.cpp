@@ -89,6 +89,11 @@ std::string resolve_backend(const std::string& asked, const Launch& launch) {
 
 void resolve_machine(MachineConfig& machine, const Launch& launch) {
   machine.device = "cpu";
+  if (!parse_offload(machine.offload)) {
+    fail(ErrorKind::usage,
+         "--offload: found \"{}\", but it must be none, optimizer, all or disk:DIR",
+         machine.offload);
+  }
   machine.backend = resolve_backend(machine.backend, launch);
   if (machine.backend == "none" && launch.world_size > 1) {
     fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend auto",

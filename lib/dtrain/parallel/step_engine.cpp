@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/parallel/disk_window.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -65,11 +66,22 @@ checkpoint::Replica replica_of(const comm::ProcessGroup* group) {
   return {.index = group->rank(), .count = group->size()};
 }
 
-DataAxisOptions axis_options(const EngineOptions& options) {
+std::unique_ptr<param::DiskMemory> make_disk(const std::string& folder) {
+  return folder.empty() ? nullptr : std::make_unique<param::DiskMemory>(folder);
+}
+
+// Optimizer state is never communicated, so it need not lie where the backend communicates from.
+param::ArenaAllocator state_allocator(param::DiskMemory* disk) {
+  if (disk == nullptr) return param::private_memory;
+  return [disk](std::int64_t bytes) { return disk->allocate(bytes); };
+}
+
+DataAxisOptions axis_options(const EngineOptions& options, param::DiskMemory* disk) {
   return {.plan = options.data,
           .master_dtype = options.master_dtype,
           .compute_dtype = options.compute_dtype,
           .reduce_dtype = options.reduce_dtype,
+          .disk = disk,
           .num_microbatches = options.grad_accum_steps,
           .reduction = options.reduction};
 }
@@ -101,11 +113,13 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups
       options_(std::move(options)),
       layout_(model.parameters, {.unit_begins = unit_begins(model, options_.data.wrap),
                                  .num_shards = groups.num_shards()}),
+      disk_(make_disk(options_.disk_folder)),
       actions_(sequential_actions(static_cast<std::int64_t>(model.blocks.size()),
                                   options_.grad_accum_steps)),
-      axis_(model, layout_, groups, allocator_of(world), actions_, axis_options(options_)),
+      axis_(model, layout_, groups, allocator_of(world), actions_,
+            axis_options(options_, disk_.get())),
       norm_(layout_, model.parameters, groups.shard()),
-      optimizer_(make_optimizer(layout_, model, groups, allocator_of(world), options_)),
+      optimizer_(make_optimizer(layout_, model, groups, state_allocator(disk_.get()), options_)),
       runner_(model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
               {.seed = options_.seed,
                .buffer_dtype = options_.buffer_dtype,
@@ -125,7 +139,9 @@ void StepEngine::initialise() {
     const param::ElementRange own =
         common(whole, layout_.shard_range(layout_.unit_of(id), groups_.shard()));
     if (own.is_empty()) continue;
-    parameters().slice(own).copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
+    const at::Tensor master = parameters().slice(own);
+    master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
+    if (disk_ != nullptr) disk_->release(master);
   }
   axis_.parameters().refresh();
 }
@@ -135,7 +151,7 @@ std::int64_t StepEngine::num_microbatches() const {
 }
 
 DataMemory StepEngine::memory() const {
-  return data_memory(layout_, axis_.schedule(), axis_options(options_),
+  return data_memory(layout_, axis_.schedule(), axis_options(options_, disk_.get()),
                      static_cast<std::int64_t>(optimizer_->state().size()));
 }
 
@@ -220,7 +236,15 @@ bool StepEngine::has_overflowed(double grad_norm) {
 }
 
 void StepEngine::optimizer_step(double learning_rate) {
-  optimizer_->step(parameters(), gradients(), learning_rate);
+  if (disk_ == nullptr) {
+    optimizer_->step(parameters(), gradients(), learning_rate);
+  } else {
+    std::vector<const param::Arena*> arenas{&parameters()};
+    for (const optim::NamedArena& part : optimizer_->state()) arenas.push_back(part.arena);
+    DiskWindow window(*disk_, std::move(arenas));
+    optimizer_->step(parameters(), gradients(), learning_rate, &window);
+    window.finish();
+  }
   axis_.parameters().refresh();
 }
 

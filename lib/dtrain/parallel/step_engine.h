@@ -35,6 +35,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;                     ///< of initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
+  std::string disk_folder = {};  ///< of masters and optimizer state; empty: they are in RAM
   optim::OptimizerOptions optimizer = {};
 };
 
@@ -161,6 +162,7 @@ class StepEngine {
   DataGroups groups_;
   EngineOptions options_;
   param::ArenaLayout layout_;
+  std::unique_ptr<param::DiskMemory> disk_;  // null: everything is in RAM
   std::vector<Action> actions_;
   DataAxis axis_;
   optim::GlobalNorm norm_;

@@ -16,7 +16,6 @@
 namespace dtrain::param {
 namespace {
 
-// Tensors begin at pages of their own, so that giving one's memory back touches no other.
 constexpr std::int64_t kPage = 4096;
 
 std::string reason() { return std::generic_category().message(errno); }
@@ -47,85 +46,77 @@ void check_room(const std::string& folder, std::int64_t bytes) {
 
 }  // namespace
 
-DiskMemory::DiskMemory(const std::string& folder, std::int64_t bytes)
-    : folder_(folder), bytes_(rounded(bytes)) {
-  check_room(folder, bytes_);
-  file_ = open_unnamed(folder);
-  if (file_ < 0) {
+DiskMemory::~DiskMemory() {
+  for (const File& file : files_) {
+    ::munmap(file.data, static_cast<std::size_t>(file.bytes));
+    ::close(file.descriptor);
+  }
+}
+
+at::Tensor DiskMemory::allocate(std::int64_t bytes) {
+  check_room(folder_, bytes);
+  const int descriptor = open_unnamed(folder_);
+  if (descriptor < 0) {
     base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
-               folder, reason());
+               folder_, reason());
   }
   // Other ranks may want the same room: reserved now, it cannot be missing in the middle of a run.
-  if (const int error = ::posix_fallocate(file_, 0, bytes_); error != 0) {
-    ::close(file_);
+  if (const int error = ::posix_fallocate(descriptor, 0, bytes); error != 0) {
+    ::close(descriptor);
     base::fail(base::ErrorKind::usage,
                "--offload disk:{}: cannot reserve {} bytes: {}; choose another folder, more ranks "
                "or a smaller model",
-               folder, bytes_, std::generic_category().message(error));
+               folder_, bytes, std::generic_category().message(error));
   }
-  void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_SHARED,
-                      file_, 0);
+  void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
+                      descriptor, 0);
   if (data == MAP_FAILED) {
     const std::string why = reason();
-    ::close(file_);
-    base::fail(base::ErrorKind::memory, "--offload disk:{}: cannot map {} bytes: {}", folder,
-               bytes_, why);
+    ::close(descriptor);
+    base::fail(base::ErrorKind::memory, "--offload disk:{}: cannot map {} bytes: {}", folder_,
+               bytes, why);
   }
-  data_ = static_cast<char*>(data);
-}
-
-DiskMemory::~DiskMemory() {
-  ::munmap(data_, static_cast<std::size_t>(bytes_));
-  ::close(file_);
-}
-
-std::int64_t DiskMemory::rounded(std::int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-at::Tensor DiskMemory::allocate(std::int64_t bytes) {
-  DTRAIN_CHECK(used_ + rounded(bytes) <= bytes_, "{} bytes of {} are used, {} more are asked for",
-               used_, bytes_, bytes);
-  char* begin = data_ + used_;
-  used_ += rounded(bytes);
-  return at::from_blob(begin, {bytes}, at::TensorOptions().dtype(at::kByte));
+  files_.push_back({descriptor, static_cast<char*>(data), bytes});
+  return at::from_blob(data, {bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
 // Whole pages inside the tensor: an edge page may belong to a neighbour's values too.
-DiskMemory::Span DiskMemory::pages_of(const at::Tensor& part) const {
+DiskMemory::Pages DiskMemory::pages_of(const at::Tensor& part) const {
   const auto* begin = static_cast<const char*>(part.const_data_ptr());
-  const std::int64_t first = begin - data_;
-  const std::int64_t end = first + static_cast<std::int64_t>(part.nbytes());
-  DTRAIN_CHECK(first >= 0 && end <= bytes_ && part.is_contiguous());
+  const auto size = static_cast<std::int64_t>(part.nbytes());
+  const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& candidate) {
+    return candidate.data <= begin && begin + size <= candidate.data + candidate.bytes;
+  });
+  DTRAIN_CHECK(file != files_.end() && part.is_contiguous());
+  const std::int64_t first = begin - file->data;
   const std::int64_t from = (first + kPage - 1) / kPage * kPage;
-  return {from, std::max<std::int64_t>(end / kPage * kPage - from, 0)};
+  return {*file, from, std::max<std::int64_t>((first + size) / kPage * kPage - from, 0)};
 }
 
 void DiskMemory::read_ahead(const at::Tensor& part) const {
-  const Span pages = pages_of(part);
-  if (pages.size > 0) {
-    ::madvise(data_ + pages.begin, static_cast<std::size_t>(pages.size), MADV_WILLNEED);
-  }
+  const Pages pages = pages_of(part);
+  if (pages.size == 0) return;
+  ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_WILLNEED);
 }
 
 void DiskMemory::write_back(const at::Tensor& part) const {
-  const Span pages = pages_of(part);
-  if (pages.size > 0) ::sync_file_range(file_, pages.begin, pages.size, SYNC_FILE_RANGE_WRITE);
+  const Pages pages = pages_of(part);
+  if (pages.size == 0) return;
+  ::sync_file_range(pages.file.descriptor, pages.begin, pages.size, SYNC_FILE_RANGE_WRITE);
 }
 
 void DiskMemory::release(const at::Tensor& part) const {
-  const Span pages = pages_of(part);
+  const Pages pages = pages_of(part);
   if (pages.size == 0) return;
-  // Dirty bits of the mapping must reach the cache before it is written and dropped.
-  ::msync(data_ + pages.begin, static_cast<std::size_t>(pages.size), MS_ASYNC);
-  ::madvise(data_ + pages.begin, static_cast<std::size_t>(pages.size), MADV_DONTNEED);
-  const int written =
-      ::sync_file_range(file_, pages.begin, pages.size,
-                        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                            SYNC_FILE_RANGE_WAIT_AFTER);
+  // The mapping lets go of the pages first: what it has written is in the cache then.
+  ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_DONTNEED);
+  const int written = ::sync_file_range(
+      pages.file.descriptor, pages.begin, pages.size,
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
   if (written != 0 && (errno == EIO || errno == ENOSPC)) {
-    base::fail(base::ErrorKind::checkpoint, "--offload disk:{}: writing failed: {}", folder_,
-               reason());
+    base::fail(base::ErrorKind::data, "--offload disk:{}: writing failed: {}", folder_, reason());
   }
-  ::posix_fadvise(file_, pages.begin, pages.size, POSIX_FADV_DONTNEED);
+  ::posix_fadvise(pages.file.descriptor, pages.begin, pages.size, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace dtrain::param

@@ -4,30 +4,28 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <vector>
 
 namespace dtrain::param {
 
-/// Hands out tensors over a mapped file without a name, which is gone with the process, however it
+/// Hands out tensors over mapped files without names, which are gone with the process, however it
 /// ends. Values are read and written in place; whoever works through them says what comes next and
 /// what is done, so that reading and writing go on beside the work and pages are given back.
 ///
 /// Threads: one.
 class DiskMemory {
  public:
-  /// Reserves `bytes` in `folder`; tensors may take that much in all.
-  ///
-  /// Throws: Error{usage} naming the folder, what is needed and what is free.
-  DiskMemory(const std::string& folder, std::int64_t bytes);
+  explicit DiskMemory(std::string folder) : folder_(std::move(folder)) {}
   ~DiskMemory();
   DiskMemory(const DiskMemory&) = delete;
   DiskMemory& operator=(const DiskMemory&) = delete;
 
-  /// `bytes` zeroed bytes, (bytes) uint8, 64-byte aligned; freed with this, which must outlive them.
+  /// `bytes` zeroed bytes, (bytes) uint8, whose room on the disk is reserved; freed with this,
+  /// which must outlive them.
+  ///
+  /// Throws: Error{usage} naming the folder, what is needed and what is free.
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
-  /// What `bytes` take of the reserve.
-  [[nodiscard]] static std::int64_t rounded(std::int64_t bytes);
 
   // Of a contiguous tensor in memory from here.
 
@@ -39,17 +37,20 @@ class DiskMemory {
   void release(const at::Tensor& part) const;
 
  private:
-  struct Span {
-    std::int64_t begin = 0;  // of whole pages in the file
-    std::int64_t size = 0;
+  struct File {
+    int descriptor = -1;
+    char* data = nullptr;
+    std::int64_t bytes = 0;
   };
-  [[nodiscard]] Span pages_of(const at::Tensor& part) const;
+  struct Pages {
+    const File& file;
+    std::int64_t begin = 0;  // in the file
+    std::int64_t size = 0;   // 0: the tensor has no page of its own
+  };
+  [[nodiscard]] Pages pages_of(const at::Tensor& part) const;
 
   std::string folder_;
-  int file_ = -1;
-  char* data_ = nullptr;
-  std::int64_t bytes_;
-  std::int64_t used_ = 0;
+  std::vector<File> files_;
 };
 
 }  // namespace dtrain::param

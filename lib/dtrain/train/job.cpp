@@ -10,6 +10,7 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
@@ -53,6 +54,16 @@ optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
                              .frozen = std::move(frozen)};
 }
 
+// What lies on a disk comes to memory a unit at a time.
+parallel::DataPlan data_plan(const config::Config& config) {
+  parallel::DataPlan plan = parallel::make_plan(config.layout).data;
+  const bool is_on_disk = !config::parse_offload(config.machine.offload).value().empty();
+  if (is_on_disk && plan.schedule.reshard == parallel::Reshard::never) {
+    plan.schedule.reshard = parallel::Reshard::after_use;
+  }
+  return plan;
+}
+
 parallel::EngineOptions engine_options(const config::Config& config, const model::Model& model) {
   const config::MachineConfig& machine = config.machine;
   return {.master_dtype = master_dtype_of(machine),
@@ -63,7 +74,8 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
           .grad_accum_steps = config.batch.grad_accum,
           .seed = config.train.seed,
           .reduction = reduction_of(config),
-          .data = parallel::make_plan(config.layout).data,
+          .data = data_plan(config),
+          .disk_folder = config::parse_offload(machine.offload).value(),
           .optimizer = optimizer_options(config.train, frozen_ids(config, model))};
 }
 

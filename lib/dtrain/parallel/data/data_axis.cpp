@@ -49,7 +49,8 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
       parameters_(layout, groups, allocate,
                   {.master_dtype = options.master_dtype,
                    .compute_dtype = options.compute_dtype,
-                   .keeps_units = options.plan.schedule.reshard == Reshard::never}),
+                   .keeps_units = options.plan.schedule.reshard == Reshard::never,
+                   .disk = options.disk}),
       gradients_(make_reducer(layout, groups, allocate, options, step_.schedule)) {
   evaluation_.schedule = make_unit_schedule(evaluation_.actions, uses_, options.plan.schedule);
 }

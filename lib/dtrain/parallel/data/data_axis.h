@@ -32,6 +32,7 @@ struct DataAxisOptions {
   at::ScalarType master_dtype = at::kFloat;
   at::ScalarType compute_dtype = at::kFloat;
   at::ScalarType reduce_dtype = at::kFloat;
+  param::DiskMemory* disk = nullptr;  ///< where masters and optimizer state are; null: in RAM
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
 };

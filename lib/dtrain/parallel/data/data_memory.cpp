@@ -67,6 +67,10 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
   } else {
     memory.parameters = converts ? shard * master + whole * compute : whole * master;
   }
+  if (options.disk != nullptr) {
+    memory.disk = memory.parameters + memory.optimizer;
+    memory.parameters = memory.optimizer = 0;
+  }
   if (options.plan.keeps_gradient_shards()) {
     const ReducerOptions reducer{.num_microbatches = options.num_microbatches,
                                  .reduction = options.reduction};

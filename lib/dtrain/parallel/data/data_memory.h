@@ -13,6 +13,7 @@ struct DataMemory {
   std::int64_t parameters = 0;  ///< masters, and copies that stay gathered
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
+  std::int64_t disk = 0;  ///< not in memory: masters and optimizer state that are offloaded
   // At the peak of a step, on top.
   std::int64_t gathered = 0;        ///< units whose parameters are there
   std::int64_t unit_gradients = 0;  ///< units that receive gradients or are being reduced

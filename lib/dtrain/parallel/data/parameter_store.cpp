@@ -5,15 +5,19 @@
 namespace dtrain::parallel {
 namespace {
 
-bool copies_are_masters(const DataGroups& groups, const ParameterStore::Options& options) {
-  return options.master_dtype == options.compute_dtype &&
-         (groups.num_shards() == 1 || options.keeps_units);
+bool copies_are_masters(const ParameterStore::Options& options) {
+  return options.master_dtype == options.compute_dtype && options.keeps_units;
 }
 
 param::Arena make_masters(const param::ArenaLayout& layout, const DataGroups& groups,
                           const param::ArenaAllocator& allocate,
                           const ParameterStore::Options& options) {
-  if (copies_are_masters(groups, options)) return {layout, options.master_dtype, allocate};
+  if (options.disk != nullptr) {
+    return param::Arena::of_shard(
+        layout, groups.shard(), options.master_dtype,
+        [&options](std::int64_t bytes) { return options.disk->allocate(bytes); });
+  }
+  if (copies_are_masters(options)) return {layout, options.master_dtype, allocate};
   return param::Arena::of_shard(layout, groups.shard(), options.master_dtype, allocate);
 }
 
@@ -26,7 +30,7 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, const DataGroup
       options_(options),
       masters_(make_masters(layout, groups, allocate, options)),
       units_(static_cast<std::size_t>(layout.num_units())) {
-  const bool shares = copies_are_masters(groups, options);
+  const bool shares = copies_are_masters(options);
   for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
     auto& buffer = units_[static_cast<std::size_t>(unit)].buffer;
     if (!shares) {
@@ -64,8 +68,9 @@ void ParameterStore::gather_into(Unit& unit, std::int64_t index, const at::Tenso
   const at::NoGradGuard no_grad;
   const param::ElementRange own = layout_.shard_range(index, groups_.shard());
   const at::Tensor part = masters_.slice(own);
+  if (options_.disk != nullptr) options_.disk->read_ahead(part);
   if (groups_.num_shards() == 1) {
-    at::Tensor(target).copy_(part);
+    unit.is_due = true;
     return;
   }
   unit.sent = part.to(options_.compute_dtype);
@@ -74,8 +79,17 @@ void ParameterStore::gather_into(Unit& unit, std::int64_t index, const at::Tenso
 
 void ParameterStore::wait(std::int64_t index) {
   Unit& unit = units_.at(static_cast<std::size_t>(index));
+  if (unit.is_due) {
+    const at::NoGradGuard no_grad;
+    at::Tensor target = unit_values(index);
+    target.copy_(masters_.slice(layout_.unit_range(index)));
+  }
   unit.gathered.wait();
   unit.gathered = {};
+  if (options_.disk != nullptr && (unit.is_due || unit.sent.defined())) {
+    options_.disk->release(masters_.slice(layout_.shard_range(index, groups_.shard())));
+  }
+  unit.is_due = false;
   unit.sent = at::Tensor();
 }
 

@@ -8,6 +8,7 @@
 #include "dtrain/comm/process_group.h"
 #include "dtrain/parallel/data/unit_buffer.h"
 #include "dtrain/param/arena.h"
+#include "dtrain/param/disk_memory.h"
 
 namespace dtrain::parallel {
 
@@ -34,6 +35,7 @@ class ParameterStore {
     at::ScalarType master_dtype = at::kFloat;
     at::ScalarType compute_dtype = at::kFloat;
     bool keeps_units = true;  ///< units stay gathered between steps; else begin_gather and free
+    param::DiskMemory* disk = nullptr;  ///< where masters are; needs keeps_units off; null: in RAM
   };
 
   /// `layout`, `groups` and what `allocate` refers to must outlive this.
@@ -62,6 +64,7 @@ class ParameterStore {
     std::unique_ptr<UnitBuffer> buffer;  // null: the masters serve
     at::Tensor sent;                     // this rank's part, until it has arrived everywhere
     comm::Work gathered;
+    bool is_due = false;  // of a single shard: the copy is made when it is waited for
   };
 
   void gather_into(Unit& unit, std::int64_t index, const at::Tensor& target);

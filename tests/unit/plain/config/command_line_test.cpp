@@ -34,8 +34,8 @@ TEST_CASE("A flag means the setting of its own command") {
   const auto train = parse_command_line(Command::train, {"--dtype", "float64"});
   CHECK(load(train).config.machine.dtype == "float64");
   CHECK(load(train).config.exporting.dtype == "auto");
-  CHECK(parse({"--strategy", "tp"}).dtype == "bfloat16");
-  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--dtype", "bfloat16"})),
+  CHECK(parse({"--dtype", "bfloat16"}).dtype == "bfloat16");
+  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--strategy", "tp"})),
                     Contains("not built yet"));
 }
 

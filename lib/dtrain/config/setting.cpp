@@ -1,0 +1,90 @@
+// What can be asked of settings; the table itself is in schema.cpp.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "dtrain/config/schema.h"
+
+namespace dtrain::config {
+
+std::string_view name_of(Command command) noexcept {
+  switch (command) {
+    case Command::train:
+      return "train";
+    case Command::generate:
+      return "generate";
+    case Command::verify:
+      return "verify";
+    case Command::export_checkpoint:
+      return "checkpoint export";
+    case Command::import_checkpoint:
+      return "checkpoint import";
+  }
+  return "train";
+}
+
+bool Range::contains(double value) const noexcept {
+  switch (bounds) {
+    case Bounds::none:
+      return true;
+    case Bounds::closed:
+      return value >= lowest && value <= highest;
+    case Bounds::open_above:
+      return value >= lowest && value < highest;
+    case Bounds::open_below:
+      return value > lowest && value <= highest;
+  }
+  return false;
+}
+
+std::string Range::text() const {
+  // Settings are whole or simple numbers: %g would print 16777216 as 1.67772e+07.
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  switch (bounds) {
+    case Bounds::none:
+      return {};
+    case Bounds::closed:
+      if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
+      return number(lowest) + " to " + number(highest);
+    case Bounds::open_above:
+      return fmt::format("at least {} and below {}", number(lowest), number(highest));
+    case Bounds::open_below:
+      return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  }
+  return {};
+}
+
+std::string Range::brief() const {
+  constexpr double kNobodyMeets = 1e6;
+  if (bounds == Bounds::closed && highest >= kNobodyMeets)
+    return fmt::format("at least {}", lowest);
+  if (bounds == Bounds::open_below && highest >= kNobodyMeets)
+    return fmt::format("above {}", lowest);
+  return text();
+}
+
+const Setting* find_key(std::string_view key) noexcept {
+  for (const Setting& setting : settings()) {
+    if (setting.key == key) return &setting;
+  }
+  return nullptr;
+}
+
+const Setting* find_flag(std::string_view flag) noexcept {
+  for (const Setting& setting : settings()) {
+    if (setting.flag == flag) return &setting;
+  }
+  return nullptr;
+}
+
+std::string working_choices(const Setting& setting) {
+  std::string names;
+  for (const Choice& choice : setting.choices) {
+    if (!choice.works()) continue;
+    if (!names.empty()) names += ", ";
+    names += choice.name;
+  }
+  return names;
+}
+
+}  // namespace dtrain::config
