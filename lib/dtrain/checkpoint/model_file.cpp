@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/check.h"
 namespace dtrain::checkpoint {
 namespace {
 
@@ -61,20 +62,64 @@ void check_names(const format::SafetensorsFile& file, std::span<const param::Par
   }
 }
 
+std::vector<TensorSpec> tensors_of(std::span<const param::ParameterSpec> specs,
+                                   at::ScalarType dtype, std::span<const NamedTensor> buffers) {
+  std::vector<TensorSpec> tensors;
+  for (const param::ParameterSpec& spec : specs) {
+    tensors.push_back({spec.name, dtype, spec.export_shape()});
+  }
+  for (const NamedTensor& buffer : buffers) {
+    tensors.push_back({buffer.name, buffer.value.scalar_type(), buffer.value.sizes().vec()});
+  }
+  return tensors;
+}
+
+// Readers take the tensors for PyTorch's.
+format::Metadata for_readers(format::Metadata metadata) {
+  metadata.emplace("format", "pt");
+  return metadata;
+}
+
 }  // namespace
+
+ModelFileWriter::ModelFileWriter(const std::string& path,
+                                 std::span<const param::ParameterSpec> specs, at::ScalarType dtype,
+                                 std::span<const NamedTensor> buffers,
+                                 const format::Metadata& metadata)
+    : specs_(specs),
+      buffers_(buffers),
+      file_(path, tensors_of(specs, dtype, buffers), for_readers(metadata)) {
+  write_due_buffers();
+}
+
+// Buffers of wider dtypes come before the parameters, the others after.
+void ModelFileWriter::write_due_buffers() {
+  for (; next_ < file_.order().size() && file_.order()[next_] >= specs_.size(); ++next_) {
+    file_.write(buffers_[file_.order()[next_] - specs_.size()].value);
+  }
+}
+
+void ModelFileWriter::write(param::ParameterId id, const at::Tensor& values) {
+  DTRAIN_CHECK(file_.order()[next_] == static_cast<std::size_t>(id));
+  file_.write(param::exported_view(specs_[static_cast<std::size_t>(id)], values));
+  ++next_;
+  write_due_buffers();
+}
+
+void ModelFileWriter::commit() {
+  DTRAIN_CHECK(next_ == file_.order().size());
+  file_.commit();
+}
 
 void write_model_file(const std::string& path, std::span<const param::ParameterSpec> specs,
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata) {
-  std::vector<NamedTensor> tensors;
-  for (const param::ParameterSpec& spec : specs) {
-    const auto id = static_cast<param::ParameterId>(tensors.size());
-    tensors.push_back({spec.name, param::exported_view(spec, arena.view(id))});
+  ModelFileWriter writer(path, specs, arena.flat().scalar_type(), buffers, metadata);
+  for (std::size_t id = 0; id < specs.size(); ++id) {
+    const auto parameter = static_cast<param::ParameterId>(id);
+    writer.write(parameter, arena.view(parameter));
   }
-  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-  format::Metadata all = metadata;
-  all.emplace("format", "pt");  // readers take the tensors for PyTorch's
-  write_tensor_file(path, tensors, all);
+  writer.commit();
 }
 
 param::Arena read_model_file(const format::SafetensorsFile& file,

@@ -11,10 +11,35 @@
 
 namespace dtrain::checkpoint {
 
-/// Writes every parameter of `arena` in its exported shape and the arena's dtype, then `buffers`,
-/// then {"format": "pt"} and `metadata`. The file appears whole or not at all.
+/// Writes a model file a parameter at a time, each in its exported shape, with `buffers`,
+/// {"format": "pt"} and `metadata`. The file appears whole or not at all.
 ///
-/// Throws: Error{checkpoint} naming the file if it cannot be written.
+/// Throws:  Error{checkpoint} naming the file if it cannot be written.
+/// Threads: one caller.
+class ModelFileWriter {
+ public:
+  /// dtype: of the parameters. `specs` and `buffers` must outlive this.
+  ModelFileWriter(const std::string& path, std::span<const param::ParameterSpec> specs,
+                  at::ScalarType dtype, std::span<const NamedTensor> buffers,
+                  const format::Metadata& metadata);
+
+  /// The parameters in the order of their ids; values: in storage shape.
+  void write(param::ParameterId id, const at::Tensor& values);
+  /// After the last parameter.
+  void commit();
+
+ private:
+  void write_due_buffers();
+
+  std::span<const param::ParameterSpec> specs_;
+  std::span<const NamedTensor> buffers_;
+  TensorFileWriter file_;
+  std::size_t next_ = 0;  // in the file's order
+};
+
+/// Writes a whole model from memory, in the arena's dtype.
+///
+/// Throws: as ModelFileWriter.
 void write_model_file(const std::string& path, std::span<const param::ParameterSpec> specs,
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata);

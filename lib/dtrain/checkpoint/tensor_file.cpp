@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/base/check.h"
+#include "dtrain/checkpoint/format/box.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -56,19 +57,37 @@ at::Tensor to_tensor(const format::TensorView& view) {
   return result;
 }
 
+TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,
+                                   const format::Metadata& metadata)
+    : file_(path, base::ErrorKind::checkpoint) {
+  std::vector<format::TensorView> views;
+  for (const TensorSpec& tensor : tensors) {
+    const auto count = format::num_elements(tensor.shape);
+    const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(tensor.dtype);
+    views.push_back({.name = tensor.name,
+                     .dtype = dtype_of(tensor.dtype),
+                     .shape = tensor.shape,
+                     .bytes = {static_cast<const std::byte*>(nullptr), bytes}});  // sizes alone
+  }
+  format::FilePlan plan = format::plan_safetensors(views, metadata);
+  order_ = std::move(plan.order);
+  file_.write(std::as_bytes(std::span(plan.header)));
+}
+
+void TensorFileWriter::write(const at::Tensor& tensor) {
+  const at::Tensor rows = tensor.detach().contiguous();
+  file_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
+}
+
 void write_tensor_file(const std::string& path, std::span<const NamedTensor> tensors,
                        const format::Metadata& metadata) {
-  std::vector<at::Tensor> rows;  // keep the row-major copies alive until they are written
-  std::vector<format::TensorView> views;
+  std::vector<TensorSpec> specs;
   for (const NamedTensor& tensor : tensors) {
-    rows.push_back(tensor.value.detach().contiguous());
-    const auto* data = static_cast<const std::byte*>(rows.back().const_data_ptr());
-    views.push_back({.name = tensor.name,
-                     .dtype = dtype_of(tensor.value.scalar_type()),
-                     .shape = rows.back().sizes().vec(),
-                     .bytes = {data, rows.back().nbytes()}});
+    specs.push_back({tensor.name, tensor.value.scalar_type(), tensor.value.sizes().vec()});
   }
-  format::write_safetensors(path, views, metadata);
+  TensorFileWriter writer(path, specs, metadata);
+  for (const std::size_t index : writer.order()) writer.write(tensors[index].value);
+  writer.commit();
 }
 
 }  // namespace dtrain::checkpoint

@@ -3,9 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "dtrain/base/atomic_file.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint {
@@ -23,6 +26,35 @@ struct NamedTensor {
 
 /// The values of a file's tensor as a contiguous CPU tensor of its own: the file may be closed.
 [[nodiscard]] at::Tensor to_tensor(const format::TensorView& view);
+
+/// What is known of a tensor before its values.
+struct TensorSpec {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> shape;
+};
+
+/// Writes a file a tensor at a time, so that no more than one need be in memory. Without commit()
+/// nothing is left.
+///
+/// Throws:  Error{checkpoint} naming the file if it cannot be written; Error{internal} for a dtype
+///          that the format lacks or a name given twice.
+/// Threads: one caller.
+class TensorFileWriter {
+ public:
+  TensorFileWriter(const std::string& path, std::span<const TensorSpec> tensors,
+                   const format::Metadata& metadata);
+
+  /// Which of the tensors comes when: that of the specs, those of wider dtypes first.
+  [[nodiscard]] std::span<const std::size_t> order() const { return order_; }
+  /// The next tensor in that order, of any strides.
+  void write(const at::Tensor& tensor);
+  void commit() { file_.commit(); }
+
+ private:
+  base::AtomicFile file_;
+  std::vector<std::size_t> order_;
+};
 
 /// Writes tensors of any strides as row-major values; the file appears whole or not at all.
 ///

@@ -344,20 +344,6 @@ void StepEngine::load_weights(checkpoint::Source& source) {
   axis_.parameters().refresh();
 }
 
-std::optional<param::Arena> StepEngine::whole_parameters() {
-  const bool is_first = groups_.all.rank() == 0;
-  if (layout_.num_shards() == 1) return is_first ? std::optional(parameters()) : std::nullopt;
-  std::optional<param::Arena> whole;
-  if (is_first) {
-    whole.emplace(param::ArenaLayout(model_.parameters), options_.master_dtype,
-                  param::private_memory);
-  }
-  visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    if (whole) whole->view(id).copy_(values);
-  });
-  return whole;
-}
-
 void StepEngine::visit_units(const param::Arena& values, const Visit& visit) {
   axis_.parameters().wait_for_all();  // whole masters may still be on their way
   for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -120,16 +119,11 @@ class StepEngine {
   /// Given each parameter's values in full, in its storage shape and the masters' dtype; valid
   /// during the call.
   using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
-  /// Visits all parameters (gradients), of which a unit at a time is gathered.
+  /// Visits all parameters (gradients) in the order of their ids, a unit at a time gathered.
   ///
   /// Collective: over the data groups.
   void visit_parameters(const Visit& visit) { visit_units(axis_.parameters().masters(), visit); }
   void visit_gradients(const Visit& visit) { visit_units(gradients(), visit); }
-  /// All parameters in full on rank 0 of the data axis, nothing elsewhere; where they are whole
-  /// anyway it shares their memory.
-  ///
-  /// Collective: over the data groups.
-  [[nodiscard]] std::optional<param::Arena> whole_parameters();
   /// The norm of all parameters.
   ///
   /// Collective: over the data groups.

@@ -1,8 +1,10 @@
 #include "dtrain/train/final_model.h"
 
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
@@ -25,12 +27,27 @@ void make_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 void write_final_model(Job& job, const std::string& path) {
-  const std::optional<param::Arena> parameters = job.engine().whole_parameters();
-  comm::on_leader(job.groups().world(), "writing the final model", [&] {
+  comm::ProcessGroup& world = job.groups().world();
+  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.model());
+  std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
+  comm::on_leader(world, "writing the final model", [&] {
     make_folder(std::filesystem::path(path).parent_path());
-    checkpoint::write_model_file(path, job.model().parameters, parameters.value(),
-                                 exported_buffers(job.model()),
-                                 {{kModelKey, describe(job.config().model)}});
+    writer.emplace(path, job.model().parameters, master_dtype_of(job.config().machine), buffers,
+                   checkpoint::format::Metadata{{kModelKey, describe(job.config().model)}});
+  });
+  // A disk that is full must not leave the other ranks waiting in the middle of a gather.
+  std::exception_ptr failure;
+  job.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    if (!writer || failure) return;
+    try {
+      writer->write(id, values);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  comm::on_leader(world, "writing the final model", [&] {
+    if (failure) std::rethrow_exception(failure);
+    writer->commit();
   });
 }
 

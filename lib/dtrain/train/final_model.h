@@ -7,7 +7,7 @@
 
 namespace dtrain::train {
 
-/// Rank 0 holds all parameters in full meanwhile.
+/// One unit of the parameters is in memory in full at a time.
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{checkpoint} naming the file if it cannot be written.
