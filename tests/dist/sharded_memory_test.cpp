@@ -83,7 +83,9 @@ std::string measure(comm::World& world, const std::string& request) {
 
 const RankProgram kMeasure("measure shards", measure);
 
-double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+constexpr double kMebibyte = 1 << 20;
+
+double mib(std::int64_t bytes) { return static_cast<double>(bytes) / kMebibyte; }
 
 std::vector<Measured> measure_on(std::int64_t ranks, const std::string& backend,
                                  const std::string& what) {
@@ -113,20 +115,20 @@ TEST_CASE("What a rank holds between steps is at most a tenth above the formula"
   const Formula formula = GENERATE(Formula{"ddp", 4, 0}, Formula{"zero:1", 2, 2},
                                    Formula{"zero:2", 1, 3}, Formula{"fsdp:full", 0, 4});
   INFO(formula.what << " on " << ranks << " processes over " << backend);
+  double expected = 0;
   double resident = 0;
-  std::string figures;
   for (const Measured& found : measure_on(ranks, backend, formula.what)) {
-    const double expected = (formula.whole + formula.sharded / static_cast<double>(ranks)) *
-                            static_cast<double>(found.parameters);
+    expected = (formula.whole + formula.sharded / static_cast<double>(ranks)) *
+               static_cast<double>(found.parameters);
     CHECK(static_cast<double>(found.held) < 1.1 * expected);
     CHECK(static_cast<double>(found.held) > 0.99 * expected);  // else something is not counted
-    resident += static_cast<double>(found.resident) / expected / static_cast<double>(ranks);
-    figures =
-        fmt::format("formula {:.1f} MiB, held {:.1f}, resident {:.1f}, peak {:.1f}",
-                    expected / (1 << 20), mib(found.held), mib(found.resident), mib(found.peak));
+    resident += static_cast<double>(found.resident) / static_cast<double>(ranks);
   }
-  WARN(formula.what << " x " << ranks << " " << backend << ": " << figures << ", resident/formula "
-                    << resident);
+  WARN(formula.what << " x " << ranks << " " << backend << ": formula " << expected / kMebibyte
+                    << " MiB, resident " << resident / kMebibyte);
+  // Besides, a process has buffers of its own; and over gloo blocks of units that were freed are
+  // kept for the next step.
+  if (backend == "shm") CHECK(resident < 1.1 * expected + 8 * kMebibyte);
 }
 
 TEST_CASE("At the peak of a fully sharded step two units are there, not the model") {

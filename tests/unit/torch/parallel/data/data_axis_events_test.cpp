@@ -106,8 +106,9 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
         static_cast<std::size_t>(levels),
         {.on_forward = [&] { look(false); }, .on_backward = [&] { look(true); }});
     const auto model = testing::small_model(watches);
-    StepEngine own(*model, world, {.all = *group, .shards = group.get()},
-                   {.seed = 3, .data = {.shard_size = 2, .schedule = schedule}, .adamw = {}});
+    StepEngine own(
+        *model, world, {.all = *group, .shards = group.get()},
+        {.seed = 3, .data = {.shard_size = 2, .wrap = {}, .schedule = schedule}, .adamw = {}});
     engine = &own;
     const data::Batch batch = testing::small_batch(world.rank() * 2);
     (void)own.forward_backward({&batch, 1});
