@@ -27,39 +27,38 @@ config::Config stack(const std::string& what, bool forward_prefetch) {
   return sharded(config, 2, 1, what);
 }
 
-struct Time {
-  double step = 0;  // seconds, the median
-  std::int64_t calls = 0;
-};
-
-Time time_steps(comm::World& world, const config::Config& config) {
-  EngineRun run(config, world);
+double time_step(EngineRun& run) {
+  const auto start = base::Clock::now();
   run.steps(1);
-  std::vector<double> seconds;
-  const std::int64_t before = run.job().groups().counters().calls;
-  for (int step = 0; step < kSteps; ++step) {
-    const auto start = base::Clock::now();
-    run.steps(1);
-    seconds.push_back(base::seconds_since(start));
-  }
-  std::sort(seconds.begin(), seconds.end());
-  (void)run.job().engine().parameter_norm();  // nothing is under way when the group ends
-  return {seconds[seconds.size() / 2], (run.job().groups().counters().calls - before) / kSteps};
+  return base::seconds_since(start);
 }
 
 std::string measure_overlap(comm::World& world, const std::string& what) {
   std::string text;
   for (const bool forward_prefetch : {true, false}) {
     const config::Config config = stack(what, forward_prefetch);
-    const Time plain = time_steps(world, config);
-    DelayedWorld slow(world, kDelay);
-    const Time delayed = time_steps(slow, config);
-    const double injected = 1e-3 * static_cast<double>(kDelay.count() * delayed.calls);
+    DelayedWorld slow_world(world, kDelay);
+    EngineRun plain(config, world);
+    EngineRun delayed(config, slow_world);
+    const mesh::MeshGroups& groups = delayed.job().groups();
+    std::vector<double> plain_seconds;
+    std::vector<double> delayed_seconds;
+    std::int64_t calls = 0;                      // of a step
+    for (int step = 0; step < kSteps; ++step) {  // in turn, so that both see the same machine
+      plain_seconds.push_back(time_step(plain));
+      const std::int64_t before = groups.counters().calls;
+      delayed_seconds.push_back(time_step(delayed));
+      calls = groups.counters().calls - before;
+    }
+    for (EngineRun* run : {&plain, &delayed}) (void)run->job().engine().parameter_norm();
+    const double plain_step = *std::min_element(plain_seconds.begin(), plain_seconds.end());
+    const double delayed_step = *std::min_element(delayed_seconds.begin(), delayed_seconds.end());
+    const double injected = 1e-3 * static_cast<double>(kDelay.count() * calls);
     text += fmt::format(
         "  {:<10} forward prefetch {:<3} step {:6.1f} ms, with {} delays of {} ms (sum {:.0f} ms) "
         "{:6.1f} ms: {:4.1f} % of the sum shows\n",
-        what, forward_prefetch ? "on" : "off", 1e3 * plain.step, delayed.calls, kDelay.count(),
-        1e3 * injected, 1e3 * delayed.step, 100 * (delayed.step - plain.step) / injected);
+        what, forward_prefetch ? "on" : "off", 1e3 * plain_step, calls, kDelay.count(),
+        1e3 * injected, 1e3 * delayed_step, 100 * (delayed_step - plain_step) / injected);
   }
   return text;
 }
