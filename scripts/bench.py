@@ -27,6 +27,7 @@ class Cell:
     ranks: int
     threads: int  # per rank
     accumulation: int = 1
+    strategy: str = "ddp"  # of several ranks
 
 
 CELLS = [
@@ -34,6 +35,7 @@ CELLS = [
     Cell("single, 2 threads", ranks=1, threads=2),
     Cell("ddp, 2 ranks x 1 thread", ranks=2, threads=1),
     Cell("ddp, 2 ranks x 1 thread, accumulation 4", ranks=2, threads=1, accumulation=4),
+    Cell("fsdp, 2 ranks x 1 thread", ranks=2, threads=1, strategy="fsdp"),
 ]
 
 
@@ -55,12 +57,16 @@ def steps_of(cell, options):
     return max(1, options.warmup // cell.accumulation), max(1, options.steps // cell.accumulation)
 
 
+def strategy_of(cell):
+    return cell.strategy if cell.ranks > 1 else "single"
+
+
 def dtrain_block(cell, options):
     warmup, timed = steps_of(cell, options)
     launcher = [BIN / "dtrun", "-n", cell.ranks, "--"] if cell.ranks > 1 else []
     with tempfile.TemporaryDirectory() as folder:
         _, peak = run([*launcher, BIN / "dtrain", "--config", f"configs/experiments/{options.config}.json",
-                       "--strategy", "ddp" if cell.ranks > 1 else "single", "--data", OUTPUT / "text.dtok",
+                       "--strategy", strategy_of(cell), "--data", OUTPUT / "text.dtok",
                        "--global-batch", "0", "--microbatch", SEQUENCES, "--grad-accum", cell.accumulation,
                        "--threads", cell.threads, "--steps", warmup + timed, "--warmup-steps", "0",
                        "--log-every", "0", "--run-dir", folder])
@@ -78,7 +84,7 @@ def peer_block(cell, options):
     if cell.ranks > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", cell.ranks]
     output, _ = run([*launcher, ROOT / "scripts/peer/bench_peer.py", "--config", options.config, "--batch", SEQUENCES,
-                     "--parallel", "ddp" if cell.ranks > 1 else "single", "--accumulate", cell.accumulation,
+                     "--parallel", strategy_of(cell), "--accumulate", cell.accumulation,
                      "--threads", cell.threads, "--text", OUTPUT / "text.txt", "--warmup", warmup, "--steps", timed,
                      "--blocks", "1"])
     line = json.loads(output.splitlines()[-1])
@@ -132,10 +138,17 @@ def ratios(blocks):
     over = {name: [a / b for a, b in zip(of["dtrain"], of["peer"])] for name, of in rates.items()}
     single = over[CELLS[0].name]
     result = {name: statistics.median(values) for name, values in over.items()}
-    for cell in CELLS[2:]:
+    for cell in (cell for cell in CELLS[2:] if cell.strategy == "ddp"):
         scaling = [several / one for several, one in zip(over[cell.name], single)]
         result[f"scaling of {cell.name}"] = statistics.median(scaling)
     return result
+
+
+def fsdp_over_ddp(blocks):
+    """Median over rounds of dtrain's fully sharded speed over its own ddp's."""
+    rates = [[block["tokens_per_second"] for block in blocks[name]["dtrain"]]
+             for name in ("fsdp, 2 ranks x 1 thread", "ddp, 2 ranks x 1 thread")]
+    return statistics.median(fsdp / ddp for fsdp, ddp in zip(*rates))
 
 
 def check_peer(python):
@@ -172,6 +185,7 @@ def print_table(report):
     for name, value in report.get("ratios", {}).items():
         if name.startswith("scaling"):
             print(f"{name + ', dtrain over peer':98}{value:>8.2f}")
+    print(f"{'fsdp over ddp, dtrain':98}{report['fsdp_over_ddp']:>8.2f}")
     print("\nstart-up, medians of", STARTS)
     for name, value in report["start_milliseconds"].items():
         print(f"{name:42}{value:>7.1f} ms")
@@ -197,6 +211,7 @@ def main():
               "config": options.config, "rounds": options.rounds, "steps": options.steps}
     report["start_milliseconds"] = measure_starts()
     report["blocks"] = measure(options)
+    report["fsdp_over_ddp"] = fsdp_over_ddp(report["blocks"])
     if options.peer:
         report["ratios"] = ratios(report["blocks"])
     path = OUTPUT / (report["time"][:19].replace(":", "") + ".json")

@@ -2,10 +2,18 @@
 # bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON]: speed and memory of dtrain; with a Python
 # that has torch 2.11.0, beside the PyTorch peer of scripts/peer. Prints a table, writes build/bench/TIME.json.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
+# bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
+# bench.sh comm: times of all-reduces over shm and gloo.
 # docs/benchmarks.md says what is measured and how.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
+case ${1:-} in
+  overlap | comm)
+    scripts/build.sh release dist_tests
+    exec build/release/bin/dist_tests "[.bench-$1]"
+    ;;
+esac
 scripts/build.sh release dtrain dtrun dtrain_runtime
 program=scripts/bench.py
 if [ "${1:-}" = checkpoint ]; then

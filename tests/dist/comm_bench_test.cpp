@@ -1,4 +1,4 @@
-// Times of all-reduces, printed only: dist_tests "[bench]".
+// Times of all-reduces, printed only: dist_tests "[.bench-comm]", or scripts/bench.sh comm.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -91,7 +91,7 @@ std::string time_all_reduce(comm::World& world, const std::string& bytes_text) {
 
 const RankProgram time_program("time all_reduce", time_all_reduce);
 
-TEST_CASE("Times of all-reduces", "[.bench]") {
+TEST_CASE("Times of all-reduces", "[.bench-comm]") {
   for (const std::int64_t size : {2, 4}) {
     for (const char* bytes : {"4096", "1703936", "33554432"}) {
       const auto outcomes = on_processes("time all_reduce", {.size = size, .argument = bytes});

@@ -20,6 +20,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/metrics/cpu_memory.h"
 
 namespace dtrain::testing {
 
@@ -87,6 +88,7 @@ std::string run_task(const RankTask& task) {
   options.master_port = task.port;
   options.store_fd = task.rank == 0 ? kStoreDescriptor : -1;
   options.group.timeout = std::chrono::milliseconds(task.timeout_ms);
+  options.count_memory = metrics::count_other_memory;
   options.group.reduction = task.fast != 0 ? comm::Reduction::fast : comm::Reduction::ordered;
   const auto world = comm::create_world(options);
   return programs().at(task.program)(*world, task.argument);

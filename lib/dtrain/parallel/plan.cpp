@@ -20,14 +20,13 @@ DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
   plan.wrap = {.kind = WrapPolicy::Kind::block, .min_elements = 0};
   if (sharding == Sharding::none || layout.shard_size == 1) return plan;
   plan.shard_size = layout.shard_size;
-  plan.shards_gradients = sharding != Sharding::optimizer;
   const config::WrapSetting wrap = config::parse_wrap(layout.wrap).value();
   plan.wrap = {.kind = wrap.kind == config::WrapSetting::Kind::block  ? WrapPolicy::Kind::block
                        : wrap.kind == config::WrapSetting::Kind::none ? WrapPolicy::Kind::none
                                                                       : WrapPolicy::Kind::size,
                .min_elements = wrap.min_elements};
   UnitScheduleOptions& schedule = plan.schedule;
-  schedule.reduce_every_microbatch = plan.shards_gradients && layout.accumulate == "sharded";
+  schedule.reduce_every_microbatch = layout.accumulate == "sharded";
   if (sharding == Sharding::gradients || sharding == Sharding::optimizer) return plan;
   schedule.reshard =
       sharding == Sharding::parameters ? Reshard::after_use : Reshard::after_backward;

@@ -155,6 +155,10 @@ DataMemory StepEngine::memory() const {
                      static_cast<std::int64_t>(optimizer_->state().size()));
 }
 
+DataTraffic StepEngine::traffic() const {
+  return data_traffic(layout_, axis_.schedule(), axis_options(options_));
+}
+
 data::MicrobatchDeal StepEngine::deal() const {
   return {.rank = groups_.all.rank(),
           .grad_accum = options_.grad_accum_steps,

@@ -21,6 +21,7 @@
 #include "dtrain/parallel/block_runner.h"
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/data/data_memory.h"
+#include "dtrain/parallel/data/data_traffic.h"
 
 namespace dtrain::parallel {
 
@@ -133,6 +134,8 @@ class StepEngine {
   [[nodiscard]] const DataAxis& data_axis() const { return axis_; }
   /// What parameters, gradients and optimizer state take, by arithmetic.
   [[nodiscard]] DataMemory memory() const;
+  /// What a step gathers and reduces, by arithmetic.
+  [[nodiscard]] DataTraffic traffic() const;
   /// What this rank updates, or all where nothing is sharded.
   [[nodiscard]] const param::Arena& parameters() const { return axis_.parameters().masters(); }
   [[nodiscard]] const param::Arena& gradients() const { return axis_.gradients().gradients(); }

@@ -42,6 +42,18 @@ std::int64_t checkpoint_bytes(Job& job) {
   return checkpoint::bytes_in(checkpoint::owned_part(job.engine().state()));
 }
 
+// Nothing where every rank holds everything.
+std::string traffic_line(const parallel::StepEngine& engine) {
+  const parallel::DataTraffic traffic = engine.traffic();
+  if (traffic == parallel::DataTraffic{}) return {};
+  return fmt::format(
+      "units per step  {} of {} shards: {} gathers ({} sent), {} reductions ({} sent), at most {} "
+      "gathered\n",
+      engine.layout().num_units(), engine.layout().num_shards(), traffic.gathers,
+      format_bytes(traffic.gather_bytes), traffic.reductions, format_bytes(traffic.reduction_bytes),
+      traffic.max_gathered);
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(Job& job) {
@@ -88,6 +100,7 @@ std::string start_table(Job& job, const data::Split& split) {
       "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
       format_count(split.train.size()), config.data.seq_len, epochs,
       format_count(split.validation.size()));
+  text += traffic_line(job.engine());
   text += fmt::format(
       "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
       "activations {}, work {}, checkpoint {}",
@@ -100,22 +113,33 @@ std::string start_table(Job& job, const data::Split& split) {
 nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
   const mesh::MeshShape& mesh = job.groups().mesh().sizes();
   const MemoryPlan memory = plan_memory(job);
-  return {{"parameters", job.model().num_elements()},
-          {"world_size", job.world().size()},
-          {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
-          {"backend", job.world().backend()},
-          {"bitwise_class", bitwise_class(job.config())},
-          {"train_samples", split.train.size()},
-          {"validation_samples", split.validation.size()},
-          {"flops_per_token", job.model().training_flops_per_token()},
-          {"memory_predicted_bytes",
-           {{"parameters", memory.parameters},
-            {"gradients", memory.gradients},
-            {"optimizer", memory.optimizer},
-            {"units", memory.units},
-            {"activations", memory.activations},
-            {"work", memory.work},
-            {"checkpoint", memory.checkpoint}}}};
+  nlohmann::ordered_json fields{{"parameters", job.model().num_elements()},
+                                {"world_size", job.world().size()},
+                                {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
+                                {"backend", job.world().backend()},
+                                {"bitwise_class", bitwise_class(job.config())},
+                                {"train_samples", split.train.size()},
+                                {"validation_samples", split.validation.size()},
+                                {"flops_per_token", job.model().training_flops_per_token()},
+                                {"memory_predicted_bytes",
+                                 {{"parameters", memory.parameters},
+                                  {"gradients", memory.gradients},
+                                  {"optimizer", memory.optimizer},
+                                  {"units", memory.units},
+                                  {"activations", memory.activations},
+                                  {"work", memory.work},
+                                  {"checkpoint", memory.checkpoint}}}};
+  const parallel::DataTraffic traffic = job.engine().traffic();
+  if (traffic != parallel::DataTraffic{}) {
+    fields["units_per_step"] = {{"units", job.engine().layout().num_units()},
+                                {"shards", job.engine().layout().num_shards()},
+                                {"gathers", traffic.gathers},
+                                {"gather_bytes", traffic.gather_bytes},
+                                {"reductions", traffic.reductions},
+                                {"reduction_bytes", traffic.reduction_bytes},
+                                {"max_gathered", traffic.max_gathered}};
+  }
+  return fields;
 }
 
 }  // namespace dtrain::train

@@ -15,14 +15,13 @@ namespace dtrain::parallel {
 /// What ranks that see different data share, resolved: every strategy of the data axis is one of
 /// these.
 struct DataPlan {
-  std::int64_t shard_size = 1;    ///< ranks that share one copy of the optimizer state; 1: none
-  bool shards_gradients = false;  ///< and of the gradients
+  std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: none
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
 
   /// Whether gradients are never whole for longer than a unit's reduction takes.
   [[nodiscard]] bool keeps_gradient_shards() const {
-    return shard_size > 1 && shards_gradients && schedule.reduce_every_microbatch;
+    return shard_size > 1 && schedule.reduce_every_microbatch;
   }
   bool operator==(const DataPlan&) const = default;
 };

@@ -87,6 +87,41 @@ TEST_CASE("Common runs are the elements that both boxes have, in runs as long as
   CHECK(shared > 1000);
 }
 
+// Every shape of up to three dims of up to four, every run in it: the boxes' values, one after the
+// other, are the run's.
+TEST_CASE("The boxes of a run hold its values in order, and are few") {
+  std::vector<std::vector<std::int64_t>> shapes{{}};
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    if (shapes[i].size() == 3) break;
+    for (std::int64_t size = 1; size <= 4; ++size) {
+      shapes.push_back(shapes[i]);
+      shapes.back().push_back(size);
+    }
+  }
+  REQUIRE(shapes.size() == 1 + 4 + 16 + 64);
+  for (const std::vector<std::int64_t>& shape : shapes) {
+    const std::vector<Position> all = positions_of(whole(shape));
+    const auto count = std::ssize(all);
+    REQUIRE(count == num_elements(shape));
+    for (std::int64_t begin = 0; begin < count; ++begin) {
+      for (std::int64_t end = begin + 1; end <= count; ++end) {
+        CAPTURE(shape, begin, end);
+        const std::vector<Box> boxes = boxes_of_run(shape, begin, end);
+        std::vector<Position> found;
+        for (const Box& box : boxes) {
+          CHECK(fits(box, shape));
+          const std::vector<Position> positions = positions_of(box);
+          found.insert(found.end(), positions.begin(), positions.end());
+        }
+        CHECK(found == std::vector<Position>(all.begin() + begin, all.begin() + end));
+        CHECK(std::ssize(boxes) <= std::max<std::int64_t>(2 * std::ssize(shape) - 1, 1));
+        const std::int64_t row = shape.empty() ? 1 : count / shape[0];
+        if (begin % row == 0 && end % row == 0) CHECK(boxes.size() == 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("A box is within a shape or not, whatever its numbers are") {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const std::vector<std::int64_t> shape{4, 3};

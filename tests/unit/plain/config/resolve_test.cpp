@@ -190,6 +190,83 @@ TEST_CASE("A decay takes a tenth of the steps, rounded up, unless told") {
   check_refused(config, "a wsd schedule can only fall");
 }
 
+Config with_strategy(const std::string& strategy) {
+  Config config;
+  config.layout.strategy = strategy;
+  return config;
+}
+
+TEST_CASE("Shards are as many as ranks, and for hybrid as a node's ranks unless told") {
+  const auto shard_size = [](const std::string& strategy, std::int64_t ranks) {
+    return resolve_train(with_strategy(strategy), ranks).layout.shard_size;
+  };
+  CHECK(shard_size("ddp", 4) == 1);
+  CHECK(shard_size("zero", 4) == 4);
+  CHECK(shard_size("deepspeed", 4) == 4);
+  CHECK(shard_size("fsdp", 8) == 8);
+  Config config = with_strategy("fsdp");
+  config.layout.fsdp_sharding = "none";
+  CHECK(resolve_train(config, 4).layout.shard_size == 1);
+  config.layout.fsdp_sharding = "hybrid";
+  CHECK(
+      resolve(Command::train, config, {.world_size = 8, .local_world_size = 4}).layout.shard_size ==
+      4);
+  config.layout.shard_size = 2;
+  CHECK(resolve_train(config, 8).layout.shard_size == 2);
+}
+
+TEST_CASE("A shard size that does not fit is refused with what was found") {
+  Config config = with_strategy("fsdp");
+  config.layout.fsdp_sharding = "hybrid";
+  config.layout.shard_size = 3;
+  check_refused(config, "--shard-size 3 does not divide the 4 data-parallel ranks", 4);
+  check_refused(config, "--shard-size 3 is no power of two", 6);
+  config.machine.reduction = "fast";
+  CHECK(resolve_train(config, 6).layout.shard_size == 3);
+  config.machine.reduction = "ordered";
+  CHECK(resolve_train(config, 3).layout.shard_size == 3);  // one copy: no second sum to order
+  config.layout.fsdp_sharding = "full";
+  config.layout.shard_size = 2;
+  check_refused(config, "--shard-size 2 does not fit --strategy fsdp, which shards over 4 ranks",
+                4);
+  config.layout.strategy = "ddp";
+  check_refused(config, "--shard-size 2 does not fit --strategy ddp, which shards over 1 rank", 4);
+}
+
+TEST_CASE("Gradients are accumulated as shards where they are sharded, and only there") {
+  const auto accumulate = [](const Config& config, std::int64_t ranks) {
+    return resolve_train(config, ranks).layout.accumulate;
+  };
+  CHECK(accumulate(with_strategy("fsdp"), 2) == "sharded");
+  CHECK(accumulate(with_strategy("zero"), 2) == "sharded");
+  CHECK(accumulate(with_strategy("fsdp"), 1) == "local");
+  CHECK(accumulate(with_strategy("ddp"), 2) == "local");
+  Config config = with_strategy("ddp");
+  config.layout.accumulate = "sharded";
+  check_refused(config, "--accumulate sharded needs sharded gradients, which --strategy ddp", 2);
+  config = with_strategy("zero");
+  config.layout.zero_stage = 1;
+  CHECK(accumulate(config, 2) == "local");
+  config.layout.accumulate = "sharded";
+  check_refused(config, "--accumulate sharded needs sharded gradients", 2);
+  config = with_strategy("fsdp");
+  config.layout.accumulate = "local";
+  CHECK(accumulate(config, 2) == "local");
+}
+
+TEST_CASE("Only known ways to wrap are taken") {
+  Config config = with_strategy("fsdp");
+  for (const char* wrap : {"block", "none", "size:1", "size:1000000"}) {
+    config.layout.wrap = wrap;
+    CHECK_NOTHROW(resolve_train(config, 2));
+  }
+  for (const char* wrap : {"", "size", "size:", "size:0", "size:-5", "size:1e6", "size:5x",
+                           "size:99999999999999999999", "Block", "blocks", " none"}) {
+    config.layout.wrap = wrap;
+    check_refused(config, "--wrap: found \"" + std::string(wrap) + "\"", 2);
+  }
+}
+
 TEST_CASE("Heads need not divide the width") {
   Config config;
   config.model.width = 48;

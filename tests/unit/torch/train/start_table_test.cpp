@@ -97,5 +97,35 @@ TEST_CASE("The start table and the start line say what runs") {
   });
 }
 
+TEST_CASE("The start table says what a sharded step gathers and reduces") {
+  config::Config config = mini(2, 1);
+  config.model.tie_levels = false;  // units: embedding, four levels, head
+  testing::on_threads(2, [&](comm::World& world) {
+    testing::EngineRun run(testing::sharded(config, 2, 1, "fsdp:full"), world);
+    const data::Split split = split_of(config);
+    const std::string table = start_table(run.job(), split);
+    // Forward gathers all six and keeps the head's; backward gathers the other five. A level has
+    // 3 x 64 x 2048 parameters, embedding and head 16384; half of each is sent.
+    const std::int64_t levels = 4 * 3 * 64 * 2048;
+    const std::int64_t gather_bytes = (2 * levels + 3 * 16384) * 4 / 2;
+    const std::int64_t reduction_bytes = (levels + 2 * 16384) * 4 / 2;
+    const std::string expected = fmt::format(
+        "units per step  6 of 2 shards: 11 gathers ({} sent), 6 reductions ({} sent), at most 2 "
+        "gathered\n",
+        metrics::format_bytes(gather_bytes), metrics::format_bytes(reduction_bytes));
+    testing::expect(table.find(expected) != std::string::npos, expected + " in\n" + table);
+    const auto units = start_fields(run.job(), split).at("units_per_step");
+    testing::expect(units.dump() == fmt::format(R"({{"units":6,"shards":2,"gathers":11,)"
+                                                R"("gather_bytes":{},"reductions":6,)"
+                                                R"("reduction_bytes":{},"max_gathered":2}})",
+                                                gather_bytes, reduction_bytes),
+                    units.dump());
+    testing::EngineRun whole(mini(2, 1), world);
+    testing::expect(start_table(whole.job(), split).find("units per step") == std::string::npos,
+                    "no such line where nothing is sharded");
+    testing::expect(!start_fields(whole.job(), split).contains("units_per_step"), "nor field");
+  });
+}
+
 }  // namespace
 }  // namespace dtrain::train

@@ -1,0 +1,121 @@
+"""Sharded strategies as a user meets them: equal files, the start table, refusals, settings without effect."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "3", "--eval-every", "2", "--dropout", "0.1",
+        "--threads", "1", "--steps", "3", "--data", SOURCE / "tests/golden/text.bin"]
+LIMIT = 120  # seconds after which a test has failed; none needs more than a few
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-sharding-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def train(self, name, *flags, ranks=2, status=0):
+        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
+        result = subprocess.run([str(word) for word in [*launcher, DTRAIN, *TINY, "--run-dir", self.folder / name, *flags]],
+                                capture_output=True, text=True, timeout=LIMIT, check=False)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result.stderr
+
+    def lines(self, name):
+        return [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+
+
+class Results(Case):
+    def outcome(self, name):
+        numbers = [[line[key] for key in ("step", "loss", "grad_norm", "val_loss") if key in line]
+                   for line in self.lines(name)]
+        return numbers, (self.folder / name / "final/model.safetensors").read_bytes()
+
+    def test_every_sharding_leaves_the_file_and_the_losses_of_one_process(self):
+        for tied in ("on", "off"):
+            self.train(f"one-{tied}", "--tie-levels", tied, "--grad-accum", "4", ranks=1)
+            expected = self.outcome(f"one-{tied}")
+            self.assertEqual(len(expected[0]), 1 + 3 + 2 + 1)
+            for number, (ranks, flags) in enumerate([
+                    (2, "--strategy fsdp"), (2, "--strategy fsdp --fsdp-sharding grad-op --backend gloo"),
+                    (2, "--strategy zero --zero-stage 1"), (4, "--strategy deepspeed --zero-stage 2"),
+                    (2, "--strategy zero --zero-stage 3 --accumulate local"),
+                    (4, "--strategy fsdp --fsdp-sharding hybrid --shard-size 2"),
+                    (2, "--strategy fsdp --wrap size:5000 --forward-prefetch on --limit-gathers 3")]):
+                name = f"{tied}-{number}"
+                with self.subTest(f"tied {tied}, {flags}"):
+                    self.train(name, "--tie-levels", tied, "--grad-accum", str(4 // ranks), *flags.split(), ranks=ranks)
+                    self.assertEqual(self.outcome(name), expected)
+
+    def test_a_checkpoint_of_one_sharding_goes_on_under_another(self):
+        self.train("whole", "--grad-accum", "2", "--steps", "6", ranks=1)
+        self.train("moved", "--strategy", "fsdp", "--steps", "2", "--checkpoint-every", "1")
+        self.train("moved", "--strategy", "zero", "--zero-stage", "1", "--steps", "4", "--checkpoint-every", "1",
+                   "--resume", "auto")
+        self.train("moved", "--grad-accum", "2", "--steps", "6", "--checkpoint-every", "1", "--resume", "auto", ranks=1)
+        self.assertEqual(self.outcome("moved")[1], self.outcome("whole")[1])
+
+
+class Telling(Case):
+    def test_the_start_says_what_is_gathered_and_reduced_and_memory_shrinks(self):
+        fields = {}
+        for name, flags in (("ddp", "--strategy ddp"), ("full", "--strategy fsdp")):
+            text = self.train(name, "--tie-levels", "off", *flags.split())
+            fields[name] = self.lines(name)[0]
+            self.assertEqual("units per step" in text, name == "full", text)
+        self.assertIn("units per step  4 of 2 shards: 7 gathers (", text)
+        self.assertNotIn("units_per_step", fields["ddp"])
+        units = fields["full"]["units_per_step"]
+        self.assertEqual((units["units"], units["gathers"], units["reductions"], units["max_gathered"]), (4, 7, 4, 2))
+        memory = {name: field["memory_predicted_bytes"] for name, field in fields.items()}
+        for part in ("parameters", "gradients", "optimizer"):
+            self.assertEqual(2 * memory["full"][part], memory["ddp"][part], part)
+
+    def refused(self, flags, *parts, ranks=4):
+        variables = {"RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(ranks)}
+        result = subprocess.run([DTRAIN, *map(str, TINY), "--run-dir", self.folder / "run", *flags.split()],
+                                capture_output=True, text=True, timeout=LIMIT, check=False,
+                                env={**os.environ, **variables})
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+        self.assertFalse((self.folder / "run").exists())
+
+    def test_layouts_that_cannot_be_are_refused_in_one_line(self):
+        hybrid = "--strategy fsdp --fsdp-sharding hybrid"
+        self.refused(f"{hybrid} --shard-size 3", "--shard-size 3", "does not divide", "4")
+        self.refused(f"{hybrid} --shard-size 3", "--shard-size 3", "power of two", "--reduction fast", ranks=6)
+        self.refused("--strategy fsdp --shard-size 2", "--shard-size 2", "hybrid")
+        self.refused("--strategy fsdp --wrap size:x", "--wrap", "size:x", "size:N")
+        self.refused("--strategy ddp --accumulate sharded", "--accumulate sharded", "--strategy ddp")
+        self.refused("--strategy zero --zero-stage 4", "--zero-stage", "4", "3")
+        self.refused("--strategy fsdp --fsdp-sharding most", "--fsdp-sharding", "most", "grad-op")
+        self.refused("--strategy fsdp --limit-gathers 0", "--limit-gathers", "0")
+        self.refused("--strategy fsdp --backward-prefetch soon", "--backward-prefetch", "soon", "post")
+
+    def test_settings_without_effect_are_told_once(self):
+        for flags, flag in (("--strategy ddp --wrap none", "--wrap"),
+                            ("--strategy ddp --backward-prefetch none", "--backward-prefetch"),
+                            ("--strategy zero --zero-stage 2 --forward-prefetch on", "--forward-prefetch"),
+                            ("--strategy zero --zero-stage 1 --limit-gathers 3", "--limit-gathers"),
+                            ("--strategy fsdp --tie-levels off --tied-reshard per-use", "--tied-reshard"),
+                            ("--strategy fsdp --forward-prefetch on --limit-gathers 1", "--forward-prefetch")):
+            with self.subTest(flags):
+                text = self.train("run", "--overwrite", *flags.split())
+                self.assertEqual(text.count(f"warning: {flag} has no effect"), 1, text)
+        text = self.train("run", "--overwrite", "--strategy", "fsdp", "--wrap", "none", "--backward-prefetch", "post",
+                          "--limit-gathers", "1", "--tied-reshard", "per-use")
+        self.assertNotIn("has no effect", text)
+
+
+if __name__ == "__main__":
+    unittest.main()

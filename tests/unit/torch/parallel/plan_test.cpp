@@ -1,0 +1,74 @@
+#include "dtrain/parallel/plan.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "dtrain/config/resolve.h"
+#include "support/engine_run.h"
+
+namespace dtrain::parallel {
+namespace {
+
+Plan plan_of(const std::string& what, std::int64_t dp) {
+  return make_plan(testing::sharded(testing::tiny_config(), dp, 1, what).layout);
+}
+
+Plan ddp_plan(std::int64_t dp) {
+  return make_plan(testing::laid_out(testing::tiny_config(), dp, 1).layout);
+}
+
+TEST_CASE("Settings that mean the same give equal plans") {
+  for (const std::int64_t dp : {2, 4, 8}) {
+    INFO(dp << " ranks");
+    const std::string all = "hybrid:" + std::to_string(dp);
+    CHECK(plan_of("zero:3", dp) == plan_of("fsdp:full", dp));
+    CHECK(plan_of(all, dp) == plan_of("fsdp:full", dp));
+    CHECK(plan_of("hybrid:1", dp) == ddp_plan(dp));
+    CHECK(plan_of("fsdp:none", dp) == ddp_plan(dp));
+    // Whole gradients that are cut when a step ends: nothing is left of stage 2.
+    CHECK(plan_of("zero:2+local", dp) == plan_of("zero:1", dp));
+    for (const std::int64_t stage : {1, 2, 3}) {
+      config::Config config = testing::laid_out(testing::tiny_config(), dp, 1);
+      config.layout.strategy = "deepspeed";
+      config.layout.zero_stage = stage;
+      config = config::resolve(config::Command::train, config, {.world_size = dp});
+      CHECK(make_plan(config.layout) == plan_of("zero:" + std::to_string(stage), dp));
+    }
+  }
+  for (const char* what : {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "zero:3", "hybrid:1"}) {
+    INFO(what << " on one rank");
+    CHECK(plan_of(what, 1) == ddp_plan(1));
+  }
+}
+
+TEST_CASE("Settings that mean different things give different plans") {
+  std::map<std::string, Plan> plans{{"ddp", ddp_plan(4)}};
+  for (const char* what : {"zero:1", "zero:2", "fsdp:grad-op", "fsdp:full", "hybrid:2",
+                           "fsdp:full+local", "fsdp:grad-op+local", "hybrid:2+local"}) {
+    plans.emplace(what, plan_of(what, 4));
+  }
+  config::Config config = testing::tiny_config();
+  config.layout.wrap = "size:100";
+  plans.emplace("wrap", make_plan(testing::sharded(config, 4, 1, "fsdp:full").layout));
+  config.layout.wrap = "none";
+  plans.emplace("no wrap", make_plan(testing::sharded(config, 4, 1, "fsdp:full").layout));
+  for (const auto& [name, plan] : plans) {
+    for (const auto& [other, other_plan] : plans) {
+      INFO(name << " and " << other);
+      CHECK((plan == other_plan) == (name == other));
+    }
+  }
+}
+
+TEST_CASE("Settings of units mean nothing where nothing is sharded") {
+  config::Config config = testing::tiny_config();
+  config.layout.wrap = "none";
+  config.layout.backward_prefetch = "post";
+  config.layout.forward_prefetch = true;
+  config.layout.limit_gathers = 7;
+  config.layout.tied_reshard = "per-use";
+  CHECK(make_plan(testing::sharded(config, 4, 1, "fsdp:none").layout) == ddp_plan(4));
+}
+
+}  // namespace
+}  // namespace dtrain::parallel
