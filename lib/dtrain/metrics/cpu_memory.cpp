@@ -40,6 +40,8 @@ class CountingAllocator final : public c10::Allocator {
 
   MemoryUse use() const { return {current_.load(), peak_.load()}; }
 
+  void restart_peak() { peak_.store(current_.load()); }
+
   static CountingAllocator& instance() {
     // Never destroyed: tensors of static storage may be freed after any static of ours.
     static auto* allocator = new CountingAllocator();
@@ -121,6 +123,8 @@ class CountingAllocator final : public c10::Allocator {
 void install_counting_allocator() {
   c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
 }
+
+void restart_peak() { CountingAllocator::instance().restart_peak(); }
 
 MemoryUse memory_use() { return CountingAllocator::instance().use(); }
 

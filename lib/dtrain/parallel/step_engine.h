@@ -36,7 +36,13 @@ struct EngineOptions {
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
   optim::OptimizerOptions optimizer = {};
+  RecomputePlan recompute = {};
 };
+
+/// How the arenas of an engine with these options are cut.
+[[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
+                                               const EngineOptions& options);
+[[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options);
 
 /// What a rank wants all ranks to know at the end of a step.
 struct StepFlags {
@@ -136,8 +142,6 @@ class StepEngine {
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return layout_; }
   [[nodiscard]] const DataAxis& data_axis() const { return axis_; }
-  /// What parameters, gradients and optimizer state take, by arithmetic.
-  [[nodiscard]] DataMemory memory() const;
   /// What this rank updates, or all where nothing is sharded.
   [[nodiscard]] const param::Arena& parameters() const { return axis_.parameters().masters(); }
   [[nodiscard]] const param::Arena& gradients() const { return axis_.gradients().gradients(); }

@@ -34,6 +34,7 @@ struct DataAxisOptions {
   at::ScalarType reduce_dtype = at::kFloat;
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
+  RecomputePlan recompute = {};
 };
 
 /// The data axis of one rank: the parameters it computes with and the gradients it ends a step

@@ -61,6 +61,7 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
 
   DataMemory memory;
   memory.optimizer = shard * master * moments;
+  memory.masters = shard * master;
   if (!keeps_units) {
     memory.parameters = shard * master;
     memory.gathered = most_gathered(layout, schedule) * compute;
