@@ -4,6 +4,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/machine.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "runtime_library.h"
@@ -69,6 +70,10 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
   if (config.train.decay_steps > 0 && config.train.schedule != "wsd") {
     base::log_warning("--decay-steps {} has no effect with --schedule {}", config.train.decay_steps,
                       config.train.schedule);
+  }
+  const bool has_limit = config::parse_bytes(config.machine.memory_limit).value() > 0;
+  if (config.machine.recompute == "auto" && !has_limit) {
+    base::log_warning("--recompute auto has no effect without --memory-limit");
   }
   const std::string& buffer_dtype = config.machine.buffer_dtype;
   if (buffer_dtype == "bfloat16" || buffer_dtype == "float16") {

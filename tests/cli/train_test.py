@@ -71,7 +71,7 @@ class RunFolder(TrainTest):
         self.assertTrue(raw.endswith("\n"))
         lines = self.metrics()
         self.assertEqual([line.get("event", "step") for line in lines],
-                         ["start", "step", "step", "eval", "step", "step", "eval", "end"])
+                         ["start", "step", "step", "eval", "step", "memory", "step", "eval", "end"])
         steps = [line for line in lines if "event" not in line]
         for number, (line, text) in enumerate(zip(steps, [t for t in raw.splitlines() if '"event"' not in t]), 1):
             self.assertEqual(list(line), STEP_KEYS)

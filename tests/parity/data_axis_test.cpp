@@ -234,6 +234,27 @@ TEST_CASE("Tied matrices gathered and reduced at every use agree to rounding in 
   }
 }
 
+TEST_CASE("Blocks that run again give the bits of blocks that keep their graphs") {
+  config::Config config = tiny_config();
+  config.model.tie_levels = GENERATE(true, false);
+  config.machine.dtype = GENERATE("float32", "bfloat16");
+  INFO("tied levels " << config.model.tie_levels << ", " << config.machine.dtype);
+  const std::string single = text_of_all(laid_out(config, 1, 4));
+  for (const std::string recompute : {"level", "every:2", "every:3"}) {
+    INFO(recompute);
+    config.machine.recompute = recompute;
+    CHECK(text_of_all(laid_out(config, 1, 4)) == single);
+    for (const std::string what : {"fsdp:full", "fsdp:grad-op", "zero:1", "fsdp:full+local"}) {
+      INFO(what);
+      CHECK(text_of_all(sharded(config, 2, 2, what)) == single);
+    }
+  }
+  config.machine.recompute = "every:2";
+  config.layout.limit_gathers = 1;
+  config.layout.backward_prefetch = "post";
+  CHECK(text_of_all(sharded(config, 4, 1, "fsdp:full")) == single);
+}
+
 TEST_CASE("SGD with momentum has the bits of one rank under every sharding") {
   config::Config config = tiny_config();
   config.train.optimizer = "sgd";

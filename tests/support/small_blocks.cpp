@@ -41,6 +41,7 @@ class OneParameterBlock : public model::Block {
  public:
   explicit OneParameterBlock(param::ParameterId id) : ids_{id} {}
   std::span<const param::ParameterId> parameters() const override { return ids_; }
+  model::BlockMemory memory(const model::BatchShape&) const override { return {}; }
 
  protected:
   std::array<param::ParameterId, 1> ids_;
@@ -84,6 +85,9 @@ class WatchedBlock final : public model::Block {
   WatchedBlock(std::unique_ptr<model::Block> block, BlockWatch watch)
       : block_(std::move(block)), watch_(std::move(watch)) {}
   std::span<const param::ParameterId> parameters() const override { return block_->parameters(); }
+  model::BlockMemory memory(const model::BatchShape& shape) const override {
+    return block_->memory(shape);
+  }
   at::Tensor forward(const at::Tensor& x, const model::BlockContext& context) override {
     if (watch_.on_forward) watch_.on_forward();
     at::Tensor y = block_->forward(x, context);

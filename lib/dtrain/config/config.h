@@ -77,7 +77,9 @@ struct MachineConfig {
   std::int64_t threads = 0;           // per rank; 0: OMP_NUM_THREADS or the usable cores
   std::string reduction = "ordered";
   double comm_timeout_seconds = 600;
-  std::string offload = "none";  // none | optimizer | all | disk:DIR
+  std::string offload = "none";    // none | optimizer | all | disk:DIR
+  std::string recompute = "none";  // none | level | every:K | auto
+  std::string memory_limit = "0";  // of a rank's tensors, "2GiB"; 0: none
 };
 
 struct ReportConfig {

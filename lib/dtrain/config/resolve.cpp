@@ -5,6 +5,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/machine.h"
 
 namespace dtrain::config {
 namespace {
@@ -104,6 +105,20 @@ void resolve_machine(MachineConfig& machine, const Launch& launch) {
       launch.usable_cores / std::max<std::int64_t>(1, launch.local_world_size);
   machine.threads =
       launch.threads_hint != 0 ? launch.threads_hint : std::max<std::int64_t>(1, share);
+}
+
+void check_memory(const MachineConfig& machine) {
+  if (!parse_recompute(machine.recompute)) {
+    fail(ErrorKind::usage,
+         "--recompute: found \"{}\", but it must be none, level, every:K (levels, at least 1) or "
+         "auto",
+         machine.recompute);
+  }
+  if (!parse_bytes(machine.memory_limit)) {
+    fail(ErrorKind::usage,
+         "--memory-limit: found \"{}\", but it must be a size: 2GiB, 500MB, or bytes; 0 for none",
+         machine.memory_limit);
+  }
 }
 
 // global / (factor * dp), where one of them must be a whole number of the others.
@@ -231,6 +246,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   resolve_sharding(config.layout, config.machine, launch);
   resolve_machine(config.machine, launch);
   resolve_dtypes(config.machine);
+  check_memory(config.machine);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout.dp);
     check_training(config);

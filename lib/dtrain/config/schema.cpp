@@ -308,6 +308,15 @@ constexpr Setting kSettings[] = {
     {"machine.comm_timeout", "--comm-timeout", "X", "seconds",
      "the longest any wait for another rank may take", kTrain | kVerify,
      FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},
+    {"machine.recompute", "--recompute", "none|level|every:K|auto", "",
+     "run levels again in the backward pass instead of keeping what they computed: all (level), "
+     "in groups of K of which only the first input is kept (every:K), or as few as "
+     "--memory-limit allows (auto)",
+     kTrain | kVerify, FIELD(machine.recompute)},
+    {"machine.memory_limit", "--memory-limit", "SIZE", "",
+     "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
+     "start; 0: none",
+     kTrain, FIELD(machine.memory_limit)},
 
     {"report.log_every", "--log-every", "N", "steps", "between progress reports; 0 is off", kTrain,
      FIELD(report.log_every), between(0, kMaxSteps)},

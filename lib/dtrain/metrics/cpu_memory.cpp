@@ -47,6 +47,8 @@ class CountingAllocator final : public c10::Allocator {
 
   MemoryUse use() const { return {current_.load(), peak_.load()}; }
 
+  void restart_peak() { peak_.store(current_.load()); }
+
   static CountingAllocator& instance() {
     // Never destroyed: tensors of static storage may be freed after any static of ours.
     static auto* allocator = new CountingAllocator();
@@ -123,6 +125,8 @@ void install_counting_allocator() {
 }
 
 void count_other_memory(std::int64_t bytes) { CountingAllocator::instance().count(bytes); }
+
+void restart_peak() { CountingAllocator::instance().restart_peak(); }
 
 MemoryUse memory_use() { return CountingAllocator::instance().use(); }
 

@@ -9,7 +9,7 @@ namespace dtrain::metrics {
 /// Tensor memory of this process in bytes.
 struct MemoryUse {
   std::int64_t current = 0;
-  std::int64_t peak = 0;  ///< since the start
+  std::int64_t peak = 0;  ///< since the start, or the last restart_peak
 };
 
 /// Makes LibTorch allocate CPU tensors through the counting allocator, which hands freed blocks of
@@ -24,5 +24,8 @@ void install_counting_allocator();
 void count_other_memory(std::int64_t bytes);
 
 [[nodiscard]] MemoryUse memory_use();
+
+/// The peak is from now on that of what follows.
+void restart_peak();
 
 }  // namespace dtrain::metrics

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "dtrain/metrics/format.h"
@@ -85,6 +86,20 @@ void Reporter::evaluation(std::int64_t step, double val_loss) {
   last_validation_ = fmt::format(" | val {:.4f}", val_loss);
   if (!console_->is_live())
     console_->print(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
+}
+
+void Reporter::memory(const MemoryRecord& record) {
+  if (!options_.writes) return;
+  file_->write({{"event", "memory"},
+                {"step", record.step},
+                {"predicted_bytes", record.predicted},
+                {"peak_bytes", record.peak}});
+  const double percent =
+      100 * static_cast<double>(record.predicted) / static_cast<double>(record.peak);
+  const bool is_near = std::abs(percent - 100) <= 10;
+  console_->print(fmt::format("{}memory: predicted {}, measured peak {} ({:.0f}%)",
+                              is_near ? "" : "warning: ", format_bytes(record.predicted),
+                              format_bytes(record.peak), percent));
 }
 
 void Reporter::checkpoint(const CheckpointRecord& record) {

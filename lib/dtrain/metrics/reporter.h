@@ -34,6 +34,13 @@ struct CheckpointRecord {
   double seconds = 0;        ///< from its begin to its commit
 };
 
+/// A rank's tensor memory after the first steps, in bytes.
+struct MemoryRecord {
+  std::int64_t step = 0;
+  std::int64_t predicted = 0;
+  std::int64_t peak = 0;
+};
+
 /// A checkpoint that a run goes on from.
 struct ResumeRecord {
   std::int64_t step = 0;
@@ -62,6 +69,9 @@ class Reporter {
   void start(const std::string& table, const nlohmann::ordered_json& fields);
   void step(const StepRecord& record);
   void evaluation(std::int64_t step, double val_loss);
+  /// What the start table predicted, beside what the first steps needed at most; in bytes of this
+  /// rank. Warns where they are more than a tenth apart.
+  void memory(const MemoryRecord& record);
   void checkpoint(const CheckpointRecord& record);
   void resume(const ResumeRecord& record);
   /// A line for people and an "error" line with the same message.

@@ -39,6 +39,28 @@ struct BlockContext {
   }
 };
 
+/// The microbatch that memory is predicted for.
+struct BatchShape {
+  std::int64_t sequences = 0;
+  std::int64_t length = 0;
+  at::ScalarType dtype = at::kFloat;  ///< of the parameters that blocks read
+  bool training = true;
+
+  [[nodiscard]] std::int64_t rows() const { return sequences * length; }
+};
+
+/// Tensor memory that one block takes for one microbatch, without its parameters and its input.
+///
+/// Units: bytes.
+struct BlockMemory {
+  std::int64_t output = 0;
+  std::int64_t saved = 0;    ///< its graph keeps this from forward to backward, output not counted
+  std::int64_t forward = 0;  ///< at the peak of a forward pass with a graph
+  std::int64_t forward_without_graph = 0;
+  std::int64_t backward =
+      0;  ///< at the peak of the backward pass, what is left of `saved` included
+};
+
 /// One layer of a stack. It computes in the dtype of the parameters it reads: float64, float32,
 /// bfloat16 or float16.
 ///
@@ -53,13 +75,14 @@ class Block {
 
   /// Every parameter that forward may use; the same id may appear in many blocks.
   [[nodiscard]] virtual std::span<const param::ParameterId> parameters() const = 0;
+
+  /// What forward and its backward pass take, by arithmetic.
+  [[nodiscard]] virtual BlockMemory memory(const BatchShape& shape) const = 0;
 };
 
-/// What a block costs, for MFU and the start table. T is the sequence length the model was made
-/// for.
+/// What a block costs, for MFU. T is the sequence length the model was made for.
 struct BlockCost {
   double forward_flops_per_token = 0;  ///< multiply-add = 2; attention counted causally (half)
-  double saved_values_per_token = 0;   ///< elements kept between forward and backward
 };
 
 /// A constant that belongs to the exported model, e.g. the RoPE frequencies.
@@ -74,6 +97,7 @@ struct Model {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<BlockCost> costs;  ///< one for each block
   std::vector<ExportedBuffer> buffers;
+  std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
 
   [[nodiscard]] std::int64_t num_elements() const;  ///< of all parameters
   /// Model FLOPs of forward and backward (3 times forward) for one token.

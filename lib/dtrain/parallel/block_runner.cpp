@@ -12,7 +12,11 @@ namespace dtrain::parallel {
 
 BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
                          param::GradientSink& sink, Options options)
-    : model_(model), sink_(sink), seed_(options.seed), buffer_dtype_(options.buffer_dtype) {
+    : model_(model),
+      sink_(sink),
+      seed_(options.seed),
+      buffer_dtype_(options.buffer_dtype),
+      recompute_(std::move(options.recompute)) {
   const std::size_t count = model.parameters.size();
   for (std::size_t id = 0; id < count; ++id) {
     const auto parameter = static_cast<param::ParameterId>(id);
@@ -37,22 +41,36 @@ void BlockRunner::begin(std::int64_t microbatch, MicrobatchInput input) {
 }
 
 at::Tensor BlockRunner::run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
-                            const model::ParameterReader& use, bool training) {
+                            const model::ParameterReader& use, Mode mode) {
   const model::BlockContext context{.first_sample = input.first_sample,
-                                    .training = training,
+                                    .training = mode.training,
                                     .seed = seed_,
                                     .targets = input.targets,
                                     .buffer_dtype = buffer_dtype_,
                                     .use = use,
                                     .tensor_axis = tensor_axis_,
-                                    .tap = tap_};
+                                    .tap = mode.reports ? tap_ : no_tap_};
   return model_.blocks[static_cast<std::size_t>(block)]->forward(x, context);
 }
 
 at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
   Microbatch& entry = microbatches_.at(microbatch);
-  SavedBlock& saved = entry.saved[block];
-  saved.input = entry.activation.detach();
+  const RecomputeGroup* group = recompute_.group_of(block);
+  if (group == nullptr || group->begin == block) {
+    entry.saved[block].input = entry.activation.detach();
+  }
+  if (group == nullptr) {
+    record(block, entry, /*reports=*/true);
+    entry.activation = entry.saved.at(block).output.detach();
+  } else {
+    entry.activation = run_without_graph(block, entry.activation, entry.input, {});
+  }
+  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
+  return is_last ? entry.activation : at::Tensor();
+}
+
+void BlockRunner::record(std::int64_t block, Microbatch& entry, bool reports) {
+  SavedBlock& saved = entry.saved.at(block);
   if (block > 0) saved.input.set_requires_grad(true);
   const std::span<const param::ParameterId> listed =
       model_.blocks[static_cast<std::size_t>(block)]->parameters();
@@ -63,15 +81,34 @@ at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
     if (leaf.requires_grad()) ++saved.uses[id];
     return param::use_parameter(leaf, id, *this);
   };
-  saved.output = run(block, saved.input, entry.input, use, /*training=*/true);
-  entry.activation = saved.output.detach();
-  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
-  return is_last ? entry.activation : at::Tensor();
+  saved.output = run(block, saved.input, entry.input, use, {.reports = reports});
+}
+
+at::Tensor BlockRunner::run_without_graph(std::int64_t block, const at::Tensor& x,
+                                          const MicrobatchInput& input, Mode mode) {
+  const at::NoGradGuard no_grad;
+  const model::ParameterReader use = [this](param::ParameterId id) {
+    return leaves_[static_cast<std::size_t>(id)];
+  };
+  return run(block, x, input, use, mode);
+}
+
+void BlockRunner::run_again(std::int64_t block, Microbatch& entry) {
+  const RecomputeGroup* group = recompute_.group_of(block);
+  if (group == nullptr) return;
+  if (block + 1 == group->end) {
+    for (std::int64_t inner = group->begin; inner < block; ++inner) {
+      entry.saved[inner + 1].input =
+          run_without_graph(inner, entry.saved.at(inner).input, entry.input, {.reports = false});
+    }
+  }
+  record(block, entry, /*reports=*/false);
 }
 
 void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double seed,
                            const OnSettled& on_settled) {
   active_ = &microbatches_.at(microbatch);
+  run_again(block, *active_);
   active_block_ = &active_->saved.at(block);
   on_settled_ = &on_settled;
   const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
@@ -101,11 +138,7 @@ void BlockRunner::settle(param::ParameterId id) {
 
 at::Tensor BlockRunner::evaluate(std::int64_t block, const at::Tensor& x,
                                  const MicrobatchInput& input) {
-  const at::NoGradGuard no_grad;
-  const model::ParameterReader use = [this](param::ParameterId id) {
-    return leaves_[static_cast<std::size_t>(id)];
-  };
-  return run(block, x, input, use, /*training=*/false);
+  return run_without_graph(block, x, input, {.training = false});
 }
 
 }  // namespace dtrain::parallel

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
+#include "dtrain/parallel/recompute.h"
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
@@ -23,7 +24,9 @@ struct MicrobatchInput {
   std::int64_t first_sample = 0;
 };
 
-/// Runs blocks on detached inputs and keeps each one's graph until its backward.
+/// Runs blocks on detached inputs and keeps each one's graph until its backward; of blocks that
+/// are recomputed it keeps the input alone (RecomputeGroup) and makes the graph right before the
+/// backward.
 ///
 /// A parameter is settled for a microbatch when every block that lists it has had its backward, or
 /// the last of the block's recorded uses has given its gradient: then `on_settled` is called, once
@@ -38,6 +41,7 @@ class BlockRunner : private param::GradientSink {
     std::uint64_t seed = 0;
     at::ScalarType buffer_dtype = at::kFloat;  ///< of the model's constant tables
     std::vector<param::ParameterId> frozen;    ///< get no gradient
+    RecomputePlan recompute = {};
   };
 
   /// parameters: by id, what blocks compute with. `model` and `sink` must outlive this.
@@ -47,11 +51,12 @@ class BlockRunner : private param::GradientSink {
   /// Starts microbatch `microbatch` of a step.
   void begin(std::int64_t microbatch, MicrobatchInput input);
 
-  /// Runs one block on what the block before it gave, with a graph; the last block's per-token
-  /// losses (B, T) are returned, else an undefined tensor.
+  /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
+  /// returned, else an undefined tensor.
   at::Tensor forward(std::int64_t block, std::int64_t microbatch);
 
-  /// Runs the block's backward. seed: the gradient of each token's loss, read for the last block.
+  /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
+  /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
   void backward(std::int64_t block, std::int64_t microbatch, double seed,
                 const OnSettled& on_settled);
 
@@ -78,8 +83,19 @@ class BlockRunner : private param::GradientSink {
     std::map<std::int64_t, SavedBlock> saved;    // by block
   };
 
+  // How a block is run.
+  struct Mode {
+    bool training = true;
+    bool reports = true;  // intermediate values, to the tap
+  };
+
   at::Tensor run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
-                 const model::ParameterReader& use, bool training);
+                 const model::ParameterReader& use, Mode mode);
+  // With a graph, from the saved input on.
+  void record(std::int64_t block, Microbatch& entry, bool reports);
+  [[nodiscard]] at::Tensor run_without_graph(std::int64_t block, const at::Tensor& x,
+                                             const MicrobatchInput& input, Mode mode);
+  void run_again(std::int64_t block, Microbatch& entry);
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
   void settle(param::ParameterId id);
 
@@ -88,10 +104,12 @@ class BlockRunner : private param::GradientSink {
   param::GradientSink& sink_;
   std::uint64_t seed_;
   at::ScalarType buffer_dtype_;
+  RecomputePlan recompute_;
   std::vector<std::int64_t> num_blocks_of_;  // by parameter
   std::map<std::int64_t, Microbatch> microbatches_;
   model::TensorAxis tensor_axis_;
   model::Tap tap_;
+  model::Tap no_tap_;
   // The backward under way.
   Microbatch* active_ = nullptr;
   SavedBlock* active_block_ = nullptr;

@@ -76,14 +76,9 @@ param::ArenaAllocator state_allocator(param::DiskMemory* disk) {
   return [disk](std::int64_t bytes) { return disk->allocate(bytes); };
 }
 
-DataAxisOptions axis_options(const EngineOptions& options, param::DiskMemory* disk) {
-  return {.plan = options.data,
-          .master_dtype = options.master_dtype,
-          .compute_dtype = options.compute_dtype,
-          .reduce_dtype = options.reduce_dtype,
-          .disk = disk,
-          .num_microbatches = options.grad_accum_steps,
-          .reduction = options.reduction};
+DataAxisOptions with_disk(DataAxisOptions options, param::DiskMemory* disk) {
+  options.disk = disk;
+  return options;
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const param::ArenaLayout& layout,
@@ -106,24 +101,41 @@ std::vector<param::ParameterId> frozen_of(const EngineOptions& options) {
 
 }  // namespace
 
+param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions& options) {
+  return param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, options.data.wrap),
+                                               .num_shards = options.data.shard_size});
+}
+
+DataAxisOptions axis_options(const EngineOptions& options) {
+  return {.plan = options.data,
+          .master_dtype = options.master_dtype,
+          .compute_dtype = options.compute_dtype,
+          .reduce_dtype = options.reduce_dtype,
+          .is_on_disk = !options.disk_folder.empty(),
+          .num_microbatches = options.grad_accum_steps,
+          .reduction = options.reduction,
+          .recompute = options.recompute};
+}
+
 StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups& groups,
                        EngineOptions options)
     : model_(model),
       groups_(groups),
       options_(std::move(options)),
-      layout_(model.parameters, {.unit_begins = unit_begins(model, options_.data.wrap),
-                                 .num_shards = groups.num_shards()}),
+      layout_(engine_layout(model, options_)),
       disk_(make_disk(options_.disk_folder)),
       actions_(sequential_actions(static_cast<std::int64_t>(model.blocks.size()),
                                   options_.grad_accum_steps)),
       axis_(model, layout_, groups, allocator_of(world), actions_,
-            axis_options(options_, disk_.get())),
+            with_disk(axis_options(options_), disk_.get())),
       norm_(layout_, model.parameters, groups.shard()),
       optimizer_(make_optimizer(layout_, model, groups, state_allocator(disk_.get()), options_)),
       runner_(model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
               {.seed = options_.seed,
                .buffer_dtype = options_.buffer_dtype,
-               .frozen = frozen_of(options_)}) {
+               .frozen = frozen_of(options_),
+               .recompute = options_.recompute}) {
+  DTRAIN_CHECK(groups.num_shards() == options_.data.shard_size);
   initialise();
   report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
 }
@@ -148,11 +160,6 @@ void StepEngine::initialise() {
 
 std::int64_t StepEngine::num_microbatches() const {
   return options_.grad_accum_steps * groups_.all.size();
-}
-
-DataMemory StepEngine::memory() const {
-  return data_memory(layout_, axis_.schedule(), axis_options(options_, disk_.get()),
-                     static_cast<std::int64_t>(optimizer_->state().size()));
 }
 
 DataTraffic StepEngine::traffic() const {

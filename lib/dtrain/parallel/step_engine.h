@@ -37,7 +37,13 @@ struct EngineOptions {
   DataPlan data = {};
   std::string disk_folder = {};  ///< of masters and optimizer state; empty: they are in RAM
   optim::OptimizerOptions optimizer = {};
+  RecomputePlan recompute = {};
 };
+
+/// How the arenas of an engine with these options are cut.
+[[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
+                                               const EngineOptions& options);
+[[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options);
 
 /// What a rank wants all ranks to know at the end of a step.
 struct StepFlags {
@@ -132,8 +138,6 @@ class StepEngine {
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return layout_; }
   [[nodiscard]] const DataAxis& data_axis() const { return axis_; }
-  /// What parameters, gradients and optimizer state take, by arithmetic.
-  [[nodiscard]] DataMemory memory() const;
   /// What a step gathers and reduces, by arithmetic.
   [[nodiscard]] DataTraffic traffic() const;
   /// What this rank updates, or all where nothing is sharded.

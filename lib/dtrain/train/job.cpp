@@ -66,17 +66,20 @@ parallel::DataPlan data_plan(const config::Config& config) {
 
 parallel::EngineOptions engine_options(const config::Config& config, const model::Model& model) {
   const config::MachineConfig& machine = config.machine;
-  return {.master_dtype = master_dtype_of(machine),
-          .compute_dtype = dtype_of(machine.param_dtype),
-          .reduce_dtype = dtype_of(machine.reduce_dtype),
-          .buffer_dtype = dtype_of(machine.buffer_dtype),
-          .scales_loss = config::needs_loss_scaling(machine),
-          .grad_accum_steps = config.batch.grad_accum,
-          .seed = config.train.seed,
-          .reduction = reduction_of(config),
-          .data = data_plan(config),
-          .disk_folder = config::parse_offload(machine.offload).value(),
-          .optimizer = optimizer_options(config.train, frozen_ids(config, model))};
+  parallel::EngineOptions options{
+      .master_dtype = master_dtype_of(machine),
+      .compute_dtype = dtype_of(machine.param_dtype),
+      .reduce_dtype = dtype_of(machine.reduce_dtype),
+      .buffer_dtype = dtype_of(machine.buffer_dtype),
+      .scales_loss = config::needs_loss_scaling(machine),
+      .grad_accum_steps = config.batch.grad_accum,
+      .seed = config.train.seed,
+      .reduction = reduction_of(config),
+      .data = data_plan(config),
+      .disk_folder = config::parse_offload(machine.offload).value(),
+      .optimizer = optimizer_options(config.train, frozen_ids(config, model))};
+  options.recompute = choose_recompute(config, model, options);
+  return options;
 }
 
 }  // namespace
@@ -112,12 +115,13 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
       world_(std::move(world)),
       groups_(*world_, mesh::DeviceMesh(parallel::make_plan(config.layout).mesh),
               parallel::make_plan(config.layout).data.shard_size),
-      model_(model::make_model(config.model, config.data.seq_len)),
-      engine_(std::make_unique<parallel::StepEngine>(
-          *model_, *world_,
-          parallel::DataGroups{
-              .all = data_group(), .shards = groups_.shards(), .replicas = groups_.replicas()},
-          engine_options(config, *model_))) {
+      model_(model::make_model(config.model, config.data.seq_len)) {
+  parallel::EngineOptions options = engine_options(config, *model_);
+  recompute_ = options.recompute;
+  memory_ = plan_memory(config, *model_, options);
+  const parallel::DataGroups groups{
+      .all = data_group(), .shards = groups_.shards(), .replicas = groups_.replicas()};
+  engine_ = std::make_unique<parallel::StepEngine>(*model_, *world_, groups, std::move(options));
   check_ranks_agree();
 }
 

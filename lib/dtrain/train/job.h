@@ -9,6 +9,7 @@
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/step_engine.h"
+#include "dtrain/train/memory_plan.h"
 
 namespace dtrain::train {
 
@@ -27,8 +28,8 @@ class Job {
   /// Builds the model and engine in `world`; config.batch.grad_accum must be set.
   ///
   /// Collective: every rank of the world.
-  /// Throws:     Error{usage} naming the setting that differs between ranks, or a --freeze name
-  /// without a parameter.
+  /// Throws:     Error{usage} naming the setting that differs between ranks, a --freeze name
+  /// without a parameter, or a --memory-limit that cannot be met.
   Job(const config::Config& config, std::shared_ptr<comm::World> world);
 
   [[nodiscard]] const config::Config& config() const { return config_; }
@@ -37,6 +38,9 @@ class Job {
   [[nodiscard]] comm::ProcessGroup& data_group() const { return groups_.along(mesh::Axis::dp); }
   [[nodiscard]] model::Model& model() { return *model_; }
   [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
+  /// What this rank is predicted to hold.
+  [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
+  [[nodiscard]] const parallel::RecomputePlan& recompute() const { return recompute_; }
 
  private:
   void check_ranks_agree() const;
@@ -45,6 +49,8 @@ class Job {
   std::shared_ptr<comm::World> world_;
   mesh::MeshGroups groups_;
   std::unique_ptr<model::Model> model_;
+  parallel::RecomputePlan recompute_;
+  MemoryPlan memory_;
   std::unique_ptr<parallel::StepEngine> engine_;
 };
 

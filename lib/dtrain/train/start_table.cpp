@@ -4,9 +4,6 @@
 #include <ATen/native/CPUBlas.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "dtrain/config/interval.h"
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/format.h"
 
@@ -31,17 +28,6 @@ std::string config_lines(const config::Config& config) {
   return text;
 }
 
-std::int64_t element_size(const config::Config& config) {
-  return static_cast<std::int64_t>(c10::elementSize(dtype_of(config.machine.param_dtype)));
-}
-
-// This rank's part of the state, where a copy of it is kept.
-std::int64_t checkpoint_bytes(Job& job) {
-  const auto interval = config::parse_interval(job.config().checkpoint.every);
-  if (interval->is_never()) return 0;
-  return checkpoint::bytes_in(checkpoint::owned_part(job.engine().state()));
-}
-
 // Nothing where every rank holds everything.
 std::string traffic_line(const parallel::StepEngine& engine) {
   const parallel::DataTraffic traffic = engine.traffic();
@@ -56,28 +42,6 @@ std::string traffic_line(const parallel::StepEngine& engine) {
 
 }  // namespace
 
-MemoryPlan plan_memory(Job& job) {
-  const config::Config& config = job.config();
-  const parallel::DataMemory data = job.engine().memory();
-  const std::int64_t tokens = config.batch.microbatch * config.data.seq_len;
-  double saved = 0;
-  double largest = 0;
-  for (const model::BlockCost& cost : job.model().costs) {
-    saved += cost.saved_values_per_token;
-    largest = std::max(largest, cost.saved_values_per_token);
-  }
-  const auto bytes_of = [&](double values) {
-    return static_cast<std::int64_t>(values) * tokens * element_size(config);
-  };
-  return {.parameters = data.parameters,
-          .gradients = data.gradients,
-          .optimizer = data.optimizer,
-          .units = data.gathered + data.unit_gradients,
-          .activations = bytes_of(saved),
-          .work = bytes_of(largest),
-          .checkpoint = checkpoint_bytes(job)};
-}
-
 std::string bitwise_class(const config::Config& config) {
   if (config.machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
   return fmt::format("{} microbatch={} threads={} kernels=plain cpu={}", config.machine.dtype,
@@ -87,7 +51,7 @@ std::string bitwise_class(const config::Config& config) {
 std::string start_table(Job& job, const data::Split& split) {
   const config::Config& config = job.config();
   const mesh::MeshShape& mesh = job.groups().mesh().sizes();
-  const MemoryPlan memory = plan_memory(job);
+  const MemoryPlan& memory = job.memory();
   const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
                         static_cast<double>(split.train.size());
   std::string text = "dtrain: resolved configuration\n" + config_lines(config);
@@ -103,16 +67,17 @@ std::string start_table(Job& job, const data::Split& split) {
   text += traffic_line(job.engine());
   text += fmt::format(
       "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
-      "activations {}, work {}, checkpoint {}",
+      "activations {}, buffers {}, work {}, checkpoint {}\n",
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
       format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
-      format_bytes(memory.work), format_bytes(memory.checkpoint));
+      format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
+  text += fmt::format("recompute       {}", describe(job.recompute(), job.model()));
   return text;
 }
 
 nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
   const mesh::MeshShape& mesh = job.groups().mesh().sizes();
-  const MemoryPlan memory = plan_memory(job);
+  const MemoryPlan& memory = job.memory();
   nlohmann::ordered_json fields{{"parameters", job.model().num_elements()},
                                 {"world_size", job.world().size()},
                                 {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
@@ -127,6 +92,7 @@ nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
                                   {"optimizer", memory.optimizer},
                                   {"units", memory.units},
                                   {"activations", memory.activations},
+                                  {"buffers", memory.buffers},
                                   {"work", memory.work},
                                   {"checkpoint", memory.checkpoint}}}};
   const parallel::DataTraffic traffic = job.engine().traffic();

@@ -17,6 +17,7 @@ namespace dtrain::train {
 namespace {
 
 constexpr std::size_t kSummarySteps = 50;  // losses averaged for the summary
+constexpr std::int64_t kMemorySteps = 3;   // after which the peak of memory is known
 
 data::LoaderOptions loader_options(Job& job, const StartPoint& start) {
   const config::Config& config = job.config();
@@ -59,6 +60,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
 RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
   counters_ = job_.groups().counters();
+  metrics::restart_peak();                             // what the start needed is over
   if (step_ >= config_.train.steps) maybe_evaluate();  // the run had come to its end before
   while (step_ < config_.train.steps) {
     const std::vector<data::Batch> microbatches =
@@ -66,6 +68,7 @@ RunEnd Trainer::run() {
     const StepResult result = train_step(microbatches);
     ++step_;
     report(result);
+    report_memory();
     maybe_evaluate();
     checkpoints_.after_step(save_point(), result.flags);
     if (result.flags.stop && step_ < config_.train.steps) {
@@ -130,6 +133,13 @@ void Trainer::report(const StepResult& result) {
   if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();
   counters_ = counters;
   step_start_ = now;
+}
+
+void Trainer::report_memory() {
+  const std::int64_t peak = metrics::memory_use().peak;
+  const bool is_counted = peak > 0;  // by the allocator that the program installs
+  if (++steps_done_ != kMemorySteps || !is_counted) return;
+  reporter_.memory({.step = step_, .predicted = job_.memory().total(), .peak = peak});
 }
 
 std::optional<metrics::LossScaling> Trainer::loss_scaling() {

@@ -61,6 +61,7 @@ class Trainer {
   [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
   [[nodiscard]] bool is_refused(const StepResult& result);
   void report(const StepResult& result);
+  void report_memory();
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   void maybe_evaluate();
   [[nodiscard]] checkpoint::SavePoint save_point() const;
@@ -79,7 +80,8 @@ class Trainer {
   std::int64_t step_;
   std::int64_t tokens_;
   std::int64_t start_tokens_;
-  double peak_flops_ = 0;  // FLOP/s of all ranks
+  std::int64_t steps_done_ = 0;  // since this start
+  double peak_flops_ = 0;        // FLOP/s of all ranks
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;     // of the data group, at the last report

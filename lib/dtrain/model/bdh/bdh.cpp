@@ -48,18 +48,15 @@ BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len) {
   // Products with the three matrices, then half (the causal part) of scores and of their product
   // with x.
   const double flops = 6 * width * n + length * (n + width * heads);
-  // xs, QR, ys and the gated product are N wide; scores; values, their norm's input and output; the
-  // norms of y.
-  const double saved = 4 * n + heads * length + 3 * heads * width + 4 * width;
-  return {flops, saved};
+  return {flops};
 }
 
 std::vector<BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len) {
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
-  std::vector<BlockCost> costs{{0, 2 * width}};
+  std::vector<BlockCost> costs{{0}};
   costs.insert(costs.end(), static_cast<std::size_t>(sizes.levels), level_cost(sizes, seq_len));
-  costs.push_back({2 * width * vocab, width + vocab});
+  costs.push_back({2 * width * vocab});
   return costs;
 }
 
@@ -89,6 +86,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len) {
   auto model = std::make_unique<Model>();
   model->parameters = parameter_specs(sizes);
   model->costs = block_costs(sizes, seq_len);
+  model->table_values = seq_len * sizes.neurons;  // of RoPE
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});
 
   const BdhParameters ids = parameter_ids(sizes);

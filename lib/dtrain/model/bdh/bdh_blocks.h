@@ -23,6 +23,7 @@ class BdhEmbedding : public Block {
   BdhEmbedding(const BdhSizes& sizes, param::ParameterId embed) : sizes_(sizes), ids_{embed} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
+  [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
   BdhSizes sizes_;
@@ -41,6 +42,7 @@ class BdhLevel : public Block {
         rope_(std::move(rope)) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
+  [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
   [[nodiscard]] at::Tensor attend(const at::Tensor& x, const at::Tensor& xs,
@@ -58,6 +60,7 @@ class BdhHead : public Block {
   BdhHead(const BdhSizes& sizes, param::ParameterId lm_head) : sizes_(sizes), ids_{lm_head} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
+  [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
   BdhSizes sizes_;

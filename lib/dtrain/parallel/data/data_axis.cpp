@@ -42,7 +42,7 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
 DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
                    const DataGroups& groups, const param::ArenaAllocator& allocate,
                    std::span<const Action> actions, const DataAxisOptions& options)
-    : uses_(unit_uses(model, layout)),
+    : uses_(unit_uses(model, layout, options.recompute)),
       step_{.actions = {actions.begin(), actions.end()},
             .schedule = make_unit_schedule(actions, uses_, options.plan.schedule)},
       evaluation_{.actions = forward_actions(model), .schedule = {}},
@@ -57,8 +57,7 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
 
 void DataAxis::before(const Pass& pass, std::size_t index) {
   for (const UnitEvent& event : pass.schedule.before[index]) run(event);
-  const auto block = static_cast<std::size_t>(pass.actions[index].block);
-  for (const std::int64_t unit : uses_.of_block[block]) parameters_.wait(unit);
+  for (const std::int64_t unit : uses_.of(pass.actions[index])) parameters_.wait(unit);
 }
 
 void DataAxis::after(const Pass& pass, std::size_t index) {

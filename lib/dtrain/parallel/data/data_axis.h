@@ -31,9 +31,11 @@ struct DataAxisOptions {
   at::ScalarType master_dtype = at::kFloat;
   at::ScalarType compute_dtype = at::kFloat;
   at::ScalarType reduce_dtype = at::kFloat;
-  param::DiskMemory* disk = nullptr;  ///< where masters and optimizer state are; null: in RAM
+  bool is_on_disk = false;            ///< masters and optimizer state, else in RAM
+  param::DiskMemory* disk = nullptr;  ///< read where is_on_disk, by the axis itself
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
+  RecomputePlan recompute = {};
 };
 
 /// The data axis of one rank: the parameters it computes with and the gradients it ends a step

@@ -61,15 +61,16 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
 
   DataMemory memory;
   memory.optimizer = shard * master * moments;
+  memory.masters = shard * master;
   if (!keeps_units) {
     memory.parameters = shard * master;
     memory.gathered = most_gathered(layout, schedule) * compute;
   } else {
     memory.parameters = converts ? shard * master + whole * compute : whole * master;
   }
-  if (options.disk != nullptr) {
+  if (options.is_on_disk) {
     memory.disk = memory.parameters + memory.optimizer;
-    memory.parameters = memory.optimizer = 0;
+    memory.parameters = memory.optimizer = memory.masters = 0;
   }
   if (options.plan.keeps_gradient_shards()) {
     const ReducerOptions reducer{.num_microbatches = options.num_microbatches,

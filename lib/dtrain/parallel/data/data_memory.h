@@ -11,6 +11,7 @@ namespace dtrain::parallel {
 struct DataMemory {
   // Held always.
   std::int64_t parameters = 0;  ///< masters, and copies that stay gathered
+  std::int64_t masters = 0;     ///< of those, what this rank's optimizer updates
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t disk = 0;  ///< not in memory: masters and optimizer state that are offloaded

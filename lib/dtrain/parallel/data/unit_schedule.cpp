@@ -33,7 +33,7 @@ class Builder {
 
  private:
   [[nodiscard]] const std::vector<std::int64_t>& units_of(std::size_t action) const {
-    return uses_.of_block[static_cast<std::size_t>(actions_[action].block)];
+    return uses_.of(actions_[action]);
   }
   [[nodiscard]] bool is_per_use(std::int64_t unit) const {
     return options_.tied_per_use && uses_.is_tied[static_cast<std::size_t>(unit)];
@@ -116,7 +116,8 @@ class Builder {
       const auto& [kind, block, microbatch] = actions_[action];
       const bool is_reduced = options_.reduce_every_microbatch || microbatch == last_microbatch;
       if (kind != ActionKind::backward || !is_reduced) continue;
-      for (const std::int64_t unit : units_of(action)) {
+      // Blocks that run again give no gradient yet.
+      for (const std::int64_t unit : uses_.of_block[static_cast<std::size_t>(block)]) {
         if (!placed.insert({microbatch, unit}).second && !is_per_use(unit)) continue;
         schedule_.after[action].push_back({UnitEventKind::reduce, unit});
       }

@@ -57,7 +57,14 @@ std::vector<ParameterId> unit_begins(const model::Model& model, const WrapPolicy
   return begins_by_block(model);
 }
 
-UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout) {
+const std::vector<std::int64_t>& UnitUses::of(const Action& action) const {
+  const auto block = static_cast<std::size_t>(action.block);
+  const bool runs_again = action.kind == ActionKind::backward && !of_backward.empty();
+  return runs_again ? of_backward[block] : of_block[block];
+}
+
+UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,
+                   const RecomputePlan& recompute) {
   UnitUses uses{.of_block = {},
                 .is_tied = std::vector<bool>(static_cast<std::size_t>(layout.num_units()))};
   std::set<ParameterId> seen;
@@ -69,6 +76,15 @@ UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout) 
       if (!seen.insert(id).second) uses.is_tied[static_cast<std::size_t>(unit)] = true;
     }
     uses.of_block.emplace_back(units.begin(), units.end());
+  }
+  uses.of_backward = uses.of_block;
+  for (const RecomputeGroup& group : recompute.groups) {
+    std::set<std::int64_t> units;
+    for (std::int64_t block = group.begin; block < group.end; ++block) {
+      const auto& of_one = uses.of_block[static_cast<std::size_t>(block)];
+      units.insert(of_one.begin(), of_one.end());
+    }
+    uses.of_backward[static_cast<std::size_t>(group.end - 1)] = {units.begin(), units.end()};
   }
   return uses;
 }

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
+#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
 
 namespace dtrain::parallel {
@@ -28,9 +30,15 @@ struct WrapPolicy {
 /// How the blocks of a model use its units.
 struct UnitUses {
   std::vector<std::vector<std::int64_t>> of_block;  ///< by block: its units, ascending
+  /// By block: those of all blocks that run again for its backward, its own included; empty where
+  /// every block's backward uses its own alone.
+  std::vector<std::vector<std::int64_t>> of_backward = {};
   std::vector<bool> is_tied;  ///< by unit: several blocks share one of its parameters
+
+  [[nodiscard]] const std::vector<std::int64_t>& of(const Action& action) const;
 };
 
-[[nodiscard]] UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout);
+[[nodiscard]] UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,
+                                 const RecomputePlan& recompute);
 
 }  // namespace dtrain::parallel

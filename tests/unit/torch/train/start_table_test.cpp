@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/json.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/format.h"
 #include "support/engine_run.h"
@@ -27,37 +28,84 @@ data::Split split_of(const config::Config& config) {
                            .seq_len = config.data.seq_len});
 }
 
-// A process of its own, because a process has one peak. "PREDICTED MEASURED" in bytes.
-const testing::RankProgram kMeasure("measure", [](comm::World& world,
-                                                  const std::string& grad_accum) {
+struct Measured {
+  std::int64_t predicted = 0;
+  std::int64_t peak = 0;  // of the first three steps
+};
+
+// Processes of their own, because a process has one peak. "PREDICTED MEASURED" in bytes.
+const testing::RankProgram kMeasure("measure", [](comm::World& world, const std::string& request) {
   metrics::install_counting_allocator();
-  testing::EngineRun run(mini(1, std::stoll(grad_accum)), world);
-  const std::int64_t predicted = plan_memory(run.job()).total();
-  run.steps(2);
-  return fmt::format("{} {}", predicted, metrics::memory_use().peak);
+  testing::EngineRun run(config::from_request(request).config, world);
+  metrics::restart_peak();
+  run.steps(3);
+  return fmt::format("{} {}", run.job().memory().total(), metrics::memory_use().peak);
 });
 
-TEST_CASE("The predicted memory of a mini run is within a quarter of the measured peak") {
-  // With accumulation activations are small beside gradients.
-  const std::string grad_accum = GENERATE("1", "8");
+// Of rank 0.
+Measured measure(const config::Config& config) {
   const auto outcome =
-      testing::on_processes("measure", {.size = 1, .argument = grad_accum}).front();
-  INFO(outcome.standard_error);
+      testing::on_processes(
+          "measure",
+          {.size = config.layout.dp,
+           .argument = config::to_request({config::Command::train, testing::with_dtypes(config)})})
+          .front();
+  INFO(outcome.standard_error << outcome.text);
   REQUIRE(outcome.status == 0);
   const auto space = outcome.text.find(' ');
   REQUIRE(space != std::string::npos);
-  const std::int64_t predicted = std::stoll(outcome.text);
-  const std::int64_t measured = std::stoll(outcome.text.substr(space));
-  WARN("grad_accum " << grad_accum << ": predicted " << metrics::format_bytes(predicted)
-                     << ", measured " << metrics::format_bytes(measured));
-  CHECK(static_cast<double>(predicted) / static_cast<double>(measured) > 0.75);
-  CHECK(static_cast<double>(predicted) / static_cast<double>(measured) < 1.25);
+  return {std::stoll(outcome.text), std::stoll(outcome.text.substr(space))};
+}
+
+void check_within_a_tenth(const config::Config& config) {
+  const Measured found = measure(config);
+  const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
+  WARN(config.machine.dtype << " " << config.machine.recompute << " dp " << config.layout.dp
+                            << " accum " << config.batch.grad_accum << " tied "
+                            << config.model.tie_levels << " dropout " << config.model.dropout
+                            << ": predicted " << metrics::format_bytes(found.predicted)
+                            << ", measured " << metrics::format_bytes(found.peak) << " " << ratio);
+  CHECK(ratio > 0.9);
+  CHECK(ratio < 1.1);
+}
+
+TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak") {
+  config::Config config = mini(1, 1);
+  SECTION("whatever runs again") {
+    config.model.dropout = GENERATE(0.0, 0.1);
+    config.machine.recompute = GENERATE("none", "level", "every:2");
+    check_within_a_tenth(config);
+  }
+  SECTION("in every dtype") {
+    config.machine.dtype = GENERATE("bfloat16", "float16", "float64");
+    config.machine.recompute = GENERATE("none", "level");
+    check_within_a_tenth(config);
+  }
+  SECTION("with accumulation, where activations are small beside gradients") {
+    check_within_a_tenth(mini(1, 8));
+  }
+  SECTION("with levels of their own") {
+    config.model.tie_levels = false;
+    config.machine.recompute = GENERATE("none", "level", "every:2");
+    check_within_a_tenth(config);
+  }
+  SECTION("with long sequences and few neurons") {
+    config.model.neurons = 64;
+    config.data.seq_len = 512;
+    config.machine.recompute = GENERATE("none", "level");
+    check_within_a_tenth(config);
+  }
+  SECTION("with shards on two ranks") {
+    config.model.tie_levels = GENERATE(true, false);
+    config.machine.recompute = GENERATE("none", "every:2");
+    check_within_a_tenth(testing::sharded(config, 2, 1, "fsdp:full"));
+  }
 }
 
 TEST_CASE("Parameters, gradients and moments are predicted to the byte") {
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(mini(2, 4), world);
-    const MemoryPlan plan = plan_memory(run.job());
+    const MemoryPlan plan = run.job().memory();
     const std::int64_t arena = 425'984 * 4;  // no padding: all sizes are multiples of 64
     testing::expect(plan.parameters == arena, "parameters");
     testing::expect(plan.gradients == 3 * arena, "gradients: one and two levels of the tree");

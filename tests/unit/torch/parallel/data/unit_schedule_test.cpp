@@ -101,6 +101,20 @@ TEST_CASE("Tied levels are gathered once a pass and reduced after their last use
         "B0 +0 | -0 r0\n");
 }
 
+TEST_CASE("A group that runs again has all its units gathered for the last one's backward") {
+  UnitUses uses{.of_block = {{0}, {1}, {2}, {3}}, .is_tied = {false, false, false, false}};
+  uses.of_backward = {{0}, {1}, {1, 2}, {3}};  // blocks 1 and 2 are a group
+  CHECK(text_of(uses, {.backward_prefetch = BackwardPrefetch::none}) ==
+        "F0 +0 | -0\n"
+        "F1 +1 | -1\n"
+        "F2 +2 | -2\n"
+        "F3 +3 |\n"
+        "B3 | -3 r3\n"
+        "B2 +1 +2 | -2 r2\n"  // unit 1 stays for the next action, and its gradient is not there
+        "B1 | -1 r1\n"
+        "B0 +0 | -0 r0\n");
+}
+
 TEST_CASE("Per use, tied levels are gathered and reduced at each") {
   const UnitScheduleOptions options{.backward_prefetch = BackwardPrefetch::none,
                                     .tied_per_use = true};

@@ -1,0 +1,89 @@
+// What the blocks of a BDH hold, from what their operations save and make. Each line names its
+// tensors as bdh_blocks.cpp does.
+#include <algorithm>
+
+#include "dtrain/model/bdh/bdh_blocks.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+std::int64_t size_of(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+// Statistics, losses and logits are never below float32.
+std::int64_t wide_size(at::ScalarType dtype) { return std::max<std::int64_t>(4, size_of(dtype)); }
+
+}  // namespace
+
+BlockMemory BdhEmbedding::memory(const BatchShape& shape) const {
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t row = shape.rows() * sizes_.width;
+  const std::int64_t rows = row * wide;
+  const std::int64_t statistics = 2 * shape.rows() * wide;
+  const std::int64_t normed = low == wide ? 0 : row * wide;  // before it is rounded
+  const std::int64_t weight = sizes_.vocab * sizes_.width * wide;
+  BlockMemory memory{.output = row * low, .saved = rows + statistics};
+  memory.forward = memory.saved + normed + memory.output;
+  memory.forward_without_graph = memory.forward;
+  memory.backward = memory.saved + 2 * rows + weight + (low == wide ? 0 : weight / 2);
+  return memory;
+}
+
+BlockMemory BdhLevel::memory(const BatchShape& shape) const {
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const bool is_half = shape.dtype == at::kHalf;
+  const std::int64_t rows = shape.rows();
+  const std::int64_t neurons = rows * sizes_.all_neurons() * low;  // xs, q, ys, gated: each
+  const std::int64_t per_head = rows * sizes_.heads * sizes_.width;
+  const std::int64_t row = rows * sizes_.width * low;
+  const std::int64_t weight = sizes_.all_neurons() * sizes_.width * low;
+  // float16's scores meet their values in float32, and its table is scaled anew at each level.
+  const std::int64_t attention = is_half ? wide : low;
+  const std::int64_t table = is_half ? shape.length * sizes_.neurons * wide : 0;
+  const std::int64_t low_scores = rows * sizes_.heads * shape.length * low;
+  const std::int64_t scores = rows * sizes_.heads * shape.length * attention;
+  const std::int64_t rounded = is_half ? low_scores : 0;
+  const std::int64_t values = per_head * attention;
+  const std::int64_t attended = per_head * attention;
+  const std::int64_t normed = per_head * low;
+  const std::int64_t statistics = 2 * rows * (sizes_.heads + 2) * wide;
+  const std::int64_t dropped = shape.training && sizes_.dropout > 0 ? neurons : 0;
+
+  BlockMemory memory{.output = row};
+  const std::int64_t attention_saved = scores + values + attended + normed + table + statistics;
+  memory.saved = 4 * neurons + attention_saved + 2 * row;  // decoded, input + y
+  memory.forward = memory.saved + std::max(dropped, normed) + row + memory.output;
+  const std::int64_t attending = 2 * neurons + rounded + attention_saved;
+  const std::int64_t gating = 3 * neurons + std::max(dropped, normed) + normed;
+  memory.forward_without_graph = std::max(attending, gating) + 2 * row;
+  // The gradients of the input by its two ways.
+  const std::int64_t ways = 2 * row;
+  const std::int64_t at_decoder = 5 * neurons + attention_saved + weight;
+  const std::int64_t at_gate = 6 * neurons + attention_saved;  // xs, q, ys, three gradients
+  const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + 3 * values + table;
+  const std::int64_t at_gram = 4 * neurons + 3 * low_scores + table;
+  memory.backward = std::max({at_decoder, at_gate, at_scores, at_gram}) + ways;
+  return memory;
+}
+
+BlockMemory BdhHead::memory(const BatchShape& shape) const {
+  const std::int64_t low = size_of(shape.dtype);
+  const std::int64_t wide = wide_size(shape.dtype);
+  const std::int64_t logits = shape.rows() * sizes_.vocab * wide;
+  const std::int64_t rounded = low == wide ? 0 : shape.rows() * sizes_.vocab * low;
+  const std::int64_t weight = sizes_.vocab * sizes_.width * low;
+  BlockMemory memory{.output = shape.rows() * wide, .saved = logits};  // of the log-softmax
+  memory.forward = 2 * logits + memory.output;
+  memory.forward_without_graph = memory.forward;
+  // The gradients of the log-softmax's output and input, or of the product.
+  const std::int64_t at_softmax = 2 * logits;
+  const std::int64_t at_product =
+      (rounded == 0 ? logits : rounded) + shape.rows() * sizes_.width * low + weight;
+  memory.backward = memory.saved + std::max(at_softmax, at_product);
+  return memory;
+}
+
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,23 @@
+// What the blocks of a step hold besides parameters and gradients, by arithmetic alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dtrain/model/model.h"
+#include "dtrain/parallel/recompute.h"
+
+namespace dtrain::parallel {
+
+/// Units: bytes.
+struct ActivationMemory {
+  std::int64_t kept = 0;  ///< between a microbatch's forward and backward: graphs and inputs
+  std::int64_t work = 0;  ///< on top of that at the peak of a step
+};
+
+/// Follows what the block runner holds while one microbatch goes forward and back. blocks: of each
+/// block.
+[[nodiscard]] ActivationMemory activation_memory(std::span<const model::BlockMemory> blocks,
+                                                 const RecomputePlan& recompute);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,31 @@
+#include "dtrain/parallel/engine_memory.h"
+
+namespace dtrain::parallel {
+namespace {
+
+constexpr std::int64_t kTokenBytes = 2 * 8;  // its id and its target
+
+std::int64_t moments_of(const optim::OptimizerOptions& options) {
+  if (const auto* sgd = std::get_if<optim::SgdOptions>(&options)) return sgd->momentum == 0 ? 0 : 1;
+  return 2;
+}
+
+}  // namespace
+
+EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
+                           const model::BatchShape& microbatch) {
+  const param::ArenaLayout layout = engine_layout(model, options);
+  const auto num_blocks = static_cast<std::int64_t>(model.blocks.size());
+  const UnitSchedule schedule =
+      make_unit_schedule(sequential_actions(num_blocks, options.grad_accum_steps),
+                         unit_uses(model, layout, options.recompute), options.data.schedule);
+  std::vector<model::BlockMemory> blocks;
+  for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
+  const auto table_size = static_cast<std::int64_t>(c10::elementSize(options.buffer_dtype));
+  return {
+      .data = data_memory(layout, schedule, axis_options(options), moments_of(options.optimizer)),
+      .activations = activation_memory(blocks, options.recompute),
+      .buffers = model.table_values * table_size + microbatch.rows() * kTokenBytes};
+}
+
+}  // namespace dtrain::parallel

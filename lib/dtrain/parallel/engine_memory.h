@@ -1,0 +1,26 @@
+// What a step engine will hold, before there is one.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/parallel/activation_memory.h"
+#include "dtrain/parallel/step_engine.h"
+
+namespace dtrain::parallel {
+
+/// Units: bytes of one rank.
+struct EngineMemory {
+  DataMemory data;
+  ActivationMemory activations;
+  std::int64_t buffers = 0;  ///< constant tables, and the microbatch's tokens
+
+  [[nodiscard]] std::int64_t total() const {
+    return data.total() + activations.kept + activations.work + buffers;
+  }
+};
+
+/// microbatch: of a rank, in options.compute_dtype.
+[[nodiscard]] EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
+                                         const model::BatchShape& microbatch);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,39 @@
+// Which blocks keep no graph from forward to backward, but run again in the backward pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace dtrain::parallel {
+
+/// Neighbouring blocks, of which only the first one's input is kept. Ahead of the last one's
+/// backward all but the last run again without a graph, which gives each its input; then each runs
+/// with a graph right before its own backward, so that one graph is there at a time.
+struct RecomputeGroup {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;  ///< exclusive
+
+  bool operator==(const RecomputeGroup&) const = default;
+};
+
+/// The levels of a model are its blocks without the first and the last one.
+struct RecomputePlan {
+  std::vector<RecomputeGroup> groups;  ///< ascending, without overlap
+
+  /// The group of a block, or null.
+  [[nodiscard]] const RecomputeGroup* group_of(std::int64_t block) const;
+  /// Forward passes of single blocks that a microbatch's backward pass adds: one for each block of
+  /// a group, and one more for each but the last.
+  [[nodiscard]] std::int64_t num_extra_forwards() const;
+
+  bool operator==(const RecomputePlan&) const = default;
+};
+
+/// The `count` levels that are nearest to the input, each by itself: their graphs would be the last
+/// ones to go, so that leaving them out lowers the peak the most.
+[[nodiscard]] RecomputePlan recompute_lowest_levels(std::int64_t num_blocks, std::int64_t count);
+
+/// All levels, in groups of `size`; the last group may have fewer.
+[[nodiscard]] RecomputePlan recompute_in_groups(std::int64_t num_blocks, std::int64_t size);
+
+}  // namespace dtrain::parallel

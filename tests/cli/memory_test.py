@@ -1,0 +1,57 @@
+"""Memory as a user meets it: predicted, measured, limited; levels that run again change no bit."""
+
+import re
+import unittest
+
+from train_test import TrainTest
+
+SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8"]
+
+
+class Memory(TrainTest):
+    def train(self, name, *flags, status=0):
+        """(start line, peak in bytes, what the table says of recomputing, the model's bytes)"""
+        folder = self.run_dir / name
+        result = self.single(*SIZES, *flags, status=status, run_dir=folder)
+        if status != 0:
+            return result.stderr
+        lines = self.metrics(folder)
+        memory = next(line for line in lines if line.get("event") == "memory")
+        self.assertEqual(list(memory), ["event", "step", "predicted_bytes", "peak_bytes"])
+        self.assertEqual(memory["step"], 3)
+        self.assertEqual(memory["predicted_bytes"], sum(lines[0]["memory_predicted_bytes"].values()))
+        self.assertRegex(result.stderr, r"\nmemory: predicted [^,]+, measured peak [^ ]+ \w+ \(\d+%\)\n")
+        self.assertLess(abs(memory["predicted_bytes"] / memory["peak_bytes"] - 1), 0.1)
+        policy = re.search(r"\nrecompute +(.*)\n", result.stderr)[1]
+        return memory["predicted_bytes"], memory["peak_bytes"], policy, (folder / "final/model.safetensors").read_bytes()
+
+    def test_auto_keeps_three_limits_with_three_policies_and_the_same_bits(self):
+        none, level = self.train("none"), self.train("level", "--recompute", "level")
+        self.assertLess(level[1], none[1])
+        limits = [none[0], (none[0] + level[0]) // 2, level[0]]
+        runs = [self.train(str(limit), "--recompute", "auto", "--memory-limit", str(limit)) for limit in limits]
+        for limit, (predicted, peak, _, model) in zip(limits, runs):
+            self.assertLessEqual(predicted, limit)
+            self.assertLessEqual(peak, limit)
+            self.assertEqual(model, none[3])
+        self.assertEqual(len({policy for _, _, policy, _ in runs}), 3)
+        self.assertEqual((runs[0][2], runs[2][2]), (none[2], level[2]))
+        self.assertRegex(runs[1][2], r"^[123] of 4 levels run again, 1 at a time \(\d+% more FLOPs\)$")
+
+    def test_a_limit_that_cannot_be_met_is_refused_with_what_would_fit(self):
+        for flags in (("--recompute", "auto"), ("--recompute", "level"), ()):
+            error = self.train("refused", *flags, "--memory-limit", "1MB", status=2)
+            self.assertEqual(error.count("\n"), 1, error)
+            self.assertRegex(error, r"--memory-limit 1MB cannot be met .* MiB .* --recompute auto; raise the limit")
+        least = float(re.search(r"([\d.]+) MiB with --recompute auto", error)[1])
+        self.train("fits", "--recompute", "auto", "--memory-limit", f"{least + 0.1:.1f}MiB")
+
+    def test_bad_values_and_a_setting_without_effect_are_told(self):
+        for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "2 GB"), "--memory-limit")):
+            self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))
+        result = self.single("--recompute", "auto", steps=1)
+        self.assertIn("--recompute auto has no effect without --memory-limit", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
