@@ -77,14 +77,14 @@ ActivationMemory memory_of(const RecomputePlan& plan) {
 TEST_CASE("Graphs are kept from forward to backward, and a level's backward comes on top") {
   const ActivationMemory none = memory_of({});
   CHECK(none.kept == 2 * 11 + 4 * 101);
-  // The last level's backward: the head is gone, its input's gradient is there.
-  CHECK(none.kept + none.work == 11 + 4 * 101 + 1 + 50);
+  // The last level's backward: of the head its losses are left, its input's gradient is there.
+  CHECK(none.kept + none.work == 11 + 4 * 101 + 1 + 1 + 50);
 }
 
 TEST_CASE("A level that runs again keeps its input, and one graph is there at a time") {
   const ActivationMemory level = memory_of(recompute_in_groups(6, 1));
   CHECK(level.kept == 2 * 11 + 4);
-  CHECK(level.kept + level.work == 11 + 3 + 1 + (1 + 100) + 50 + 0);
+  CHECK(level.kept + level.work == 11 + 3 + 1 + 1 + (1 + 100) + 50);
   const ActivationMemory pairs = memory_of(recompute_in_groups(6, 2));
   CHECK(pairs.kept == 2 * 11 + 2);
   CHECK(pairs.kept + pairs.work == level.kept + level.work - 1);

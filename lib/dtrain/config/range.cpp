@@ -1,0 +1,49 @@
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "dtrain/config/schema.h"
+
+namespace dtrain::config {
+
+bool Range::contains(double value) const noexcept {
+  switch (bounds) {
+    case Bounds::none:
+      return true;
+    case Bounds::closed:
+      return value >= lowest && value <= highest;
+    case Bounds::open_above:
+      return value >= lowest && value < highest;
+    case Bounds::open_below:
+      return value > lowest && value <= highest;
+  }
+  return false;
+}
+
+std::string Range::text() const {
+  // Settings are whole or simple numbers: %g would print 16777216 as 1.67772e+07.
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  switch (bounds) {
+    case Bounds::none:
+      return {};
+    case Bounds::closed:
+      if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
+      return number(lowest) + " to " + number(highest);
+    case Bounds::open_above:
+      return fmt::format("at least {} and below {}", number(lowest), number(highest));
+    case Bounds::open_below:
+      return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  }
+  return {};
+}
+
+std::string Range::brief() const {
+  constexpr double kNobodyMeets = 1e6;
+  if (bounds == Bounds::closed && highest >= kNobodyMeets)
+    return fmt::format("at least {}", lowest);
+  if (bounds == Bounds::open_below && highest >= kNobodyMeets)
+    return fmt::format("above {}", lowest);
+  return text();
+}
+
+}  // namespace dtrain::config
