@@ -75,7 +75,7 @@ std::string measure(comm::World& world, const std::string& request) {
   for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
     largest = std::max(largest, 4 * layout.unit_range(unit).size());
   }
-  const train::MemoryPlan plan = train::plan_memory(run.job());
+  const train::MemoryPlan plan = run.job().memory();
   return fmt::format("{} {} {} {} {} {}", metrics::memory_use().current - tensors,
                      metrics::memory_use().peak - tensors, growth, plan.activations + plan.work,
                      4 * run.job().model().num_elements(), largest);

@@ -1,6 +1,5 @@
 #include "dtrain/comm/gloo/gloo_world.h"
 
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
+#include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/queued_group.h"
 
 namespace dtrain::comm {
@@ -30,7 +30,7 @@ class GlooWorld final : public World {
   [[nodiscard]] std::string_view backend() const override { return "gloo"; }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return at::zeros({bytes}, at::kByte);
+    return mapped_memory(bytes, options_.count_memory);
   }
 
   [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,

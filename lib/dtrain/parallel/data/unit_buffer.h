@@ -11,8 +11,8 @@
 namespace dtrain::parallel {
 
 /// Tensors that stay while their memory is taken and given back: whoever holds one of them, such as
-/// a graph that saved it, sees the new values after the next take. Reading one that has no memory
-/// is an error of LibTorch's; debug builds overwrite memory before they give it back.
+/// a graph that saved it, sees the new values after the next take. One that has no memory must not
+/// be read: it points nowhere. Debug builds overwrite memory before they give it back.
 ///
 /// Threads: one.
 class UnitBuffer {

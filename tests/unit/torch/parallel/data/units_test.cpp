@@ -17,7 +17,7 @@ std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
 
 UnitUses uses_of(const model::Model& model, const WrapPolicy& policy) {
   return unit_uses(
-      model, param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, policy)}));
+      model, param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, policy)}), {});
 }
 
 TEST_CASE("Each block is a unit, and levels that share matrices share one") {
