@@ -41,6 +41,20 @@ std::string message_of(const std::exception_ptr& error) {
 
 }  // namespace
 
+std::shared_ptr<ProcessGroup> make_queued_group(
+    std::span<const std::int64_t> ranks, std::string_view name, std::int64_t world_rank,
+    const GroupOptions& options,
+    const std::function<std::unique_ptr<Transport>(const GroupIdentity&)>& connect) {
+  const auto own = std::find(ranks.begin(), ranks.end(), world_rank);
+  if (own == ranks.end()) return nullptr;
+  GroupIdentity identity{.name = std::string(name),
+                         .rank = own - ranks.begin(),
+                         .world_ranks = {ranks.begin(), ranks.end()}};
+  std::unique_ptr<Transport> transport;
+  if (ranks.size() > 1) transport = connect(identity);
+  return std::make_shared<QueuedGroup>(std::move(identity), options, std::move(transport));
+}
+
 QueuedGroup::QueuedGroup(GroupIdentity identity, const GroupOptions& options,
                          std::unique_ptr<Transport> transport)
     : identity_(std::move(identity)),

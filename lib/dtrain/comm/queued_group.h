@@ -3,9 +3,13 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,13 @@ struct GroupIdentity {
   std::int64_t rank = 0;                  ///< this rank within the group
   std::vector<std::int64_t> world_ranks;  ///< of all members, in group order
 };
+
+/// The group of these world ranks as `world_rank` sees it; null where it is not among them.
+/// connect: gives the transport of a group of several.
+[[nodiscard]] std::shared_ptr<ProcessGroup> make_queued_group(
+    std::span<const std::int64_t> ranks, std::string_view name, std::int64_t world_rank,
+    const GroupOptions& options,
+    const std::function<std::unique_ptr<Transport>(const GroupIdentity&)>& connect);
 
 /// A ProcessGroup whose collective calls run one after the other in a thread of the group, so that
 /// they proceed while the caller computes. Sends and receives run in one further thread per peer

@@ -51,12 +51,12 @@ std::optional<std::string> parse_offload(std::string_view text) {
   return std::string(text.substr(kDisk.size()));
 }
 
-std::optional<WrapSetting> parse_wrap(std::string_view text) {
-  if (text == "block") return WrapSetting{};
-  if (text == "none") return WrapSetting{.kind = WrapSetting::Kind::none};
+std::optional<WrapPolicy> parse_wrap(std::string_view text) {
+  if (text == "block") return WrapPolicy{};
+  if (text == "none") return WrapPolicy{.kind = WrapPolicy::Kind::none};
   constexpr std::string_view kSize = "size:";
   if (!text.starts_with(kSize)) return std::nullopt;
-  WrapSetting setting{.kind = WrapSetting::Kind::size};
+  WrapPolicy setting{.kind = WrapPolicy::Kind::size};
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data() + kSize.size(), end, setting.min_elements);
   if (error != std::errc() || rest != end || setting.min_elements < 1) return std::nullopt;

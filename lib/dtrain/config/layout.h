@@ -31,13 +31,19 @@ enum class Sharding {
 [[nodiscard]] std::optional<std::string> parse_offload(std::string_view text);
 
 /// A value of --wrap.
-struct WrapSetting {
-  enum class Kind { block, size, none };
+struct WrapPolicy {
+  enum class Kind {
+    block,  ///< the parameters of each block; blocks that share parameters share a unit
+    size,   ///< the same, neighbours merged until each unit has at least min_elements
+    none,   ///< one unit for the whole model
+  };
   Kind kind = Kind::block;
-  std::int64_t min_elements = 0;  ///< of size:N
+  std::int64_t min_elements = 0;  ///< read for size
+
+  bool operator==(const WrapPolicy&) const = default;
 };
 
 /// "block", "size:N" (N at least 1), "none". Nothing for other texts.
-[[nodiscard]] std::optional<WrapSetting> parse_wrap(std::string_view text);
+[[nodiscard]] std::optional<WrapPolicy> parse_wrap(std::string_view text);
 
 }  // namespace dtrain::config

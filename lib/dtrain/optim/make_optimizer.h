@@ -1,6 +1,7 @@
 // The one place that knows which optimizers there are.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <variant>
@@ -14,6 +15,9 @@ using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
 
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
                                                         const OptimizerOptions& options);
+
+/// What the optimizer keeps for each element: the number of arenas of its state().
+[[nodiscard]] std::int64_t values_per_element(const OptimizerOptions& options);
 
 /// The parameters that are never updated.
 [[nodiscard]] std::span<const param::ParameterId> frozen_by(const OptimizerOptions& options);

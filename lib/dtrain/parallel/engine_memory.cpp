@@ -5,11 +5,6 @@ namespace {
 
 constexpr std::int64_t kTokenBytes = 2 * 8;  // its id and its target
 
-std::int64_t moments_of(const optim::OptimizerOptions& options) {
-  if (const auto* sgd = std::get_if<optim::SgdOptions>(&options)) return sgd->momentum == 0 ? 0 : 1;
-  return 2;
-}
-
 }  // namespace
 
 EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
@@ -22,10 +17,13 @@ EngineMemory engine_memory(const model::Model& model, const EngineOptions& optio
   std::vector<model::BlockMemory> blocks;
   for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
   const auto table_size = static_cast<std::int64_t>(c10::elementSize(options.buffer_dtype));
-  return {
-      .data = data_memory(layout, schedule, axis_options(options), moments_of(options.optimizer)),
-      .activations = activation_memory(blocks, options.recompute),
-      .buffers = model.table_values * table_size + microbatch.rows() * kTokenBytes};
+  DataMemory data = data_memory(layout, schedule, axis_options(options),
+                                optim::values_per_element(options.optimizer));
+  const bool is_on_disk = !options.disk_folder.empty();
+  if (is_on_disk) data.parameters = data.optimizer = 0;
+  return {.data = data,
+          .activations = activation_memory(blocks, options.recompute),
+          .buffers = model.table_values * table_size + microbatch.rows() * kTokenBytes};
 }
 
 }  // namespace dtrain::parallel

@@ -13,10 +13,6 @@ struct EngineMemory {
   DataMemory data;
   ActivationMemory activations;
   std::int64_t buffers = 0;  ///< constant tables, and the microbatch's tokens
-
-  [[nodiscard]] std::int64_t total() const {
-    return data.total() + activations.kept + activations.work + buffers;
-  }
 };
 
 /// microbatch: of a rank, in options.compute_dtype.

@@ -1,11 +1,5 @@
 #include "dtrain/parallel/plan.h"
 
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <string_view>
-
-#include "dtrain/base/check.h"
 #include "dtrain/config/layout.h"
 
 namespace dtrain::parallel {
@@ -17,14 +11,9 @@ using config::Sharding;
 // What each sharding leaves on every rank.
 DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
   DataPlan plan;
-  plan.wrap = {.kind = WrapPolicy::Kind::block, .min_elements = 0};
   if (sharding == Sharding::none || layout.shard_size == 1) return plan;
   plan.shard_size = layout.shard_size;
-  const config::WrapSetting wrap = config::parse_wrap(layout.wrap).value();
-  plan.wrap = {.kind = wrap.kind == config::WrapSetting::Kind::block  ? WrapPolicy::Kind::block
-                       : wrap.kind == config::WrapSetting::Kind::none ? WrapPolicy::Kind::none
-                                                                      : WrapPolicy::Kind::size,
-               .min_elements = wrap.min_elements};
+  plan.wrap = config::parse_wrap(layout.wrap).value();
   UnitScheduleOptions& schedule = plan.schedule;
   schedule.reduce_every_microbatch = layout.accumulate == "sharded";
   if (sharding == Sharding::gradients || sharding == Sharding::optimizer) return plan;

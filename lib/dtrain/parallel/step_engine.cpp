@@ -111,7 +111,6 @@ DataAxisOptions axis_options(const EngineOptions& options) {
           .master_dtype = options.master_dtype,
           .compute_dtype = options.compute_dtype,
           .reduce_dtype = options.reduce_dtype,
-          .is_on_disk = !options.disk_folder.empty(),
           .num_microbatches = options.grad_accum_steps,
           .reduction = options.reduction,
           .recompute = options.recompute};
@@ -148,8 +147,7 @@ void StepEngine::initialise() {
     const param::ElementRange whole = layout_.range(id);
     const at::Tensor values = at::empty(layout_.shape(id), dtype);
     param::initialise(model_.parameters[static_cast<std::size_t>(id)], options_.seed, values);
-    const param::ElementRange own =
-        common(whole, layout_.shard_range(layout_.unit_of(id), groups_.shard()));
+    const param::ElementRange own = layout_.range_in(id, groups_.shard());
     if (own.is_empty()) continue;
     const at::Tensor master = parameters().slice(own);
     master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
@@ -299,8 +297,7 @@ checkpoint::State StepEngine::state() const {
   const auto add = [&](const std::string& prefix, param::ParameterId id,
                        const param::Arena& arena) {
     const param::ElementRange whole = layout_.range(id);
-    const param::ElementRange own =
-        common(whole, layout_.shard_range(layout_.unit_of(id), groups_.shard()));
+    const param::ElementRange own = layout_.range_in(id, groups_.shard());
     if (own.is_empty()) return;
     const at::IntArrayRef shape = layout_.shape(id);
     std::int64_t begin = own.begin;

@@ -70,6 +70,10 @@ ElementRange ArenaLayout::shard_range(std::int64_t unit, std::int64_t shard) con
   return {whole.begin + shard * size, whole.begin + (shard + 1) * size};
 }
 
+ElementRange ArenaLayout::range_in(ParameterId id, std::int64_t shard) const {
+  return common(range(id), shard_range(unit_of(id), shard));
+}
+
 std::vector<ElementRange> ArenaLayout::owned_by(std::int64_t shard) const {
   if (num_shards_ == 1) return {{0, num_elements_}};
   std::vector<ElementRange> owned;

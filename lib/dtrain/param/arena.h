@@ -63,6 +63,8 @@ class ArenaLayout {
 
   [[nodiscard]] std::int64_t num_shards() const { return num_shards_; }
   [[nodiscard]] ElementRange shard_range(std::int64_t unit, std::int64_t shard) const;
+  /// The parameter's elements in one shard; empty where it has none.
+  [[nodiscard]] ElementRange range_in(ParameterId id, std::int64_t shard) const;
   /// All elements of one shard, in order: a range a unit, or everything where nothing is cut.
   [[nodiscard]] std::vector<ElementRange> owned_by(std::int64_t shard) const;
 

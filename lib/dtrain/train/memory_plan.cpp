@@ -22,7 +22,7 @@ std::int64_t checkpoint_bytes(const config::Config& config, const parallel::Data
   if (config::parse_interval(config.checkpoint.every)->is_never()) return 0;
   const std::int64_t replicas =
       config.layout.dp / std::max<std::int64_t>(1, config.layout.shard_size);
-  return (data.masters + data.optimizer) / replicas;
+  return data.state / replicas;
 }
 
 std::int64_t num_blocks(const model::Model& model) {

@@ -37,14 +37,8 @@ class GlooWorld final : public World {
                                                     std::string_view name) override {
     // Numbered, since a store's keys must not be used twice.
     const std::string key = fmt::format("group {} '{}'", splits_++, name);
-    const auto own = std::find(ranks.begin(), ranks.end(), rank());
-    if (own == ranks.end()) return nullptr;
-    GroupIdentity identity{.name = std::string(name),
-                           .rank = own - ranks.begin(),
-                           .world_ranks = {ranks.begin(), ranks.end()}};
-    std::unique_ptr<Transport> transport;
-    if (ranks.size() > 1) transport = connect(key, identity);
-    return std::make_shared<QueuedGroup>(std::move(identity), options_.group, std::move(transport));
+    return make_queued_group(ranks, name, rank(), options_.group,
+                             [&](const GroupIdentity& identity) { return connect(key, identity); });
   }
 
  private:

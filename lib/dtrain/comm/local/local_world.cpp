@@ -81,26 +81,19 @@ class LocalWorld final : public World {
   [[nodiscard]] std::string_view backend() const override { return "local"; }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return at::zeros({bytes}, at::kByte);
+    return job_->neighbours()->allocate(bytes);
   }
 
   [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                     std::string_view name) override {
     const std::string key = fmt::format("{}/{}", splits_++, name);
-    const auto own = std::find(ranks.begin(), ranks.end(), rank_);
-    if (own == ranks.end()) return nullptr;
-    GroupIdentity identity{.name = std::string(name),
-                           .rank = own - ranks.begin(),
-                           .world_ranks = {ranks.begin(), ranks.end()}};
-    std::unique_ptr<Transport> transport;
-    if (ranks.size() > 1) {
-      transport = std::make_unique<ShmTransport>(Seat{.block = job_->block(key, ranks),
-                                                      .rank = identity.rank,
-                                                      .world_ranks = identity.world_ranks},
-                                                 job_->neighbours());
-    }
-    return std::make_shared<QueuedGroup>(std::move(identity), job_->options(),
-                                         std::move(transport));
+    return make_queued_group(
+        ranks, name, rank_, job_->options(), [&](const GroupIdentity& identity) {
+          return std::make_unique<ShmTransport>(Seat{.block = job_->block(key, ranks),
+                                                     .rank = identity.rank,
+                                                     .world_ranks = identity.world_ranks},
+                                                job_->neighbours());
+        });
   }
 
  private:

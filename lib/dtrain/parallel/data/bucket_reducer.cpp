@@ -7,14 +7,15 @@
 namespace dtrain::parallel {
 
 BucketReducer::BucketReducer(const param::ArenaLayout& layout, comm::ProcessGroup& group,
-                             const param::ArenaAllocator& allocate, const Options& options)
+                             const param::ArenaAllocator& allocate, const ReducerOptions& options,
+                             std::int64_t bucket_bytes)
     : store_(layout, options.dtype, allocate, options.num_microbatches, options.reduction),
       group_(group),
       num_microbatches_(options.num_microbatches),
       reduce_dtype_(options.reduce_dtype) {
   const auto element_size = static_cast<std::int64_t>(c10::elementSize(options.dtype));
   const std::int64_t size =
-      std::max(options.bucket_bytes / element_size / param::kArenaAlignment, std::int64_t{1}) *
+      std::max(bucket_bytes / element_size / param::kArenaAlignment, std::int64_t{1}) *
       param::kArenaAlignment;
   for (std::int64_t end = layout.num_elements(); end > 0; end -= size) {
     buckets_.push_back({.range = {std::max(end - size, std::int64_t{0}), end}});

@@ -20,17 +20,12 @@ namespace dtrain::parallel {
 /// there is no copy into them, since gradients live in one arena.
 class BucketReducer final : public GradientReducer {
  public:
-  struct Options {
-    at::ScalarType dtype = at::kFloat;
-    at::ScalarType reduce_dtype = at::kFloat;  ///< in which gradients travel
-    std::int64_t num_microbatches = 1;
-    comm::Reduction reduction = comm::Reduction::ordered;
-    std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  };
+  static constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
   /// `group` must outlive this.
   BucketReducer(const param::ArenaLayout& layout, comm::ProcessGroup& group,
-                const param::ArenaAllocator& allocate, const Options& options);
+                const param::ArenaAllocator& allocate, const ReducerOptions& options,
+                std::int64_t bucket_bytes = kBucketBytes);
 
   void begin_microbatch(std::int64_t index) override;
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;

@@ -19,18 +19,13 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
                                               const param::ArenaAllocator& allocate,
                                               const DataAxisOptions& options,
                                               const UnitSchedule& schedule) {
-  if (groups.num_shards() == 1) {
-    return std::make_unique<BucketReducer>(
-        layout, groups.all, allocate,
-        BucketReducer::Options{.dtype = options.master_dtype,
-                               .reduce_dtype = options.reduce_dtype,
-                               .num_microbatches = options.num_microbatches,
-                               .reduction = options.reduction});
-  }
   const ReducerOptions reducer{.dtype = options.master_dtype,
                                .reduce_dtype = options.reduce_dtype,
                                .num_microbatches = options.num_microbatches,
                                .reduction = options.reduction};
+  if (groups.num_shards() == 1) {
+    return std::make_unique<BucketReducer>(layout, groups.all, allocate, reducer);
+  }
   if (!options.plan.keeps_gradient_shards()) {
     return std::make_unique<WholeReducer>(layout, groups, allocate, reducer);
   }

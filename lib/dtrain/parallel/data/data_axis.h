@@ -31,8 +31,7 @@ struct DataAxisOptions {
   at::ScalarType master_dtype = at::kFloat;
   at::ScalarType compute_dtype = at::kFloat;
   at::ScalarType reduce_dtype = at::kFloat;
-  bool is_on_disk = false;            ///< masters and optimizer state, else in RAM
-  param::DiskMemory* disk = nullptr;  ///< read where is_on_disk, by the axis itself
+  param::DiskMemory* disk = nullptr;  ///< where masters are; null: in RAM
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
   RecomputePlan recompute = {};

@@ -1,7 +1,6 @@
 #include "dtrain/parallel/data/data_memory.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "dtrain/parallel/data/gradient_store.h"
 #include "dtrain/parallel/data/shard_reducer.h"
@@ -13,19 +12,11 @@ std::int64_t size_of(at::ScalarType dtype) {
   return static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
-// Calls event(e) for all events of a step in order.
-void walk(const UnitSchedule& schedule, const std::function<void(const UnitEvent&)>& event) {
-  for (std::size_t action = 0; action < schedule.before.size(); ++action) {
-    std::for_each(schedule.before[action].begin(), schedule.before[action].end(), event);
-    std::for_each(schedule.after[action].begin(), schedule.after[action].end(), event);
-  }
-}
-
 // Elements of the units that are there at once.
 std::int64_t most_gathered(const param::ArenaLayout& layout, const UnitSchedule& schedule) {
   std::int64_t now = 0;
   std::int64_t most = 0;
-  walk(schedule, [&](const UnitEvent& event) {
+  schedule.for_each([&](const UnitEvent& event) {
     const std::int64_t size = layout.unit_range(event.unit).size();
     if (event.kind == UnitEventKind::gather) now += size;
     if (event.kind == UnitEventKind::free) now -= size;
@@ -38,7 +29,7 @@ std::int64_t most_gathered(const param::ArenaLayout& layout, const UnitSchedule&
 std::int64_t most_reduced(const param::ArenaLayout& layout, const UnitSchedule& schedule) {
   std::int64_t last_unit = -1;
   std::int64_t most = 0;
-  walk(schedule, [&](const UnitEvent& event) {
+  schedule.for_each([&](const UnitEvent& event) {
     if (event.kind != UnitEventKind::reduce) return;
     std::int64_t size = layout.unit_range(event.unit).size();
     if (last_unit >= 0 && last_unit != event.unit) size += layout.unit_range(last_unit).size();
@@ -61,16 +52,12 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
 
   DataMemory memory;
   memory.optimizer = shard * master * moments;
-  memory.masters = shard * master;
+  memory.state = shard * master * (1 + moments);
   if (!keeps_units) {
     memory.parameters = shard * master;
     memory.gathered = most_gathered(layout, schedule) * compute;
   } else {
     memory.parameters = converts ? shard * master + whole * compute : whole * master;
-  }
-  if (options.is_on_disk) {
-    memory.disk = memory.parameters + memory.optimizer;
-    memory.parameters = memory.optimizer = memory.masters = 0;
   }
   if (options.plan.keeps_gradient_shards()) {
     const ReducerOptions reducer{.num_microbatches = options.num_microbatches,

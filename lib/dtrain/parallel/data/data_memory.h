@@ -11,16 +11,13 @@ namespace dtrain::parallel {
 struct DataMemory {
   // Held always.
   std::int64_t parameters = 0;  ///< masters, and copies that stay gathered
-  std::int64_t masters = 0;     ///< of those, what this rank's optimizer updates
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
-  std::int64_t disk = 0;  ///< not in memory: masters and optimizer state that are offloaded
   // At the peak of a step, on top.
   std::int64_t gathered = 0;        ///< units whose parameters are there
   std::int64_t unit_gradients = 0;  ///< units that receive gradients or are being reduced
-
-  [[nodiscard]] std::int64_t held() const { return parameters + gradients + optimizer; }
-  [[nodiscard]] std::int64_t total() const { return held() + gathered + unit_gradients; }
+  // Wherever it lies.
+  std::int64_t state = 0;  ///< this rank's masters and optimizer state: what a checkpoint takes
 };
 
 /// moments: values that the optimizer keeps for each element.

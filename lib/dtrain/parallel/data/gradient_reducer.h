@@ -3,10 +3,19 @@
 
 #include <cstdint>
 
+#include "dtrain/comm/process_group.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
+
+/// What every reducer is made with.
+struct ReducerOptions {
+  at::ScalarType dtype = at::kFloat;         ///< of gradients
+  at::ScalarType reduce_dtype = at::kFloat;  ///< in which they travel
+  std::int64_t num_microbatches = 1;         ///< of this rank, in a step
+  comm::Reduction reduction = comm::Reduction::ordered;
+};
 
 /// Receives the gradients of one rank's microbatches and ends a step with the sum over all ranks,
 /// of the elements that this rank's optimizer updates.

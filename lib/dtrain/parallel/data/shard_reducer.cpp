@@ -50,11 +50,9 @@ ShardReducer::ShardReducer(const param::ArenaLayout& layout, const DataGroups& g
 
 std::int64_t ShardReducer::num_levels(const UnitSchedule& schedule, const ReducerOptions& options) {
   std::map<std::int64_t, std::int64_t> sums;  // by unit
-  for (const std::vector<UnitEvent>& events : schedule.after) {
-    for (const UnitEvent& event : events) {
-      if (event.kind == UnitEventKind::reduce) ++sums[event.unit];
-    }
-  }
+  schedule.for_each([&](const UnitEvent& event) {
+    if (event.kind == UnitEventKind::reduce) ++sums[event.unit];
+  });
   std::int64_t levels = 1;
   for (const auto& [unit, count] : sums) levels = std::max(levels, levels_for(count, options));
   return levels;

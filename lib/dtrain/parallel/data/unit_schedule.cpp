@@ -135,15 +135,18 @@ class Builder {
 
 }  // namespace
 
+void UnitSchedule::for_each(const std::function<void(const UnitEvent&)>& visit) const {
+  for (std::size_t action = 0; action < before.size(); ++action) {
+    std::for_each(before[action].begin(), before[action].end(), visit);
+    std::for_each(after[action].begin(), after[action].end(), visit);
+  }
+}
+
 std::int64_t UnitSchedule::count(UnitEventKind kind, std::int64_t unit) const {
   std::int64_t found = 0;
-  for (const auto* side : {&before, &after}) {
-    for (const std::vector<UnitEvent>& events : *side) {
-      found += std::count_if(events.begin(), events.end(), [&](const UnitEvent& event) {
-        return event.kind == kind && (unit < 0 || event.unit == unit);
-      });
-    }
-  }
+  for_each([&](const UnitEvent& event) {
+    if (event.kind == kind && (unit < 0 || event.unit == unit)) ++found;
+  });
   return found;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,8 @@ struct UnitSchedule {
   std::vector<std::vector<UnitEvent>> after;
   std::int64_t max_gathered = 0;  ///< units there or under way at one time
 
+  /// Calls visit(event) for all events of a step, in order.
+  void for_each(const std::function<void(const UnitEvent&)>& visit) const;
   /// Events of a kind in a step, of one unit or of all (-1).
   [[nodiscard]] std::int64_t count(UnitEventKind kind, std::int64_t unit = -1) const;
 };

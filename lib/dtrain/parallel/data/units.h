@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtrain/config/layout.h"
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/action.h"
 #include "dtrain/parallel/recompute.h"
@@ -11,17 +12,7 @@
 
 namespace dtrain::parallel {
 
-struct WrapPolicy {
-  enum class Kind {
-    block,  ///< the parameters of each block; blocks that share parameters share a unit
-    size,   ///< the same, neighbours merged until each unit has at least min_elements
-    none,   ///< one unit for the whole model
-  };
-  Kind kind = Kind::block;
-  std::int64_t min_elements = 0;  ///< read for size
-
-  bool operator==(const WrapPolicy&) const = default;
-};
+using config::WrapPolicy;
 
 /// The first parameter of each unit.
 [[nodiscard]] std::vector<param::ParameterId> unit_begins(const model::Model& model,

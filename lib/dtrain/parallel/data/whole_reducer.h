@@ -9,14 +9,6 @@
 
 namespace dtrain::parallel {
 
-/// How the sharded reducers are made.
-struct ReducerOptions {
-  at::ScalarType dtype = at::kFloat;         ///< of gradients
-  at::ScalarType reduce_dtype = at::kFloat;  ///< in which they travel
-  std::int64_t num_microbatches = 1;         ///< of this rank, in a step
-  comm::Reduction reduction = comm::Reduction::ordered;
-};
-
 /// Adds microbatches in full arenas; in the last one each unit's sum goes to its shards, in the
 /// place where it lies.
 class WholeReducer final : public GradientReducer {

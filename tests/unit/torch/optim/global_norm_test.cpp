@@ -7,20 +7,17 @@
 #include <cmath>
 #include <limits>
 
+#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::optim {
 namespace {
 
-at::Tensor plain_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
-
-param::ParameterSpec spec(std::string name, std::int64_t count) {
-  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
-}
+using testing::spec;
 
 struct Gradients {
   explicit Gradients(std::vector<param::ParameterSpec> given, at::ScalarType dtype = at::kFloat)
-      : specs(std::move(given)), layout(specs), arena(layout, dtype, plain_memory) {
+      : specs(std::move(given)), layout(specs), arena(layout, dtype, param::private_memory) {
     for (std::size_t id = 0; id < specs.size(); ++id) {
       const at::Tensor view = arena.view(static_cast<param::ParameterId>(id));
       // By name: the same values wherever the parameter lies.
@@ -70,7 +67,7 @@ TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole
       at::Tensor sums;
       for (std::int64_t shard = 0; shard < count; ++shard) {
         const GlobalNorm norm(layout, specs, shard);
-        const auto part = param::Arena::of_shard(layout, shard, at::kFloat, plain_memory);
+        const auto part = param::Arena::of_shard(layout, shard, at::kFloat, param::private_memory);
         for (std::size_t id = 0; id < specs.size(); ++id) {
           const auto parameter = static_cast<param::ParameterId>(id);
           const param::ElementRange all = layout.range(parameter);

@@ -9,19 +9,12 @@
 #include <vector>
 
 #include "dtrain/optim/optimizer.h"
+#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::optim {
 
-inline at::Tensor plain_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
-
-inline param::ParameterSpec spec(std::string name, std::int64_t count, bool decay) {
-  return {.name = std::move(name),
-          .shape = {count},
-          .export_view = {count},
-          .export_order = {0},
-          .decay = decay};
-}
+using testing::spec;
 
 // Neighbours that decay alike, one that does not, and sizes that leave padding.
 inline const std::vector<param::ParameterSpec> kSpecs{spec("a", 100, true), spec("b", 64, true),
@@ -32,9 +25,9 @@ template <typename Rule, typename Options>
 struct Optimized {
   explicit Optimized(const Options& options, at::ScalarType dtype = at::kDouble)
       : layout(kSpecs),
-        weights(layout, dtype, plain_memory),
-        gradients(layout, dtype, plain_memory),
-        optimizer({layout, kSpecs, 0, dtype, plain_memory}, options) {
+        weights(layout, dtype, param::private_memory),
+        gradients(layout, dtype, param::private_memory),
+        optimizer({layout, kSpecs, 0, dtype, param::private_memory}, options) {
     fill(weights, 0, 1);
   }
 
@@ -65,13 +58,13 @@ void check_shards(const Options& options) {
     }
     for (std::int64_t shard = 0; shard < count; ++shard) {
       INFO("shard " << shard << " of " << count);
-      param::Arena weights(layout, at::kFloat, plain_memory);
-      param::Arena gradients(layout, at::kFloat, plain_memory);
+      param::Arena weights(layout, at::kFloat, param::private_memory);
+      param::Arena gradients(layout, at::kFloat, param::private_memory);
       const auto take = [&](const param::Arena& from, const param::Arena& to) {
         for (param::ParameterId id = 0; id < 4; ++id) to.view(id).copy_(from.view(id));
       };
       take(whole.weights, weights);
-      Rule optimizer({layout, kSpecs, shard, at::kFloat, plain_memory}, options);
+      Rule optimizer({layout, kSpecs, shard, at::kFloat, param::private_memory}, options);
       for (std::int64_t step = 1; step <= 3; ++step) {
         whole.fill(whole.gradients, step, 3);
         take(whole.gradients, gradients);

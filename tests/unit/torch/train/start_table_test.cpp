@@ -114,6 +114,20 @@ TEST_CASE("Parameters, gradients and moments are predicted to the byte") {
   });
 }
 
+TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved does") {
+  testing::on_threads(1, [&](comm::World& world) {
+    config::Config config = mini(1, 1);
+    config.checkpoint.every = "1";
+    config.machine.offload = "disk:/tmp";
+    testing::EngineRun run(config, world);
+    const MemoryPlan& plan = run.job().memory();
+    const std::int64_t arena = 425'984 * 4;
+    testing::expect(plan.parameters == 0, "parameters");
+    testing::expect(plan.optimizer == 0, "optimizer");
+    testing::expect(plan.checkpoint == 3 * arena, "weights and two moments");
+  });
+}
+
 TEST_CASE("The bitwise class names what equal bits depend on, and nothing that they do not") {
   const config::Config config = mini(1, 2);
   const std::string text = bitwise_class(config);

@@ -7,6 +7,7 @@
 
 #include "dtrain/base/error.h"
 #include "support/local_ranks.h"
+#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {
@@ -14,11 +15,8 @@ namespace {
 
 using testing::expect;
 using testing::same_bits;
+using testing::spec;
 using testing::values_of;
-
-param::ParameterSpec spec(std::string name, std::int64_t count) {
-  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
-}
 
 // 128 + 192 + 64 elements with padding: float32 buckets of 512 bytes begin in the middle of "b".
 const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 64)};
@@ -35,8 +33,8 @@ struct Reduced {
 Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
                const std::vector<param::ParameterId>& order) {
   const auto group = testing::group_of_all(world);
-  BucketReducer reducer(kLayout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); },
-                        {.bucket_bytes = bucket_bytes});
+  BucketReducer reducer(
+      kLayout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); }, {}, bucket_bytes);
   Reduced result{.gradients = {}, .num_buckets = reducer.num_buckets(), .calls = {}};
   reducer.begin_microbatch(0);
   result.calls.push_back(group->calls().counters().calls);

@@ -5,19 +5,15 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {
 namespace {
 
 using testing::same_bits;
+using testing::spec;
 using testing::values_of;
-
-at::Tensor plain_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
-
-param::ParameterSpec spec(std::string name, std::int64_t count) {
-  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
-}
 
 const std::vector<param::ParameterSpec> kSpecs{spec("a", 200), spec("b", 70)};
 const param::ArenaLayout kLayout(kSpecs);
@@ -37,7 +33,8 @@ at::Tensor sum_of(GradientStore& store, std::int64_t count) {
 
 TEST_CASE("Microbatches are added in tree order, step after step") {
   for (const std::int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16}) {
-    GradientStore store(kLayout, at::kFloat, plain_memory, count, comm::Reduction::ordered);
+    GradientStore store(kLayout, at::kFloat, param::private_memory, count,
+                        comm::Reduction::ordered);
     const at::Tensor expected = testing::tree_sum(0, count, 200, at::kFloat);
     for (int step = 0; step < 3; ++step) {
       INFO(count << " microbatches, step " << step);
@@ -64,7 +61,7 @@ TEST_CASE("The tree takes one spare arena for each level, fast reduction takes n
 }
 
 TEST_CASE("Several uses of a parameter in one microbatch are added as they come") {
-  GradientStore store(kLayout, at::kDouble, plain_memory, 1, comm::Reduction::ordered);
+  GradientStore store(kLayout, at::kDouble, param::private_memory, 1, comm::Reduction::ordered);
   store.begin_microbatch(0);
   for (std::int64_t use = 0; use < 3; ++use) {
     store.add_gradient(1, values_of(use, 70, at::kDouble));
@@ -79,7 +76,7 @@ TEST_CASE("Several uses of a parameter in one microbatch are added as they come"
 
 TEST_CASE("A parameter without a gradient counts as zero, not as what the last step left") {
   const auto reduction = GENERATE(comm::Reduction::ordered, comm::Reduction::fast);
-  GradientStore store(kLayout, at::kFloat, plain_memory, 2, reduction);
+  GradientStore store(kLayout, at::kFloat, param::private_memory, 2, reduction);
   (void)sum_of(store, 2);
   for (std::int64_t m = 0; m < 2; ++m) {
     store.begin_microbatch(m);
@@ -93,7 +90,7 @@ TEST_CASE("A parameter without a gradient counts as zero, not as what the last s
 }
 
 TEST_CASE("Fast reduction adds every use to one arena") {
-  GradientStore store(kLayout, at::kDouble, plain_memory, 4, comm::Reduction::fast);
+  GradientStore store(kLayout, at::kDouble, param::private_memory, 4, comm::Reduction::fast);
   for (int step = 0; step < 2; ++step) {
     for (std::int64_t m = 0; m < 4; ++m) {
       store.begin_microbatch(m);
@@ -110,7 +107,7 @@ TEST_CASE("Fast reduction adds every use to one arena") {
 }
 
 TEST_CASE("A step that was broken off leaves nothing in the next one") {
-  GradientStore store(kLayout, at::kFloat, plain_memory, 4, comm::Reduction::ordered);
+  GradientStore store(kLayout, at::kFloat, param::private_memory, 4, comm::Reduction::ordered);
   for (std::int64_t m = 0; m < 3; ++m) {
     store.begin_microbatch(m);
     store.add_gradient(0, values_of(40 + m, 200, at::kFloat));
@@ -121,7 +118,7 @@ TEST_CASE("A step that was broken off leaves nothing in the next one") {
 }
 
 TEST_CASE("Finishing before the last microbatch is a defect that is noticed") {
-  GradientStore store(kLayout, at::kFloat, plain_memory, 2, comm::Reduction::ordered);
+  GradientStore store(kLayout, at::kFloat, param::private_memory, 2, comm::Reduction::ordered);
   store.begin_microbatch(0);
   CHECK_THROWS_AS(store.finish({0, 64}), base::Error);
   store.end_microbatch();

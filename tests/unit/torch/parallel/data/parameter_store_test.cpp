@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "support/local_ranks.h"
+#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {
@@ -12,11 +13,8 @@ namespace {
 
 using testing::expect;
 using testing::same_bits;
+using testing::spec;
 using testing::values_of;
-
-param::ParameterSpec spec(std::string name, std::int64_t count) {
-  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
-}
 
 // Unit 0: "a" and "b", 320 elements with padding; unit 1: "c", 128 for two shards.
 const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};

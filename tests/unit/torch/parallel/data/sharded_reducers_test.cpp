@@ -9,6 +9,7 @@
 #include "dtrain/data/microbatches.h"
 #include "dtrain/parallel/data/shard_reducer.h"
 #include "support/local_ranks.h"
+#include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {
@@ -16,11 +17,8 @@ namespace {
 
 using testing::expect;
 using testing::same_bits;
+using testing::spec;
 using testing::values_of;
-
-param::ParameterSpec spec(std::string name, std::int64_t count) {
-  return {.name = std::move(name), .shape = {count}, .export_view = {count}, .export_order = {0}};
-}
 
 // Unit 0: "a", "b"; unit 1: "c"; unit 2: "frozen", "rare". Shards end within parameters.
 const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 200),
