@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 
 #include "dtrain/base/check.h"
@@ -42,6 +43,22 @@ Sharding sharding_of(const LayoutConfig& layout) {
   });
   DTRAIN_CHECK(found != kMeanings.end(), "strategy {}", layout.strategy);
   return found->sharding;
+}
+
+// Sums of sums: over a rank's microbatches, the ranks that share one copy, and the copies. One rank
+// adds groups of an odd number left to right and then in a binary tree, so only a tree of whole
+// sums can follow a first sum of any length.
+bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum) {
+  const std::int64_t shards = std::max<std::int64_t>(layout.shard_size, 1);
+  const std::int64_t copies = std::max<std::int64_t>(layout.dp, 1) / shards;
+  const bool is_sharded = layout.accumulate == "sharded";
+  std::int64_t summed = 1;
+  for (const std::int64_t count :
+       {is_sharded ? shards : grad_accum, is_sharded ? grad_accum : shards, copies}) {
+    if (summed > 1 && !std::has_single_bit(static_cast<std::uint64_t>(count))) return false;
+    summed *= count;
+  }
+  return true;
 }
 
 std::optional<std::string> parse_offload(std::string_view text) {

@@ -27,6 +27,11 @@ enum class Sharding {
   return sharding >= Sharding::freed_parameters;
 }
 
+/// Whether the gradients of a step, of grad_accum microbatches on each rank, are added in the very
+/// order in which one rank would add them all, so that they have the same bits
+/// (docs/determinism.md). layout: resolved.
+[[nodiscard]] bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum);
+
 /// The folder of --offload disk:DIR; empty for the other words. Nothing for other texts.
 [[nodiscard]] std::optional<std::string> parse_offload(std::string_view text);
 

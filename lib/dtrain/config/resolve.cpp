@@ -56,15 +56,8 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
   }
 }
 
-void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
+void resolve_sharding(LayoutConfig& layout, const Launch& launch) {
   resolve_shard_size(layout, launch);
-  const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
-  if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction == "ordered") {
-    fail(ErrorKind::usage,
-         "--shard-size {} is no power of two, so --reduction ordered cannot keep its order over "
-         "shards and replicas: choose a power of two, or --reduction fast",
-         layout.shard_size);
-  }
   if (!parse_wrap(layout.wrap)) {
     fail(ErrorKind::usage,
          "--wrap: found \"{}\", but it must be block, size:N (parameters, at least 1) or none",
@@ -243,7 +236,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
          name_of(command), launch.world_size);
   }
   resolve_layout(config.layout, launch);
-  resolve_sharding(config.layout, config.machine, launch);
+  resolve_sharding(config.layout, launch);
   resolve_machine(config.machine, launch);
   resolve_dtypes(config.machine);
   check_memory(config.machine);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::train {
@@ -40,12 +41,31 @@ std::string traffic_line(const parallel::StepEngine& engine) {
       traffic.max_gathered);
 }
 
+// Of what is not told otherwise.
+std::string wide_dtype(const config::MachineConfig& machine) {
+  return machine.dtype == "float64" ? "float64" : "float32";
+}
+
 }  // namespace
 
 std::string bitwise_class(const config::Config& config) {
-  if (config.machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
-  return fmt::format("{} microbatch={} threads={} kernels=plain cpu={}", config.machine.dtype,
-                     config.batch.microbatch, config.machine.threads, at::get_cpu_capability());
+  const config::MachineConfig& machine = config.machine;
+  const config::LayoutConfig& layout = config.layout;
+  if (machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
+  std::string text = machine.param_dtype;
+  if (machine.buffer_dtype != wide_dtype(machine)) text += " buffers=" + machine.buffer_dtype;
+  text += fmt::format(" microbatch={} threads={} kernels=plain cpu={}", config.batch.microbatch,
+                      machine.threads, at::get_cpu_capability());
+  const bool rounds = layout.dp > 1 && machine.reduce_dtype != wide_dtype(machine);
+  if (rounds) text += " reduce=" + machine.reduce_dtype;
+  const bool adds_uses =
+      layout.shard_size > 1 && layout.tied_reshard == "per-use" && config.model.tie_levels;
+  if (rounds || adds_uses || !config::keeps_order_of_one_rank(layout, config.batch.grad_accum)) {
+    text += fmt::format(" dp={} shard-size={} grad-accum={} accumulate={}{}", layout.dp,
+                        layout.shard_size, config.batch.grad_accum, layout.accumulate,
+                        adds_uses ? " tied-reshard=per-use" : "");
+  }
+  return text;
 }
 
 std::string start_table(Job& job, const data::Split& split) {
