@@ -29,7 +29,9 @@ int open_unnamed(const std::string& folder) {
   return named;
 }
 
-void check_room(const std::string& folder, std::int64_t bytes) {
+}  // namespace
+
+void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) != 0) {
     base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
@@ -44,15 +46,12 @@ void check_room(const std::string& folder, std::int64_t bytes) {
   }
 }
 
-}  // namespace
-
 DiskMemory::File::~File() {
   ::munmap(data, static_cast<std::size_t>(bytes));
   ::close(descriptor);
 }
 
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
-  check_room(folder_, bytes);
   const int descriptor = open_unnamed(folder_);
   if (descriptor < 0) {
     base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",

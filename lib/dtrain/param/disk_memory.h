@@ -21,6 +21,9 @@ class DiskMemory {
   DiskMemory(const DiskMemory&) = delete;
   DiskMemory& operator=(const DiskMemory&) = delete;
 
+  /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate.
+  static void check_room(const std::string& folder, std::int64_t bytes);
+
   /// `bytes` zeroed bytes, (bytes) uint8, whose room on the disk is reserved; freed when both this
   /// and the tensor are gone.
   ///

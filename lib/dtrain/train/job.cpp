@@ -69,7 +69,9 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
   parallel::EngineOptions options{
       .master_dtype = master_dtype_of(machine),
       .compute_dtype = dtype_of(machine.param_dtype),
-      .reduce_dtype = dtype_of(machine.reduce_dtype),
+      // On one rank nothing travels, and so nothing is converted.
+      .reduce_dtype =
+          config.layout.dp > 1 ? dtype_of(machine.reduce_dtype) : master_dtype_of(machine),
       .buffer_dtype = dtype_of(machine.buffer_dtype),
       .scales_loss = config::needs_loss_scaling(machine),
       .grad_accum_steps = config.batch.grad_accum,
@@ -119,6 +121,9 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
   parallel::EngineOptions options = engine_options(config, *model_);
   recompute_ = options.recompute;
   memory_ = plan_memory(config, *model_, options);
+  if (!options.disk_folder.empty()) {
+    param::DiskMemory::check_room(options.disk_folder, memory_.state);
+  }
   const parallel::DataGroups groups{
       .all = data_group(), .shards = groups_.shards(), .replicas = groups_.replicas()};
   engine_ = std::make_unique<parallel::StepEngine>(*model_, *world_, groups, std::move(options));

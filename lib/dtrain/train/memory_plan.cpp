@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/create_world.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/machine.h"
 #include "dtrain/metrics/format.h"
@@ -69,14 +70,16 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                               {.sequences = config.batch.microbatch,
                                .length = config.data.seq_len,
                                .dtype = options.compute_dtype});
-  return {.parameters = memory.data.parameters,
-          .gradients = memory.data.gradients,
-          .optimizer = memory.data.optimizer,
-          .units = memory.data.gathered + memory.data.unit_gradients,
-          .activations = memory.activations.kept,
-          .buffers = memory.buffers,
-          .work = memory.activations.work,
-          .checkpoint = checkpoint_bytes(config, memory.data)};
+  return {
+      .parameters = memory.data.parameters,
+      .gradients = memory.data.gradients,
+      .optimizer = memory.data.optimizer,
+      .units = memory.data.gathered + memory.data.unit_gradients,
+      .activations = memory.activations.kept,
+      .buffers = memory.buffers + comm::backend_memory(config.machine.backend, config.layout.dp),
+      .work = memory.activations.work,
+      .checkpoint = checkpoint_bytes(config, memory.data),
+      .state = memory.data.state};
 }
 
 RecomputePlan choose_recompute(const config::Config& config, const model::Model& model,
@@ -95,12 +98,15 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
   }
   std::int64_t least = predicted(allowed.front());
   for (const RecomputePlan& plan : cheapest_first(model)) least = std::min(least, predicted(plan));
+  const std::string others =
+      machine.recompute == "auto"
+          ? std::string()
+          : fmt::format("{} per rank are predicted, ", format_bytes(predicted(allowed.front())));
   base::fail(base::ErrorKind::usage,
-             "--memory-limit {} cannot be met with --recompute {}: {} per rank are predicted at "
-             "least, {} with --recompute auto; raise the limit, lower --microbatch or --seq-len, "
-             "or shard over more ranks (--strategy fsdp)",
-             machine.memory_limit, machine.recompute, format_bytes(predicted(allowed.back())),
-             format_bytes(least));
+             "--memory-limit {} cannot be met with --recompute {}: {}at least {} with --recompute "
+             "auto; raise the limit, lower --microbatch or --seq-len, or shard over more ranks "
+             "(--strategy fsdp)",
+             machine.memory_limit, machine.recompute, others, format_bytes(least));
 }
 
 std::string describe(const RecomputePlan& plan, const model::Model& model) {

@@ -65,7 +65,9 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t at_gate = 6 * neurons + attention_saved;  // xs, q, ys, three gradients
   const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + 3 * values + table;
   const std::int64_t at_gram = 4 * neurons + 3 * low_scores + table;
-  memory.backward = std::max({at_decoder, at_gate, at_scores, at_gram}) + ways;
+  // xs, q and the gradient of xs; encoder_v's comes transposed and is copied.
+  const std::int64_t at_encoder = 3 * neurons + attention_saved + 2 * weight;
+  memory.backward = std::max({at_decoder, at_gate, at_encoder, at_scores, at_gram}) + ways;
   return memory;
 }
 
