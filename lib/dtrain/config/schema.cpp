@@ -229,7 +229,7 @@ constexpr Setting kSettings[] = {
      "NAME",
      "",
      "matrices that levels share are gathered and reduced once per pass, or at every use, which "
-     "sends more and holds less",
+     "sends more and holds them for less of the time",
      kTrain | kVerify,
      FIELD(layout.tied_reshard),
      {},
