@@ -1,5 +1,7 @@
 #include "dtrain/parallel/engine_memory.h"
 
+#include <algorithm>
+
 namespace dtrain::parallel {
 namespace {
 
@@ -21,8 +23,14 @@ EngineMemory engine_memory(const model::Model& model, const EngineOptions& optio
                                 optim::values_per_element(options.optimizer));
   const bool is_on_disk = !options.disk_folder.empty();
   if (is_on_disk) data.parameters = data.optimizer = 0;
+  const ActivationMemory activations = activation_memory(blocks, options.recompute);
+  // Gradients travel when their blocks' activations are gone: those of one block, where units are
+  // reduced one by one, or of all.
+  const std::int64_t gone =
+      options.data.keeps_gradient_shards() ? activations.kept / num_blocks : activations.kept;
+  data.unit_gradients += std::max<std::int64_t>(0, data.converted - gone);
   return {.data = data,
-          .activations = activation_memory(blocks, options.recompute),
+          .activations = activations,
           .buffers = model.table_values * table_size + microbatch.rows() * kTokenBytes};
 }
 

@@ -39,6 +39,14 @@ std::int64_t most_reduced(const param::ArenaLayout& layout, const UnitSchedule& 
   return most;
 }
 
+std::int64_t largest_unit(const param::ArenaLayout& layout) {
+  std::int64_t most = 0;
+  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    most = std::max(most, layout.unit_range(unit).size());
+  }
+  return most;
+}
+
 // Bytes of gradients that travel in another dtype, of `reduce` bytes each (0: they do not), with
 // the shards that arrive.
 std::int64_t converted(std::int64_t elements, const param::ArenaLayout& layout,
@@ -67,9 +75,10 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
   if (!keeps_units) {
     memory.parameters = shard * master;
     const std::int64_t gathered = most_gathered(layout, schedule) * compute;
-    // What each rank sends of them is converted first.
+    // What each rank sends of a unit is converted first.
     const bool sends_copies = converts && layout.num_shards() > 1;
-    memory.gathered = gathered + (sends_copies ? gathered / layout.num_shards() : 0);
+    const std::int64_t sent = sends_copies ? largest_unit(layout) / layout.num_shards() : 0;
+    memory.gathered = gathered + sent * compute;
   } else {
     memory.parameters = converts ? shard * master + whole * compute : whole * master;
   }
@@ -77,12 +86,12 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
     const ReducerOptions reducer{.num_microbatches = options.num_microbatches,
                                  .reduction = options.reduction};
     memory.gradients = shard * master * ShardReducer::num_levels(schedule, reducer);
-    const std::int64_t reduced = most_reduced(layout, schedule);
-    memory.unit_gradients = reduced * master + converted(reduced, layout, reduce);
+    memory.unit_gradients = most_reduced(layout, schedule) * master;
+    memory.converted = converted(largest_unit(layout), layout, reduce);
   } else {
     memory.gradients =
         whole * master * GradientStore::arenas_for(options.num_microbatches, options.reduction);
-    memory.unit_gradients = converted(whole, layout, reduce);
+    memory.converted = converted(whole, layout, reduce);
   }
   return memory;
 }
