@@ -115,7 +115,7 @@ TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak
     config.model.tie_levels = false;
     const Measured found = measure(testing::sharded(config, 2, 1, "fsdp:full"));
     CHECK(found.predicted > found.peak - (1 << 20));
-    CHECK(found.predicted < 1.25 * static_cast<double>(found.peak));
+    CHECK(found.predicted < found.peak + found.peak / 4);
   }
   SECTION("with shards on two ranks") {
     config.model.tie_levels = GENERATE(true, false);
