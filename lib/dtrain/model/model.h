@@ -80,7 +80,8 @@ class Block {
   [[nodiscard]] virtual BlockMemory memory(const BatchShape& shape) const = 0;
 };
 
-/// What a block costs, for MFU. T is the sequence length the model was made for.
+/// What a block of the whole model costs, however many ranks compute it; for MFU. T is the sequence
+/// length the model was made for.
 struct BlockCost {
   double forward_flops_per_token = 0;  ///< multiply-add = 2; attention counted causally (half)
 };
@@ -99,7 +100,8 @@ struct Model {
   std::vector<ExportedBuffer> buffers;
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
 
-  [[nodiscard]] std::int64_t num_elements() const;  ///< of all parameters
+  [[nodiscard]] std::int64_t num_elements()
+      const;  ///< of all parameters, as far as this rank holds them
   /// Model FLOPs of forward and backward (3 times forward) for one token.
   [[nodiscard]] double training_flops_per_token() const;
 };

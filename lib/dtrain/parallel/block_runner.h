@@ -32,7 +32,8 @@ struct MicrobatchInput {
 /// the last of the block's recorded uses has given its gradient: then `on_settled` is called, once
 /// for each microbatch.
 ///
-/// Threads: one; backward passes run on the calling thread.
+/// Collective: over the tensor axis, every forward, backward and evaluate.
+/// Threads:    one; backward passes run on the calling thread.
 class BlockRunner : private param::GradientSink {
  public:
   using OnSettled = std::function<void(param::ParameterId)>;
@@ -42,9 +43,11 @@ class BlockRunner : private param::GradientSink {
     at::ScalarType buffer_dtype = at::kFloat;  ///< of the model's constant tables
     std::vector<param::ParameterId> frozen;    ///< get no gradient
     RecomputePlan recompute = {};
+    model::TensorAxis* tensor_axis = nullptr;  ///< that the model was made for; null: of size 1
   };
 
-  /// parameters: by id, what blocks compute with. `model` and `sink` must outlive this.
+  /// parameters: by id, what blocks compute with. `model`, `sink` and the tensor axis must outlive
+  /// this.
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
               param::GradientSink& sink, Options options);
 
@@ -107,7 +110,8 @@ class BlockRunner : private param::GradientSink {
   RecomputePlan recompute_;
   std::vector<std::int64_t> num_blocks_of_;  // by parameter
   std::map<std::int64_t, Microbatch> microbatches_;
-  model::TensorAxis tensor_axis_;
+  model::TensorAxis whole_;  // the axis of size 1
+  model::TensorAxis& tensor_axis_;
   model::Tap tap_;
   model::Tap no_tap_;
   // The backward under way.

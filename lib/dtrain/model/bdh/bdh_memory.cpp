@@ -19,11 +19,11 @@ std::int64_t wide_size(at::ScalarType dtype) { return std::max<std::int64_t>(4, 
 BlockMemory BdhEmbedding::memory(const BatchShape& shape) const {
   const std::int64_t low = size_of(shape.dtype);
   const std::int64_t wide = wide_size(shape.dtype);
-  const std::int64_t row = shape.rows() * sizes_.width;
+  const std::int64_t row = shape.rows() * part_.whole.width;
   const std::int64_t rows = row * wide;
   const std::int64_t statistics = 2 * shape.rows() * wide;
   const std::int64_t normed = low == wide ? 0 : row * wide;  // before it is rounded
-  const std::int64_t weight = sizes_.vocab * sizes_.width * wide;
+  const std::int64_t weight = part_.vocab * part_.whole.width * wide;
   BlockMemory memory{.output = row * low, .saved = rows + statistics};
   memory.forward = memory.saved + normed + memory.output;
   memory.forward_without_graph = memory.forward;
@@ -36,21 +36,21 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t wide = wide_size(shape.dtype);
   const bool is_half = shape.dtype == at::kHalf;
   const std::int64_t rows = shape.rows();
-  const std::int64_t neurons = rows * sizes_.all_neurons() * low;  // xs, q, ys, gated: each
-  const std::int64_t per_head = rows * sizes_.heads * sizes_.width;
-  const std::int64_t row = rows * sizes_.width * low;
-  const std::int64_t weight = sizes_.all_neurons() * sizes_.width * low;
+  const std::int64_t neurons = rows * part_.all_neurons() * low;  // xs, q, ys, gated: each
+  const std::int64_t per_head = rows * part_.heads * part_.whole.width;
+  const std::int64_t row = rows * part_.whole.width * low;
+  const std::int64_t weight = part_.all_neurons() * part_.whole.width * low;
   // float16's scores meet their values in float32, and its table is scaled anew at each level.
   const std::int64_t attention = is_half ? wide : low;
-  const std::int64_t table = is_half ? shape.length * sizes_.neurons * wide : 0;
-  const std::int64_t low_scores = rows * sizes_.heads * shape.length * low;
-  const std::int64_t scores = rows * sizes_.heads * shape.length * attention;
+  const std::int64_t table = is_half ? shape.length * part_.neurons * wide : 0;
+  const std::int64_t low_scores = rows * part_.heads * shape.length * low;
+  const std::int64_t scores = rows * part_.heads * shape.length * attention;
   const std::int64_t rounded = is_half ? low_scores : 0;
   const std::int64_t values = per_head * attention;
   const std::int64_t attended = per_head * attention;
   const std::int64_t normed = per_head * low;
-  const std::int64_t statistics = 2 * rows * (sizes_.heads + 2) * wide;
-  const std::int64_t dropped = shape.training && sizes_.dropout > 0 ? neurons : 0;
+  const std::int64_t statistics = 2 * rows * (part_.heads + 2) * wide;
+  const std::int64_t dropped = shape.training && part_.whole.dropout > 0 ? neurons : 0;
 
   BlockMemory memory{.output = row};
   const std::int64_t attention_saved = scores + values + attended + normed + table + statistics;
@@ -72,16 +72,16 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
 BlockMemory BdhHead::memory(const BatchShape& shape) const {
   const std::int64_t low = size_of(shape.dtype);
   const std::int64_t wide = wide_size(shape.dtype);
-  const std::int64_t logits = shape.rows() * sizes_.vocab * wide;
-  const std::int64_t rounded = low == wide ? 0 : shape.rows() * sizes_.vocab * low;
-  const std::int64_t weight = sizes_.vocab * sizes_.width * low;
+  const std::int64_t logits = shape.rows() * part_.vocab * wide;
+  const std::int64_t rounded = low == wide ? 0 : shape.rows() * part_.vocab * low;
+  const std::int64_t weight = part_.vocab * part_.whole.width * low;
   BlockMemory memory{.output = shape.rows() * wide, .saved = logits};  // of the log-softmax
   memory.forward = 2 * logits + memory.output;
   memory.forward_without_graph = memory.forward;
   // The gradients of the log-softmax's output and input, or of the product.
   const std::int64_t at_softmax = 2 * logits;
   const std::int64_t at_product =
-      (rounded == 0 ? logits : rounded) + shape.rows() * sizes_.width * low + weight;
+      (rounded == 0 ? logits : rounded) + shape.rows() * part_.whole.width * low + weight;
   memory.backward = memory.saved + std::max(at_softmax, at_product);
   return memory;
 }
