@@ -1,5 +1,5 @@
 // What the blocks of a BDH hold, from what their operations save and make. Each line names its
-// tensors as bdh_blocks.cpp does.
+// tensors as bdh_blocks.cpp does, and counts what this rank holds of them.
 #include <algorithm>
 
 #include "dtrain/model/bdh/bdh_blocks.h"
@@ -25,7 +25,9 @@ BlockMemory BdhEmbedding::memory(const BatchShape& shape) const {
   const std::int64_t normed = low == wide ? 0 : row * wide;  // before it is rounded
   const std::int64_t weight = part_.vocab * part_.whole.width * wide;
   BlockMemory memory{.output = row * low, .saved = rows + statistics};
-  memory.forward = memory.saved + normed + memory.output;
+  // Of a split vocabulary: the rows looked up here, and the same with those of others left out.
+  const std::int64_t looked_up = part_.splits_vocab() ? 2 * rows : 0;
+  memory.forward = memory.saved + std::max(looked_up, normed + memory.output);
   memory.forward_without_graph = memory.forward;
   memory.backward = memory.saved + 2 * rows + weight + (low == wide ? 0 : weight / 2);
   return memory;
@@ -51,17 +53,23 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t normed = per_head * low;
   const std::int64_t statistics = 2 * rows * (part_.heads + 2) * wide;
   const std::int64_t dropped = shape.training && part_.whole.dropout > 0 ? neurons : 0;
+  // What is summed over ranks is copied, as float32 for float16. Ranks that share a head multiply
+  // float16's gated neurons in float32.
+  const bool is_shared = part_.ranks_per_head > 1;
+  const std::int64_t summed = part_.place.is_whole() ? 0 : 2 * rows * part_.whole.width * attention;
+  const std::int64_t head_sum = is_shared ? attended : 0;
+  const std::int64_t widened_gate = is_shared && is_half ? neurons + 2 * weight : 0;
 
   BlockMemory memory{.output = row};
   const std::int64_t attention_saved = scores + values + attended + normed + table + statistics;
-  memory.saved = 4 * neurons + attention_saved + 2 * row;  // decoded, input + y
-  memory.forward = memory.saved + std::max(dropped, normed) + row + memory.output;
-  const std::int64_t attending = 2 * neurons + rounded + attention_saved;
-  const std::int64_t gating = 3 * neurons + std::max(dropped, normed) + normed;
+  memory.saved = 4 * neurons + widened_gate + attention_saved + 2 * row;  // decoded, input + y
+  memory.forward = memory.saved + std::max({dropped, normed, summed}) + row + memory.output;
+  const std::int64_t attending = 2 * neurons + rounded + attention_saved + head_sum;
+  const std::int64_t gating = 3 * neurons + widened_gate + std::max(dropped, normed) + normed;
   memory.forward_without_graph = std::max(attending, gating) + 2 * row;
   // The gradients of the input by its two ways.
-  const std::int64_t ways = 2 * row;
-  const std::int64_t at_decoder = 5 * neurons + attention_saved + weight;
+  const std::int64_t ways = 2 * row + summed;
+  const std::int64_t at_decoder = 5 * neurons + 2 * widened_gate + attention_saved + weight;
   const std::int64_t at_gate = 6 * neurons + attention_saved;  // xs, q, ys, three gradients
   const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + 3 * values + table;
   const std::int64_t at_gram = 4 * neurons + 3 * low_scores + table;

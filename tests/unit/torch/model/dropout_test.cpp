@@ -92,6 +92,17 @@ TEST_CASE("Heads split over calls have the masks of the whole") {
   }
 }
 
+TEST_CASE("Parts of a head have the masks of the whole, wherever they begin") {
+  const std::int64_t neurons = 150;
+  const at::Tensor whole = dropout(ones({1, 3, 7, neurons}), 0.3, kPlace);
+  const std::int64_t count = GENERATE(2, 6, 30, 50);
+  for (std::int64_t first = 0; first < neurons; first += count) {
+    DropoutPlace place = kPlace;
+    place.first_neuron += first;
+    CHECK(at::equal(dropout(ones({1, 3, 7, count}), 0.3, place), whole.narrow(3, first, count)));
+  }
+}
+
 TEST_CASE("Seed, level, sample and position each change the mask") {
   const std::vector<std::int64_t> shape{1, 1, 2, 64};
   const at::Tensor base = dropout(ones(shape), 0.5, kPlace);

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <vector>
 
+#include "dtrain/base/error.h"
 #include "unit/torch/model/bdh_fixture.h"
 
 namespace dtrain::model::bdh {
@@ -92,6 +93,24 @@ TEST_CASE("The float64 table holds the float32 cosines and sines") {
 TEST_CASE("A table of some positions is a part of the table of all") {
   const at::Tensor all = rope_rotations(0, 200, {32}, at::kFloat);
   CHECK(at::equal(rope_rotations(128, 192, {32}, at::kFloat), all.slice(0, 128, 192)));
+}
+
+TEST_CASE("A table of a part of a head holds the pairs that those neurons have in the whole") {
+  const std::int64_t whole = GENERATE(4, 14, 70, 512);
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const at::Tensor all = rope_rotations(3, 90, {whole}, dtype);
+  for (std::int64_t first = 0; first < whole; first += whole / 4 * 2) {
+    const std::int64_t count = std::min(whole / 4 * 2, whole - first);
+    CHECK(at::equal(rope_rotations(3, 90, {.whole = whole, .first = first, .count = count}, dtype),
+                    all.narrow(1, first / 2, count / 2)));
+  }
+}
+
+TEST_CASE("A part of a head that cuts a pair is refused") {
+  CHECK_THROWS_AS(rope_rotations(0, 9, {.whole = 12, .first = 3, .count = 6}, at::kFloat),
+                  base::Error);
+  CHECK_THROWS_AS(rope_rotations(0, 9, {.whole = 12, .first = 0, .count = 3}, at::kFloat),
+                  base::Error);
 }
 
 TEST_CASE("Tables follow the length and dtype asked for") {

@@ -59,6 +59,33 @@ TEST_CASE("Split blocks compute what whole blocks do: losses, outputs and every 
   CHECK((error_of(whole.evaluated, whole.losses) > 1e-3) == (c.sizes.dropout > 0));
 }
 
+TEST_CASE("Blocks of 16 bits split over ranks are as near float32's as whole ones") {
+  SplitCase c{.sizes = kSizes};
+  c.dtype = GENERATE(at::kBFloat16, at::kHalf);
+  c.tp = GENERATE(4, 8);
+  c.splits_vocab = GENERATE(false, true);
+  c.rounded_to = c.dtype;
+  c.weight_scale = 0.25;
+  SplitCase wide = c;
+  wide.dtype = at::kFloat;
+  const SplitResult expected = testing::run_whole(wide);
+  const double unit = c.dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+  CAPTURE(c.dtype, c.tp, c.splits_vocab);
+  for (const SplitResult& part : testing::run_split(c)) {
+    CHECK(part.losses.scalar_type() == at::kFloat);
+    CHECK(error_of(part.losses, expected.losses) < 12 * unit);
+    for (const param::ParameterSpec& spec : part.specs) {
+      const at::Tensor whole = testing::slice_of(spec, expected.gradients.at(spec.name));
+      const at::Tensor& found = part.gradients.at(spec.name);
+      CAPTURE(spec.name);
+      // A ReLU that a rounding turns on or off moves single gradients.
+      CHECK(((found - whole).norm() / whole.norm()).item<double>() < 80 * unit);
+      CHECK((found * whole).sum().item<double>() / whole.square().sum().item<double>() ==
+            Approx(1).epsilon(24 * unit));
+    }
+  }
+}
+
 TEST_CASE("Ranks end with the same bits where they hold the same") {
   SplitCase c{.sizes = kSizes};
   c.tp = GENERATE(4, 8);

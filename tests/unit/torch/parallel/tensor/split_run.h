@@ -27,6 +27,7 @@ struct SplitCase {
   bool splits_vocab = false;
   at::ScalarType dtype = at::kDouble;
   parallel::RecomputePlan recompute = {};
+  at::ScalarType rounded_to = at::kDouble;  ///< weights, before they take `dtype`
   double weight_scale = 0.5;
 };
 
@@ -84,7 +85,8 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   const auto model = model::bdh::make_bdh(c.sizes, kLength, place);
   std::vector<at::Tensor> weights;
   for (const param::ParameterSpec& spec : model->parameters) {
-    weights.push_back(slice_of(spec, whole_weight(spec, c.weight_scale)).contiguous().to(c.dtype));
+    const at::Tensor whole = whole_weight(spec, c.weight_scale).to(c.rounded_to);
+    weights.push_back(slice_of(spec, whole).contiguous().to(c.dtype));
   }
   std::unique_ptr<model::TensorAxis> axis;
   if (groups.axis != nullptr) axis = parallel::make_tensor_axis(groups);
