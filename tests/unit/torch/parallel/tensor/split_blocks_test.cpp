@@ -59,8 +59,16 @@ TEST_CASE("Split blocks compute what whole blocks do: losses, outputs and every 
   CHECK((error_of(whole.evaluated, whole.losses) > 1e-3) == (c.sizes.dropout > 0));
 }
 
-TEST_CASE("Blocks of 16 bits split over ranks are as near float32's as whole ones") {
+// Length of the difference over the expected length: single gradients may jump where a rounding
+// turns a ReLU on or off.
+double length_error(const at::Tensor& found, const at::Tensor& expected) {
+  return ((found - expected).norm() / expected.norm()).item<double>();
+}
+
+TEST_CASE("Split blocks of 16 bits have losses and gradients near float32's") {
   SplitCase c{.sizes = kSizes};
+  c.sizes.width = 24;
+  c.sizes.neurons = 68;
   c.dtype = GENERATE(at::kBFloat16, at::kHalf);
   c.tp = GENERATE(4, 8);
   c.splits_vocab = GENERATE(false, true);
@@ -73,15 +81,11 @@ TEST_CASE("Blocks of 16 bits split over ranks are as near float32's as whole one
   CAPTURE(c.dtype, c.tp, c.splits_vocab);
   for (const SplitResult& part : testing::run_split(c)) {
     CHECK(part.losses.scalar_type() == at::kFloat);
-    CHECK(error_of(part.losses, expected.losses) < 12 * unit);
+    CHECK(length_error(part.losses, expected.losses) < 12 * unit);
     for (const param::ParameterSpec& spec : part.specs) {
-      const at::Tensor whole = testing::slice_of(spec, expected.gradients.at(spec.name));
-      const at::Tensor& found = part.gradients.at(spec.name);
       CAPTURE(spec.name);
-      // A ReLU that a rounding turns on or off moves single gradients.
-      CHECK(((found - whole).norm() / whole.norm()).item<double>() < 80 * unit);
-      CHECK((found * whole).sum().item<double>() / whole.square().sum().item<double>() ==
-            Approx(1).epsilon(24 * unit));
+      CHECK(length_error(part.gradients.at(spec.name),
+                         testing::slice_of(spec, expected.gradients.at(spec.name))) < 80 * unit);
     }
   }
 }
