@@ -1,9 +1,11 @@
 #include "dtrain/config/pipeline.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "dtrain/base/error.h"
 
@@ -68,16 +70,48 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
        setting.text(), size.stages, microbatches_flag, size.microbatches, fitting);
 }
 
-std::optional<std::vector<std::int64_t>> parse_pp_split(std::string_view text) {
+std::vector<std::int64_t> require_pp_split(std::string_view text) {
   std::vector<std::int64_t> counts;
-  if (text.empty()) return counts;
-  while (true) {
-    const std::size_t comma = text.find(',');
-    const auto count = parse_count(text.substr(0, comma));
-    if (!count) return std::nullopt;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const auto count = parse_count(rest.substr(0, comma));
+    if (!count || comma + 1 == rest.size()) {
+      fail(ErrorKind::usage,
+           "--pp-split: found \"{}\", but it must be the levels of each part, as in 3,5,4", text);
+    }
     counts.push_back(*count);
-    if (comma == std::string_view::npos) return counts;
-    text.remove_prefix(comma + 1);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return counts;
+}
+
+void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
+                        std::int64_t num_levels, const std::vector<std::int64_t>& split) {
+  const std::int64_t parts = stages * setting.chunks;
+  std::string cut = fmt::format("--pp {}", stages);
+  if (setting.chunks > 1) cut += fmt::format(" with --schedule-pp {}", setting.text());
+  if (parts > num_levels) {
+    fail(ErrorKind::usage,
+         "{} cuts the model into {} parts, but --levels {} leaves some of them without a level: "
+         "lower one, or raise --levels",
+         cut, parts, num_levels);
+  }
+  if (split.empty()) return;
+  const std::string given = fmt::format("--pp-split {}", fmt::join(split, ","));
+  if (static_cast<std::int64_t>(split.size()) != parts) {
+    fail(ErrorKind::usage, "{} has {} part{}, but {} makes {}: give the levels of each part", given,
+         split.size(), split.size() == 1 ? "" : "s", cut, parts);
+  }
+  const auto empty = std::find(split.begin(), split.end(), 0);
+  if (empty != split.end()) {
+    fail(ErrorKind::usage, "{}: part {} has no level: give it at least 1, or lower --pp {}", given,
+         empty - split.begin(), stages);
+  }
+  const std::int64_t sum = std::accumulate(split.begin(), split.end(), std::int64_t{0});
+  if (sum != num_levels) {
+    fail(ErrorKind::usage, "{} has {} levels in all, but --levels is {}: change one of them", given,
+         sum, num_levels);
   }
 }
 

@@ -45,7 +45,16 @@ struct PipelineSize {
 void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& size,
                            std::string_view microbatches_flag);
 
-/// The numbers of "3,5,4", none of them negative; empty for "". Nothing for other texts.
-[[nodiscard]] std::optional<std::vector<std::int64_t>> parse_pp_split(std::string_view text);
+/// The numbers of "3,5,4"; empty for "".
+///
+/// Throws: Error{usage} naming --pp-split for other texts.
+[[nodiscard]] std::vector<std::int64_t> require_pp_split(std::string_view text);
+
+/// Every part of the model has at least one level. With a split, which is not empty, part i has
+/// split[i] of them.
+///
+/// Throws: Error{usage} naming --pp, and --levels or --pp-split.
+void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
+                        std::int64_t num_levels, const std::vector<std::int64_t>& split);
 
 }  // namespace dtrain::config
