@@ -124,7 +124,9 @@ config::Config tiny_config() {
 
 config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t grad_accum) {
   config.layout.strategy = dp == 1 ? "single" : "ddp";
+  config.layout.pp = 1;
   config.layout.dp = dp;
+  config.layout.tp = 1;
   config.batch.grad_accum = grad_accum;
   config.batch.microbatch = base::div_exact(config.batch.global, dp * grad_accum);
   return config;

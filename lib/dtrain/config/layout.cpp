@@ -9,22 +9,33 @@
 namespace dtrain::config {
 namespace {
 
-// `option` is the value of the strategy's own setting; empty: it has none.
+using Ranks = Strategy::Ranks;
+
+constexpr std::array<Strategy, 10> kStrategies{{
+    {"single", Ranks::dp},
+    {"ddp", Ranks::dp},
+    {"zero", Ranks::dp, "zero"},
+    {"deepspeed", Ranks::dp, "zero"},
+    {"fsdp", Ranks::dp, "fsdp"},
+    {"tp", Ranks::tp},
+    {"pp", Ranks::pp},
+    {"3d", Ranks::given, ""},
+    {"dp", Ranks::dp, "ddp", "ddp"},
+    {"mp", Ranks::pp, "ddp", "pp"},
+}};
+
+// `option` is the value of the data axis's own setting; empty: it has none.
 struct Meaning {
-  std::string_view strategy;
+  std::string_view data_axis;
   std::string_view option;
   Sharding sharding;
 };
 
-constexpr std::array<Meaning, 12> kMeanings{{
-    {"single", "", Sharding::none},
+constexpr std::array<Meaning, 8> kMeanings{{
     {"ddp", "", Sharding::none},
     {"zero", "1", Sharding::optimizer},
     {"zero", "2", Sharding::gradients},
     {"zero", "3", Sharding::parameters},
-    {"deepspeed", "1", Sharding::optimizer},
-    {"deepspeed", "2", Sharding::gradients},
-    {"deepspeed", "3", Sharding::parameters},
     {"fsdp", "none", Sharding::none},
     {"fsdp", "grad-op", Sharding::freed_parameters},
     {"fsdp", "full", Sharding::parameters},
@@ -33,14 +44,28 @@ constexpr std::array<Meaning, 12> kMeanings{{
 
 }  // namespace
 
+const Strategy& strategy_of(const LayoutConfig& layout) {
+  const auto found =
+      std::find_if(kStrategies.begin(), kStrategies.end(),
+                   [&](const Strategy& strategy) { return strategy.name == layout.strategy; });
+  DTRAIN_CHECK(found != kStrategies.end(), "strategy {}", layout.strategy);
+  return *found;
+}
+
+std::string_view data_axis_of(const LayoutConfig& layout) {
+  const std::string_view axis = strategy_of(layout).data_axis;
+  return axis.empty() ? std::string_view(layout.data_axis) : axis;
+}
+
 Sharding sharding_of(const LayoutConfig& layout) {
+  const std::string_view axis = data_axis_of(layout);
   const std::string stage = std::to_string(layout.zero_stage);
   const auto found = std::find_if(kMeanings.begin(), kMeanings.end(), [&](const Meaning& meaning) {
-    return meaning.strategy == layout.strategy &&
-           (meaning.option.empty() || meaning.option == layout.fsdp_sharding ||
-            (layout.strategy != "fsdp" && meaning.option == stage));
+    return meaning.data_axis == axis &&
+           (meaning.option.empty() ||
+            meaning.option == (axis == "fsdp" ? layout.fsdp_sharding : stage));
   });
-  DTRAIN_CHECK(found != kMeanings.end(), "strategy {}", layout.strategy);
+  DTRAIN_CHECK(found != kMeanings.end(), "data axis {}", axis);
   return found->sharding;
 }
 

@@ -87,7 +87,7 @@ std::vector<std::int64_t> require_pp_split(std::string_view text) {
 }
 
 void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
-                        std::int64_t num_levels, const std::vector<std::int64_t>& split) {
+                        const std::vector<std::int64_t>& split, std::int64_t num_levels) {
   const std::int64_t parts = stages * setting.chunks;
   std::string cut = fmt::format("--pp {}", stages);
   if (setting.chunks > 1) cut += fmt::format(" with --schedule-pp {}", setting.text());

@@ -55,6 +55,6 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
 ///
 /// Throws: Error{usage} naming --pp, and --levels or --pp-split.
 void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
-                        std::int64_t num_levels, const std::vector<std::int64_t>& split);
+                        const std::vector<std::int64_t>& split, std::int64_t num_levels);
 
 }  // namespace dtrain::config

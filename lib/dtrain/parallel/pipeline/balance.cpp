@@ -14,8 +14,8 @@ constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
 void require_levels_fit(const PipelineShape& shape, std::int64_t num_levels,
                         const std::vector<std::int64_t>& split) {
-  config::require_levels_fit({.kind = shape.kind, .chunks = shape.chunks}, shape.stages, num_levels,
-                             split);
+  config::require_levels_fit({.kind = shape.kind, .chunks = shape.chunks}, shape.stages, split,
+                             num_levels);
 }
 
 // split[i] levels for part i; blocks 0 and num_levels + 1 are embedding and head.
