@@ -12,6 +12,25 @@
 namespace dtrain::app {
 namespace {
 
+// Settings of axes that have one rank, and of ranks that are threads where they are processes.
+void warn_about_axes(const config::LayoutConfig& layout) {
+  const config::LayoutConfig plain;
+  const auto warn_if = [](bool is_set, std::string_view flag, std::string_view needs) {
+    if (is_set) base::log_warning("{} has no effect {}", flag, needs);
+  };
+  constexpr std::string_view kNeedsStages = "without several stages: --strategy pp, mp or 3d";
+  warn_if(layout.pp == 1 && layout.schedule_pp != plain.schedule_pp, "--schedule-pp", kNeedsStages);
+  warn_if(layout.pp == 1 && !layout.pp_split.empty(), "--pp-split", kNeedsStages);
+  warn_if(layout.tp == 1 && layout.tp_vocab, "--tp-vocab",
+          "without several tensor-parallel ranks: --strategy tp or 3d");
+  warn_if(layout.strategy != "3d" && layout.data_axis != plain.data_axis, "--data-axis",
+          "without --strategy 3d");
+  if (config::strategy_of(layout).is_local()) return;
+  constexpr std::string_view kNeedsThreads = "without --strategy dp or mp";
+  warn_if(layout.local_ranks != 0, "--local-ranks", kNeedsThreads);
+  warn_if(!layout.devices.empty(), "--devices", kNeedsThreads);
+}
+
 // Settings of the sharded data axis, where nothing is sharded or gathered.
 void warn_about_sharding(const config::Config& config) {
   const config::LayoutConfig& layout = config.layout;
@@ -58,6 +77,7 @@ void warn_about_optimizer(const config::TrainConfig& train) {
 
 void warn_without_effect(const config::Config& config, bool has_validation) {
   const config::CheckpointConfig& checkpoint = config.checkpoint;
+  warn_about_axes(config.layout);
   warn_about_sharding(config);
   warn_about_optimizer(config.train);
   if (config.report.eval_every > 0 && !has_validation) {

@@ -96,18 +96,21 @@ at::ScalarType master_dtype_of(const config::MachineConfig& machine) {
   return machine.dtype == "float64" ? at::kDouble : at::kFloat;
 }
 
-std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
+comm::GroupOptions group_options(const config::Config& config) {
   const std::chrono::duration<double> timeout(config.machine.comm_timeout_seconds);
-  return comm::create_world(
-      {.backend = config.machine.backend,
-       .rank = env.rank,
-       .size = env.world_size,
-       .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
-       .master_port = env.master_port,
-       .store_fd = env.store_fd,
-       .group = {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
-                 .reduction = reduction_of(config)},
-       .count_memory = metrics::count_other_memory});
+  return {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
+          .reduction = reduction_of(config)};
+}
+
+std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
+  return comm::create_world({.backend = config.machine.backend,
+                             .rank = env.rank,
+                             .size = env.world_size,
+                             .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
+                             .master_port = env.master_port,
+                             .store_fd = env.store_fd,
+                             .group = group_options(config),
+                             .count_memory = metrics::count_other_memory});
 }
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)

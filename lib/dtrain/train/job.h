@@ -13,6 +13,9 @@
 
 namespace dtrain::train {
 
+/// What every group of a job is like.
+[[nodiscard]] comm::GroupOptions group_options(const config::Config& config);
+
 /// The world that the configuration and the launcher's environment describe.
 ///
 /// Collective: every rank of the job.

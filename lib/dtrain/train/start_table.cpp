@@ -3,6 +3,7 @@
 #include <ATen/Version.h>
 #include <ATen/native/CPUBlas.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/format.h"
@@ -24,6 +25,37 @@ std::string config_lines(const config::Config& config) {
           fmt::format(" {}={}", key, value.is_string() ? value.get<std::string>() : value.dump());
     }
     text += "\n";
+  }
+  return text;
+}
+
+constexpr std::size_t kShownRanks = 8;  // of each list; the last one is shown as well
+
+// "0, 1, 2, ... 63"
+std::string short_list(const std::vector<std::string>& items, std::string_view separator) {
+  if (items.size() <= kShownRanks) return fmt::format("{}", fmt::join(items, separator));
+  const std::vector<std::string> first(items.begin(), items.begin() + kShownRanks - 1);
+  return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
+}
+
+// The place of each rank, and for each axis which ranks are a group along it.
+std::string mesh_lines(const mesh::DeviceMesh& mesh) {
+  if (mesh.world_size() == 1) return {};
+  std::vector<std::string> places;
+  for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const mesh::MeshShape place = mesh.coordinate(rank);
+    places.push_back(fmt::format("{} ({},{},{})", rank, place.pp, place.dp, place.tp));
+  }
+  std::string text = fmt::format("rank (pp,dp,tp) {}\n", short_list(places, ", "));
+  for (const mesh::Axis axis : {mesh::Axis::tp, mesh::Axis::dp, mesh::Axis::pp}) {
+    if (mesh.size(axis) == 1) continue;
+    std::vector<std::string> groups;
+    for (const std::vector<std::int64_t>& line : mesh.lines(axis)) {
+      std::vector<std::string> ranks;
+      for (const std::int64_t rank : line) ranks.push_back(std::to_string(rank));
+      groups.push_back(short_list(ranks, " "));
+    }
+    text += fmt::format("{} groups       {}\n", mesh::name_of(axis), short_list(groups, " | "));
   }
   return text;
 }
@@ -59,6 +91,7 @@ std::string start_table(Job& job, const data::Split& split) {
   text +=
       fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp, mesh.tp,
                   job.world().backend(), c10::DeviceTypeName(job.world().device().type(), true));
+  text += mesh_lines(job.groups().mesh());
   text += fmt::format("bitwise class   {}\n", bitwise_class(config));
   text += fmt::format(
       "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
