@@ -11,7 +11,8 @@ from resume_test import ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
 DP = ("--strategy", "dp")
-VALIDATION = ("--val-fraction", "0.05", "--eval-batches", "4", "--eval-every", "4", "--dropout", "0.1")
+VALIDATION = ("--val-fraction", "0.05", "--eval-batches", "4", "--eval-every", "4", "--dropout", "0.1",
+              "--checkpoint-every", "4")
 
 
 class LocalRanks(ResumeTest):
@@ -79,19 +80,19 @@ class LocalRanks(ResumeTest):
 
     def test_an_error_of_rank_0_alone_is_told_in_its_own_words(self):
         # The others only learn that rank 0 has failed; whoever is first to say so, the cause is printed.
-        process = self.start(*DP)
+        process = self.start(*DP, steps=1000000)
         self.wait_for_step(2)
-        for _ in range(5):
-            error = self.dp("--resume", "auto", steps=1000, status=2).stderr
-            self.assertEqual((error.count("error:"), error.count("another job")), (1, 1), error)
+        for _ in range(3):
+            error = self.dp("--resume", "auto", steps=1000000, status=2).stderr
+            self.assertEqual((error.count("error:"), error.count("is in use by process")), (1, 1), error)
         process.send_signal(signal.SIGTERM)
         self.end_of(process, 9)
 
     def test_settings_per_rank_hold_for_each_thread(self):
         # With other numbers of threads sums come in another order: these bits would differ.
         one, two = self.root / "one-thread", self.root / "two-threads"
-        self.single("--grad-accum", "2", "--threads", "2", steps=6, run_dir=one)
-        self.dp("--grad-accum", "1", "--threads", "2", steps=6, run_dir=two)
+        self.single("--grad-accum", "2", "--threads", "2", "--checkpoint-every", "3", steps=6, run_dir=one)
+        self.dp("--grad-accum", "1", "--threads", "2", "--checkpoint-every", "3", steps=6, run_dir=two)
         self.assert_same_run(two, one)
 
     def test_launched_processes_and_gpus_are_refused(self):
