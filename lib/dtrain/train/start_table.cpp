@@ -38,7 +38,20 @@ std::string short_list(const std::vector<std::string>& items, std::string_view s
   return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
 }
 
-// The place of each rank, and for each axis which ranks are a group along it.
+// Nothing where every rank holds everything.
+std::string traffic_line(const parallel::StepEngine& engine) {
+  const parallel::DataTraffic traffic = engine.traffic();
+  if (traffic == parallel::DataTraffic{}) return {};
+  return fmt::format(
+      "units per step  {} of {} shards: {} gathers ({} sent), {} reductions ({} sent), at most {} "
+      "gathered\n",
+      engine.layout().num_units(), engine.layout().num_shards(), traffic.gathers,
+      format_bytes(traffic.gather_bytes), traffic.reductions, format_bytes(traffic.reduction_bytes),
+      traffic.max_gathered);
+}
+
+}  // namespace
+
 std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   if (mesh.world_size() == 1) return {};
   std::vector<std::string> places;
@@ -59,20 +72,6 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   }
   return text;
 }
-
-// Nothing where every rank holds everything.
-std::string traffic_line(const parallel::StepEngine& engine) {
-  const parallel::DataTraffic traffic = engine.traffic();
-  if (traffic == parallel::DataTraffic{}) return {};
-  return fmt::format(
-      "units per step  {} of {} shards: {} gathers ({} sent), {} reductions ({} sent), at most {} "
-      "gathered\n",
-      engine.layout().num_units(), engine.layout().num_shards(), traffic.gathers,
-      format_bytes(traffic.gather_bytes), traffic.reductions, format_bytes(traffic.reduction_bytes),
-      traffic.max_gathered);
-}
-
-}  // namespace
 
 std::string bitwise_class(const config::Config& config) {
   if (config.machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
