@@ -38,8 +38,8 @@ std::int64_t warm_up_length(const PipelineShape& shape, std::int64_t stage) {
       return stages_behind;
     case PipelineKind::interleaved:
       // A group has to pass through all chunks but the last before that one's first gradient can
-      // exist. Each stage behind costs two, so that in the steady phase a forward's activation and
-      // a backward's gradient, which meet on their ways, are both there when they are needed.
+      // exist. For each stage behind Megatron runs two forwards more: one would do if messages took
+      // no time, the other is the time in which they travel.
       return 2 * stages_behind + (shape.chunks - 1) * shape.stages;
   }
   return 0;

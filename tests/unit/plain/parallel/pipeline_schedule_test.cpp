@@ -185,7 +185,9 @@ TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is foun
   for (const std::size_t stage : {std::size_t{0}, std::size_t{1}}) {
     descending.exchange(stage, {Kind::backward, 0, 0}, {Kind::backward, 0, 1});
   }
-  descending.refused("before backward of chunk 0, microbatch 0");
+  descending.exchange(0, {Kind::recv_gradient, 0, 0}, {Kind::recv_gradient, 0, 1});
+  descending.exchange(1, {Kind::send_gradient, 0, 0}, {Kind::send_gradient, 0, 1});
+  descending.refused("backward of chunk 0, microbatch 1 before backward of chunk 0, microbatch 0");
 }
 
 TEST_CASE("A message without a sender, or received too late, is found") {
