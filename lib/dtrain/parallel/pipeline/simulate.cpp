@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/parallel/pipeline/messages.h"
@@ -45,7 +46,7 @@ class Execution {
  private:
   using Time = std::optional<double>;
 
-  // When a message left, by whom it is for; each action below names one end of it.
+  // When the message of a microbatch that this part receives was sent; nothing before that.
   Time& sent(std::vector<Time>& messages, std::int64_t part, std::int64_t microbatch) {
     return messages.at(static_cast<std::size_t>(part * shape_.microbatches + microbatch));
   }
