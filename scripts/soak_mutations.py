@@ -126,6 +126,8 @@ MUTATIONS = [
     Mutation("a verifier that knows its own rows alone", "train/verifier.cpp", "comm::ReduceOp::max).wait()",
              "comm::ReduceOp::max).wait(); if (job_.data_group().rank() == 0) errors.assign(errors.size(), 0.0)",
              "golden_tests"),
+    Mutation("ranks that are threads and tell a consequence instead of its cause", "comm/local/local_world.cpp",
+             "if (error_ && (is_cause_ || !is_cause)) return;", "if (error_) return;", "dist_tests"),
     Mutation("a pipeline whose warm-up is one forward short", "parallel/pipeline/compute_order.cpp",
              "      return stages_behind;",
              "      return stages_behind > 0 ? stages_behind - 1 : 0;", "plain_tests"),
