@@ -4,12 +4,13 @@
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
+# bench.sh bubble: how long the stages of a pipeline wait, beside what dtrain schedule prints.
 # docs/benchmarks.md says what is measured and how.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 case ${1:-} in
-  overlap | comm)
+  overlap | comm | bubble)
     scripts/build.sh release dist_tests
     exec build/release/bin/dist_tests "[.bench-$1]"
     ;;

@@ -4,6 +4,8 @@
 #   kills        training jobs ended at random moments in random ways leave nothing behind
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
 #   parity       random configurations give the same bits on one process and on 2, 4 and 8
+#   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
+#                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
 #   mutations    defects planted in the library are noticed by the tests (takes what it takes)
 #   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
@@ -26,6 +28,7 @@ build() {
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
+mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
 mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
@@ -42,7 +45,7 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills checkpoints parity memory mutations asan fuzz repeat; do $campaign || status=1; done
+  for campaign in kills checkpoints parity mesh memory mutations asan fuzz repeat; do $campaign || status=1; done
   return $status
 }
 
@@ -50,6 +53,6 @@ campaign=${1:-}
 minutes=${2:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | checkpoints | parity | memory | mutations | asan | fuzz | repeat | all) $campaign ;;
+  kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | all) $campaign ;;
   *) usage ;;
 esac

@@ -19,7 +19,8 @@ struct Subcommand {
 
 constexpr Subcommand kSubcommands[] = {{"train", run_train},           {"data", run_data},
                                        {"generate", run_generate},     {"verify", run_verify},
-                                       {"checkpoint", run_checkpoint}, {"settings", run_settings}};
+                                       {"checkpoint", run_checkpoint}, {"schedule", run_schedule},
+                                       {"settings", run_settings}};
 
 int run_named(const std::string& name, const Arguments& arguments) {
   std::vector<std::string_view> names;

@@ -17,6 +17,7 @@ subcommands
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
+  schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
   SUBCOMMAND --help         the flags of a subcommand
   --version                 print the version
@@ -60,6 +61,21 @@ dtrain checkpoint import FILE FOLDER [--levels L] [--heads NH]
 PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, for their newest one.
 )";
 
+constexpr const char* kSchedule =
+    R"(dtrain schedule [--schedule-pp NAME] --pp P --microbatches M
+  Shows what each stage of a pipeline does in one step, without running it: F3 is the forward of
+  microbatch 3, B3---- its backward, F3.1 that through the stage's second part of the model, and a
+  dot is a forward's time without work. Then the bubble, and how many microbatches' activations each
+  stage keeps at once (those of one of V parts count as 1/V).
+
+  --schedule-pp NAME        gpipe, 1f1b or interleaved:V (default 1f1b)
+  --pp P                    stages
+  --microbatches M          of each stage and step: --grad-accum of a run
+
+Time is that of stages of equal cost whose backwards take twice as long as their forwards.
+docs/pipeline.md explains the schedules.
+)";
+
 }  // namespace
 
 std::string overview_help() { return kOverview + config::flags_help(config::Command::train); }
@@ -93,5 +109,7 @@ std::string command_help(config::Command command) {
 std::string data_help() { return kData; }
 
 std::string checkpoint_help() { return kCheckpoint; }
+
+std::string schedule_help() { return kSchedule; }
 
 }  // namespace dtrain::app

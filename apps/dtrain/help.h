@@ -12,5 +12,6 @@ namespace dtrain::app {
 [[nodiscard]] std::string command_help(config::Command command);
 [[nodiscard]] std::string data_help();
 [[nodiscard]] std::string checkpoint_help();
+[[nodiscard]] std::string schedule_help();
 
 }  // namespace dtrain::app

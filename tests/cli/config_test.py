@@ -110,11 +110,8 @@ class Refusing(Case):
         file.write_text('{"model": {"widht": 3}}')
         self.refused(USAGE, file, "did you mean model.width?", arguments=["--config", file])
 
-    def test_later_strategies_are_known_but_not_built(self):
-        for name in "tp pp 3d dp mp".split():
-            self.refused(USAGE, f"{name} is not built yet", "single, ddp, fsdp", arguments=["--strategy", name])
-        for flag, name in (("--backend", "mpi"),
-                           ("--backend", "nccl"), ("--backend", "local")):
+    def test_later_backends_and_devices_are_known_but_not_built(self):
+        for flag, name in (("--backend", "mpi"), ("--backend", "nccl")):
             self.refused(USAGE, flag, f"{name} is not built yet", arguments=[flag, name])
         self.refused(USAGE, "--device", "no", "GPU", arguments=["--device", "cuda"])
 

@@ -43,15 +43,25 @@ class Memory(TrainTest):
         for flags in (("--recompute", "auto"), ("--recompute", "level"), ()):
             error = self.train("refused", *flags, "--memory-limit", "1MB", status=2)
             self.assertEqual(error.count("\n"), 1, error)
-            self.assertRegex(error, r"--memory-limit 1MB cannot be met .* MiB .* --recompute auto; raise the limit")
+            self.assertRegex(error, r"--memory-limit 1MB cannot be met .* MiB with --recompute auto; raise the limit")
+            self.assertEqual(error.count(" MiB"), 1 if "auto" in flags else 2, error)
         least = float(re.search(r"([\d.]+) MiB with --recompute auto", error)[1])
         self.train("fits", "--recompute", "auto", "--memory-limit", f"{least + 0.1:.1f}MiB")
 
+    def test_the_copy_that_checkpoints_take_is_predicted_and_measured(self):
+        plain = self.train("plain", "--neurons", "1024", "--seq-len", "8")
+        saving = self.train("saving", "--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "1")
+        self.assertGreater(saving[0], 1.2 * plain[0])  # train() compares it with what is measured
+
     def test_bad_values_and_a_setting_without_effect_are_told(self):
-        for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "2 GB"), "--memory-limit")):
+        for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "0.5"), "--memory-limit")):
             self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))
         result = self.single("--recompute", "auto", steps=1)
         self.assertIn("--recompute auto has no effect without --memory-limit", result.stderr)
+        result = self.single("--recompute", "every:99", "--overwrite", steps=1)
+        self.assertRegex(result.stderr, r"warning: --recompute every:99: there are \d+ levels")
+        result = self.single("--backend", "shm", "--overwrite", steps=1, status=2)
+        self.assertIn("--backend shm needs several ranks", result.stderr)
 
 
 if __name__ == "__main__":

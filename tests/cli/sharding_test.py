@@ -93,7 +93,6 @@ class Telling(Case):
     def test_layouts_that_cannot_be_are_refused_in_one_line(self):
         hybrid = "--strategy fsdp --fsdp-sharding hybrid"
         self.refused(f"{hybrid} --shard-size 3", "--shard-size 3", "does not divide", "4")
-        self.refused(f"{hybrid} --shard-size 3", "--shard-size 3", "power of two", "--reduction fast", ranks=6)
         self.refused("--strategy fsdp --shard-size 2", "--shard-size 2", "hybrid")
         self.refused("--strategy fsdp --wrap size:x", "--wrap", "size:x", "size:N")
         self.refused("--strategy ddp --accumulate sharded", "--accumulate sharded", "--strategy ddp")
@@ -108,13 +107,29 @@ class Telling(Case):
                             ("--strategy zero --zero-stage 2 --forward-prefetch on", "--forward-prefetch"),
                             ("--strategy zero --zero-stage 1 --limit-gathers 3", "--limit-gathers"),
                             ("--strategy fsdp --tie-levels off --tied-reshard per-use", "--tied-reshard"),
-                            ("--strategy fsdp --forward-prefetch on --limit-gathers 1", "--forward-prefetch")):
+                            ("--strategy fsdp --forward-prefetch on --limit-gathers 1", "--forward-prefetch"),
+                            ("--strategy ddp --zero-stage 3", "--zero-stage"),
+                            ("--strategy zero --fsdp-sharding none", "--fsdp-sharding"),
+                            ("--strategy fsdp --fsdp-sharding grad-op --backward-prefetch post", "--backward-prefetch"),
+                            ("--strategy fsdp --wrap none --forward-prefetch on", "--forward-prefetch"),
+                            ("--strategy fsdp --backward-prefetch none --limit-gathers 3", "--limit-gathers"),
+                            ("--strategy ddp --dtype bfloat16 --param-dtype float32", "--dtype bfloat16")):
             with self.subTest(flags):
                 text = self.train("run", "--overwrite", *flags.split())
                 self.assertEqual(text.count(f"warning: {flag} has no effect"), 1, text)
-        text = self.train("run", "--overwrite", "--strategy", "fsdp", "--wrap", "none", "--backward-prefetch", "post",
+        text = self.train("run", "--overwrite", "--strategy", "fsdp", "--wrap", "size:9", "--backward-prefetch", "post",
                           "--limit-gathers", "1", "--tied-reshard", "per-use")
         self.assertNotIn("has no effect", text)
+
+    def test_counts_whose_sums_have_an_order_of_their_own_are_told_and_named(self):
+        for flags, advice in (("--grad-accum 3", "set --accumulate local, or use powers of two"),
+                              ("--grad-accum 3 --accumulate local", None), ("--grad-accum 2", None)):
+            with self.subTest(flags):
+                text = self.train("run", "--overwrite", "--global-batch", "12", "--strategy", "fsdp", *flags.split())
+                self.assertEqual(text.count("warning: 2 ranks with --grad-accum 3 add gradients"), int(advice is not None), text)
+                has_order = "grad-accum=3 accumulate=sharded" in self.lines("run")[0]["bitwise_class"]
+                self.assertEqual(has_order, advice is not None)
+                self.assertIn(advice or "", text)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ class Screen(TrainTest):
         self.assertEqual(process.wait(LIMIT), 0, output)
         return output.decode()
 
-    PARTS = (r"step 3/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
+    PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
              r"[\d.]+ MiB \| eta 0:0\d")
 
     def test_a_terminal_shows_one_line_that_is_redrawn(self):

@@ -1,6 +1,7 @@
 // What the others see when a rank is late, dies, gives up or was started wrongly.
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <csignal>
@@ -243,6 +244,22 @@ TEST_CASE("The first exception of a thread ends all ranks and is the one rethrow
                     "rank 2's reason");
   CHECK(base::seconds_since(start) < 5);
   for (const auto rank : {0u, 1u, 3u}) CHECK_THAT(seen[rank], Contains("rank 2's reason"));
+}
+
+TEST_CASE("An error of communication gives way to its cause, though it may come first") {
+  std::atomic<bool> has_failed = false;
+  CHECK_THROWS_WITH(
+      on_threads(2,
+                 [&](World& world) {
+                   if (world.rank() == 1) {
+                     has_failed = true;
+                     base::fail(ErrorKind::comm, "rank 0 failed; its own message tells why");
+                   }
+                   while (!has_failed) std::this_thread::yield();
+                   std::this_thread::sleep_for(milliseconds(100));  // until rank 1's is kept
+                   base::fail(ErrorKind::usage, "the folder is in use");
+                 }),
+      Contains("the folder is in use"));
 }
 
 /// Rank 1 ends; rank 0 alone waits for it, gives up, and so lets down rank 2, which waits for rank

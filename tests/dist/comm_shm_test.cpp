@@ -319,6 +319,10 @@ TEST_CASE("A segment counts its memory and outlives its owner while a tensor liv
   CHECK(counted == 0);
 }
 
+TEST_CASE("A segment never goes beyond a limit that is no multiple of a page") {
+  CHECK(comm::Segment(10'001, {}).bytes() == 8'192);
+}
+
 TEST_CASE("Free ranges neither overlap nor get lost") {
   constexpr std::int64_t kSize = 200;
   comm::FreeRanges ranges(kSize);

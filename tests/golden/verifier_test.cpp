@@ -31,7 +31,9 @@ config::Config config_for(const std::string& fixture, const std::string& dtype) 
   config.verify.golden = fixture;
   config.machine.dtype = dtype;
   config.machine.threads = 1;
+  config.layout.pp = 1;
   config.layout.dp = 1;
+  config.layout.tp = 1;
   config.batch.grad_accum = 1;
   return config;
 }

@@ -30,7 +30,7 @@ constexpr double kSlow = 1e4;  // bytes per second
 // Trains to `step` and saves there; with staging, the state changes before the files are written.
 void train_and_save(const config::Config& config, std::int64_t step, const std::string& folder,
                     bool staged) {
-  on_threads(config.layout.dp, [&](comm::World& world) {
+  on_threads(num_ranks(config), [&](comm::World& world) {
     EngineRun run(config, world);
     run.steps(step);
     base::Disk disk(base::ErrorKind::checkpoint);
@@ -48,8 +48,8 @@ void train_and_save(const config::Config& config, std::int64_t step, const std::
 
 // Goes on from the newest checkpoint to the last step, and gives what each rank ended with.
 std::vector<Trace> load_and_train(const config::Config& config, const std::string& folder) {
-  std::vector<Trace> traces(static_cast<std::size_t>(config.layout.dp));
-  on_threads(config.layout.dp, [&](comm::World& world) {
+  std::vector<Trace> traces(static_cast<std::size_t>(num_ranks(config)));
+  on_threads(num_ranks(config), [&](comm::World& world) {
     const auto group = group_of_all(world);
     const auto chosen = checkpoint::choose_newest(*group, folder, true, [](std::string_view) {});
     EngineRun run(config, world, chosen.value().manifest.step);
@@ -107,6 +107,45 @@ TEST_CASE("Saved under any sharding and loaded under any other, a run keeps all 
       INFO("saved by " << saving.layout.strategy << " on " << saving.layout.dp << ", loaded by "
                        << loading.layout.strategy << " on " << loading.layout.dp);
       check_all(load_and_train(loading, folder.path("c")), text_after(whole, 2));
+    }
+  }
+}
+
+// One rank, slices of blocks, stages, and all of them with shards.
+std::vector<config::Config> meshes(const config::Config& config) {
+  config::Config vocabulary = config;
+  vocabulary.layout.tp_vocab = true;
+  config::Config interleaved = config;
+  interleaved.layout.schedule_pp = "interleaved:2";
+  config::Config sharded_stages = config;
+  sharded_stages.layout.data_axis = "fsdp";
+  return {laid_out(config, 1, 8),
+          sharded(config, 4, 2, "fsdp:full"),
+          meshed(vocabulary, {.tp = 4}, 1),
+          meshed(config, {.tp = 8}, 2),
+          meshed(interleaved, {.pp = 2}, 4),
+          meshed(sharded_stages, {.pp = 2, .dp = 2, .tp = 2}, 2)};
+}
+
+TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole one, in float64") {
+  config::Config config = tiny_config();
+  config.model.levels = 4;
+  config.model.heads = 4;
+  config.model.tie_levels = GENERATE(true, false);
+  config.machine.dtype = "float64";
+  const std::vector<config::Config> layouts = meshes(config);
+  for (std::size_t saving = 0; saving < layouts.size(); ++saving) {
+    const Trace whole = train_on_threads(layouts[saving]).front();
+    const TempFolder folder;
+    train_and_save(layouts[saving], 2, folder.path("c"), /*staged=*/true);
+    for (std::size_t loading = 0; loading < layouts.size(); ++loading) {
+      INFO("saved by layout " << saving << ", loaded by " << loading);
+      const std::vector<Trace> traces = load_and_train(layouts[loading], folder.path("c"));
+      if (loading == saving) check_all(traces, text_after(whole, 2));
+      for (const auto& [name, value] : whole.state) {
+        INFO(name);
+        CHECK(largest_error(traces.front().state.at(name), value) < 1e-9);
+      }
     }
   }
 }

@@ -6,9 +6,11 @@
 #include <filesystem>
 
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/temp_folder.h"
+#include "support/values.h"
 
 namespace dtrain::testing {
 namespace {
@@ -96,13 +98,42 @@ TEST_CASE("A frozen parameter keeps its initial bits and the layouts stay equal"
   CHECK(trace.norms.front() < free.norms.front());  // without the frozen gradients
 }
 
-// M = 2^k * q microbatches are summed in groups of q, then by the tree: bits stay equal where the
-// ranks own whole groups.
+// M = 2^k * q microbatches are summed in groups of q, then by the tree: bits stay equal where what
+// is summed first is whole groups, and what is summed then are powers of two of those.
 TEST_CASE("Three ranks equal three microbatches, two ranks of three equal six, bit by bit") {
   config::Config config = tiny_config();
   config.batch.global = 6;
   CHECK(text_of_all(laid_out(config, 3, 1)) == text_of_all(laid_out(config, 1, 3)));
   CHECK(text_of_all(laid_out(config, 2, 3)) == text_of_all(laid_out(config, 1, 6)));
+}
+
+TEST_CASE("Counts that are no powers of two have the bits of one rank where they keep its order") {
+  struct Layout {
+    std::int64_t dp;
+    std::int64_t grad_accum;
+    const char* what;
+  };
+  config::Config config = tiny_config();
+  config.batch.global = 12;
+  const std::string six = text_of_all(laid_out(config, 1, 6));
+  const std::string twelve = text_of_all(laid_out(config, 1, 12));
+  std::int64_t kept = 0;
+  for (const Layout& layout : {Layout{2, 3, "fsdp:full"},
+                               {2, 3, "fsdp:full+local"},
+                               {2, 3, "zero:2"},
+                               {3, 2, "fsdp:full"},
+                               {6, 1, "fsdp:full"},
+                               {6, 1, "hybrid:2"},
+                               {4, 3, "hybrid:2"},
+                               {4, 3, "hybrid:2+local"}}) {
+    INFO(layout.what << " on " << layout.dp << " x " << layout.grad_accum);
+    const config::Config found = sharded(config, layout.dp, layout.grad_accum, layout.what);
+    const std::string& single = layout.dp * layout.grad_accum == 6 ? six : twelve;
+    const bool keeps = config::keeps_order_of_one_rank(found.layout, layout.grad_accum);
+    CHECK((text_of_all(found) == single) == keeps);
+    kept += keeps ? 1 : 0;
+  }
+  CHECK(kept == 4);
 }
 
 TEST_CASE("Counts that cut a group of the sum agree to rounding in float64") {
@@ -299,6 +330,47 @@ TEST_CASE("In 16-bit formats every layout has the bits of one rank, and the loss
     CHECK(difference < 2e-2);
   }
   CHECK(single.losses.back() < wide.losses.front() - 0.5);
+}
+
+// A state as it is, but for the first scale of the loss: no step overflows, so no update is left
+// out, and equal numbers of updates are compared.
+class LowScale final : public checkpoint::Source {
+ public:
+  explicit LowScale(const checkpoint::State& state) : state_(state) {}
+  [[nodiscard]] bool has(const std::string& name) const override { return state_.has(name); }
+  void read(const checkpoint::Piece& piece) override {
+    state_.read(piece);
+    if (piece.name == "optimizer.loss_scale") piece.tensor[0].fill_(256);
+  }
+
+ private:
+  MemorySource state_;
+};
+
+double loss_after_50_updates(const std::string& dtype) {
+  config::Config config = tiny_config();
+  config.machine.dtype = dtype;
+  double loss = 0;
+  on_threads(1, [&](comm::World& world) {
+    EngineRun run(config, world);
+    LowScale start(run.job().engine().state());
+    run.job().engine().load_state(start);
+    run.steps(50);
+    const optim::GradScaler* scaler = run.job().engine().scaler();
+    expect(scaler == nullptr || scaler->num_skipped() == 0, "50 updates");
+    loss = run.trace().losses.back();
+  });
+  return loss;
+}
+
+TEST_CASE("After 50 updates 16-bit formats differ from float32, and by little") {
+  const double wide = loss_after_50_updates("float32");
+  for (const std::string dtype : {"bfloat16", "float16"}) {
+    const double difference = std::abs(loss_after_50_updates(dtype) - wide);
+    INFO(dtype << ": " << difference << " from " << wide);
+    CHECK(difference > 1e-5);
+    CHECK(difference < 2e-2);
+  }
 }
 
 TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {

@@ -8,6 +8,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/parallel/plan.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::testing {
@@ -54,7 +55,30 @@ at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece
   return whole;
 }
 
+// What shards, slices and stages hold together: of equal copies the first one's. AdamW's.
+std::map<std::string, at::Tensor> assembled_state(train::Job& job) {
+  std::map<std::string, std::vector<checkpoint::Piece>> parts;
+  at::ScalarType counter = at::kDouble;
+  for (const checkpoint::Piece& piece : job.engine().state()) {
+    if (piece.name == "optimizer.num_updates") counter = piece.tensor.scalar_type();
+    if (piece.replica.index == 0) parts[piece.name].push_back(piece);
+  }
+  std::map<std::string, at::Tensor> whole;
+  const auto add = [&](const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+    whole[name] = joined(job.groups().world(), parts[name], shape, dtype);
+  };
+  add("optimizer.num_updates", {1}, counter);
+  for (const param::ParameterSpec& spec : job.whole_model().parameters) {
+    for (const char* prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
+      add(prefix + spec.name, spec.shape, train::master_dtype_of(job.config().machine));
+    }
+  }
+  return whole;
+}
+
 std::map<std::string, at::Tensor> whole_state(train::Job& job) {
+  const mesh::MeshShape& sizes = job.groups().mesh().sizes();
+  if (sizes.pp > 1 || sizes.tp > 1) return assembled_state(job);
   const checkpoint::State state = job.engine().state();
   comm::ProcessGroup* shards = job.groups().shards();
   if (shards == nullptr) return MemorySource(state).tensors();
@@ -124,7 +148,9 @@ config::Config tiny_config() {
 
 config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t grad_accum) {
   config.layout.strategy = dp == 1 ? "single" : "ddp";
+  config.layout.pp = 1;
   config.layout.dp = dp;
+  config.layout.tp = 1;
   config.batch.grad_accum = grad_accum;
   config.batch.microbatch = base::div_exact(config.batch.global, dp * grad_accum);
   return config;
@@ -173,15 +199,37 @@ void EngineRun::steps(std::int64_t count) {
   }
 }
 
+void EngineRun::forward_backward_only() {
+  trace_.losses.push_back(job_.engine().forward_backward(loader_.next()).mean());
+}
+
 Trace EngineRun::trace() {
   Trace trace = trace_;
   trace.state = whole_state(job_);
   return trace;
 }
 
+config::Config meshed(config::Config config, const mesh::MeshShape& mesh, std::int64_t grad_accum) {
+  config.layout.strategy = "3d";
+  config.layout.pp = mesh.pp;
+  config.layout.dp = mesh.dp;
+  config.layout.tp = mesh.tp;
+  config.batch.grad_accum = grad_accum;
+  config.batch.microbatch = base::div_exact(config.batch.global, mesh.dp * grad_accum);
+  const std::int64_t ranks = mesh.pp * mesh.dp * mesh.tp;
+  return config::resolve(config::Command::train, config,
+                         {.world_size = ranks, .local_world_size = ranks, .usable_cores = ranks});
+}
+
+std::int64_t num_ranks(const config::Config& config) {
+  const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
+  return mesh.pp * mesh.dp * mesh.tp;
+}
+
 std::vector<Trace> train_on_threads(const config::Config& config) {
-  std::vector<Trace> traces(static_cast<std::size_t>(config.layout.dp));
-  on_threads(config.layout.dp, [&](comm::World& world) {
+  const std::int64_t ranks = num_ranks(config);
+  std::vector<Trace> traces(static_cast<std::size_t>(ranks));
+  on_threads(ranks, [&](comm::World& world) {
     EngineRun run(config, world);
     run.steps(config.train.steps);
     traces[static_cast<std::size_t>(world.rank())] = run.trace();

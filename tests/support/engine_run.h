@@ -58,6 +58,12 @@ struct Trace {
 [[nodiscard]] config::Config sharded(const config::Config& config, std::int64_t dp,
                                      std::int64_t grad_accum, const std::string& what);
 
+/// The same work on a mesh, grad_accum microbatches for each data-parallel rank; settings of
+/// config.layout beside the mesh stay.
+[[nodiscard]] config::Config meshed(config::Config config, const mesh::MeshShape& mesh,
+                                    std::int64_t grad_accum);
+[[nodiscard]] std::int64_t num_ranks(const config::Config& config);
+
 /// One rank of a run, driven as the trainer drives it.
 class EngineRun {
  public:
@@ -65,9 +71,11 @@ class EngineRun {
   EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step = 0);
 
   void steps(std::int64_t count);
+  /// The gradients of the next step alone.
+  void forward_backward_only();
   [[nodiscard]] train::Job& job() { return job_; }
-  /// Losses and norms so far, and the state now: this rank's copy, or the one that it and its
-  /// neighbours hold the shards of. Collective.
+  /// Losses and norms so far, and the state now: this rank's copy, or the one that it and others
+  /// hold the parts of. Collective.
   [[nodiscard]] Trace trace();
 
  private:
@@ -78,7 +86,7 @@ class EngineRun {
   Trace trace_;
 };
 
-/// Trains on config.layout.dp ranks that are threads; the trace of each rank.
+/// Trains on ranks that are threads; the trace of each rank.
 [[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config);
 
 /// Largest difference over the largest expected value.

@@ -41,6 +41,9 @@ class OneParameterBlock : public model::Block {
  public:
   explicit OneParameterBlock(param::ParameterId id) : ids_{id} {}
   std::span<const param::ParameterId> parameters() const override { return ids_; }
+  void renumber(std::span<const param::ParameterId> numbers) override {
+    model::renumber(ids_, numbers);
+  }
   model::BlockMemory memory(const model::BatchShape&) const override { return {}; }
 
  protected:
@@ -85,6 +88,7 @@ class WatchedBlock final : public model::Block {
   WatchedBlock(std::unique_ptr<model::Block> block, BlockWatch watch)
       : block_(std::move(block)), watch_(std::move(watch)) {}
   std::span<const param::ParameterId> parameters() const override { return block_->parameters(); }
+  void renumber(std::span<const param::ParameterId> numbers) override { block_->renumber(numbers); }
   model::BlockMemory memory(const model::BatchShape& shape) const override {
     return block_->memory(shape);
   }
@@ -119,6 +123,7 @@ std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches
       std::make_unique<Head>(static_cast<param::ParameterId>(model->parameters.size())));
   model->parameters.push_back(spec("head", kWidth, kVocab));
   model->costs.resize(model->blocks.size());
+  model->width = kWidth;
   return model;
 }
 

@@ -1,7 +1,8 @@
 #include "dtrain/checkpoint/snapshot.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
-#include <cstring>
 
 #include "dtrain/base/check.h"
 #include "dtrain/checkpoint/tensor_file.h"
@@ -23,15 +24,15 @@ std::vector<store::PieceBytes> bytes_of(const State& pieces) {
 
 Staging::Staging(const State& pieces)
     : num_bytes_(bytes_in(pieces)),
-      memory_(std::make_unique<std::byte[]>(static_cast<std::size_t>(num_bytes_))) {
-  // Zeroed large memory is not there before it is written to.
-  std::memset(memory_.get(), 1, static_cast<std::size_t>(num_bytes_));
+      memory_(at::empty({num_bytes_}, at::TensorOptions().dtype(at::kByte))) {
+  // Large memory is not there before it is written to.
+  memory_.fill_(1);
 }
 
 std::vector<store::PieceBytes> Staging::take(const State& pieces) {
   DTRAIN_CHECK(bytes_in(pieces) == num_bytes_);
   std::vector<store::PieceBytes> copies = bytes_of(pieces);
-  std::byte* to = memory_.get();
+  auto* to = static_cast<std::byte*>(memory_.mutable_data_ptr());
   for (store::PieceBytes& piece : copies) {
     std::copy(piece.bytes.begin(), piece.bytes.end(), to);
     piece.bytes = {to, piece.bytes.size()};

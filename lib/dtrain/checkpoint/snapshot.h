@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 #include "dtrain/checkpoint/state.h"
@@ -29,7 +28,7 @@ class Staging {
 
  private:
   std::int64_t num_bytes_;
-  std::unique_ptr<std::byte[]> memory_;
+  at::Tensor memory_;  // (num_bytes_) uint8: counted as all tensors are
 };
 
 }  // namespace dtrain::checkpoint

@@ -26,6 +26,12 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     return make_local_worlds(1, options.group).front();
   }
   if (backend == "gloo" || backend == "shm" || backend == "auto") {
+    if (alone && options.master_port == 0) {
+      base::fail(ErrorKind::usage,
+                 "--backend {} needs several ranks, and this process was started alone: start them "
+                 "with dtrun, or use --backend auto",
+                 backend);
+    }
     if (options.master_port < 1 || options.master_port > 65'535) {
       base::fail(ErrorKind::usage,
                  "the store's port is {}; start the ranks with dtrun, or give each the same "
@@ -37,6 +43,10 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     return shm ? shm : create_gloo_world(options, rendezvous);
   }
   base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm or gloo", backend);
+}
+
+std::int64_t backend_memory(std::string_view backend, std::int64_t size) {
+  return backend == "shm" && size > 1 ? shm_memory(size) : 0;
 }
 
 }  // namespace dtrain::comm

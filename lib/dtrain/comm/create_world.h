@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "dtrain/comm/world.h"
 
@@ -33,5 +34,11 @@ struct WorldOptions {
 ///             for two processes with one rank, and for shm among several hosts; Error{timeout}
 ///             naming the address when the store does not answer, or the ranks that did not come.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
+
+/// What a rank of a world of `size` needs at most for communication itself, beside the tensors that
+/// it sends: what WorldOptions::count_memory will be told of.
+///
+/// Units: bytes.
+[[nodiscard]] std::int64_t backend_memory(std::string_view backend, std::int64_t size);
 
 }  // namespace dtrain::comm

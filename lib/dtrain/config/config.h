@@ -54,8 +54,16 @@ struct TrainConfig {
 
 struct LayoutConfig {
   std::string strategy = "single";
-  std::int64_t dp = 0;      // 0: follows from the strategy and the world size
-  std::int64_t nnodes = 0;  // 0: as launched; else must agree with the launch
+  std::int64_t pp = 0;  // stages of the pipeline; sizes: 0 follows from strategy and world size
+  std::int64_t dp = 0;
+  std::int64_t tp = 0;
+  std::string data_axis = "ddp";     // of 3d: ddp | zero | fsdp
+  std::string schedule_pp = "1f1b";  // gpipe | 1f1b | interleaved:V
+  std::string pp_split;              // levels of each part, "3,5,4"; empty: balanced
+  bool tp_vocab = false;             // the vocabulary is split too
+  std::int64_t local_ranks = 0;      // of dp and mp: threads; 0: as many as devices, else 2
+  std::string devices;               // of dp and mp, by rank: "cpu,cpu"
+  std::int64_t nnodes = 0;           // 0: as launched; else must agree with the launch
   std::int64_t zero_stage = 2;
   std::string fsdp_sharding = "full";     // full | grad-op | none | hybrid
   std::int64_t shard_size = 0;            // ranks; 0: all, with hybrid those of one node

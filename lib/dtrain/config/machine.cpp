@@ -34,6 +34,7 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
   if (error != std::errc() || !(value >= 0)) return std::nullopt;
   const auto unit = bytes_in(text.substr(static_cast<std::size_t>(end - text.data())));
   if (!unit || value * *unit > kMostBytes) return std::nullopt;
+  if (value > 0 && value * *unit < 1) return std::nullopt;  // less than a byte is no 0
   return static_cast<std::int64_t>(value * *unit);
 }
 

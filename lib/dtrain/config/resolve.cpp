@@ -6,6 +6,7 @@
 #include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/machine.h"
+#include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
 namespace {
@@ -13,93 +14,14 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-void resolve_layout(LayoutConfig& layout, const Launch& launch) {
-  const std::int64_t world_size = launch.world_size;
-  if (layout.strategy == "single" && world_size != 1) {
-    fail(ErrorKind::usage, "--strategy single was launched with {} ranks: use --strategy ddp",
-         world_size);
-  }
-  if (layout.dp != 0 && layout.dp != world_size) {
-    fail(ErrorKind::usage,
-         "--dp {} does not fit --strategy {} launched with {} rank{}: launch --strategy ddp with "
-         "{} ranks, or leave out --dp",
-         layout.dp, layout.strategy, world_size, world_size == 1 ? "" : "s", layout.dp);
-  }
-  if (layout.nnodes != 0 && launch.num_nodes != 0 && layout.nnodes != launch.num_nodes) {
-    fail(ErrorKind::usage,
-         "--nnodes {} was launched on {} node{}: launch on {}, or change --nnodes", layout.nnodes,
-         launch.num_nodes, launch.num_nodes == 1 ? "" : "s", layout.nnodes);
-  }
-  layout.dp = world_size;
-  if (layout.nnodes == 0) layout.nnodes = std::max<std::int64_t>(1, launch.num_nodes);
-}
-
-// How many ranks share one copy of the state.
-void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
-  const bool is_hybrid = layout.strategy == "fsdp" && layout.fsdp_sharding == "hybrid";
-  const std::int64_t whole = sharding_of(layout) == Sharding::none ? 1 : layout.dp;
-  if (!is_hybrid) {
-    if (layout.shard_size != 0 && layout.shard_size != whole) {
-      fail(ErrorKind::usage,
-           "--shard-size {} does not fit --strategy {}, which shards over {} rank{}: leave it out, "
-           "or use --strategy fsdp --fsdp-sharding hybrid",
-           layout.shard_size, layout.strategy, whole, whole == 1 ? "" : "s");
-    }
-    layout.shard_size = whole;
-    return;
-  }
-  if (layout.shard_size == 0) layout.shard_size = std::min(launch.local_world_size, layout.dp);
-  if (layout.dp % layout.shard_size != 0) {
-    fail(ErrorKind::usage,
-         "--shard-size {} does not divide the {} data-parallel rank{}: choose a divisor",
-         layout.shard_size, layout.dp, layout.dp == 1 ? "" : "s");
-  }
-}
-
-void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
-  resolve_shard_size(layout, launch);
-  const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
-  if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction == "ordered") {
-    fail(ErrorKind::usage,
-         "--shard-size {} is no power of two, so --reduction ordered cannot keep its order over "
-         "shards and replicas: choose a power of two, or --reduction fast",
-         layout.shard_size);
-  }
-  if (!parse_wrap(layout.wrap)) {
-    fail(ErrorKind::usage,
-         "--wrap: found \"{}\", but it must be block, size:N (parameters, at least 1) or none",
-         layout.wrap);
-  }
-  const bool shards_gradients = sharding_of(layout) >= Sharding::gradients && layout.shard_size > 1;
-  if (layout.accumulate == "auto") layout.accumulate = shards_gradients ? "sharded" : "local";
-  if (layout.accumulate == "sharded" && !shards_gradients) {
-    fail(ErrorKind::usage,
-         "--accumulate sharded needs sharded gradients, which --strategy {} on {} rank{} does not "
-         "have: use fsdp or zero with stage 2 or 3 on several ranks, or --accumulate local",
-         layout.strategy, layout.dp, layout.dp == 1 ? "" : "s");
-  }
-}
-
-// What is left "auto" is decided when the ranks have met.
-std::string resolve_backend(const std::string& asked, const Launch& launch) {
-  if (asked != "auto") return asked;
-  if (launch.world_size == 1) return "none";
-  if (launch.num_nodes == 1) return "shm";
-  return launch.num_nodes == 0 ? "auto" : "gloo";
-}
-
-void resolve_machine(MachineConfig& machine, const Launch& launch) {
+void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
   machine.device = "cpu";
   if (!parse_offload(machine.offload)) {
     fail(ErrorKind::usage,
          "--offload: found \"{}\", but it must be none, optimizer, all or disk:DIR",
          machine.offload);
   }
-  machine.backend = resolve_backend(machine.backend, launch);
-  if (machine.backend == "none" && launch.world_size > 1) {
-    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend auto",
-         launch.world_size);
-  }
+  machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
   const std::int64_t share =
       launch.usable_cores / std::max<std::int64_t>(1, launch.local_world_size);
@@ -134,15 +56,18 @@ std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
   return batch.global / (factor * dp);
 }
 
-// global = microbatch * grad_accum * dp: what is missing follows (docs/configuration.md).
-void resolve_batch(BatchConfig& batch, std::int64_t dp) {
+// global = microbatch * grad_accum * dp: what is missing follows (docs/configuration.md). A
+// pipeline wants at least as many microbatches as it has stages.
+void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
+  const std::int64_t dp = layout.dp;
+  const bool is_open = batch.global == 0 || batch.microbatch == 0;
+  if (batch.grad_accum == 0 && is_open) batch.grad_accum = layout.pp;
   if (batch.global == 0) {
     if (batch.microbatch == 0) batch.microbatch = kDefaultMicrobatch;
-    if (batch.grad_accum == 0) batch.grad_accum = 1;
     batch.global = batch.microbatch * batch.grad_accum * dp;
   } else if (batch.microbatch == 0) {
-    if (batch.grad_accum == 0) batch.grad_accum = 1;
-    batch.microbatch = share_of_global(batch, batch.grad_accum, "--grad-accum", dp);
+    const std::string_view name = layout.pp == 1 ? "--grad-accum" : "--grad-accum (or --pp)";
+    batch.microbatch = share_of_global(batch, batch.grad_accum, name, dp);
   } else if (batch.grad_accum == 0) {
     batch.grad_accum = share_of_global(batch, batch.microbatch, "--microbatch", dp);
   }
@@ -242,19 +167,21 @@ Config resolve(Command command, Config config, const Launch& launch) {
     fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
          name_of(command), launch.world_size);
   }
-  resolve_layout(config.layout, launch);
-  resolve_sharding(config.layout, config.machine, launch);
-  resolve_machine(config.machine, launch);
+  const Launch ranks = with_local_ranks(config.layout, launch);
+  resolve_layout(config.layout, ranks);
+  resolve_sharding(config.layout, config.machine, ranks);
+  resolve_machine(config.machine, config.layout, ranks);
   resolve_dtypes(config.machine);
   check_memory(config.machine);
   if (command == Command::train) {
-    resolve_batch(config.batch, config.layout.dp);
+    resolve_batch(config.batch, config.layout);
     check_training(config);
     resolve_training(config.train);
     check_checkpoints(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
+  check_pipeline(config, command == Command::train);
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");

@@ -47,16 +47,16 @@ constexpr Choice kModels[] = {{"bdh"}};
 constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}, {"wsd"}};
 constexpr Choice kOptimizers[] = {{"adamw"}, {"sgd"}};
 constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
-constexpr Choice kStrategies[] = {{"single"},     {"ddp"},        {"fsdp"},       {"zero"},
-                                  {"deepspeed"},  {"tp", kLater}, {"pp", kLater}, {"3d", kLater},
-                                  {"dp", kLater}, {"mp", kLater}};
+constexpr Choice kStrategies[] = {{"single"}, {"ddp"}, {"fsdp"}, {"zero"}, {"deepspeed"},
+                                  {"tp"},     {"pp"},  {"3d"},   {"dp"},   {"mp"}};
+constexpr Choice kDataAxes[] = {{"ddp"}, {"zero"}, {"fsdp"}};
 constexpr Choice kFsdpShardings[] = {{"full"}, {"grad-op"}, {"none"}, {"hybrid"}};
 constexpr Choice kAccumulations[] = {{"auto"}, {"sharded"}, {"local"}};
 constexpr Choice kBackwardPrefetches[] = {{"pre"}, {"post"}, {"none"}};
 constexpr Choice kTiedReshards[] = {{"per-pass"}, {"per-use"}};
 constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
-constexpr Choice kBackends[] = {{"auto"},          {"none"},         {"gloo"},       {"shm"},
-                                {"local", kLater}, {"nccl", kLater}, {"mpi", kLater}};
+constexpr Choice kBackends[] = {{"auto"},  {"none"},         {"gloo"},       {"shm"},
+                                {"local"}, {"nccl", kLater}, {"mpi", kLater}};
 constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
 constexpr Choice kRoleDtypes[] = {{"auto"}, {"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
 constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
@@ -103,8 +103,9 @@ constexpr Setting kSettings[] = {
      "what a rank computes at once; 0: follows from the global batch, else 8", kTrain,
      FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
-     "microbatches per rank and step; 0: follows from the other two, else 1", kTrain | kVerify,
-     FIELD(batch.grad_accum), between(0, kMaxMicrobatch)},
+     "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
+     "pipeline",
+     kTrain | kVerify, FIELD(batch.grad_accum), between(0, kMaxMicrobatch)},
 
     {"train.steps", "--steps", "N", "steps", "optimizer steps to train", kTrain, FIELD(train.steps),
      between(1, kMaxSteps)},
@@ -173,8 +174,44 @@ constexpr Setting kSettings[] = {
      FIELD(layout.strategy),
      {},
      kStrategies},
-    {"layout.dp", "--dp", "N", "ranks", "data-parallel ranks; 0: as launched", kTrain | kVerify,
-     FIELD(layout.dp), between(0, kMaxRanks)},
+    {"layout.pp", "--pp", "N", "ranks",
+     "stages of the pipeline; 0: all ranks with --strategy pp and mp, what the other sizes leave "
+     "with 3d",
+     kTrain | kVerify, FIELD(layout.pp), between(0, kMaxRanks)},
+    {"layout.dp", "--dp", "N", "ranks",
+     "data-parallel ranks; 0: all ranks with ddp, fsdp, zero and dp, what the other sizes leave "
+     "with 3d",
+     kTrain | kVerify, FIELD(layout.dp), between(0, kMaxRanks)},
+    {"layout.tp", "--tp", "N", "ranks",
+     "ranks that share the arithmetic of each block; 0: all ranks with --strategy tp, what the "
+     "other sizes leave with 3d",
+     kTrain | kVerify, FIELD(layout.tp), between(0, kMaxRanks)},
+    {"layout.data_axis",
+     "--data-axis",
+     "NAME",
+     "",
+     "of --strategy 3d: what data-parallel ranks do, with the settings of the strategy of this "
+     "name",
+     kTrain | kVerify,
+     FIELD(layout.data_axis),
+     {},
+     kDataAxes},
+    {"layout.schedule_pp", "--schedule-pp", "NAME", "",
+     "order of a pipeline's microbatches: gpipe, 1f1b, interleaved:V (V small parts of the model "
+     "on each stage); dtrain schedule shows them",
+     kTrain | kVerify, FIELD(layout.schedule_pp)},
+    {"layout.pp_split", "--pp-split", "N,...", "levels",
+     "of each part of a pipeline; without it the parts are balanced", kTrain | kVerify,
+     FIELD(layout.pp_split)},
+    {"layout.tp_vocab", "--tp-vocab", "on|off", "",
+     "tensor-parallel ranks split the embedding and the head by the vocabulary too",
+     kTrain | kVerify, FIELD(layout.tp_vocab)},
+    {"layout.local_ranks", "--local-ranks", "N", "ranks",
+     "of --strategy dp and mp: threads of the one process; 0: as many as --devices names, else 2",
+     kTrain | kVerify, FIELD(layout.local_ranks), between(0, kMaxThreads)},
+    {"layout.devices", "--devices", "NAME,...", "",
+     "of --strategy dp and mp: where each local rank computes: cpu, or the number of a GPU",
+     kTrain | kVerify, FIELD(layout.devices)},
     {"layout.nnodes", "--nnodes", "N", "nodes",
      "nodes the job must have been launched on; 0: any number", kTrain | kVerify,
      FIELD(layout.nnodes), between(0, kMaxRanks)},
@@ -229,7 +266,7 @@ constexpr Setting kSettings[] = {
      "NAME",
      "",
      "matrices that levels share are gathered and reduced once per pass, or at every use, which "
-     "sends more and holds less",
+     "sends more and holds them for less of the time",
      kTrain | kVerify,
      FIELD(layout.tied_reshard),
      {},
@@ -248,7 +285,9 @@ constexpr Setting kSettings[] = {
      "--backend",
      "NAME",
      "",
-     "how ranks communicate; auto: none for a single process, shm on one node, else gloo",
+     "how ranks communicate; auto: none for a single process, local between its threads, shm on "
+     "one "
+     "node, else gloo",
      kTrain | kVerify,
      FIELD(machine.backend),
      {},

@@ -14,8 +14,9 @@ struct MicrobatchDeal {
   std::int64_t interleave = 1;
 
   /// The global number of this rank's microbatch `index` (0 to grad_accum - 1). Whatever the deal,
-  /// what is summed first, over `interleave` ranks or over a rank's own microbatches, and what is
-  /// summed then are whole subtrees of the one tree over all microbatches.
+  /// what is summed first, over `interleave` ranks or over a rank's own microbatches, is a run of
+  /// consecutive numbers. Whether what follows keeps the order of the one sum over all of them, as
+  /// it does for powers of two, says config::keeps_order_of_one_rank.
   [[nodiscard]] constexpr std::int64_t number_of(std::int64_t index) const {
     const std::int64_t block = rank / interleave * interleave * grad_accum;
     return block + index * interleave + rank % interleave;

@@ -58,7 +58,7 @@ const DeviceMesh& checked(const DeviceMesh& mesh, const comm::World& world) {
 
 }  // namespace
 
-MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, std::int64_t shard_size)
+MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts)
     : mesh_(checked(mesh, world)), coordinate_(mesh.coordinate(world.rank())) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
   std::iota(all.begin(), all.end(), std::int64_t{0});
@@ -66,14 +66,35 @@ MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, std::int64_t 
   for (const Axis axis : {Axis::pp, Axis::dp, Axis::tp}) {
     along_[static_cast<std::size_t>(axis)] = own_line(world, mesh.lines(axis), name_of(axis));
   }
-  if (shard_size == 1) return;
-  const Lines lines = mesh.lines(Axis::dp);
-  if (shard_size == mesh.size(Axis::dp)) {
-    shards_ = along_[static_cast<std::size_t>(Axis::dp)];
-    return;
+  const bool is_pipeline = mesh.size(Axis::pp) > 1;
+  pp_gradients_ = is_pipeline ? own_line(world, mesh.lines(Axis::pp), "pp gradients")
+                              : along_[static_cast<std::size_t>(Axis::pp)];
+  shards_ = runs_along(world, Axis::dp, cuts.shard_size, "shards");
+  head_ = runs_along(world, Axis::tp, cuts.head_size, "head");
+  if (cuts.shard_size == 1 || cuts.shard_size == mesh.size(Axis::dp)) return;
+  replicas_ = own_line(world, across_runs(mesh.lines(Axis::dp), cuts.shard_size), "replicas");
+}
+
+std::shared_ptr<comm::ProcessGroup> MeshGroups::runs_along(comm::World& world, Axis axis,
+                                                           std::int64_t size,
+                                                           std::string_view name) const {
+  if (size == 1) return nullptr;
+  if (size == mesh_.size(axis)) return along_[static_cast<std::size_t>(axis)];
+  return own_line(world, runs_of(mesh_.lines(axis), size), name);
+}
+
+comm::ProcessGroup* MeshGroups::group_of_stages(comm::World& world,
+                                                const std::vector<std::int64_t>& stages) {
+  if (static_cast<std::int64_t>(stages.size()) == mesh_.size(Axis::pp)) return &along(Axis::pp);
+  if (const auto known = of_stages_.find(stages); known != of_stages_.end()) {
+    return known->second.get();
   }
-  shards_ = own_line(world, runs_of(lines, shard_size), "shards");
-  replicas_ = own_line(world, across_runs(lines, shard_size), "replicas");
+  Lines lines;
+  for (const auto& whole : mesh_.lines(Axis::pp)) {
+    auto& line = lines.emplace_back();
+    for (const std::int64_t stage : stages) line.push_back(whole[static_cast<std::size_t>(stage)]);
+  }
+  return (of_stages_[stages] = own_line(world, lines, "stages")).get();
 }
 
 comm::CallCounters MeshGroups::counters() const {
@@ -85,9 +106,14 @@ comm::CallCounters MeshGroups::counters() const {
     sum.wait_seconds += counters.wait_seconds;
   };
   for (const auto& group : along_) add(*group);
+  if (mesh_.size(Axis::pp) > 1) add(*pp_gradients_);
   if (replicas_ != nullptr) {
     add(*replicas_);
     add(*shards_);
+  }
+  if (head_ != nullptr && head_ != along_[static_cast<std::size_t>(Axis::tp)]) add(*head_);
+  for (const auto& [stages, group] : of_stages_) {
+    if (group != nullptr) add(*group);
   }
   return sum;
 }

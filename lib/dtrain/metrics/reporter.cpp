@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -9,6 +10,9 @@
 
 namespace dtrain::metrics {
 namespace {
+
+// Bytes by which a prediction may be wrong however small the run is.
+constexpr std::int64_t kSmallDifference = std::int64_t{4} << 20;
 
 nlohmann::ordered_json to_json(const StepRecord& record) {
   nlohmann::ordered_json json{{"step", record.step},
@@ -96,7 +100,8 @@ void Reporter::memory(const MemoryRecord& record) {
                 {"peak_bytes", record.peak}});
   const double percent =
       100 * static_cast<double>(record.predicted) / static_cast<double>(record.peak);
-  const bool is_near = std::abs(percent - 100) <= 10;
+  const std::int64_t apart = std::abs(record.predicted - record.peak);
+  const bool is_near = apart <= std::max(record.peak / 10, kSmallDifference);
   console_->print(fmt::format("{}memory: predicted {}, measured peak {} ({:.0f}%)",
                               is_near ? "" : "warning: ", format_bytes(record.predicted),
                               format_bytes(record.peak), percent));

@@ -76,12 +76,11 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
           for (std::int64_t r = begin; r < end; ++r) {
             const std::int64_t position = r % positions;
             const std::int64_t sample = place.first_sample + r / positions % samples;
-            const std::int64_t head = place.first_row + r / positions / samples;
+            const std::int64_t first = place.first_neuron + r / positions / samples * neurons;
             const DropoutRow row{
                 static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
                 static_cast<std::uint32_t>(place.level << 16 | (sample >> 32 & 0xFFFF))};
-            drop_row(in_data + r * neurons, out_data + r * neurons, head * neurons, neurons, row,
-                     key, rule);
+            drop_row(in_data + r * neurons, out_data + r * neurons, first, neurons, row, key, rule);
           }
         });
   });
@@ -92,10 +91,10 @@ class CounterDropout : public torch::autograd::Function<CounterDropout> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             double probability, std::int64_t seed, std::int64_t level,
-                            std::int64_t first_sample, std::int64_t first_row) {
+                            std::int64_t first_sample, std::int64_t first_neuron) {
     ctx->saved_data["probability"] = probability;
-    ctx->saved_data["place"] = std::vector<std::int64_t>{seed, level, first_sample, first_row};
-    return apply_mask(x, probability, place_of(seed, level, first_sample, first_row));
+    ctx->saved_data["place"] = std::vector<std::int64_t>{seed, level, first_sample, first_neuron};
+    return apply_mask(x, probability, place_of(seed, level, first_sample, first_neuron));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -108,8 +107,8 @@ class CounterDropout : public torch::autograd::Function<CounterDropout> {
 
  private:
   static DropoutPlace place_of(std::int64_t seed, std::int64_t level, std::int64_t first_sample,
-                               std::int64_t first_row) {
-    return {static_cast<std::uint64_t>(seed), level, first_sample, first_row};
+                               std::int64_t first_neuron) {
+    return {static_cast<std::uint64_t>(seed), level, first_sample, first_neuron};
   }
 };
 
@@ -119,7 +118,7 @@ at::Tensor dropout(const at::Tensor& x, double probability, const DropoutPlace& 
   DTRAIN_CHECK(x.dim() == 4 && x.is_contiguous());
   if (probability == 0) return x;
   return CounterDropout::apply(x, probability, static_cast<std::int64_t>(place.seed), place.level,
-                               place.first_sample, place.first_row);
+                               place.first_sample, place.first_neuron);
 }
 
 }  // namespace dtrain::model

@@ -13,12 +13,12 @@ struct DropoutPlace {
   std::uint64_t seed = 0;
   std::int64_t level = 0;         ///< below 65,536
   std::int64_t first_sample = 0;  ///< of row b = 0; below 2^48
-  std::int64_t first_row = 0;     ///< global head index of dim 0's first entry
+  std::int64_t first_neuron = 0;  ///< of (h, i) = (0, 0), counted through all heads
 };
 
 /// x: (heads, B, T, N), contiguous, floating point; differentiable.
 ///
-/// Element (h, b, t, i) is neuron n = (first_row + h) * N + i. Neurons come in blocks of 64, each
+/// Element (h, b, t, i) is neuron n = first_neuron + h * N + i. Neurons come in blocks of 64, each
 /// of which takes eight Philox counters: n reads counter word 0 = (n / 64) * 8 + n % 8 and of its
 /// four words the 16-bit half (n / 8) % 8, low halves first; words 1 to 3 are position, the
 /// sample's low 32 bits, and level << 16 | the sample's bits 32 to 47. The element is dropped when

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
 #include "dtrain/param/parameter_spec.h"
 
@@ -75,12 +76,18 @@ class Block {
 
   /// Every parameter that forward may use; the same id may appear in many blocks.
   [[nodiscard]] virtual std::span<const param::ParameterId> parameters() const = 0;
+  /// From now on the block uses numbers[id] in place of each parameter id.
+  virtual void renumber(std::span<const param::ParameterId> numbers) = 0;
 
   /// What forward and its backward pass take, by arithmetic.
   [[nodiscard]] virtual BlockMemory memory(const BatchShape& shape) const = 0;
 };
 
-/// What a block costs, for MFU. T is the sequence length the model was made for.
+/// Puts numbers[id] in the place of each id.
+void renumber(std::span<param::ParameterId> ids, std::span<const param::ParameterId> numbers);
+
+/// What a block of the whole model costs, however many ranks compute it; for MFU. T is the sequence
+/// length the model was made for.
 struct BlockCost {
   double forward_flops_per_token = 0;  ///< multiply-add = 2; attention counted causally (half)
 };
@@ -91,15 +98,25 @@ struct ExportedBuffer {
   at::Tensor value;
 };
 
-/// What exists before memory is allocated.
+/// What exists before memory is allocated: a whole model, or the part of it that one stage of a
+/// pipeline computes.
 struct Model {
   std::vector<param::ParameterSpec> parameters;
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<BlockCost> costs;  ///< one for each block
   std::vector<ExportedBuffer> buffers;
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
+  std::int64_t width = 0;         ///< D of the (B, T, D) that passes from block to block
+  bool takes_tokens = true;       ///< the first block reads token ids, else (B, T, D)
+  bool gives_losses = true;       ///< the last block returns losses, else (B, T, D)
 
-  [[nodiscard]] std::int64_t num_elements() const;  ///< of all parameters
+  /// The blocks between the one that reads tokens and the one that gives losses.
+  [[nodiscard]] BlockRange levels() const {
+    const auto count = static_cast<std::int64_t>(blocks.size());
+    return {takes_tokens ? 1 : 0, gives_losses ? count - 1 : count};
+  }
+  [[nodiscard]] std::int64_t num_elements()
+      const;  ///< of all parameters, as far as this rank holds them
   /// Model FLOPs of forward and backward (3 times forward) for one token.
   [[nodiscard]] double training_flops_per_token() const;
 };

@@ -2,12 +2,27 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/bdh/bdh_partition.h"
 
 namespace dtrain::model {
+namespace {
 
-std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len) {
-  if (config.name == "bdh") return bdh::make_bdh(bdh::sizes_of(config), seq_len);
-  base::fail(base::ErrorKind::usage, "--model: '{}' is not known; known: bdh", config.name);
+void check_name(const std::string& name) {
+  if (name == "bdh") return;
+  base::fail(base::ErrorKind::usage, "--model: '{}' is not known; known: bdh", name);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len,
+                                  const TensorPlace& place) {
+  check_name(config.name);
+  return bdh::make_bdh(bdh::sizes_of(config), seq_len, place);
+}
+
+std::int64_t ranks_per_head(const config::ModelConfig& config, std::int64_t tp) {
+  check_name(config.name);
+  return bdh::ranks_per_head(bdh::sizes_of(config), tp);
 }
 
 }  // namespace dtrain::model

@@ -7,21 +7,61 @@
 
 namespace dtrain::model {
 
-/// The tensor axis as seen by a block; this class is the axis of size 1, where every request is the
-/// identity.
+/// What a linear map split by its outputs gives.
+struct ColumnSplit {
+  at::Tensor product;  ///< (h, rows, N): the outputs of the weight rows that this rank holds
+  at::Tensor x;        ///< the input, to be read by whatever else of the block is split
+};
+
+/// The tensor axis as seen by a block; this class is the axis of size 1, where nothing is split and
+/// every request is plain arithmetic. docs/tensor_parallel.md says how blocks are written with it.
 ///
-/// Collective: over the axis, each request in the same order on every rank.
+/// h is the number of weights that lie side by side in one tensor (the heads of a BDH), of which a
+/// rank of a larger axis holds some, or a part of one.
+///
+/// Collective: over the axis, each request and its backward pass in the same order on every rank.
+/// Throws:     what comm::Work::wait throws.
 class TensorAxis {
  public:
   virtual ~TensorAxis() = default;
 
-  /// x replicated -> x for a split product; its gradient is summed over the axis.
-  [[nodiscard]] virtual at::Tensor copy_to(const at::Tensor& x) { return x; }
-  /// Partial results of a split product -> their sum; its gradient is passed through.
-  [[nodiscard]] virtual at::Tensor reduce_from(const at::Tensor& partial) { return partial; }
-  /// Partial results of one head whose neurons are split -> their sum over the ranks sharing the
-  /// head.
-  [[nodiscard]] virtual at::Tensor reduce_within_head(const at::Tensor& partial) { return partial; }
+  /// x Wᵀ for an x that all ranks have alike and outputs that each has some of. The gradients of x
+  /// by the product and by the returned x are summed over the axis, in one call.
+  ///
+  /// Shapes: x (..., D), weight (h, N, D); the returned x is float32 for a float16 one where ranks
+  ///         add up its gradient.
+  [[nodiscard]] virtual ColumnSplit column_split(const at::Tensor& x, const at::Tensor& weight);
+
+  /// The sum over h of x W, and over the ranks, which hold some of the inputs each: what follows a
+  /// column split and makes all ranks alike again.
+  ///
+  /// Shapes: x (h, rows, N), weight (h, N, D); returns (rows, D) in x's dtype.
+  [[nodiscard]] virtual at::Tensor row_split(const at::Tensor& x, const at::Tensor& weight);
+
+  /// Column split within one head: x Wᵀ where each head has an x of its own. A head's neurons may
+  /// be shared by several ranks, over which the gradient of x is summed then.
+  ///
+  /// Shapes: x (h, rows, D), weight (h, N, D); returns (h, rows, N).
+  [[nodiscard]] virtual at::Tensor column_split_in_head(const at::Tensor& x,
+                                                        const at::Tensor& weight);
+
+  /// Row split within one head: partial sums over the neurons of a head -> their sum over the ranks
+  /// that share the head.
+  [[nodiscard]] virtual at::Tensor reduce_within_head(const at::Tensor& partial);
+
+  /// Rows of a table of which each rank holds some, from row `first` on.
+  ///
+  /// Shapes: weight (V, D), of a floating dtype; ids (...) int64; returns (..., D), float32 for a
+  ///         weight of 16 bits, since a row's gradient adds up over the places where it stands.
+  [[nodiscard]] virtual at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids,
+                                             std::int64_t first);
+
+  /// Cross-entropy over a vocabulary of which each rank has some columns, from `first` on. The
+  /// whole logits are never in one place.
+  ///
+  /// Shapes: logits (rows, V) float32 or float64, targets (rows) int64; returns (rows), in nats.
+  [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& logits,
+                                                 const at::Tensor& targets, std::int64_t first);
 
   [[nodiscard]] virtual std::int64_t index() const { return 0; }
   [[nodiscard]] virtual std::int64_t size() const { return 1; }

@@ -64,7 +64,7 @@ bool is_cut_by_shards(const param::ArenaLayout& layout, std::int64_t unit, Eleme
 
 GlobalNorm::GlobalNorm(const param::ArenaLayout& layout,
                        std::span<const param::ParameterSpec> specs, std::int64_t shard) {
-  for (const param::ParameterId id : by_name(specs)) {
+  for (param::ParameterId id = 0; id < static_cast<param::ParameterId>(specs.size()); ++id) {
     const std::int64_t unit = layout.unit_of(id);
     const ElementRange whole = layout.range(id);
     std::vector<Block>& blocks = parameters_.emplace_back();
@@ -100,25 +100,31 @@ at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
   return sums;
 }
 
-double GlobalNorm::from_sums(const at::Tensor& sums) const {
+std::vector<double> GlobalNorm::squares(const at::Tensor& sums) const {
   const auto* slots = sums.const_data_ptr<double>();
-  double total = 0;
+  std::vector<double> squares;
   for (const std::vector<Block>& blocks : parameters_) {
-    double parameter = 0;
+    double& parameter = squares.emplace_back(0.0);
     for (const Block& block : blocks) {
       const std::int64_t cells =
           block.is_cut ? (block.range.size() + kCell - 1) / kCell : std::int64_t{1};
       parameter += std::accumulate(slots + block.slot, slots + block.slot + cells, 0.0);
     }
-    total += parameter;
   }
+  return squares;
+}
+
+double norm_of_squares(std::span<const double> squares,
+                       std::span<const param::ParameterSpec> specs) {
+  double total = 0;
+  for (const param::ParameterId id : by_name(specs)) total += squares[static_cast<std::size_t>(id)];
   return std::sqrt(total);
 }
 
 double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                    std::span<const param::ParameterSpec> specs) {
   const GlobalNorm norm(layout, specs, 0);
-  return norm.from_sums(norm.sums_of(values));
+  return norm_of_squares(norm.squares(norm.sums_of(values)), specs);
 }
 
 double clip_factor(double norm, double max_norm) {

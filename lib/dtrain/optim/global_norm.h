@@ -28,8 +28,8 @@ class GlobalNorm {
   /// This shard's sums, zero in the places of other shards, (n) float64: to be summed over the
   /// shards, in any order.
   [[nodiscard]] at::Tensor sums_of(const param::Arena& values) const;
-  /// The norm from the sums of all shards.
-  [[nodiscard]] double from_sums(const at::Tensor& sums) const;
+  /// The sum of squares of each parameter, by id, from the sums of all shards.
+  [[nodiscard]] std::vector<double> squares(const at::Tensor& sums) const;
 
  private:
   struct Block {
@@ -38,10 +38,14 @@ class GlobalNorm {
     bool is_cut = false;        // between shards
   };
 
-  std::vector<std::vector<Block>> parameters_;  // in the order of names
+  std::vector<std::vector<Block>> parameters_;  // by id
   std::vector<Block> own_;                      // what this shard has of them
   std::int64_t num_slots_ = 0;
 };
+
+/// The norm of parameters with these sums of squares, added in the order of their names.
+[[nodiscard]] double norm_of_squares(std::span<const double> squares,
+                                     std::span<const param::ParameterSpec> specs);
 
 /// The norm of values that are all here.
 [[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,

@@ -6,8 +6,21 @@
 
 namespace dtrain::parallel {
 
-enum class ActionKind { forward, backward };
+enum class ActionKind {
+  forward,
+  backward,
+  send_activation,  ///< the output of `block`, to the next stage
+  recv_activation,  ///< the input of `block`: room for it is offered to the stage before
+  send_gradient,    ///< of the input of `block`, to the stage before
+  recv_gradient,    ///< of the output of `block`: room for it is offered to the next stage
+};
 
+/// Whether a block runs; else something passes between the stages of a pipeline.
+[[nodiscard]] constexpr bool is_compute(ActionKind kind) {
+  return kind == ActionKind::forward || kind == ActionKind::backward;
+}
+
+/// One thing that a rank does for one microbatch. Blocks are numbered among the rank's own.
 struct Action {
   ActionKind kind = ActionKind::forward;
   std::int64_t block = 0;

@@ -5,19 +5,21 @@
 #include <span>
 
 #include "dtrain/model/model.h"
+#include "dtrain/parallel/action.h"
 #include "dtrain/parallel/recompute.h"
 
 namespace dtrain::parallel {
 
 /// Units: bytes.
 struct ActivationMemory {
-  std::int64_t kept = 0;  ///< between a microbatch's forward and backward: graphs and inputs
+  std::int64_t kept = 0;  ///< between forward and backward: graphs and inputs
   std::int64_t work = 0;  ///< on top of that at the peak of a step
 };
 
-/// Follows what the block runner holds while one microbatch goes forward and back. blocks: of each
-/// block.
+/// Follows what the block runner holds in a step. blocks: of each block of this rank; actions: of
+/// the step.
 [[nodiscard]] ActivationMemory activation_memory(std::span<const model::BlockMemory> blocks,
+                                                 std::span<const Action> actions,
                                                  const RecomputePlan& recompute);
 
 }  // namespace dtrain::parallel

@@ -16,7 +16,8 @@ BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parame
       sink_(sink),
       seed_(options.seed),
       buffer_dtype_(options.buffer_dtype),
-      recompute_(std::move(options.recompute)) {
+      recompute_(std::move(options.recompute)),
+      tensor_axis_(options.tensor_axis == nullptr ? whole_ : *options.tensor_axis) {
   const std::size_t count = model.parameters.size();
   for (std::size_t id = 0; id < count; ++id) {
     const auto parameter = static_cast<param::ParameterId>(id);
@@ -24,12 +25,13 @@ BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parame
         std::find(options.frozen.begin(), options.frozen.end(), parameter) != options.frozen.end();
     leaves_.push_back(parameters[id].detach().set_requires_grad(!is_frozen));
   }
-  num_blocks_of_.assign(count, 0);
+  num_to_settle_.assign(count, 0);
   for (const auto& block : model.blocks) {
     for (const param::ParameterId id : block->parameters()) {
-      ++num_blocks_of_[static_cast<std::size_t>(id)];
+      num_to_settle_[static_cast<std::size_t>(id)] += options.settled_together;
     }
   }
+  unsettled_ = num_to_settle_;
 }
 
 void BlockRunner::begin(std::int64_t microbatch, MicrobatchInput input) {
@@ -37,7 +39,26 @@ void BlockRunner::begin(std::int64_t microbatch, MicrobatchInput input) {
   entry = Microbatch{};
   entry.activation = input.ids;
   entry.input = std::move(input);
-  entry.unsettled_blocks = num_blocks_of_;
+}
+
+void BlockRunner::set_activation(std::int64_t microbatch, at::Tensor activation) {
+  microbatches_.at(microbatch).activation = std::move(activation);
+}
+
+at::Tensor BlockRunner::take_activation(std::int64_t microbatch) {
+  return std::exchange(microbatches_.at(microbatch).activation, at::Tensor());
+}
+
+void BlockRunner::set_gradient(std::int64_t microbatch, at::Tensor gradient) {
+  microbatches_.at(microbatch).gradient = std::move(gradient);
+}
+
+at::Tensor BlockRunner::take_gradient(std::int64_t microbatch) {
+  return std::exchange(microbatches_.at(microbatch).gradient, at::Tensor());
+}
+
+bool BlockRunner::gives_losses(std::int64_t block) const {
+  return model_.gives_losses && block + 1 == static_cast<std::int64_t>(model_.blocks.size());
 }
 
 at::Tensor BlockRunner::run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
@@ -65,13 +86,13 @@ at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
   } else {
     entry.activation = run_without_graph(block, entry.activation, entry.input, {});
   }
-  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
-  return is_last ? entry.activation : at::Tensor();
+  return gives_losses(block) ? entry.activation : at::Tensor();
 }
 
 void BlockRunner::record(std::int64_t block, Microbatch& entry, bool reports) {
   SavedBlock& saved = entry.saved.at(block);
-  if (block > 0) saved.input.set_requires_grad(true);
+  const bool takes_tokens = block == 0 && model_.takes_tokens;
+  if (!takes_tokens) saved.input.set_requires_grad(true);
   const std::span<const param::ParameterId> listed =
       model_.blocks[static_cast<std::size_t>(block)]->parameters();
   const model::ParameterReader use = [&](param::ParameterId id) {
@@ -111,9 +132,9 @@ void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double s
   run_again(block, *active_);
   active_block_ = &active_->saved.at(block);
   on_settled_ = &on_settled;
-  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
   SavedBlock& saved = *active_block_;
-  const at::Tensor gradient = is_last ? at::full_like(saved.output, seed) : active_->gradient;
+  const at::Tensor gradient =
+      gives_losses(block) ? at::full_like(saved.output, seed) : active_->gradient;
   if (saved.output.requires_grad()) {
     torch::autograd::backward({saved.output}, {gradient});
   }
@@ -124,7 +145,8 @@ void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double s
     if (use == saved.uses.end() || use->second > 0) settle(id);
   }
   active_->saved.erase(block);
-  if (block == 0) microbatches_.erase(microbatch);
+  // The gradient of a stage's first block may yet be asked for.
+  if (block == 0) *active_ = {.gradient = active_->gradient};
 }
 
 void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
@@ -133,7 +155,10 @@ void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
 }
 
 void BlockRunner::settle(param::ParameterId id) {
-  if (--active_->unsettled_blocks[static_cast<std::size_t>(id)] == 0) (*on_settled_)(id);
+  std::int64_t& unsettled = unsettled_[static_cast<std::size_t>(id)];
+  if (--unsettled > 0) return;
+  unsettled = num_to_settle_[static_cast<std::size_t>(id)];
+  (*on_settled_)(id);
 }
 
 at::Tensor BlockRunner::evaluate(std::int64_t block, const at::Tensor& x,

@@ -19,8 +19,8 @@ namespace dtrain::parallel {
 
 /// What a microbatch brings to its blocks.
 struct MicrobatchInput {
-  at::Tensor ids;      ///< (B, T) int64
-  at::Tensor targets;  ///< (B, T) int64
+  at::Tensor ids = {};      ///< (B, T) int64
+  at::Tensor targets = {};  ///< (B, T) int64
   std::int64_t first_sample = 0;
 };
 
@@ -30,9 +30,14 @@ struct MicrobatchInput {
 ///
 /// A parameter is settled for a microbatch when every block that lists it has had its backward, or
 /// the last of the block's recorded uses has given its gradient: then `on_settled` is called, once
-/// for each microbatch.
+/// for each microbatch, whose backward passes come one microbatch after the other. Where they are
+/// mixed (Options::settled_together) it is called once for all of them.
 ///
-/// Threads: one; backward passes run on the calling thread.
+/// On a stage of a pipeline what other stages compute is set and taken: the input of a block that
+/// another stage's output goes to, and so on.
+///
+/// Collective: over the tensor axis, every forward, backward and evaluate.
+/// Threads:    one; backward passes run on the calling thread.
 class BlockRunner : private param::GradientSink {
  public:
   using OnSettled = std::function<void(param::ParameterId)>;
@@ -42,9 +47,12 @@ class BlockRunner : private param::GradientSink {
     at::ScalarType buffer_dtype = at::kFloat;  ///< of the model's constant tables
     std::vector<param::ParameterId> frozen;    ///< get no gradient
     RecomputePlan recompute = {};
+    std::int64_t settled_together = 1;  ///< microbatches whose gradients are summed as they come
+    model::TensorAxis* tensor_axis = nullptr;  ///< that the model was made for; null: of size 1
   };
 
-  /// parameters: by id, what blocks compute with. `model` and `sink` must outlive this.
+  /// parameters: by id, what blocks compute with. `model`, `sink` and the tensor axis must outlive
+  /// this.
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
               param::GradientSink& sink, Options options);
 
@@ -54,6 +62,15 @@ class BlockRunner : private param::GradientSink {
   /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
   /// returned, else an undefined tensor.
   at::Tensor forward(std::int64_t block, std::int64_t microbatch);
+
+  /// What the next block of the microbatch reads, from another stage.
+  void set_activation(std::int64_t microbatch, at::Tensor activation);
+  /// What the block that ran last put out.
+  [[nodiscard]] at::Tensor take_activation(std::int64_t microbatch);
+  /// The gradient of the output of the block that runs backward next.
+  void set_gradient(std::int64_t microbatch, at::Tensor gradient);
+  /// The gradient of the input of the block that ran backward last.
+  [[nodiscard]] at::Tensor take_gradient(std::int64_t microbatch);
 
   /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
   /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
@@ -74,13 +91,11 @@ class BlockRunner : private param::GradientSink {
     at::Tensor output;
     std::map<param::ParameterId, std::int64_t> uses;  // gradients still to come
   };
-  // Parameters that blocks of a microbatch have yet to settle.
   struct Microbatch {
-    MicrobatchInput input;
-    at::Tensor activation;                       // what the next block reads
-    at::Tensor gradient;                         // what the block before reads in its backward
-    std::vector<std::int64_t> unsettled_blocks;  // by parameter
-    std::map<std::int64_t, SavedBlock> saved;    // by block
+    MicrobatchInput input = {};
+    at::Tensor activation = {};                     // what the next block reads
+    at::Tensor gradient = {};                       // what the block before reads in its backward
+    std::map<std::int64_t, SavedBlock> saved = {};  // by block
   };
 
   // How a block is run.
@@ -89,6 +104,7 @@ class BlockRunner : private param::GradientSink {
     bool reports = true;  // intermediate values, to the tap
   };
 
+  [[nodiscard]] bool gives_losses(std::int64_t block) const;
   at::Tensor run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
                  const model::ParameterReader& use, Mode mode);
   // With a graph, from the saved input on.
@@ -105,9 +121,11 @@ class BlockRunner : private param::GradientSink {
   std::uint64_t seed_;
   at::ScalarType buffer_dtype_;
   RecomputePlan recompute_;
-  std::vector<std::int64_t> num_blocks_of_;  // by parameter
+  std::vector<std::int64_t> num_to_settle_;  // by parameter: backward passes until it is settled
+  std::vector<std::int64_t> unsettled_;      // of those, still to come
   std::map<std::int64_t, Microbatch> microbatches_;
-  model::TensorAxis tensor_axis_;
+  model::TensorAxis whole_;  // the axis of size 1
+  model::TensorAxis& tensor_axis_;
   model::Tap tap_;
   model::Tap no_tap_;
   // The backward under way.

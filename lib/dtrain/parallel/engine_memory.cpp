@@ -1,5 +1,7 @@
 #include "dtrain/parallel/engine_memory.h"
 
+#include <algorithm>
+
 namespace dtrain::parallel {
 namespace {
 
@@ -10,10 +12,9 @@ constexpr std::int64_t kTokenBytes = 2 * 8;  // its id and its target
 EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
                            const model::BatchShape& microbatch) {
   const param::ArenaLayout layout = engine_layout(model, options);
-  const auto num_blocks = static_cast<std::int64_t>(model.blocks.size());
-  const UnitSchedule schedule =
-      make_unit_schedule(sequential_actions(num_blocks, options.grad_accum_steps),
-                         unit_uses(model, layout, options.recompute), options.data.schedule);
+  const std::vector<Action> actions = engine_actions(model, options);
+  const UnitSchedule schedule = make_unit_schedule(
+      actions, unit_uses(model, layout, options.recompute), options.data.schedule);
   std::vector<model::BlockMemory> blocks;
   for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
   const auto table_size = static_cast<std::int64_t>(c10::elementSize(options.buffer_dtype));
@@ -21,8 +22,15 @@ EngineMemory engine_memory(const model::Model& model, const EngineOptions& optio
                                 optim::values_per_element(options.optimizer));
   const bool is_on_disk = !options.disk_folder.empty();
   if (is_on_disk) data.parameters = data.optimizer = 0;
+  const ActivationMemory activations = activation_memory(blocks, actions, options.recompute);
+  // Gradients travel when their blocks' activations are gone: those of one block, where units are
+  // reduced one by one, or of all.
+  const std::int64_t gone = options.data.keeps_gradient_shards()
+                                ? activations.kept / static_cast<std::int64_t>(blocks.size())
+                                : activations.kept;
+  data.unit_gradients += std::max<std::int64_t>(0, data.converted - gone);
   return {.data = data,
-          .activations = activation_memory(blocks, options.recompute),
+          .activations = activations,
           .buffers = model.table_values * table_size + microbatch.rows() * kTokenBytes};
 }
 

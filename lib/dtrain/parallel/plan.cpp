@@ -1,6 +1,7 @@
 #include "dtrain/parallel/plan.h"
 
 #include "dtrain/config/layout.h"
+#include "dtrain/config/pipeline.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -28,10 +29,21 @@ DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
   return plan;
 }
 
+PipelinePlan pipelined(const LayoutConfig& layout) {
+  if (layout.pp == 1) return {};
+  const config::PipelineSetting setting = config::require_schedule_pp(layout.schedule_pp);
+  return {.kind = setting.kind,
+          .chunks = setting.chunks,
+          .split = config::require_pp_split(layout.pp_split)};
+}
+
 }  // namespace
 
 Plan make_plan(const LayoutConfig& layout) {
-  return {.mesh = {.dp = layout.dp}, .data = sharded(layout, config::sharding_of(layout))};
+  return {.mesh = {.pp = layout.pp, .dp = layout.dp, .tp = layout.tp},
+          .data = sharded(layout, config::sharding_of(layout)),
+          .pipeline = pipelined(layout),
+          .splits_vocab = layout.tp_vocab && layout.tp > 1};
 }
 
 }  // namespace dtrain::parallel

@@ -17,17 +17,21 @@ std::int64_t RecomputePlan::num_extra_forwards() const {
   return count;
 }
 
-RecomputePlan recompute_lowest_levels(std::int64_t num_blocks, std::int64_t count) {
-  RecomputePlan plan;
-  const std::int64_t end = std::min(count, num_blocks - 2) + 1;
-  for (std::int64_t block = 1; block < end; ++block) plan.groups.push_back({block, block + 1});
+RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
+                                      std::int64_t count) {
+  RecomputePlan plan = recompute_in_groups(levels, 1);
+  if (count < static_cast<std::int64_t>(plan.groups.size())) {
+    plan.groups.resize(static_cast<std::size_t>(count));
+  }
   return plan;
 }
 
-RecomputePlan recompute_in_groups(std::int64_t num_blocks, std::int64_t size) {
+RecomputePlan recompute_in_groups(std::span<const model::BlockRange> levels, std::int64_t size) {
   RecomputePlan plan;
-  for (std::int64_t block = 1; block + 1 < num_blocks; block += size) {
-    plan.groups.push_back({block, std::min(block + size, num_blocks - 1)});
+  for (const model::BlockRange& run : levels) {
+    for (std::int64_t block = run.begin; block < run.end; block += size) {
+      plan.groups.push_back({block, std::min(block + size, run.end)});
+    }
   }
   return plan;
 }

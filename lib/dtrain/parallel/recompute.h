@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "dtrain/model/model.h"
 
 namespace dtrain::parallel {
 
@@ -16,7 +19,7 @@ struct RecomputeGroup {
   bool operator==(const RecomputeGroup&) const = default;
 };
 
-/// The levels of a model are its blocks without the first and the last one.
+/// Groups lie within the runs of levels that a rank computes one after the other.
 struct RecomputePlan {
   std::vector<RecomputeGroup> groups;  ///< ascending, without overlap
 
@@ -31,9 +34,11 @@ struct RecomputePlan {
 
 /// The `count` levels that are nearest to the input, each by itself: their graphs would be the last
 /// ones to go, so that leaving them out lowers the peak the most.
-[[nodiscard]] RecomputePlan recompute_lowest_levels(std::int64_t num_blocks, std::int64_t count);
+[[nodiscard]] RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
+                                                    std::int64_t count);
 
-/// All levels, in groups of `size`; the last group may have fewer.
-[[nodiscard]] RecomputePlan recompute_in_groups(std::int64_t num_blocks, std::int64_t size);
+/// All levels, in groups of `size`; the last group of a run may have fewer.
+[[nodiscard]] RecomputePlan recompute_in_groups(std::span<const model::BlockRange> levels,
+                                                std::int64_t size);
 
 }  // namespace dtrain::parallel

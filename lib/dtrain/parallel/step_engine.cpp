@@ -4,12 +4,14 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/disk_window.h"
+#include "dtrain/parallel/engine_state.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -32,7 +34,6 @@ MicrobatchInput input_of(const data::Batch& batch) {
 std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * batch.length; }
 
 constexpr std::int64_t kNumFlags = 3;
-constexpr const char* kLossScale = "optimizer.loss_scale";
 
 void write_flags(const StepFlags& flags, const at::Tensor& slots) {
   auto* slot = slots.mutable_data_ptr<double>();
@@ -61,11 +62,6 @@ std::vector<at::Tensor> views_of(const ParameterStore& parameters, std::int64_t 
   return views;
 }
 
-checkpoint::Replica replica_of(const comm::ProcessGroup* group) {
-  if (group == nullptr) return {};
-  return {.index = group->rank(), .count = group->size()};
-}
-
 std::unique_ptr<param::DiskMemory> make_disk(const std::string& folder) {
   return folder.empty() ? nullptr : std::make_unique<param::DiskMemory>(folder);
 }
@@ -82,13 +78,12 @@ DataAxisOptions with_disk(DataAxisOptions options, param::DiskMemory* disk) {
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const param::ArenaLayout& layout,
-                                                 const model::Model& model,
-                                                 const DataGroups& groups,
+                                                 const model::Model& model, std::int64_t shard,
                                                  const param::ArenaAllocator& allocate,
                                                  const EngineOptions& options) {
   return optim::make_optimizer({.layout = layout,
                                 .specs = model.parameters,
-                                .shard = groups.shard(),
+                                .shard = shard,
                                 .dtype = options.master_dtype,
                                 .allocate = allocate},
                                options.optimizer);
@@ -99,11 +94,27 @@ std::vector<param::ParameterId> frozen_of(const EngineOptions& options) {
   return {frozen.begin(), frozen.end()};
 }
 
+std::size_t last_forward_of(std::span<const Action> actions) {
+  const auto found = std::find_if(actions.rbegin(), actions.rend(), [](const Action& action) {
+    return action.kind == ActionKind::forward;
+  });
+  DTRAIN_CHECK(found != actions.rend());
+  return static_cast<std::size_t>(actions.rend() - found) - 1;
+}
+
 }  // namespace
 
 param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions& options) {
-  return param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, options.data.wrap),
-                                               .num_shards = options.data.shard_size});
+  return param::ArenaLayout(
+      model.parameters,
+      {.unit_begins = unit_begins(model, options.data.wrap, options.stage.region_begins),
+       .num_shards = options.data.shard_size});
+}
+
+std::vector<Action> engine_actions(const model::Model& model, const EngineOptions& options) {
+  if (!options.stage.actions.empty()) return options.stage.actions;
+  return sequential_actions(static_cast<std::int64_t>(model.blocks.size()),
+                            options.grad_accum_steps);
 }
 
 DataAxisOptions axis_options(const EngineOptions& options) {
@@ -111,32 +122,47 @@ DataAxisOptions axis_options(const EngineOptions& options) {
           .master_dtype = options.master_dtype,
           .compute_dtype = options.compute_dtype,
           .reduce_dtype = options.reduce_dtype,
-          .num_microbatches = options.grad_accum_steps,
+          .num_microbatches = options.stage.mixes_microbatches() ? 1 : options.grad_accum_steps,
           .reduction = options.reduction,
           .recompute = options.recompute};
 }
 
-StepEngine::StepEngine(model::Model& model, comm::World& world, const DataGroups& groups,
+StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
                        EngineOptions options)
+    : StepEngine(model, world, groups, std::move(options), whole_parameters(model)) {}
+
+StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+                       EngineOptions options, WholeParameters whole)
     : model_(model),
       groups_(groups),
       options_(std::move(options)),
+      placement_(model, std::move(whole), groups.tensor,
+                 groups.pipeline == nullptr ? nullptr : &groups.pipeline->activations),
       layout_(engine_layout(model, options_)),
       disk_(make_disk(options_.disk_folder)),
-      actions_(sequential_actions(static_cast<std::int64_t>(model.blocks.size()),
-                                  options_.grad_accum_steps)),
-      axis_(model, layout_, groups, allocator_of(world), actions_,
+      actions_(engine_actions(model, options_)),
+      last_forward_(last_forward_of(actions_)),
+      axis_(model, layout_, groups_.data, allocator_of(world), actions_,
             with_disk(axis_options(options_), disk_.get())),
-      norm_(layout_, model.parameters, groups.shard()),
-      optimizer_(make_optimizer(layout_, model, groups, state_allocator(disk_.get()), options_)),
-      runner_(model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
-              {.seed = options_.seed,
-               .buffer_dtype = options_.buffer_dtype,
-               .frozen = frozen_of(options_),
-               .recompute = options_.recompute}) {
-  DTRAIN_CHECK(groups.num_shards() == options_.data.shard_size);
+      norm_(layout_, model.parameters, groups.data.shard()),
+      optimizer_(make_optimizer(layout_, model, groups.data.shard(), state_allocator(disk_.get()),
+                                options_)),
+      runner_(
+          model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
+          {.seed = options_.seed,
+           .buffer_dtype = options_.buffer_dtype,
+           .frozen = frozen_of(options_),
+           .recompute = options_.recompute,
+           .settled_together = options_.stage.mixes_microbatches() ? options_.grad_accum_steps : 1,
+           .tensor_axis = groups.tensor_axis}) {
+  DTRAIN_CHECK(groups.data.num_shards() == options_.data.shard_size);
+  if (groups.pipeline != nullptr) transfers_.emplace(*groups.pipeline);
   initialise();
   report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
+}
+
+comm::ProcessGroup& StepEngine::world() const {
+  return groups_.world == nullptr ? groups_.data.all : *groups_.world;
 }
 
 // One parameter at a time in full: less than a unit, which a step needs anyway.
@@ -147,7 +173,7 @@ void StepEngine::initialise() {
     const param::ElementRange whole = layout_.range(id);
     const at::Tensor values = at::empty(layout_.shape(id), dtype);
     param::initialise(model_.parameters[static_cast<std::size_t>(id)], options_.seed, values);
-    const param::ElementRange own = layout_.range_in(id, groups_.shard());
+    const param::ElementRange own = layout_.range_in(id, groups_.data.shard());
     if (own.is_empty()) continue;
     const at::Tensor master = parameters().slice(own);
     master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
@@ -157,7 +183,7 @@ void StepEngine::initialise() {
 }
 
 std::int64_t StepEngine::num_microbatches() const {
-  return options_.grad_accum_steps * groups_.all.size();
+  return options_.grad_accum_steps * groups_.data.all.size();
 }
 
 DataTraffic StepEngine::traffic() const {
@@ -165,9 +191,10 @@ DataTraffic StepEngine::traffic() const {
 }
 
 data::MicrobatchDeal StepEngine::deal() const {
-  return {.rank = groups_.all.rank(),
+  const bool is_reduced_at_once = options_.data.schedule.reduce_every_microbatch;
+  return {.rank = groups_.data.all.rank(),
           .grad_accum = options_.grad_accum_steps,
-          .interleave = options_.data.schedule.reduce_every_microbatch ? groups_.num_shards() : 1};
+          .interleave = is_reduced_at_once ? groups_.data.num_shards() : 1};
 }
 
 StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches, StepFlags flags) {
@@ -179,8 +206,12 @@ StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches,
     axis_.before(index);
     execute(actions_[index], microbatches);
     axis_.after(index);
+    // Early, so that it travels under the backward pass.
+    if (index == last_forward_) report_reduced_ = world().all_reduce(report_);
   }
   axis_.gradients().finish();
+  sum_over_stages();
+  if (transfers_) transfers_->finish();
   report_reduced_.wait();
   return {.sum_nll = sum_in_order(report_.slice(0, 0, num_microbatches())),
           .num_tokens = global_tokens_,
@@ -188,40 +219,84 @@ StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches,
 }
 
 void StepEngine::execute(const Action& action, std::span<const data::Batch> microbatches) {
-  if (action.kind == ActionKind::backward) return backward(action);
-  forward(action, microbatches);
+  const data::Batch& batch = microbatches[static_cast<std::size_t>(action.microbatch)];
+  switch (action.kind) {
+    case ActionKind::forward:
+      return forward(action, batch);
+    case ActionKind::backward:
+      return backward(action);
+    case ActionKind::recv_activation:
+      return offer(Channel::activations, action, batch);
+    case ActionKind::recv_gradient:
+      return offer(Channel::gradients, action, batch);
+    case ActionKind::send_activation:
+      return transfers_->send(Channel::activations, runner_.take_activation(action.microbatch));
+    case ActionKind::send_gradient:
+      return transfers_->send(Channel::gradients, runner_.take_gradient(action.microbatch));
+  }
 }
 
-void StepEngine::forward(const Action& action, std::span<const data::Batch> microbatches) {
-  if (action.block == 0) {
-    runner_.begin(action.microbatch,
-                  input_of(microbatches[static_cast<std::size_t>(action.microbatch)]));
+void StepEngine::offer(Channel channel, const Action& action, const data::Batch& batch) {
+  transfers_->offer(channel, action.block, action.microbatch,
+                    {batch.num_sequences, batch.length, model_.width}, options_.compute_dtype);
+}
+
+bool StepEngine::takes_from_stage(std::int64_t block) const {
+  return options_.stage.begins_chunk(block) && !(block == 0 && model_.takes_tokens);
+}
+
+bool StepEngine::gives_to_stage(std::int64_t block) const {
+  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
+  return options_.stage.ends_chunk(block, model_) && !(is_last && model_.gives_losses);
+}
+
+void StepEngine::forward(const Action& action, const data::Batch& batch) {
+  const auto& [kind, block, microbatch] = action;
+  if (block == 0) runner_.begin(microbatch, input_of(batch));
+  if (takes_from_stage(block)) {
+    runner_.set_activation(microbatch, transfers_->wait(Channel::activations, block, microbatch));
   }
-  const at::Tensor token_losses = runner_.forward(action.block, action.microbatch);
-  if (!token_losses.defined()) return;
-  report_.select(0, deal().number_of(action.microbatch)).copy_(token_losses.sum(at::kDouble));
-  if (action.microbatch + 1 == options_.grad_accum_steps) {
-    // Early, so that it travels under the backward pass.
-    report_reduced_ = groups_.all.all_reduce(report_);
-  }
+  const at::Tensor token_losses = runner_.forward(block, microbatch);
+  if (!token_losses.defined() || !reports_losses()) return;
+  report_.select(0, deal().number_of(microbatch)).copy_(token_losses.sum(at::kDouble));
 }
 
 void StepEngine::backward(const Action& action) {
+  const auto& [kind, block, microbatch] = action;
   GradientReducer& gradients = axis_.gradients();
-  const bool is_last_block = action.block + 1 == static_cast<std::int64_t>(model_.blocks.size());
-  if (is_last_block) gradients.begin_microbatch(action.microbatch);
+  const bool is_last_block = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
+  const bool is_mixed = options_.stage.mixes_microbatches();
+  if (is_last_block && (!is_mixed || microbatch == 0)) gradients.begin_microbatch(microbatch);
+  if (gives_to_stage(block)) {
+    runner_.set_gradient(microbatch, transfers_->wait(Channel::gradients, block, microbatch));
+  }
   // The mean over the global batch enters here, once; nothing divides later.
   const double seed = loss_scale() / static_cast<double>(global_tokens_);
-  runner_.backward(action.block, action.microbatch, seed,
-                   [&](param::ParameterId id) { gradients.settle(id); });
-  const bool is_last_microbatch = action.microbatch + 1 == options_.grad_accum_steps;
-  if (action.block == 0 && !is_last_microbatch) gradients.end_microbatch();
+  runner_.backward(block, microbatch, seed, [&](param::ParameterId id) { gradients.settle(id); });
+  const bool is_last_microbatch = microbatch + 1 == options_.grad_accum_steps;
+  if (block == 0 && !is_last_microbatch && !is_mixed) gradients.end_microbatch();
+}
+
+// Every stage holds the sum over its own blocks.
+void StepEngine::sum_over_stages() {
+  std::vector<comm::Work> sums;
+  for (const SharedParameters& shared : groups_.shared) {
+    std::int64_t last_unit = -1;
+    for (const param::ParameterId id : shared.ids) {
+      const std::int64_t unit = layout_.unit_of(id);
+      if (unit == last_unit) continue;
+      last_unit = unit;
+      const param::ElementRange own = layout_.shard_range(unit, groups_.data.shard());
+      sums.push_back(shared.stages->all_reduce(gradients().slice(own)));
+    }
+  }
+  for (comm::Work& sum : sums) sum.wait();
 }
 
 double StepEngine::norm_of(const param::Arena& values) {
   const at::Tensor sums = norm_.sums_of(values);
-  if (groups_.shards != nullptr) groups_.shards->all_reduce(sums).wait();
-  return norm_.from_sums(sums);
+  if (groups_.data.shards != nullptr) groups_.data.shards->all_reduce(sums).wait();
+  return placement_.norm(norm_.squares(sums));
 }
 
 double StepEngine::loss_scale() const { return options_.scales_loss ? scaler_.scale() : 1.0; }
@@ -230,7 +305,7 @@ double StepEngine::clip_grad_norm(double max_norm) {
   const double norm = norm_of(gradients()) / loss_scale();
   const double factor = optim::clip_factor(norm, max_norm) / loss_scale();
   if (std::isfinite(norm) && factor != 1.0) {
-    for (const param::ElementRange own : layout_.owned_by(groups_.shard())) {
+    for (const param::ElementRange own : layout_.owned_by(groups_.data.shard())) {
       gradients().slice(own).mul_(factor);
     }
   }
@@ -262,18 +337,21 @@ StepLoss StepEngine::evaluate(std::int64_t num_batches,
   // Two numbers a batch, each in its slot: adding zeros is exact, so the order of the reduction
   // does not matter.
   at::Tensor slots = at::zeros({num_batches, 2}, at::TensorOptions().dtype(at::kDouble));
-  const std::int64_t size = groups_.all.size();
+  const std::int64_t size = groups_.data.all.size();
   for (std::int64_t round = 0; round * size < num_batches; ++round) {
-    const std::int64_t slot = round * size + groups_.all.rank();
+    const std::int64_t slot = round * size + groups_.data.all.rank();
     if (slot >= num_batches) {
       (void)evaluate_one(nullptr);
       continue;
     }
     const data::Batch current = batch(slot);
-    slots[slot][0].copy_(evaluate_one(&current).sum(at::kDouble));
+    const at::Tensor last = evaluate_one(&current);
+    if (!reports_losses()) continue;
+    slots[slot][0].copy_(last.sum(at::kDouble));
     slots[slot][1].fill_(static_cast<double>(tokens_in(current)));
   }
-  groups_.all.all_reduce(slots).wait();
+  if (transfers_) transfers_->finish();
+  world().all_reduce(slots).wait();
   const at::Tensor columns = slots.t().contiguous();  // (2, num_batches)
   return {.sum_nll = sum_in_order(columns[0]),
           .num_tokens = static_cast<std::int64_t>(sum_in_order(columns[1]))};
@@ -282,56 +360,29 @@ StepLoss StepEngine::evaluate(std::int64_t num_batches,
 at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
   const MicrobatchInput input = batch == nullptr ? MicrobatchInput{} : input_of(*batch);
   at::Tensor x = input.ids;
-  for (std::size_t block = 0; block < model_.blocks.size(); ++block) {
-    axis_.before_evaluation(block);
-    if (batch != nullptr) x = runner_.evaluate(static_cast<std::int64_t>(block), x, input);
-    axis_.after_evaluation(block);
+  for (std::size_t index = 0; index < model_.blocks.size(); ++index) {
+    const auto block = static_cast<std::int64_t>(index);
+    if (batch != nullptr && takes_from_stage(block)) {
+      offer(Channel::activations, {ActionKind::recv_activation, block, 0}, *batch);
+      x = transfers_->wait(Channel::activations, block, 0);
+    }
+    axis_.before_evaluation(index);
+    if (batch != nullptr) x = runner_.evaluate(block, x, input);
+    axis_.after_evaluation(index);
+    if (batch != nullptr && gives_to_stage(block)) transfers_->send(Channel::activations, x);
   }
   return x;
 }
 
 checkpoint::State StepEngine::state() const {
-  checkpoint::State state;
-  const bool is_whole = layout_.num_shards() == 1;
-  const checkpoint::Replica replica = replica_of(is_whole ? &groups_.all : groups_.replicas);
-  const auto add = [&](const std::string& prefix, param::ParameterId id,
-                       const param::Arena& arena) {
-    const param::ElementRange whole = layout_.range(id);
-    const param::ElementRange own = layout_.range_in(id, groups_.shard());
-    if (own.is_empty()) return;
-    const at::IntArrayRef shape = layout_.shape(id);
-    std::int64_t begin = own.begin;
-    for (checkpoint::Box& box :
-         checkpoint::format::boxes_of_run(shape, own.begin - whole.begin, own.end - whole.begin)) {
-      const std::int64_t end = begin + checkpoint::format::num_elements(box.sizes);
-      const at::Tensor values = arena.slice({begin, end}).view(box.sizes);
-      begin = end;
-      state.push_back({.name = prefix + model_.parameters[static_cast<std::size_t>(id)].name,
-                       .global_shape = shape.vec(),
-                       .box = std::move(box),
-                       .tensor = values,
-                       .replica = replica});
-    }
-  };
-  for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
-    add(checkpoint::kWeightPrefix, id, parameters());
-    for (const optim::NamedArena& part : optimizer_->state()) {
-      add("optimizer." + part.name + ".", id, *part.arena);
-    }
-  }
-  state.push_back({.name = "optimizer.num_updates",
-                   .global_shape = {1},
-                   .box = checkpoint::format::whole(std::vector<std::int64_t>{1}),
-                   .tensor = optimizer_->num_updates(),
-                   .replica = replica_of(&groups_.all)});
-  if (options_.scales_loss) {
-    state.push_back({.name = kLossScale,
-                     .global_shape = {scaler_.state().numel()},
-                     .box = checkpoint::format::whole(scaler_.state().sizes()),
-                     .tensor = scaler_.state(),
-                     .replica = replica_of(&groups_.all)});
-  }
-  return state;
+  return pieces_of({.model = model_,
+                    .layout = layout_,
+                    .data = groups_.data,
+                    .world = world(),
+                    .placement = placement_,
+                    .masters = parameters(),
+                    .optimizer = *optimizer_,
+                    .scaler = scaler()});
 }
 
 void StepEngine::load_state(checkpoint::Source& source) {
@@ -352,22 +403,34 @@ void StepEngine::load_weights(checkpoint::Source& source) {
   axis_.parameters().refresh();
 }
 
-void StepEngine::visit_units(const param::Arena& values, const Visit& visit) {
+at::Tensor StepEngine::gathered_unit(const param::Arena& values, std::int64_t unit) {
+  const param::ElementRange range = layout_.unit_range(unit);
+  comm::ProcessGroup* shards = groups_.data.shards;
+  if (shards == nullptr) return values.slice(range);
+  const at::Tensor whole = at::empty({range.size()}, values.flat().options());
+  shards->all_gather(values.slice(layout_.shard_range(unit, shards->rank())), whole).wait();
+  return whole;
+}
+
+void StepEngine::visit_whole(const param::Arena& values, const Visit& visit) {
   axis_.parameters().wait_for_all();  // whole masters may still be on their way
-  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
-    const param::ElementRange range = layout_.unit_range(unit);
-    at::Tensor whole;  // (elements of the unit)
-    if (groups_.shards == nullptr) {
-      whole = values.slice(range);
-    } else {
-      whole = at::empty({range.size()}, values.flat().options());
-      groups_.shards->all_gather(values.slice(layout_.shard_range(unit, groups_.shard())), whole)
-          .wait();
+  const WholeParameters& whole = placement_.whole();
+  param::ParameterId id = 0;  // of this rank's parameters, which ascend with their numbers
+  std::int64_t gathered = -1;
+  at::Tensor unit;  // (elements of the unit `gathered`)
+  for (std::size_t number = 0; number < whole.specs.size(); ++number) {
+    const auto wanted = static_cast<param::ParameterId>(number);
+    at::Tensor part;  // (this rank's slice)
+    if (id < layout_.num_parameters() && whole.numbers[static_cast<std::size_t>(id)] == wanted) {
+      if (std::exchange(gathered, layout_.unit_of(id)) != layout_.unit_of(id)) {
+        unit = gathered_unit(values, gathered);
+      }
+      const param::ElementRange range = layout_.range(id);
+      const std::int64_t begin = range.begin - layout_.unit_range(gathered).begin;
+      part = unit.narrow(0, begin, range.size()).view(layout_.shape(id));
+      ++id;
     }
-    for (const param::ParameterId id : layout_.parameters_of(unit)) {
-      const param::ElementRange part = layout_.range(id);
-      visit(id, whole.narrow(0, part.begin - range.begin, part.size()).view(layout_.shape(id)));
-    }
+    visit(wanted, placement_.assembled(wanted, part, values.flat().options()));
   }
 }
 

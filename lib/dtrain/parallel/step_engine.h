@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/data/data_memory.h"
 #include "dtrain/parallel/data/data_traffic.h"
+#include "dtrain/parallel/placement.h"
+#include "dtrain/parallel/stage/stage_plan.h"
+#include "dtrain/parallel/stage/transfers.h"
 
 namespace dtrain::parallel {
 
@@ -38,12 +42,26 @@ struct EngineOptions {
   std::string disk_folder = {};  ///< of masters and optimizer state; empty: they are in RAM
   optim::OptimizerOptions optimizer = {};
   RecomputePlan recompute = {};
+  StagePlan stage = {};
+};
+
+/// The ranks that one rank of an engine works with. What is null stands for an axis of size 1.
+struct EngineGroups {
+  DataGroups data;
+  comm::ProcessGroup* world = nullptr;        ///< all ranks; null: those of `data` are all
+  comm::ProcessGroup* tensor = nullptr;       ///< ranks that hold slices of the same blocks
+  model::TensorAxis* tensor_axis = nullptr;   ///< how blocks work together over `tensor`
+  const PipelineGroups* pipeline = nullptr;   ///< the stages
+  std::vector<SharedParameters> shared = {};  ///< what this stage shares with others
 };
 
 /// How the arenas of an engine with these options are cut.
 [[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
                                                const EngineOptions& options);
 [[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options);
+/// What a rank with these options does in a step.
+[[nodiscard]] std::vector<Action> engine_actions(const model::Model& model,
+                                                 const EngineOptions& options);
 
 /// What a rank wants all ranks to know at the end of a step.
 struct StepFlags {
@@ -61,7 +79,8 @@ struct StepLoss {
   [[nodiscard]] double mean() const { return sum_nll / static_cast<double>(num_tokens); }
 };
 
-/// Holds a rank's parameters, gradients and optimizer state.
+/// Holds a rank's parameters, gradients and optimizer state. Collective members are so over all
+/// groups.
 ///
 /// Throws:  from collective members what Work::wait throws.
 /// Threads: one caller.
@@ -69,15 +88,18 @@ class StepEngine {
  public:
   /// Initialises parameters from options.seed. `model`, `world` and the groups must outlive this.
   ///
-  /// Collective: over the data groups.
-  StepEngine(model::Model& model, comm::World& world, const DataGroups& groups,
+  /// Collective.
+  StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
              EngineOptions options);
+  /// The same for a part of a model; whole: what it is a part of.
+  StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+             EngineOptions options, WholeParameters whole);
 
   /// Computes the gradients of the mean loss over the global batch; they are reduced on return.
   /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
   /// sizes on all ranks. flags: travel with the loss.
   ///
-  /// Collective: over the data groups.
+  /// Collective.
   [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
                                           StepFlags flags = {});
 
@@ -85,7 +107,7 @@ class StepEngine {
   /// max_norm (0: as they are) and returns the norm before, equal on all ranks. A norm that is not
   /// finite leaves them alone.
   ///
-  /// Collective: over the data groups.
+  /// Collective.
   double clip_grad_norm(double max_norm);
 
   /// With loss scaling: learns how a step of this gradient norm went, and says whether it has
@@ -98,42 +120,41 @@ class StepEngine {
     return options_.scales_loss ? &scaler_ : nullptr;
   }
 
-  /// Collective: over the data groups.
+  /// Collective.
   void optimizer_step(double learning_rate);
 
   /// The loss over batches 0 to num_batches - 1, without dropout. Batch j is computed by rank
   /// j mod size, which asks `batch` for it by its number when the one before is done: one at a
   /// time is held. num_batches counts those of all ranks.
   ///
-  /// Collective: over the data groups.
+  /// Collective.
   [[nodiscard]] StepLoss evaluate(std::int64_t num_batches,
                                   const std::function<data::Batch(std::int64_t)>& batch);
 
-  /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
-  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
-  /// optimizer.num_updates; with loss scaling optimizer.loss_scale.
+  /// What a checkpoint holds of this rank (engine_state.h), sharing memory.
   [[nodiscard]] checkpoint::State state() const;
-  /// Collective: over the world.
+  /// Collective.
   void load_state(checkpoint::Source& source);
   /// The parameters alone.
   ///
-  /// Collective: over the world.
+  /// Collective.
   void load_weights(checkpoint::Source& source);
 
   /// Which microbatches of a step are this rank's.
   [[nodiscard]] data::MicrobatchDeal deal() const;
 
   /// Given each parameter's values in full, in its storage shape and the masters' dtype; valid
-  /// during the call.
-  using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
-  /// Visits all parameters (gradients) in the order of their ids, a unit at a time gathered.
+  /// during the call. number: of the whole model.
+  using Visit = std::function<void(param::ParameterId number, const at::Tensor&)>;
+  /// Visits all parameters (gradients) of the whole model in the order of their numbers, on every
+  /// rank; a unit at a time is gathered.
   ///
-  /// Collective: over the data groups.
-  void visit_parameters(const Visit& visit) { visit_units(axis_.parameters().masters(), visit); }
-  void visit_gradients(const Visit& visit) { visit_units(gradients(), visit); }
-  /// The norm of all parameters.
+  /// Collective.
+  void visit_parameters(const Visit& visit) { visit_whole(axis_.parameters().masters(), visit); }
+  void visit_gradients(const Visit& visit) { visit_whole(gradients(), visit); }
+  /// The norm of all parameters of the whole model.
   ///
-  /// Collective: over the data groups.
+  /// Collective.
   [[nodiscard]] double parameter_norm() { return norm_of(axis_.parameters().masters()); }
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return layout_; }
@@ -152,19 +173,34 @@ class StepEngine {
   void initialise();
   [[nodiscard]] double loss_scale() const;
   void execute(const Action& action, std::span<const data::Batch> microbatches);
-  void forward(const Action& action, std::span<const data::Batch> microbatches);
+  void forward(const Action& action, const data::Batch& batch);
   void backward(const Action& action);
+  /// Room for what passes between stages for a microbatch of this size.
+  void offer(Channel channel, const Action& action, const data::Batch& batch);
+  /// Ranks that hold slices of one block compute the same losses: one of them tells.
+  [[nodiscard]] bool reports_losses() const {
+    return model_.gives_losses && (groups_.tensor == nullptr || groups_.tensor->rank() == 0);
+  }
+  [[nodiscard]] bool takes_from_stage(std::int64_t block) const;
+  [[nodiscard]] bool gives_to_stage(std::int64_t block) const;
+  void sum_over_stages();
+  [[nodiscard]] comm::ProcessGroup& world() const;
   /// Of one batch, or nothing for a rank without one, which takes part in what is collective.
   [[nodiscard]] at::Tensor evaluate_one(const data::Batch* batch);
   [[nodiscard]] double norm_of(const param::Arena& values);
-  void visit_units(const param::Arena& values, const Visit& visit);
+  /// A unit of this rank's parameters, (elements).
+  [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, std::int64_t unit);
+  void visit_whole(const param::Arena& values, const Visit& visit);
 
   model::Model& model_;
-  DataGroups groups_;
+  EngineGroups groups_;
   EngineOptions options_;
+  Placement placement_;
   param::ArenaLayout layout_;
   std::unique_ptr<param::DiskMemory> disk_;  // null: everything is in RAM
   std::vector<Action> actions_;
+  std::size_t last_forward_ = 0;  // of the actions
+  std::optional<Transfers> transfers_;
   DataAxis axis_;
   optim::GlobalNorm norm_;
   std::unique_ptr<optim::Optimizer> optimizer_;

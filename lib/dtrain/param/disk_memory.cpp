@@ -29,7 +29,9 @@ int open_unnamed(const std::string& folder) {
   return named;
 }
 
-void check_room(const std::string& folder, std::int64_t bytes) {
+}  // namespace
+
+void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) != 0) {
     base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
@@ -44,17 +46,12 @@ void check_room(const std::string& folder, std::int64_t bytes) {
   }
 }
 
-}  // namespace
-
-DiskMemory::~DiskMemory() {
-  for (const File& file : files_) {
-    ::munmap(file.data, static_cast<std::size_t>(file.bytes));
-    ::close(file.descriptor);
-  }
+DiskMemory::File::~File() {
+  ::munmap(data, static_cast<std::size_t>(bytes));
+  ::close(descriptor);
 }
 
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
-  check_room(folder_, bytes);
   const int descriptor = open_unnamed(folder_);
   if (descriptor < 0) {
     base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
@@ -76,21 +73,23 @@ at::Tensor DiskMemory::allocate(std::int64_t bytes) {
     base::fail(base::ErrorKind::memory, "--offload disk:{}: cannot map {} bytes: {}", folder_,
                bytes, why);
   }
-  files_.push_back({descriptor, static_cast<char*>(data), bytes});
-  return at::from_blob(data, {bytes}, at::TensorOptions().dtype(at::kByte));
+  const auto file = std::make_shared<const File>(descriptor, static_cast<char*>(data), bytes);
+  files_.push_back(file);
+  return at::from_blob(
+      data, {bytes}, [file](void*) {}, at::TensorOptions().dtype(at::kByte));
 }
 
 // Whole pages inside the tensor: an edge page may belong to a neighbour's values too.
 DiskMemory::Pages DiskMemory::pages_of(const at::Tensor& part) const {
   const auto* begin = static_cast<const char*>(part.const_data_ptr());
   const auto size = static_cast<std::int64_t>(part.nbytes());
-  const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& candidate) {
-    return candidate.data <= begin && begin + size <= candidate.data + candidate.bytes;
+  const auto file = std::find_if(files_.begin(), files_.end(), [&](const auto& candidate) {
+    return candidate->data <= begin && begin + size <= candidate->data + candidate->bytes;
   });
   DTRAIN_CHECK(file != files_.end() && part.is_contiguous());
-  const std::int64_t first = begin - file->data;
+  const std::int64_t first = begin - (*file)->data;
   const std::int64_t from = (first + kPage - 1) / kPage * kPage;
-  return {*file, from, std::max<std::int64_t>((first + size) / kPage * kPage - from, 0)};
+  return {**file, from, std::max<std::int64_t>((first + size) / kPage * kPage - from, 0)};
 }
 
 void DiskMemory::read_ahead(const at::Tensor& part) const {

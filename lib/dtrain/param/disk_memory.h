@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,14 @@ namespace dtrain::param {
 class DiskMemory {
  public:
   explicit DiskMemory(std::string folder) : folder_(std::move(folder)) {}
-  ~DiskMemory();
   DiskMemory(const DiskMemory&) = delete;
   DiskMemory& operator=(const DiskMemory&) = delete;
 
-  /// `bytes` zeroed bytes, (bytes) uint8, whose room on the disk is reserved; freed with this,
-  /// which must outlive them.
+  /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate.
+  static void check_room(const std::string& folder, std::int64_t bytes);
+
+  /// `bytes` zeroed bytes, (bytes) uint8, whose room on the disk is reserved; freed when both this
+  /// and the tensor are gone.
   ///
   /// Throws: Error{usage} naming the folder, what is needed and what is free.
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
@@ -37,10 +40,17 @@ class DiskMemory {
   void release(const at::Tensor& part) const;
 
  private:
+  // Mapped until it is destroyed.
   struct File {
-    int descriptor = -1;
-    char* data = nullptr;
-    std::int64_t bytes = 0;
+    File(int opened, char* mapped, std::int64_t size)
+        : descriptor(opened), data(mapped), bytes(size) {}
+    ~File();
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+
+    int descriptor;
+    char* data;
+    std::int64_t bytes;
   };
   struct Pages {
     const File& file;
@@ -50,7 +60,7 @@ class DiskMemory {
   [[nodiscard]] Pages pages_of(const at::Tensor& part) const;
 
   std::string folder_;
-  std::vector<File> files_;
+  std::vector<std::shared_ptr<const File>> files_;  // shared with their tensors
 };
 
 }  // namespace dtrain::param

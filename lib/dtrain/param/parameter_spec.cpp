@@ -11,6 +11,12 @@ std::int64_t ParameterSpec::num_elements() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+std::vector<std::int64_t> ParameterSpec::whole_shape() const {
+  std::vector<std::int64_t> whole = shape;
+  if (cut) whole[static_cast<std::size_t>(cut->dim)] = cut->whole;
+  return whole;
+}
+
 std::vector<std::int64_t> ParameterSpec::export_shape() const {
   std::vector<std::int64_t> result;
   result.reserve(export_order.size());
@@ -21,7 +27,7 @@ std::vector<std::int64_t> ParameterSpec::export_shape() const {
 }
 
 at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage) {
-  DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.shape), "{}", spec.name);
+  DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.whole_shape()), "{}", spec.name);
   return storage.view(spec.export_view).permute(spec.export_order);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,21 +13,31 @@ namespace dtrain::param {
 /// Index of a parameter in its model's list of specs.
 using ParameterId = std::int64_t;
 
+/// Which slice of a parameter a rank of the tensor axis holds.
+struct TensorCut {
+  std::int64_t dim = 0;    ///< of the storage shape
+  std::int64_t begin = 0;  ///< first row (column) held
+  std::int64_t whole = 0;  ///< rows (columns) of the whole parameter
+};
+
 /// One parameter. Storage keeps the rows that parallelism cuts (neurons) outermost; export restores
 /// the reference's shape by `storage.view(export_view).permute(export_order)`.
 struct ParameterSpec {
   std::string name;                        ///< exported name
-  std::vector<std::int64_t> shape;         ///< in storage
-  std::vector<std::int64_t> export_view;   ///< splits storage dims; the same elements
+  std::vector<std::int64_t> shape;         ///< in storage, of what this rank holds
+  std::vector<std::int64_t> export_view;   ///< splits the whole's storage dims; the same elements
   std::vector<std::int64_t> export_order;  ///< permutation of export_view
   double init_stddev = 0.02;               ///< normal distribution around 0
   bool decay = true;                       ///< subject to weight decay
+  std::optional<TensorCut> cut = {};       ///< nothing: this rank holds the whole
 
-  [[nodiscard]] std::int64_t num_elements() const;
+  [[nodiscard]] std::int64_t num_elements() const;  ///< of what this rank holds
+  /// The storage shape of the whole parameter.
+  [[nodiscard]] std::vector<std::int64_t> whole_shape() const;
   [[nodiscard]] std::vector<std::int64_t> export_shape() const;
 };
 
-/// The parameter in the reference's shape, a view of `storage`.
+/// The whole parameter in the reference's shape, a view of `storage`.
 [[nodiscard]] at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage);
 
 }  // namespace dtrain::param

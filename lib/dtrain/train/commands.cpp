@@ -17,6 +17,7 @@
 #include "dtrain/config/interval.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
+#include "dtrain/train/ranks.h"
 #include "dtrain/train/run_folder.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/start_table.h"
@@ -61,13 +62,10 @@ StopRequests::Options stop_options(const config::Config& config, const base::Ran
           .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
 }
 
-}  // namespace
-
-int train(const config::Config& config) {
-  const base::RankEnv env = base::rank_env_of_process();
+int train_rank(const config::Config& config, const base::RankEnv& env, const JoinWorld& join) {
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(config));
-  Job job(config, make_world(config, env));
+  Job job(config, join());
   comm::ProcessGroup& world = job.groups().world();
   // Equal paths may hold different files on different machines.
   const std::string text = describe(split.train);
@@ -92,6 +90,7 @@ int train(const config::Config& config) {
   const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
   if (!end.stopped) return 0;
   comm::on_leader(world, "asking for a requeue", [&] {
+    (void)requests.poll();  // a signal that another rank saw first may have come here since
     const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
     folder->ask_for_requeue(end.step, reason);
     reporter.note(
@@ -103,10 +102,10 @@ int train(const config::Config& config) {
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
 }
 
-void verify(const config::Config& config, const Output& output) {
-  const base::RankEnv env = base::rank_env_of_process();
+void verify_rank(const config::Config& config, const base::RankEnv& env, const JoinWorld& join,
+                 const Output& output) {
   const base::LauncherLink link(env.control_fd);
-  const Verification result = verify(config, make_world(config, env));
+  const Verification result = verify(config, join());
   if (env.rank == 0) output(result.to_json(config) + "\n");
   if (result.passed()) return;
   const auto worst = std::max_element(
@@ -114,6 +113,21 @@ void verify(const config::Config& config, const Output& output) {
       [](const Check& a, const Check& b) { return a.error / a.tolerance < b.error / b.tolerance; });
   base::fail(base::ErrorKind::numerics, "{}: {} differs by {:.3g}, beyond the tolerance {:.3g}",
              config.verify.golden, worst->name, worst->error, worst->tolerance);
+}
+
+}  // namespace
+
+int train(const config::Config& config) {
+  return run_ranks(config, [&](const base::RankEnv& env, const JoinWorld& join) {
+    return train_rank(config, env, join);
+  });
+}
+
+void verify(const config::Config& config, const Output& output) {
+  (void)run_ranks(config, [&](const base::RankEnv& env, const JoinWorld& join) {
+    verify_rank(config, env, join, output);
+    return 0;
+  });
 }
 
 }  // namespace dtrain::train

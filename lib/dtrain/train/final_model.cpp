@@ -28,11 +28,12 @@ void make_folder(const std::filesystem::path& folder) {
 
 void write_final_model(Job& job, const std::string& path) {
   comm::ProcessGroup& world = job.groups().world();
-  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.model());
+  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.whole_model());
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   comm::on_leader(world, "writing the final model", [&] {
     make_folder(std::filesystem::path(path).parent_path());
-    writer.emplace(path, job.model().parameters, master_dtype_of(job.config().machine), buffers,
+    writer.emplace(path, job.whole_model().parameters, master_dtype_of(job.config().machine),
+                   buffers,
                    checkpoint::format::Metadata{{kModelKey, describe(job.config().model)}});
   });
   // A disk that is full must not leave the other ranks waiting in the middle of a gather.

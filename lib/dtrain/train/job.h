@@ -2,16 +2,23 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/config/config.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
+#include "dtrain/parallel/plan.h"
+#include "dtrain/parallel/stage/make_stage.h"
 #include "dtrain/parallel/step_engine.h"
 #include "dtrain/train/memory_plan.h"
 
 namespace dtrain::train {
+
+/// What every group of a job is like.
+[[nodiscard]] comm::GroupOptions group_options(const config::Config& config);
 
 /// The world that the configuration and the launcher's environment describe.
 ///
@@ -36,19 +43,31 @@ class Job {
   [[nodiscard]] comm::World& world() { return *world_; }
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
   [[nodiscard]] comm::ProcessGroup& data_group() const { return groups_.along(mesh::Axis::dp); }
-  [[nodiscard]] model::Model& model() { return *model_; }
+  /// What this rank computes.
+  [[nodiscard]] model::Model& model() { return *stage_.model; }
+  /// Which part of the pipeline this rank is.
+  [[nodiscard]] const parallel::StagePlace& stage_place() const { return stage_.place; }
+  /// What all ranks compute together; its parameters have the numbers that StepEngine's visits
+  /// give.
+  [[nodiscard]] const model::Model& whole_model() const { return *whole_model_; }
   [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
   /// What this rank is predicted to hold.
   [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
   [[nodiscard]] const parallel::RecomputePlan& recompute() const { return recompute_; }
 
  private:
+  [[nodiscard]] parallel::Stage make_stage() const;
+  [[nodiscard]] parallel::EngineGroups engine_groups();
   void check_ranks_agree() const;
 
   config::Config config_;
   std::shared_ptr<comm::World> world_;
+  parallel::Plan plan_;
   mesh::MeshGroups groups_;
-  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::Model> whole_model_;
+  std::unique_ptr<model::TensorAxis> tensor_axis_;  // null: of size 1
+  parallel::Stage stage_;
+  std::optional<parallel::PipelineGroups> pipeline_;
   parallel::RecomputePlan recompute_;
   MemoryPlan memory_;
   std::unique_ptr<parallel::StepEngine> engine_;

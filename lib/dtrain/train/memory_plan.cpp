@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/create_world.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/machine.h"
 #include "dtrain/metrics/format.h"
@@ -25,37 +26,34 @@ std::int64_t checkpoint_bytes(const config::Config& config, const parallel::Data
   return data.state / replicas;
 }
 
-std::int64_t num_blocks(const model::Model& model) {
-  return static_cast<std::int64_t>(model.blocks.size());
-}
-
 // From no extra FLOPs to the most: some levels alone, in eighths; all; all in ever larger groups.
-std::vector<RecomputePlan> cheapest_first(const model::Model& model) {
-  const std::int64_t levels = num_blocks(model) - 2;
+std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> runs) {
+  std::int64_t levels = 0;
+  for (const model::BlockRange& run : runs) levels += run.size();
   std::vector<RecomputePlan> plans;
   for (std::int64_t eighth = 0; eighth <= 8; ++eighth) {
-    RecomputePlan plan = parallel::recompute_lowest_levels(num_blocks(model), levels * eighth / 8);
+    RecomputePlan plan = parallel::recompute_lowest_levels(runs, levels * eighth / 8);
     if (plans.empty() || !(plan == plans.back())) plans.push_back(std::move(plan));
   }
   for (std::int64_t size = 2; size <= levels; size *= 2) {
-    plans.push_back(parallel::recompute_in_groups(num_blocks(model), size));
+    plans.push_back(parallel::recompute_in_groups(runs, size));
   }
   return plans;
 }
 
 // What the setting allows, the cheapest first.
 std::vector<RecomputePlan> candidates(const config::RecomputeSetting& setting,
-                                      const model::Model& model, std::int64_t limit) {
+                                      std::span<const model::BlockRange> runs, std::int64_t limit) {
   using Kind = config::RecomputeSetting::Kind;
   switch (setting.kind) {
     case Kind::none:
       break;
     case Kind::level:
-      return {parallel::recompute_in_groups(num_blocks(model), 1)};
+      return {parallel::recompute_in_groups(runs, 1)};
     case Kind::every:
-      return {parallel::recompute_in_groups(num_blocks(model), setting.group_size)};
+      return {parallel::recompute_in_groups(runs, setting.group_size)};
     case Kind::automatic:
-      if (limit > 0) return cheapest_first(model);
+      if (limit > 0) return cheapest_first(runs);
   }
   return {RecomputePlan{}};
 }
@@ -69,14 +67,16 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                               {.sequences = config.batch.microbatch,
                                .length = config.data.seq_len,
                                .dtype = options.compute_dtype});
-  return {.parameters = memory.data.parameters,
-          .gradients = memory.data.gradients,
-          .optimizer = memory.data.optimizer,
-          .units = memory.data.gathered + memory.data.unit_gradients,
-          .activations = memory.activations.kept,
-          .buffers = memory.buffers,
-          .work = memory.activations.work,
-          .checkpoint = checkpoint_bytes(config, memory.data)};
+  return {
+      .parameters = memory.data.parameters,
+      .gradients = memory.data.gradients,
+      .optimizer = memory.data.optimizer,
+      .units = memory.data.gathered + memory.data.unit_gradients,
+      .activations = memory.activations.kept,
+      .buffers = memory.buffers + comm::backend_memory(config.machine.backend, config.layout.dp),
+      .work = memory.activations.work,
+      .checkpoint = checkpoint_bytes(config, memory.data),
+      .state = memory.data.state};
 }
 
 RecomputePlan choose_recompute(const config::Config& config, const model::Model& model,
@@ -87,20 +87,24 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
     options.recompute = plan;
     return plan_memory(config, model, options).total();
   };
+  const std::vector<model::BlockRange> runs = options.stage.levels(model);
   const std::vector<RecomputePlan> allowed =
-      candidates(config::parse_recompute(machine.recompute).value(), model, limit);
+      candidates(config::parse_recompute(machine.recompute).value(), runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {
     if (predicted(plan) <= limit) return plan;
   }
   std::int64_t least = predicted(allowed.front());
-  for (const RecomputePlan& plan : cheapest_first(model)) least = std::min(least, predicted(plan));
+  for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
+  const std::string others =
+      machine.recompute == "auto"
+          ? std::string()
+          : fmt::format("{} per rank are predicted, ", format_bytes(predicted(allowed.front())));
   base::fail(base::ErrorKind::usage,
-             "--memory-limit {} cannot be met with --recompute {}: {} per rank are predicted at "
-             "least, {} with --recompute auto; raise the limit, lower --microbatch or --seq-len, "
-             "or shard over more ranks (--strategy fsdp)",
-             machine.memory_limit, machine.recompute, format_bytes(predicted(allowed.back())),
-             format_bytes(least));
+             "--memory-limit {} cannot be met with --recompute {}: {}at least {} with --recompute "
+             "auto; raise the limit, lower --microbatch or --seq-len, or shard over more ranks "
+             "(--strategy fsdp)",
+             machine.memory_limit, machine.recompute, others, format_bytes(least));
 }
 
 std::string describe(const RecomputePlan& plan, const model::Model& model) {
@@ -117,7 +121,7 @@ std::string describe(const RecomputePlan& plan, const model::Model& model) {
   }
   if (levels == 0) return "no level runs again";
   return fmt::format("{} of {} levels run again, {} at a time ({:.0f}% more FLOPs)", levels,
-                     num_blocks(model) - 2, plan.groups.front().end - plan.groups.front().begin,
+                     model.levels().size(), plan.groups.front().end - plan.groups.front().begin,
                      100 * again / (3 * forward));
 }
 

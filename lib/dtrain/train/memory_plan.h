@@ -21,6 +21,8 @@ struct MemoryPlan {
   std::int64_t work = 0;         ///< temporaries of a block, at the peak
   std::int64_t checkpoint = 0;   ///< the copy that is written while training goes on
 
+  std::int64_t state = 0;  ///< masters and optimizer state, wherever they lie; no part of the total
+
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + units + activations + buffers + work + checkpoint;
   }

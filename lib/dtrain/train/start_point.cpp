@@ -147,7 +147,7 @@ void take_weights(Job& job, const Chosen& chosen) {
 
 void take_model_file(Job& job, const std::string& path) {
   const auto file = checkpoint::format::SafetensorsFile::open(path);
-  const model::Model& model = job.model();
+  const model::Model& model = job.whole_model();
   checkpoint::ArenaSource source(
       model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
                                                     master_dtype_of(job.config().machine)));

@@ -3,9 +3,14 @@
 #include <ATen/Version.h>
 #include <ATen/native/CPUBlas.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/format.h"
+#include "dtrain/parallel/pipeline/simulate.h"
 
 namespace dtrain::train {
 namespace {
@@ -28,6 +33,15 @@ std::string config_lines(const config::Config& config) {
   return text;
 }
 
+constexpr std::size_t kShownRanks = 8;  // of each list; the last one is shown as well
+
+// "0, 1, 2, ... 63"
+std::string short_list(const std::vector<std::string>& items, std::string_view separator) {
+  if (items.size() <= kShownRanks) return fmt::format("{}", fmt::join(items, separator));
+  const std::vector<std::string> first(items.begin(), items.begin() + kShownRanks - 1);
+  return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
+}
+
 // Nothing where every rank holds everything.
 std::string traffic_line(const parallel::StepEngine& engine) {
   const parallel::DataTraffic traffic = engine.traffic();
@@ -40,12 +54,80 @@ std::string traffic_line(const parallel::StepEngine& engine) {
       traffic.max_gathered);
 }
 
+// Of what is not told otherwise.
+std::string wide_dtype(const config::MachineConfig& machine) {
+  return machine.dtype == "float64" ? "float64" : "float32";
+}
+
+// Nothing where one rank has all blocks.
+std::string pipeline_line(Job& job) {
+  const parallel::StagePlace& place = job.stage_place();
+  if (place.shape.stages == 1) return {};
+  const model::BlockRange levels = job.whole_model().levels();
+  std::vector<std::int64_t> sizes;
+  for (const model::BlockRange& part : place.parts) {
+    sizes.push_back(std::min(part.end, levels.end) - std::max(part.begin, levels.begin));
+  }
+  const auto schedule = make_pipeline_schedule(place.shape);
+  return fmt::format(
+      "pipeline        {}, levels of each part {}, bubble {:.3f} of the compute time\n",
+      job.config().layout.schedule_pp, fmt::join(sizes, " "),
+      simulate(place.shape, schedule).bubble);
+}
+
+// What the bits depend on where blocks or stages are shared out.
+std::string mesh_class(const config::LayoutConfig& layout) {
+  std::string text;
+  if (layout.tp > 1) text += fmt::format(" tp={}{}", layout.tp, layout.tp_vocab ? " tp-vocab" : "");
+  if (layout.pp > 1) text += fmt::format(" pp={} schedule-pp={}", layout.pp, layout.schedule_pp);
+  if (layout.pp > 1 && !layout.pp_split.empty()) text += " pp-split=" + layout.pp_split;
+  return text;
+}
+
 }  // namespace
 
+std::string mesh_lines(const mesh::DeviceMesh& mesh) {
+  if (mesh.world_size() == 1) return {};
+  std::vector<std::string> places;
+  for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const mesh::MeshShape place = mesh.coordinate(rank);
+    places.push_back(fmt::format("{} ({},{},{})", rank, place.pp, place.dp, place.tp));
+  }
+  std::string text = fmt::format("rank (pp,dp,tp) {}\n", short_list(places, ", "));
+  for (const mesh::Axis axis : {mesh::Axis::tp, mesh::Axis::dp, mesh::Axis::pp}) {
+    if (mesh.size(axis) == 1) continue;
+    std::vector<std::string> groups;
+    for (const std::vector<std::int64_t>& line : mesh.lines(axis)) {
+      std::vector<std::string> ranks;
+      for (const std::int64_t rank : line) ranks.push_back(std::to_string(rank));
+      groups.push_back(short_list(ranks, " "));
+    }
+    text += fmt::format("{} groups       {}\n", mesh::name_of(axis), short_list(groups, " | "));
+  }
+  return text;
+}
+
 std::string bitwise_class(const config::Config& config) {
-  if (config.machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
-  return fmt::format("{} microbatch={} threads={} kernels=plain cpu={}", config.machine.dtype,
-                     config.batch.microbatch, config.machine.threads, at::get_cpu_capability());
+  const config::MachineConfig& machine = config.machine;
+  const config::LayoutConfig& layout = config.layout;
+  if (machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
+  std::string text = machine.param_dtype;
+  if (machine.buffer_dtype != wide_dtype(machine)) text += " buffers=" + machine.buffer_dtype;
+  text += fmt::format(" microbatch={} threads={} kernels=plain cpu={}", config.batch.microbatch,
+                      machine.threads, at::get_cpu_capability());
+  const bool rounds = layout.dp > 1 && machine.reduce_dtype != wide_dtype(machine);
+  if (rounds) text += " reduce=" + machine.reduce_dtype;
+  const bool adds_uses =
+      layout.shard_size > 1 && layout.tied_reshard == "per-use" && config.model.tie_levels;
+  text += mesh_class(layout);
+  const bool mixes_microbatches = layout.pp > 1 && layout.schedule_pp.starts_with("interleaved");
+  if (rounds || adds_uses || mixes_microbatches ||
+      !config::keeps_order_of_one_rank(layout, config.batch.grad_accum)) {
+    text += fmt::format(" dp={} shard-size={} grad-accum={} accumulate={}{}", layout.dp,
+                        layout.shard_size, config.batch.grad_accum, layout.accumulate,
+                        adds_uses ? " tied-reshard=per-use" : "");
+  }
+  return text;
 }
 
 std::string start_table(Job& job, const data::Split& split) {
@@ -55,10 +137,12 @@ std::string start_table(Job& job, const data::Split& split) {
   const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
                         static_cast<double>(split.train.size());
   std::string text = "dtrain: resolved configuration\n" + config_lines(config);
-  text += fmt::format("parameters      {}\n", format_count(job.model().num_elements()));
+  text += fmt::format("parameters      {}\n", format_count(job.whole_model().num_elements()));
   text +=
       fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp, mesh.tp,
                   job.world().backend(), c10::DeviceTypeName(job.world().device().type(), true));
+  text += mesh_lines(job.groups().mesh());
+  text += pipeline_line(job);
   text += fmt::format("bitwise class   {}\n", bitwise_class(config));
   text += fmt::format(
       "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
@@ -78,14 +162,14 @@ std::string start_table(Job& job, const data::Split& split) {
 nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
   const mesh::MeshShape& mesh = job.groups().mesh().sizes();
   const MemoryPlan& memory = job.memory();
-  nlohmann::ordered_json fields{{"parameters", job.model().num_elements()},
+  nlohmann::ordered_json fields{{"parameters", job.whole_model().num_elements()},
                                 {"world_size", job.world().size()},
                                 {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
                                 {"backend", job.world().backend()},
                                 {"bitwise_class", bitwise_class(job.config())},
                                 {"train_samples", split.train.size()},
                                 {"validation_samples", split.validation.size()},
-                                {"flops_per_token", job.model().training_flops_per_token()},
+                                {"flops_per_token", job.whole_model().training_flops_per_token()},
                                 {"memory_predicted_bytes",
                                  {{"parameters", memory.parameters},
                                   {"gradients", memory.gradients},

@@ -13,6 +13,10 @@ namespace dtrain::train {
 /// far as counts of ranks and microbatches are powers of two.
 [[nodiscard]] std::string bitwise_class(const config::Config& config);
 
+/// The place of each rank, and for each axis of several ranks which ranks are a group along it: a
+/// line each, shortened where there are many. Empty for one rank.
+[[nodiscard]] std::string mesh_lines(const mesh::DeviceMesh& mesh);
+
 /// The table for people.
 [[nodiscard]] std::string start_table(Job& job, const data::Split& split);
 

@@ -12,6 +12,7 @@
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/train/evaluator.h"
 #include "dtrain/train/final_model.h"
+#include "dtrain/train/ranks.h"
 
 namespace dtrain::train {
 namespace {
@@ -55,7 +56,8 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       tokens_(start.tokens),
       start_tokens_(start.tokens),
       peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.param_dtype)) *
-                  static_cast<double>(job_.world().size())) {}
+                  static_cast<double>(job_.world().size())),
+      predicted_memory_(sum_of_process(config_, job_.groups().world(), job_.memory().total())) {}
 
 RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
@@ -124,7 +126,7 @@ void Trainer::report(const StepResult& result) {
                   .tokens_per_second = rate,
                   .step_seconds = seconds,
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
-                  .mfu = rate * job_.model().training_flops_per_token() / peak_flops_,
+                  .mfu = rate * job_.whole_model().training_flops_per_token() / peak_flops_,
                   .memory_bytes = metrics::memory_use().peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling()});
@@ -139,7 +141,7 @@ void Trainer::report_memory() {
   const std::int64_t peak = metrics::memory_use().peak;
   const bool is_counted = peak > 0;  // by the allocator that the program installs
   if (++steps_done_ != kMemorySteps || !is_counted) return;
-  reporter_.memory({.step = step_, .predicted = job_.memory().total(), .peak = peak});
+  reporter_.memory({.step = step_, .predicted = predicted_memory_, .peak = peak});
 }
 
 std::optional<metrics::LossScaling> Trainer::loss_scaling() {

@@ -80,8 +80,9 @@ class Trainer {
   std::int64_t step_;
   std::int64_t tokens_;
   std::int64_t start_tokens_;
-  std::int64_t steps_done_ = 0;  // since this start
-  double peak_flops_ = 0;        // FLOP/s of all ranks
+  std::int64_t steps_done_ = 0;        // since this start
+  double peak_flops_ = 0;              // FLOP/s of all ranks
+  std::int64_t predicted_memory_ = 0;  // bytes, of the ranks that peak memory is measured of
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;     // of the data group, at the last report

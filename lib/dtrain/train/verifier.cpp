@@ -26,6 +26,8 @@ constexpr double kEarlyLossTolerance = 5e-5;
 constexpr double kLossTolerance = 5e-4;
 constexpr double kFloat64LossTolerance = 1e-6;
 constexpr double kNoiseFactor = 3;
+// The error of a value that another stage of the pipeline computes: below all others.
+constexpr double kSeenElsewhere = -1;
 
 // Relative to the largest expected value; where that is zero, the difference itself. Infinite if
 // the shapes differ.
@@ -108,6 +110,7 @@ class Verifier {
                : std::max(kOneStepTolerance, kNoiseFactor * noise->second);
   }
   void check_activations(const std::map<std::string, at::Tensor>& found, const RowDeal& deal);
+  [[nodiscard]] at::Tensor slice_like(const at::Tensor& found, at::Tensor expected) const;
   void check_gradients();
   void check_final_weights(const Trajectory& trajectory);
   [[nodiscard]] bool is_float64() const { return job_.config().machine.dtype == "float64"; }
@@ -119,7 +122,7 @@ class Verifier {
 
 void Verifier::load_weights() {
   const at::NoGradGuard no_grad;
-  const std::vector<param::ParameterSpec>& specs = job_.model().parameters;
+  const std::vector<param::ParameterSpec>& specs = job_.whole_model().parameters;
   param::Arena weights(param::ArenaLayout(specs), master_dtype_of(job_.config().machine),
                        param::private_memory);
   for (std::size_t id = 0; id < specs.size(); ++id) {
@@ -128,7 +131,7 @@ void Verifier::load_weights() {
   }
   checkpoint::ArenaSource source(specs, std::move(weights));
   job_.engine().load_weights(source);
-  for (const model::ExportedBuffer& buffer : job_.model().buffers) {
+  for (const model::ExportedBuffer& buffer : job_.whole_model().buffers) {
     add(buffer.name, relative_error(buffer.value, fixture_.weights.at(buffer.name)),
         kOneStepTolerance);
   }
@@ -154,13 +157,30 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
   auto expected = fixture_.activations;
   expected.emplace("logits", fixture_.logits);
   for (const auto& [name, value] : expected) {
-    add(name, relative_error(found.at(name), deal.mine(value)), one_step_tolerance(name));
+    const auto mine = found.find(name);
+    const double error =
+        mine == found.end()
+            ? kSeenElsewhere
+            : relative_error(mine->second, slice_like(mine->second, deal.mine(value)));
+    add(name, error, one_step_tolerance(name));
   }
+}
+
+// What a rank of the tensor axis computes of a value that is cut along one dim.
+at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) const {
+  if (found.dim() != expected.dim()) return expected;
+  const comm::ProcessGroup& tensor = job_.groups().along(mesh::Axis::tp);
+  for (std::int64_t dim = 0; dim < found.dim(); ++dim) {
+    if (found.size(dim) >= expected.size(dim)) continue;
+    const std::int64_t begin = tensor.rank() * expected.size(dim) / tensor.size();
+    expected = expected.narrow(dim, begin, found.size(dim));
+  }
+  return expected;
 }
 
 void Verifier::check_gradients() {
   job_.engine().visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
-    const param::ParameterSpec& spec = job_.model().parameters[static_cast<std::size_t>(id)];
+    const param::ParameterSpec& spec = job_.whole_model().parameters[static_cast<std::size_t>(id)];
     add("grad." + spec.name,
         relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
         one_step_tolerance("grad." + spec.name));
@@ -208,7 +228,7 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {
   job_.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    const std::string& name = job_.model().parameters[static_cast<std::size_t>(id)].name;
+    const std::string& name = job_.whole_model().parameters[static_cast<std::size_t>(id)].name;
     const auto expected = trajectory.final_l2_fp64.find(name);
     if (expected == trajectory.final_l2_fp64.end()) {
       base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
@@ -220,7 +240,8 @@ void Verifier::check_final_weights(const Trajectory& trajectory) {
   });
 }
 
-// Each rank has checked its own rows: the largest error counts.
+// Each rank has checked its own rows of what its blocks compute: the largest error counts, and
+// somebody must have seen each value.
 std::vector<Check> Verifier::agreed_checks() const {
   std::vector<double> errors;
   for (const Check& check : checks_) {
@@ -228,9 +249,11 @@ std::vector<Check> Verifier::agreed_checks() const {
   }
   const at::Tensor all = at::from_blob(errors.data(), {static_cast<std::int64_t>(errors.size())},
                                        at::TensorOptions().dtype(at::kDouble));
-  job_.data_group().all_reduce(all, comm::ReduceOp::max).wait();
+  job_.groups().world().all_reduce(all, comm::ReduceOp::max).wait();
   std::vector<Check> agreed = checks_;
-  for (std::size_t i = 0; i < agreed.size(); ++i) agreed[i].error = errors[i];
+  for (std::size_t i = 0; i < agreed.size(); ++i) {
+    agreed[i].error = errors[i] == kSeenElsewhere ? INFINITY : errors[i];
+  }
   return agreed;
 }
 
@@ -244,7 +267,9 @@ bool Verification::passed() const {
 std::string Verification::to_json(const config::Config& config) const {
   nlohmann::ordered_json json{{"golden", config.verify.golden},
                               {"strategy", config.layout.strategy},
+                              {"pp", config.layout.pp},
                               {"dp", config.layout.dp},
+                              {"tp", config.layout.tp},
                               {"dtype", config.machine.dtype},
                               {"threads", config.machine.threads},
                               {"passed", passed()}};

@@ -111,15 +111,18 @@ std::vector<std::shared_ptr<World>> worlds_of(const std::shared_ptr<LocalJob>& j
   return worlds;
 }
 
-/// The exception of the rank that failed first; the others then fail because of it.
+/// The exception of the rank that failed first; the others then fail because of it. One of them may
+/// be here earlier than its cause, but it says itself that it is none: Error{comm}.
 class FirstFailure {
  public:
   /// Call inside a catch block.
   void keep_current(LocalJob& job, std::int64_t rank) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (error_) return;
-      error_ = std::current_exception();
+    try {
+      throw;
+    } catch (const base::Error& caught) {
+      keep(caught.kind() != base::ErrorKind::comm);
+    } catch (...) {
+      keep(true);
     }
     try {
       throw;
@@ -135,8 +138,16 @@ class FirstFailure {
   }
 
  private:
+  void keep(bool is_cause) {
+    const std::lock_guard lock(mutex_);
+    if (error_ && (is_cause_ || !is_cause)) return;
+    error_ = std::current_exception();
+    is_cause_ = is_cause;
+  }
+
   std::mutex mutex_;
   std::exception_ptr error_;
+  bool is_cause_ = false;
 };
 
 }  // namespace

@@ -12,7 +12,9 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/base/error.h"
 
@@ -73,13 +75,28 @@ bool send_memory(const Descriptor& connection, std::int64_t own_rank, const Desc
          static_cast<ssize_t>(sizeof packet.rank);
 }
 
-/// Waits until there is something to read; false at the deadline.
-bool readable_by(const Descriptor& socket, const Deadline& deadline) {
-  pollfd waiting{.fd = socket.get(), .events = POLLIN, .revents = 0};
+/// Waits until one of `sockets` has something to read, or an end, and returns which; nothing at the
+/// deadline. Ranks that have met are watched meanwhile: one that ends fails the meeting.
+std::optional<std::size_t> first_readable(std::span<const Descriptor* const> sockets,
+                                          const std::vector<Acquaintance>& met,
+                                          const Deadline& deadline) {
+  std::vector<pollfd> waiting;
+  for (const Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
+  // A descriptor below 0, of a rank that is still to come, is passed over.
+  for (const Acquaintance& rank : met) waiting.push_back({rank.connection.get(), POLLRDHUP, 0});
   while (!deadline.passed()) {
-    if (::poll(&waiting, 1, static_cast<int>(deadline.remaining().count())) > 0) return true;
+    if (::poll(waiting.data(), waiting.size(), static_cast<int>(deadline.remaining().count())) <= 0)
+      continue;
+    for (std::size_t index = 0; index < sockets.size(); ++index) {
+      if (waiting[index].revents != 0) return index;
+    }
+    for (std::size_t rank = 0; rank < met.size(); ++rank) {
+      if (waiting[sockets.size() + rank].revents == 0) continue;
+      base::fail(ErrorKind::comm, "rank {} ended while the ranks met; what it printed says why",
+                 rank);
+    }
   }
-  return false;
+  return std::nullopt;
 }
 
 /// The sender's rank and memory; nothing from one that is no rank or has gone.
@@ -116,30 +133,62 @@ bool is_of_this_user(const Descriptor& connection) {
 }
 
 Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
-                   const Descriptor& own_memory, const Deadline& deadline) {
+                   const Descriptor& own_memory, const std::vector<Acquaintance>& met,
+                   const Deadline& deadline) {
   Acquaintance result{.connection = unix_socket(), .memory = {}};
   const Address address(doorstep);
   if (::connect(result.connection.get(), address.get(), address.length) != 0 ||
       !is_of_this_user(result.connection) ||
       !send_memory(result.connection, own_rank, own_memory) ||
-      !readable_by(result.connection, deadline) ||
+      !first_readable(std::array{&std::as_const(result.connection)}, met, deadline) ||
       receive_memory(result.connection, result.memory) != peer) {
     fail_to_meet(peer, deadline);
   }
   return result;
 }
 
-/// The next of the higher ranks that comes by.
-void receive_visitor(const Doorstep& own, std::int64_t own_rank, const Descriptor& own_memory,
-                     std::vector<Acquaintance>& all) {
-  Acquaintance visitor;
-  visitor.connection = Descriptor(::accept4(own.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (visitor.connection.get() < 0 || !is_of_this_user(visitor.connection)) return;
-  const auto rank = receive_memory(visitor.connection, visitor.memory);
-  if (!rank || *rank <= own_rank || *rank >= static_cast<std::int64_t>(all.size())) return;
-  if (!send_memory(visitor.connection, own_rank, own_memory)) return;
-  all[static_cast<std::size_t>(*rank)] = std::move(visitor);
-}
+/// Receives the higher ranks, in whatever order they come; one that says nothing keeps no other
+/// from being heard.
+class Reception {
+ public:
+  Reception(std::int64_t own_rank, const Doorstep& own, const Descriptor& own_memory)
+      : own_rank_(own_rank), own_(own), own_memory_(own_memory) {}
+
+  /// Waits for the next event; false at the deadline.
+  bool wait(std::vector<Acquaintance>& all, const Deadline& deadline) {
+    std::vector<const Descriptor*> sockets{&own_.socket};
+    for (const Descriptor& visitor : silent_) sockets.push_back(&visitor);
+    const auto index = first_readable(sockets, all, deadline);
+    if (!index) return false;
+    if (*index == 0) {
+      Descriptor visitor(::accept4(own_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
+    } else {
+      const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index - 1);
+      Acquaintance visitor{.connection = std::move(*place), .memory = {}};
+      silent_.erase(place);
+      hear(std::move(visitor), all);
+    }
+    return true;
+  }
+
+ private:
+  void hear(Acquaintance visitor, std::vector<Acquaintance>& all) {
+    const auto rank = receive_memory(visitor.connection, visitor.memory);
+    if (!rank && has_hung_up(visitor.connection)) {
+      base::fail(ErrorKind::comm,
+                 "a rank ended before it had shared its memory; what it printed says why");
+    }
+    if (!rank || *rank <= own_rank_ || *rank >= static_cast<std::int64_t>(all.size())) return;
+    if (!send_memory(visitor.connection, own_rank_, own_memory_)) return;
+    all[static_cast<std::size_t>(*rank)] = std::move(visitor);
+  }
+
+  std::int64_t own_rank_;
+  const Doorstep& own_;
+  const Descriptor& own_memory_;
+  std::vector<Descriptor> silent_;  // visitors that have not said who they are
+};
 
 }  // namespace
 
@@ -172,14 +221,13 @@ std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
   std::vector<Acquaintance> all(doorsteps.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    all[index] = visit(own_rank, peer, doorsteps[index], own_memory, deadline);
+    all[index] = visit(own_rank, peer, doorsteps[index], own_memory, all, deadline);
   }
+  Reception reception(own_rank, own, own_memory);
   for (std::size_t peer = static_cast<std::size_t>(own_rank) + 1; peer < all.size();) {
     if (all[peer].connection.get() >= 0) {
       ++peer;
-    } else if (readable_by(own.socket, deadline)) {
-      receive_visitor(own, own_rank, own_memory, all);
-    } else {
+    } else if (!reception.wait(all, deadline)) {
       fail_to_meet(static_cast<std::int64_t>(peer), deadline);
     }
   }

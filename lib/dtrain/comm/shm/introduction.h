@@ -33,7 +33,8 @@ struct Acquaintance {
 /// Processes of other users are turned away.
 ///
 /// Collective: all ranks; `doorsteps`: their names, by rank.
-/// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has gone.
+/// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has gone, also
+///             when it had been met already.
 [[nodiscard]] std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
                                                   const std::vector<std::string>& doorsteps,
                                                   const Descriptor& own_memory,

@@ -34,8 +34,10 @@ std::int64_t in_pages(std::int64_t bytes) {
 
 Descriptor make_file(std::int64_t most_bytes) {
   const std::int64_t machine = ::sysconf(_SC_PHYS_PAGES) * page_bytes();
+  // Whole pages below the limit: a byte above the system's limit for files ends the process.
+  const std::int64_t bytes = std::min(machine, most_bytes) / page_bytes() * page_bytes();
   Descriptor file(::memfd_create("dtrain", MFD_CLOEXEC));
-  if (file.get() < 0 || ::ftruncate(file.get(), in_pages(std::min(machine, most_bytes))) != 0) {
+  if (file.get() < 0 || ::ftruncate(file.get(), bytes) != 0) {
     base::fail(ErrorKind::memory, "the system gives no shared memory (memfd): {}",
                reason_of(errno));
   }

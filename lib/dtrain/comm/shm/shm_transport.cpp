@@ -11,8 +11,7 @@ namespace dtrain::comm {
 
 namespace {
 
-// Of one chunk of a collective call, and of one piece of a message: they stay in the caches.
-constexpr std::int64_t kStagingBytes = 1 << 20;
+// Of one piece of a message: it stays in the caches.
 constexpr std::int64_t kPieceBytes = 256 << 10;
 // What is summed before it is written to the others: it is still in the core's own cache then.
 constexpr std::int64_t kBlockBytes = 32 << 10;

@@ -10,6 +10,9 @@
 
 namespace dtrain::comm {
 
+/// Of one chunk of a collective call: it stays in the caches.
+inline constexpr std::int64_t kStagingBytes = 1 << 20;
+
 /// One rank's side of a group that meets through shared memory.
 ///
 /// Tensors that the others can reach (all tensors, among threads; what World::allocate returned,

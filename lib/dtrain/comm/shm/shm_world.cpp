@@ -189,6 +189,8 @@ std::string obstacle_among(const std::vector<ShmCard>& cards) {
   return {};
 }
 
+std::int64_t shm_memory(std::int64_t size) { return ControlBlock::bytes_for(size) + kStagingBytes; }
+
 std::shared_ptr<World> create_shm_world(const WorldOptions& options, const Rendezvous& rendezvous) {
   const Deadline deadline(options.group.timeout);
   ShmCard card{.host = host_of_process(), .doorstep = {}, .refusal = {}};

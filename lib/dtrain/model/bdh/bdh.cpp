@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "dtrain/model/bdh/bdh_blocks.h"
+#include "dtrain/model/bdh/bdh_partition.h"
 #include "dtrain/model/bdh/rope.h"
 
 namespace dtrain::model::bdh {
@@ -18,25 +19,42 @@ ParameterSpec plain_spec(std::string name, std::int64_t rows, std::int64_t colum
           .export_order = {0, 1}};
 }
 
-// Neuron-major storage: each neuron's weights are one row, so heads, tensor slices and chunks are
-// row ranges.
-ParameterSpec encoder_spec(std::string name, const BdhSizes& sizes) {
-  return {.name = std::move(name),
-          .shape = {sizes.all_neurons(), sizes.width},
-          .export_view = {sizes.heads, sizes.neurons, sizes.width},
-          .export_order = {0, 2, 1}};
+// What is left of a whole parameter where `count` rows or columns from `begin` on are held.
+ParameterSpec sliced(ParameterSpec spec, std::int64_t dim, std::int64_t begin, std::int64_t count) {
+  std::int64_t& held = spec.shape[static_cast<std::size_t>(dim)];
+  if (held == count) return spec;
+  spec.cut = param::TensorCut{.dim = dim, .begin = begin, .whole = held};
+  held = count;
+  return spec;
 }
 
-std::vector<ParameterSpec> parameter_specs(const BdhSizes& sizes) {
-  std::vector<ParameterSpec> specs{plain_spec("embed.weight", sizes.vocab, sizes.width)};
+// Neuron-major storage: each neuron's weights are one row, so heads, tensor slices and chunks are
+// row ranges.
+ParameterSpec neuron_spec(std::string name, const BdhPart& part) {
+  return sliced(plain_spec(std::move(name), part.whole.all_neurons(), part.whole.width), 0,
+                part.first_neuron, part.all_neurons());
+}
+
+ParameterSpec encoder_spec(std::string name, const BdhPart& part) {
+  ParameterSpec spec = neuron_spec(std::move(name), part);
+  spec.export_view = {part.whole.heads, part.whole.neurons, part.whole.width};
+  spec.export_order = {0, 2, 1};
+  return spec;
+}
+
+std::vector<ParameterSpec> parameter_specs(const BdhPart& part) {
+  const BdhSizes& sizes = part.whole;
+  std::vector<ParameterSpec> specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
+                                          part.first_token, part.vocab)};
   const std::int64_t distinct = sizes.tie_levels ? 1 : sizes.levels;
   for (std::int64_t level = 0; level < distinct; ++level) {
     const std::string prefix = sizes.tie_levels ? "" : fmt::format("levels.{}.", level);
-    specs.push_back(encoder_spec(prefix + "encoder", sizes));
-    specs.push_back(encoder_spec(prefix + "encoder_v", sizes));
-    specs.push_back(plain_spec(prefix + "decoder", sizes.all_neurons(), sizes.width));
+    specs.push_back(encoder_spec(prefix + "encoder", part));
+    specs.push_back(encoder_spec(prefix + "encoder_v", part));
+    specs.push_back(neuron_spec(prefix + "decoder", part));
   }
-  specs.push_back(plain_spec("lm_head", sizes.width, sizes.vocab));
+  specs.push_back(
+      sliced(plain_spec("lm_head", sizes.width, sizes.vocab), 1, part.first_token, part.vocab));
   return specs;
 }
 
@@ -82,21 +100,24 @@ BdhParameters parameter_ids(const BdhSizes& sizes) {
   return ids;
 }
 
-std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len) {
+std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
+                                const TensorPlace& place) {
+  const BdhPart part = part_of(sizes, place);
   auto model = std::make_unique<Model>();
-  model->parameters = parameter_specs(sizes);
+  model->parameters = parameter_specs(part);
   model->costs = block_costs(sizes, seq_len);
-  model->table_values = seq_len * sizes.neurons;  // of RoPE
+  model->table_values = seq_len * part.neurons;  // of RoPE
+  model->width = sizes.width;
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});
 
   const BdhParameters ids = parameter_ids(sizes);
-  const auto rope = std::make_shared<RopeTables>(sizes.neurons);
-  model->blocks.push_back(std::make_unique<BdhEmbedding>(sizes, ids.embed));
+  const auto rope = std::make_shared<RopeTables>(part.head_slice());
+  model->blocks.push_back(std::make_unique<BdhEmbedding>(part, ids.embed));
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    model->blocks.push_back(std::make_unique<BdhLevel>(
-        sizes, level, ids.levels[static_cast<std::size_t>(level)], rope));
+    model->blocks.push_back(
+        std::make_unique<BdhLevel>(part, level, ids.levels[static_cast<std::size_t>(level)], rope));
   }
-  model->blocks.push_back(std::make_unique<BdhHead>(sizes, ids.lm_head));
+  model->blocks.push_back(std::make_unique<BdhHead>(part, ids.lm_head));
   return model;
 }
 

@@ -7,6 +7,7 @@
 
 #include "dtrain/config/config.h"
 #include "dtrain/model/model.h"
+#include "dtrain/model/tensor_place.h"
 
 namespace dtrain::model::bdh {
 
@@ -41,6 +42,10 @@ struct BdhParameters {
 
 [[nodiscard]] BdhParameters parameter_ids(const BdhSizes& sizes);
 
-[[nodiscard]] std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len);
+/// As much of the model as a rank at `place` holds (bdh_partition.h).
+///
+/// Throws: Error{usage} where the model cannot be cut so.
+[[nodiscard]] std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
+                                              const TensorPlace& place = {});
 
 }  // namespace dtrain::model::bdh

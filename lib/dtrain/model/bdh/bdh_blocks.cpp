@@ -1,8 +1,6 @@
 #include "dtrain/model/bdh/bdh_blocks.h"
 
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -12,9 +10,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "dtrain/model/dropout.h"
+#include "dtrain/model/widened.h"
 
-// In the comments of this file nh is the number of heads this rank computes: all of them without
-// tensor parallelism.
+// In the comments of this file nh and N are the heads and neurons per head that this rank computes:
+// all of them without tensor parallelism. tp is 1 where the vocabulary is not split.
 
 namespace dtrain::model::bdh {
 namespace {
@@ -58,8 +57,6 @@ at::Tensor apply_scores(const at::Tensor& scores, const at::Tensor& values) {
 
 }  // namespace
 
-at::Tensor widened(const at::Tensor& x) { return is_low(x) ? x.to(at::kFloat) : x; }
-
 at::Tensor layer_norm(const at::Tensor& x) {
   // With weights in float32 ATen keeps mean and deviation for the backward pass in float32 too.
   const at::Tensor ones =
@@ -68,72 +65,88 @@ at::Tensor layer_norm(const at::Tensor& x) {
 }
 
 at::Tensor BdhEmbedding::forward(const at::Tensor& ids, const BlockContext& context) {
-  // The backward of a look-up sums over all places of a token, in the dtype of what it looks up.
-  const at::Tensor weight = context.use(ids_[0]);               // (V, D)
-  const at::Tensor rows = at::embedding(widened(weight), ids);  // (B, T, D)
+  part_.check(context.tensor_axis);
+  const at::Tensor weight = context.use(ids_[0]);  // (V/tp, D)
+  TensorAxis whole;
+  TensorAxis& axis = part_.splits_vocab() ? context.tensor_axis : whole;
+  const at::Tensor rows = axis.embedding(weight, ids, part_.first_token);  // (B, T, D)
   const at::Tensor x = layer_norm(rows).to(weight.scalar_type());
   context.report("act.embed", x);
   return x;
 }
 
-// Linear attention of each head over its own past: S = strictly_lower(QR QRᵀ), then LN(S x).
+// Linear attention of each head over its own past: S = strictly_lower(QR QRᵀ), then LN(S x). S x is
+// linear in the sum over neurons that makes S, so that ranks sharing a head add up S x, never S.
 at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
                             const BlockContext& context) const {
   const std::int64_t heads = xs.size(0);
   const std::int64_t batch = x.size(0);
   const std::int64_t length = x.size(1);
-  const bool is_half = x.scalar_type() == at::kHalf;
+  const std::int64_t width = x.size(2);
+  const bool is_half = xs.scalar_type() == at::kHalf;
   const at::Tensor& table = rope_->table(length, context.buffer_dtype);
-  const at::Tensor q = rope_rotate(xs.view({heads * batch, length, sizes_.neurons}),
+  const at::Tensor q = rope_rotate(xs.view({heads * batch, length, part_.neurons}),
                                    is_half ? table.to(at::kFloat).mul(kHalfQueryScale) : table);
   const at::Tensor scores = StrictGram::apply(q);  // (nh*B, T, T)
-  const at::Tensor values = x.unsqueeze(0)
-                                .expand({heads, batch, length, sizes_.width})
-                                .reshape({heads * batch, length, sizes_.width});
+  const at::Tensor values =
+      x.unsqueeze(0).expand({heads, batch, length, width}).reshape({heads * batch, length, width});
   const at::Tensor attended = context.tensor_axis.reduce_within_head(apply_scores(scores, values));
-  const at::Tensor normed = layer_norm(attended).to(x.scalar_type());  // (nh*B, T, D)
+  const at::Tensor normed = layer_norm(attended).to(xs.scalar_type());  // (nh*B, T, D)
   context.report(fmt::format("act.layer{}.ykv", level_),
-                 normed.view({heads, batch, length, sizes_.width}).transpose(0, 1));
-  return normed.view({heads, batch * length, sizes_.width});
+                 normed.view({heads, batch, length, width}).transpose(0, 1));
+  return normed.view({heads, batch * length, width});
+}
+
+at::Tensor BdhLevel::gate(const at::Tensor& xs, const at::Tensor& ys, std::int64_t batch,
+                          const BlockContext& context) const {
+  const at::Tensor gated = xs * ys;  // (nh, B*T, N)
+  if (!context.training || part_.whole.dropout == 0) return gated;
+  const DropoutPlace place{.seed = context.seed,
+                           .level = level_,
+                           .first_sample = context.first_sample,
+                           .first_neuron = part_.first_neuron};
+  return dropout(gated.view({gated.size(0), batch, -1, part_.neurons}), part_.whole.dropout, place)
+      .view(gated.sizes());
 }
 
 at::Tensor BdhLevel::forward(const at::Tensor& input, const BlockContext& context) {
-  const std::int64_t rows = input.size(0) * input.size(1);
-  const at::Tensor x = context.tensor_axis.copy_to(input);                   // (B, T, D)
-  const at::Tensor encoder = by_head(context.use(ids_[0]), sizes_.neurons);  // (nh, N, D)
-  const std::int64_t heads = encoder.size(0);
-  const at::Tensor x_rows = x.reshape({1, rows, sizes_.width}).expand({heads, rows, sizes_.width});
-  const at::Tensor xs = at::bmm(x_rows, encoder.mT()).relu_();  // (nh, B*T, N)
+  TensorAxis& axis = context.tensor_axis;
+  part_.check(axis);
+  const at::Tensor encoder = by_head(context.use(ids_[0]), part_.neurons);  // (nh, N, D)
+  const ColumnSplit encoded = axis.column_split(input, encoder);
+  const at::Tensor xs = encoded.product.relu_();  // (nh, B*T, N)
 
-  const at::Tensor y_kv = attend(x, xs, context);  // (nh, B*T, D)
-  const at::Tensor encoder_v = by_head(context.use(ids_[1]), sizes_.neurons);
-  const at::Tensor ys = at::bmm(y_kv, encoder_v.mT()).relu_();  // (nh, B*T, N)
+  const at::Tensor y_kv = attend(encoded.x, xs, context);  // (nh, B*T, D)
+  const at::Tensor encoder_v = by_head(context.use(ids_[1]), part_.neurons);
+  const at::Tensor ys = axis.column_split_in_head(y_kv, encoder_v).relu_();  // (nh, B*T, N)
 
-  at::Tensor gated = xs * ys;  // (nh, B*T, N)
-  if (context.training && sizes_.dropout > 0) {
-    const DropoutPlace place{.seed = context.seed,
-                             .level = level_,
-                             .first_sample = context.first_sample,
-                             .first_row = context.tensor_axis.index() * heads};
-    gated = dropout(gated.view({heads, input.size(0), input.size(1), sizes_.neurons}),
-                    sizes_.dropout, place)
-                .view({heads, rows, sizes_.neurons});
-  }
-  const at::Tensor decoder = by_head(context.use(ids_[2]), sizes_.neurons);  // (nh, N, D)
-  // ATen sums low dtypes in float32.
-  const at::Tensor decoded = at::bmm(gated, decoder).sum(0).view(input.sizes());
-  const at::Tensor y = layer_norm(context.tensor_axis.reduce_from(decoded));  // (B, T, D)
+  const at::Tensor gated = gate(xs, ys, input.size(0), context);            // (nh, B*T, N)
+  const at::Tensor decoder = by_head(context.use(ids_[2]), part_.neurons);  // (nh, N, D)
+  const at::Tensor decoded = axis.row_split(gated, decoder).view(input.sizes());
+  const at::Tensor y = layer_norm(decoded);  // (B, T, D)
   context.report(fmt::format("act.layer{}.ymlp", level_), y);
   const at::Tensor out = layer_norm(input + y);  // (B, T, D)
   context.report(fmt::format("act.layer{}.out", level_), out);
   return out;
 }
 
+// (B*T, V/tp), float32 for 16 bits.
+at::Tensor BdhHead::logits(const at::Tensor& x, const BlockContext& context) const {
+  const at::Tensor weight = context.use(ids_[0]);  // (D, V/tp)
+  if (!part_.splits_vocab()) {
+    return widened(at::mm(x.reshape({-1, part_.whole.width}), weight));
+  }
+  const at::Tensor columns = weight.t().unsqueeze(0);  // (1, V/tp, D)
+  return widened(context.tensor_axis.column_split(x, columns).product.squeeze(0));
+}
+
 at::Tensor BdhHead::forward(const at::Tensor& x, const BlockContext& context) {
-  const at::Tensor logits =
-      widened(at::mm(x.reshape({-1, sizes_.width}), context.use(ids_[0])));  // (B*T, V)
-  context.report("logits", logits.view({x.size(0), x.size(1), sizes_.vocab}));
-  return at::cross_entropy_loss(logits, context.targets.reshape(-1), {}, at::Reduction::None)
+  part_.check(context.tensor_axis);
+  const at::Tensor scores = logits(x, context);
+  context.report("logits", scores.view({x.size(0), x.size(1), part_.vocab}));
+  TensorAxis whole;
+  TensorAxis& axis = part_.splits_vocab() ? context.tensor_axis : whole;
+  return axis.cross_entropy(scores, context.targets.reshape(-1), part_.first_token)
       .view({x.size(0), x.size(1)});
 }
 

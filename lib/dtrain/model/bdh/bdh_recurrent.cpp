@@ -11,6 +11,7 @@
 #include "dtrain/base/check.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
 #include "dtrain/model/bdh/rope.h"
+#include "dtrain/model/widened.h"
 
 namespace dtrain::model::bdh {
 namespace {
@@ -47,7 +48,7 @@ at::Tensor BdhRecurrent::rotation() {
   const std::int64_t row = position_ % kRotationChunk;
   if (row == 0) {
     rotations_ =
-        rope_rotations(position_, position_ + kRotationChunk, sizes_.neurons, q_.scalar_type());
+        rope_rotations(position_, position_ + kRotationChunk, {sizes_.neurons}, q_.scalar_type());
   }
   return at::view_as_complex(rotations_.select(0, row));
 }

@@ -79,12 +79,16 @@ at::Tensor rope_frequencies(std::int64_t neurons) {
   return power.reciprocal().div(2 * std::numbers::pi);
 }
 
-at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, std::int64_t neurons,
+at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, const HeadSlice& neurons,
                           at::ScalarType dtype) {
+  DTRAIN_CHECK(neurons.first % 2 == 0 && neurons.count % 2 == 0 &&
+               neurons.first + neurons.count <= neurons.whole);
   const auto options = at::TensorOptions().dtype(at::kFloat);
-  const at::Tensor frequency =
-      rope_frequencies(neurons).view({neurons / 2, 2}).select(1, 0);         // (N/2)
-  const at::Tensor position = at::arange(begin, end, options).unsqueeze(1);  // (T, 1)
+  const at::Tensor frequency = rope_frequencies(neurons.whole)
+                                   .view({neurons.whole / 2, 2})
+                                   .select(1, 0)
+                                   .narrow(0, neurons.first / 2, neurons.count / 2);  // (N/2)
+  const at::Tensor position = at::arange(begin, end, options).unsqueeze(1);           // (T, 1)
   const at::Tensor phase =
       position.mul(frequency).remainder(1).mul(2 * std::numbers::pi);  // (T, N/2)
   return at::stack({phase.cos(), phase.sin()}, -1).to(dtype);

@@ -10,13 +10,20 @@ namespace dtrain::model::bdh {
 /// (N) float32: theta^(-2*floor(i/2)/N) / 2pi with theta = 2^16, rotations per position.
 [[nodiscard]] at::Tensor rope_frequencies(std::int64_t neurons);
 
-/// Cosine and sine of 2*pi * (t*freq mod 1) for positions t in [begin, end): a table
-/// (end - begin, N/2, 2) of dtype.
+/// Neurons [first, first + count) of a head of `whole`; all even, so that pairs stay together.
+struct HeadSlice {
+  std::int64_t whole = 0;
+  std::int64_t first = 0;
+  std::int64_t count = whole;
+};
+
+/// Cosine and sine of 2*pi * (t*freq mod 1) for positions t in [begin, end) and the pairs of
+/// `neurons`: a table (end - begin, neurons.count/2, 2) of dtype.
 ///
 /// The product t*freq is float32 whatever the dtype, as in the reference; only the table is cast.
 /// Source: Su et al., RoFormer (2021), interleaved form.
-[[nodiscard]] at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, std::int64_t neurons,
-                                        at::ScalarType dtype);
+[[nodiscard]] at::Tensor rope_rotations(std::int64_t begin, std::int64_t end,
+                                        const HeadSlice& neurons, at::ScalarType dtype);
 
 /// v (..., T, N), contiguous -> v with each pair (2k, 2k+1) of position t turned by
 /// table[t][k], in v's dtype; differentiable in v. bfloat16 and float16 are turned in float32 and
@@ -28,13 +35,13 @@ namespace dtrain::model::bdh {
 /// Threads: one model, one thread.
 class RopeTables {
  public:
-  explicit RopeTables(std::int64_t neurons) : neurons_(neurons) {}
+  explicit RopeTables(const HeadSlice& neurons) : neurons_(neurons) {}
 
-  /// (length, N/2, 2) of dtype.
+  /// (length, neurons.count/2, 2) of dtype.
   [[nodiscard]] const at::Tensor& table(std::int64_t length, at::ScalarType dtype);
 
  private:
-  std::int64_t neurons_;
+  HeadSlice neurons_;
   at::Tensor table_;
 };
 

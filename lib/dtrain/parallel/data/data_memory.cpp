@@ -39,6 +39,22 @@ std::int64_t most_reduced(const param::ArenaLayout& layout, const UnitSchedule& 
   return most;
 }
 
+std::int64_t largest_unit(const param::ArenaLayout& layout) {
+  std::int64_t most = 0;
+  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    most = std::max(most, layout.unit_range(unit).size());
+  }
+  return most;
+}
+
+// Bytes of gradients that travel in another dtype, of `reduce` bytes each (0: they do not), with
+// the shards that arrive.
+std::int64_t converted(std::int64_t elements, const param::ArenaLayout& layout,
+                       std::int64_t reduce) {
+  const std::int64_t arriving = layout.num_shards() > 1 ? elements / layout.num_shards() : 0;
+  return (elements + arriving) * reduce;
+}
+
 }  // namespace
 
 DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& schedule,
@@ -50,12 +66,19 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
   const bool keeps_units = options.plan.schedule.reshard == Reshard::never;
   const bool converts = options.master_dtype != options.compute_dtype;
 
+  const std::int64_t reduce =
+      options.reduce_dtype == options.master_dtype ? 0 : size_of(options.reduce_dtype);
+
   DataMemory memory;
   memory.optimizer = shard * master * moments;
   memory.state = shard * master * (1 + moments);
   if (!keeps_units) {
     memory.parameters = shard * master;
-    memory.gathered = most_gathered(layout, schedule) * compute;
+    const std::int64_t gathered = most_gathered(layout, schedule) * compute;
+    // What each rank sends of a unit is converted first.
+    const bool sends_copies = converts && layout.num_shards() > 1;
+    const std::int64_t sent = sends_copies ? largest_unit(layout) / layout.num_shards() : 0;
+    memory.gathered = gathered + sent * compute;
   } else {
     memory.parameters = converts ? shard * master + whole * compute : whole * master;
   }
@@ -64,9 +87,11 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
                                  .reduction = options.reduction};
     memory.gradients = shard * master * ShardReducer::num_levels(schedule, reducer);
     memory.unit_gradients = most_reduced(layout, schedule) * master;
+    memory.converted = converted(largest_unit(layout), layout, reduce);
   } else {
     memory.gradients =
         whole * master * GradientStore::arenas_for(options.num_microbatches, options.reduction);
+    memory.converted = converted(whole, layout, reduce);
   }
   return memory;
 }

@@ -16,6 +16,7 @@ struct DataMemory {
   // At the peak of a step, on top.
   std::int64_t gathered = 0;        ///< units whose parameters are there
   std::int64_t unit_gradients = 0;  ///< units that receive gradients or are being reduced
+  std::int64_t converted = 0;       ///< copies that travel in another dtype, as activations go
   // Wherever it lies.
   std::int64_t state = 0;  ///< this rank's masters and optimizer state: what a checkpoint takes
 };

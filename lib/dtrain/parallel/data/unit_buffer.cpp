@@ -4,6 +4,7 @@
 #include <c10/core/Storage.h>
 
 #include <cstring>
+#include <memory>
 
 #include "dtrain/base/check.h"
 
@@ -38,25 +39,29 @@ UnitBuffer::UnitBuffer(const param::ArenaLayout& layout, std::int64_t unit, at::
 
 void UnitBuffer::take() {
   DTRAIN_CHECK(!is_taken());
-  memory_ = allocate_(static_cast<std::int64_t>(flat_.nbytes()));
-  set_data(memory_.mutable_data_ptr());
+  auto memory = std::make_unique<at::Tensor>(allocate_(static_cast<std::int64_t>(flat_.nbytes())));
+  void* data = memory->mutable_data_ptr();
+  set_data(at::DataPtr(
+      data, memory.release(), [](void* owned) { delete static_cast<at::Tensor*>(owned); },
+      at::kCPU));
 }
 
 void UnitBuffer::give_back() {
   if (!is_taken()) return;
 #ifndef NDEBUG
-  std::memset(memory_.mutable_data_ptr(), 0xFF, memory_.nbytes());  // NaN in every float format
+  std::memset(flat_.mutable_data_ptr(), 0xFF, flat_.nbytes());  // NaN in every float format
 #endif
-  set_data(nullptr);
-  memory_ = at::Tensor();
+  set_data(at::DataPtr(nullptr, at::kCPU));
 }
 
 const at::Tensor& UnitBuffer::view(param::ParameterId id) const {
   return views_.at(static_cast<std::size_t>(id - first_));
 }
 
-void UnitBuffer::set_data(void* data) {
-  flat_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(data, at::kCPU));
+bool UnitBuffer::is_taken() const { return flat_.storage().data() != nullptr; }
+
+void UnitBuffer::set_data(at::DataPtr data) {
+  flat_.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
 }
 
 }  // namespace dtrain::parallel

@@ -14,6 +14,9 @@ namespace dtrain::parallel {
 /// a graph that saved it, sees the new values after the next take. One that has no memory must not
 /// be read: it points nowhere. Debug builds overwrite memory before they give it back.
 ///
+/// The tensors own the memory: a call that is still under way when this is destroyed, because some
+/// rank has failed, keeps what it reads or writes.
+///
 /// Threads: one.
 class UnitBuffer {
  public:
@@ -25,7 +28,7 @@ class UnitBuffer {
   void take();
   /// Without memory it does nothing.
   void give_back();
-  [[nodiscard]] bool is_taken() const { return memory_.defined(); }
+  [[nodiscard]] bool is_taken() const;
 
   /// (elements of the unit, padding included).
   [[nodiscard]] const at::Tensor& flat() const { return flat_; }
@@ -33,13 +36,12 @@ class UnitBuffer {
   [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
 
  private:
-  void set_data(void* data);
+  void set_data(at::DataPtr data);
 
   param::ArenaAllocator allocate_;
   param::ParameterId first_;
   at::Tensor flat_;                // shares one storage with the views, whatever it points to
   std::vector<at::Tensor> views_;  // by parameter of the unit
-  at::Tensor memory_;              // undefined: none
 };
 
 }  // namespace dtrain::parallel

@@ -20,6 +20,11 @@ class Builder {
       : actions_(actions), uses_(uses), options_(options) {
     schedule_.before.resize(actions.size());
     schedule_.after.resize(actions.size());
+    std::size_t computed = 0;
+    for (const Action& action : actions) {
+      places_.push_back(computed);
+      if (is_compute(action.kind)) ++computed;
+    }
   }
 
   UnitSchedule build() {
@@ -56,7 +61,9 @@ class Builder {
 
   [[nodiscard]] bool goes_on(const Visit& visit, std::size_t action) const {
     if (is_per_use(visit.unit)) return false;
-    return options_.reshard == Reshard::after_backward || visit.last + 1 == action;
+    // What passes between stages in between keeps no unit from staying.
+    return options_.reshard == Reshard::after_backward ||
+           places_[visit.last] + 1 == places_[action];
   }
 
   void place_gathers() {
@@ -125,6 +132,7 @@ class Builder {
   }
 
   std::span<const Action> actions_;
+  std::vector<std::size_t> places_;  // by action: how many blocks run before it
   const UnitUses& uses_;
   const UnitScheduleOptions& options_;
   UnitSchedule schedule_;

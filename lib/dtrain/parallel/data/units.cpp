@@ -1,6 +1,7 @@
 #include "dtrain/parallel/data/units.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 namespace dtrain::parallel {
@@ -23,18 +24,18 @@ std::vector<ParameterId> begins_by_block(const model::Model& model) {
   return {begins.begin(), begins.end()};
 }
 
-std::vector<ParameterId> merged(const std::vector<ParameterId>& begins, const model::Model& model,
+// Units of at least min_elements, made of neighbours in `begins`, which ends with the exclusive
+// end.
+std::vector<ParameterId> merged(std::span<const ParameterId> begins, const model::Model& model,
                                 std::int64_t min_elements) {
-  std::vector<ParameterId> result{0};
+  std::vector<ParameterId> result{begins.front()};
   std::int64_t elements = 0;  // of the unit that grows
-  for (std::size_t unit = 0; unit < begins.size(); ++unit) {
+  for (std::size_t unit = 0; unit + 1 < begins.size(); ++unit) {
     if (elements >= min_elements && unit > 0) {
       result.push_back(begins[unit]);
       elements = 0;
     }
-    const auto end = unit + 1 < begins.size() ? begins[unit + 1]
-                                              : static_cast<ParameterId>(model.parameters.size());
-    for (ParameterId id = begins[unit]; id < end; ++id) {
+    for (ParameterId id = begins[unit]; id < begins[unit + 1]; ++id) {
       elements += model.parameters[static_cast<std::size_t>(id)].num_elements();
     }
   }
@@ -43,21 +44,43 @@ std::vector<ParameterId> merged(const std::vector<ParameterId>& begins, const mo
   return result;
 }
 
-}  // namespace
-
-std::vector<ParameterId> unit_begins(const model::Model& model, const WrapPolicy& policy) {
+// The units of one region, whose smallest units are `begins`, with the exclusive end.
+std::vector<ParameterId> units_of_region(std::span<const ParameterId> begins,
+                                         const model::Model& model, const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::none:
-      return {0};
+      return {begins.front()};
     case WrapPolicy::Kind::size:
-      return merged(begins_by_block(model), model, policy.min_elements);
+      return merged(begins, model, policy.min_elements);
     case WrapPolicy::Kind::block:
       break;
   }
-  return begins_by_block(model);
+  return {begins.begin(), begins.end() - 1};
+}
+
+}  // namespace
+
+std::vector<ParameterId> unit_begins(const model::Model& model, const WrapPolicy& policy,
+                                     std::span<const ParameterId> region_begins) {
+  const std::vector<ParameterId> by_block = begins_by_block(model);
+  const auto count = static_cast<ParameterId>(model.parameters.size());
+  std::vector<ParameterId> result;
+  for (std::size_t region = 0; region < region_begins.size(); ++region) {
+    const ParameterId begin = region_begins[region];
+    const ParameterId end = region + 1 < region_begins.size() ? region_begins[region + 1] : count;
+    std::vector<ParameterId> begins{begin};
+    std::copy_if(by_block.begin(), by_block.end(), std::back_inserter(begins),
+                 [&](ParameterId id) { return begin < id && id < end; });
+    begins.push_back(end);
+    const std::vector<ParameterId> units = units_of_region(begins, model, policy);
+    result.insert(result.end(), units.begin(), units.end());
+  }
+  return result;
 }
 
 const std::vector<std::int64_t>& UnitUses::of(const Action& action) const {
+  static const std::vector<std::int64_t> kNone;
+  if (!is_compute(action.kind)) return kNone;
   const auto block = static_cast<std::size_t>(action.block);
   const bool runs_again = action.kind == ActionKind::backward && !of_backward.empty();
   return runs_again ? of_backward[block] : of_block[block];

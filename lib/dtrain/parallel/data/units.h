@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "dtrain/config/layout.h"
@@ -14,9 +15,11 @@ namespace dtrain::parallel {
 
 using config::WrapPolicy;
 
-/// The first parameter of each unit.
-[[nodiscard]] std::vector<param::ParameterId> unit_begins(const model::Model& model,
-                                                          const WrapPolicy& policy);
+/// The first parameter of each unit. The policy holds within each of the regions that begin at
+/// region_begins (ascending from 0), beyond which no unit goes.
+[[nodiscard]] std::vector<param::ParameterId> unit_begins(
+    const model::Model& model, const WrapPolicy& policy,
+    std::span<const param::ParameterId> region_begins);
 
 /// How the blocks of a model use its units.
 struct UnitUses {

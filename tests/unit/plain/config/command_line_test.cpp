@@ -35,7 +35,7 @@ TEST_CASE("A flag means the setting of its own command") {
   CHECK(load(train).config.machine.dtype == "float64");
   CHECK(load(train).config.exporting.dtype == "auto");
   CHECK(parse({"--dtype", "bfloat16"}).dtype == "bfloat16");
-  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--strategy", "tp"})),
+  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--backend", "mpi"})),
                     Contains("not built yet"));
 }
 

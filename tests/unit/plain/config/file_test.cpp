@@ -120,7 +120,7 @@ TEST_CASE("Values of a wrong type or out of range are refused with what was foun
   check_refused(R"({"train": {"freeze": "lm_head"}})", {"a list of names"});
   check_refused(R"({"train": {"schedule": "linaer"}})",
                 {"linaer", "constant, linear, cosine", "did you mean linear?"});
-  check_refused(R"({"layout": {"strategy": "tp"}})", {"tp is not built yet"});
+  check_refused(R"({"machine": {"backend": "mpi"}})", {"mpi is not built yet"});
   check_refused(R"({"machine": {"device": "cuda"}})", {"no", "GPU support"});
 }
 

@@ -12,8 +12,8 @@ TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
   CHECK(parse_bytes("2GiB") == std::int64_t{2} << 30);
   CHECK(parse_bytes("1.5kib") == 1536);
   CHECK(parse_bytes("3tb") == 3'000'000'000'000);
-  for (const char* text :
-       {"", "GB", "-1", "2 GB", "2G", "2XB", "2GiBs", "nan", "inf", "1e3", "9999999TB"}) {
+  for (const char* text : {"", "GB", "-1", "2 GB", "2G", "2XB", "2GiBs", "nan", "inf", "1e3",
+                           "9999999TB", "0.5", "0.0001kB"}) {
     INFO(text);
     CHECK_FALSE(parse_bytes(text));
   }

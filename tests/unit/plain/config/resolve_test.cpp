@@ -221,10 +221,6 @@ TEST_CASE("A shard size that does not fit is refused with what was found") {
   config.layout.shard_size = 3;
   check_refused(config, "--shard-size 3 does not divide the 4 data-parallel ranks", 4);
   check_refused(config, "--shard-size 3 is no power of two", 6);
-  config.machine.reduction = "fast";
-  CHECK(resolve_train(config, 6).layout.shard_size == 3);
-  config.machine.reduction = "ordered";
-  CHECK(resolve_train(config, 3).layout.shard_size == 3);  // one copy: no second sum to order
   config.layout.fsdp_sharding = "full";
   config.layout.shard_size = 2;
   check_refused(config, "--shard-size 2 does not fit --strategy fsdp, which shards over 4 ranks",

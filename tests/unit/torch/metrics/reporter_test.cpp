@@ -200,6 +200,22 @@ TEST_CASE("With log_every 0 no step is shown, on a terminal or not, but all are 
   CHECK(found.errors.empty());
 }
 
+TEST_CASE(
+    "Memory that was predicted wrongly is a warning where a tenth of it, and 4 MiB, are wrong") {
+  const auto warns = [](std::int64_t predicted_mib, std::int64_t peak_mib) {
+    const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
+      r.memory({.step = 3, .predicted = predicted_mib << 20, .peak = peak_mib << 20});
+    });
+    REQUIRE(found.lines.size() == 1);
+    return found.errors.starts_with("warning: memory: predicted");
+  };
+  CHECK_FALSE(warns(100, 91));
+  CHECK(warns(100, 90));
+  CHECK(warns(90, 101));
+  CHECK_FALSE(warns(2, 6));
+  CHECK(warns(2, 7));
+}
+
 TEST_CASE("Metrics that cannot be written are an error that names the file") {
   const std::string message = testing::message_of(base::ErrorKind::data, [] {
     MetricsFile("/proc/no-such-folder/metrics.jsonl", MetricsFile::Start::empty);

@@ -14,7 +14,7 @@ namespace {
 constexpr DropoutPlace kPlace{.seed = 0x123456789ABCDEF0,
                               .level = 3,
                               .first_sample = (std::int64_t{5} << 32) + 0xFFFFFFFE,
-                              .first_row = 2};
+                              .first_neuron = 24};
 
 /// What ones become: 0 or the scale.
 at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutPlace& place) {
@@ -29,7 +29,7 @@ at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const Dropout
                                        .level = place.level,
                                        .sample = place.first_sample + b,
                                        .position = t,
-                                       .neuron = (place.first_row + h) * shape[3] + i},
+                                       .neuron = place.first_neuron + h * shape[3] + i},
                                       probability);
         }
       }
@@ -87,8 +87,19 @@ TEST_CASE("Heads split over calls have the masks of the whole") {
   const at::Tensor whole = dropout(ones({4, 3, 7, 22}), 0.3, kPlace);
   for (std::int64_t h = 0; h < 4; h += 2) {
     DropoutPlace place = kPlace;
-    place.first_row += h;
+    place.first_neuron += h * 22;
     CHECK(at::equal(dropout(ones({2, 3, 7, 22}), 0.3, place), whole.narrow(0, h, 2)));
+  }
+}
+
+TEST_CASE("Parts of a head have the masks of the whole, wherever they begin") {
+  const std::int64_t neurons = 150;
+  const at::Tensor whole = dropout(ones({1, 3, 7, neurons}), 0.3, kPlace);
+  const std::int64_t count = GENERATE(2, 6, 30, 50);
+  for (std::int64_t first = 0; first < neurons; first += count) {
+    DropoutPlace place = kPlace;
+    place.first_neuron += first;
+    CHECK(at::equal(dropout(ones({1, 3, 7, count}), 0.3, place), whole.narrow(3, first, count)));
   }
 }
 
@@ -106,7 +117,7 @@ TEST_CASE("Seed, level, sample and position each change the mask") {
   CHECK(changed([](DropoutPlace& place) { place.level += 1; }));
   CHECK(changed([](DropoutPlace& place) { place.first_sample += 1; }));
   CHECK(changed([](DropoutPlace& place) { place.first_sample += std::int64_t{1} << 33; }));
-  CHECK(changed([](DropoutPlace& place) { place.first_row += 1; }));
+  CHECK(changed([](DropoutPlace& place) { place.first_neuron += 2; }));
 }
 
 TEST_CASE("The asked share is dropped and the mean preserved, within five deviations") {

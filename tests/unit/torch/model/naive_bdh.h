@@ -46,7 +46,7 @@ inline Vector naive_encode(const Vector& x, const at::Tensor& weight) {
 }
 
 inline Vector naive_rope(const Vector& v, std::int64_t position) {
-  const at::Tensor table = model::bdh::rope_rotations(position, position + 1, std::ssize(v),
+  const at::Tensor table = model::bdh::rope_rotations(position, position + 1, {std::ssize(v)},
                                                       at::kDouble);  // (1, N/2, 2)
   Vector out(v.size());
   for (std::size_t k = 0; k + 1 < v.size(); k += 2) {

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <vector>
 
+#include "dtrain/base/error.h"
 #include "unit/torch/model/bdh_fixture.h"
 
 namespace dtrain::model::bdh {
@@ -48,10 +49,10 @@ TEST_CASE("Rotation turns interleaved pairs by position times frequency") {
   const std::int64_t begin = GENERATE(0, 1, 65500);
   const at::Tensor v = at::randn({9, 14}, generator, at::kDouble);
   // Cosines and sines are float32 also for float64, as in the reference.
-  const at::Tensor found = rope_rotate(v, rope_rotations(begin, begin + 9, 14, at::kDouble));
+  const at::Tensor found = rope_rotate(v, rope_rotations(begin, begin + 9, {14}, at::kDouble));
   CHECK(relative_error(found, rotate_by_hand(v, begin)) < 1e-6);
   const at::Tensor narrow = v.to(at::kFloat);
-  CHECK(relative_error(rope_rotate(narrow, rope_rotations(begin, begin + 9, 14, at::kFloat)),
+  CHECK(relative_error(rope_rotate(narrow, rope_rotations(begin, begin + 9, {14}, at::kFloat)),
                        rotate_by_hand(v, begin)) < 1e-6);
 }
 
@@ -60,7 +61,7 @@ TEST_CASE("Low dtypes are turned in float32 and rounded once, and turned back by
   const double rounding = dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{6});
   const at::Tensor v = at::randn({2, 9, 14}, generator).to(dtype).requires_grad_();
-  const at::Tensor table = rope_rotations(0, 9, 14, at::kFloat);
+  const at::Tensor table = rope_rotations(0, 9, {14}, at::kFloat);
   const at::Tensor found = rope_rotate(v, table);
   CHECK(found.scalar_type() == dtype);
   for (std::int64_t row = 0; row < 2; ++row) {
@@ -76,26 +77,44 @@ TEST_CASE("Low dtypes are turned in float32 and rounded once, and turned back by
 TEST_CASE("A table may be of another dtype than what it turns") {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{7});
   const at::Tensor v = at::randn({9, 14}, generator, at::kDouble);
-  const at::Tensor float_table = rope_rotations(0, 9, 14, at::kFloat);
+  const at::Tensor float_table = rope_rotations(0, 9, {14}, at::kFloat);
   CHECK(at::equal(rope_rotate(v, float_table), rope_rotate(v, float_table.to(at::kDouble))));
   const at::Tensor low = v.to(at::kBFloat16);
-  const at::Tensor low_table = rope_rotations(0, 9, 14, at::kBFloat16);
+  const at::Tensor low_table = rope_rotations(0, 9, {14}, at::kBFloat16);
   CHECK(at::equal(rope_rotate(low, low_table), rope_rotate(low, low_table.to(at::kFloat))));
 }
 
 TEST_CASE("The float64 table holds the float32 cosines and sines") {
-  const at::Tensor wide = rope_rotations(0, 300, 12, at::kDouble);
-  const at::Tensor narrow = rope_rotations(0, 300, 12, at::kFloat);
+  const at::Tensor wide = rope_rotations(0, 300, {12}, at::kDouble);
+  const at::Tensor narrow = rope_rotations(0, 300, {12}, at::kFloat);
   CHECK(at::equal(wide, narrow.to(at::kDouble)));
 }
 
 TEST_CASE("A table of some positions is a part of the table of all") {
-  const at::Tensor all = rope_rotations(0, 200, 32, at::kFloat);
-  CHECK(at::equal(rope_rotations(128, 192, 32, at::kFloat), all.slice(0, 128, 192)));
+  const at::Tensor all = rope_rotations(0, 200, {32}, at::kFloat);
+  CHECK(at::equal(rope_rotations(128, 192, {32}, at::kFloat), all.slice(0, 128, 192)));
+}
+
+TEST_CASE("A table of a part of a head holds the pairs that those neurons have in the whole") {
+  const std::int64_t whole = GENERATE(4, 14, 70, 512);
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const at::Tensor all = rope_rotations(3, 90, {whole}, dtype);
+  for (std::int64_t first = 0; first < whole; first += whole / 4 * 2) {
+    const std::int64_t count = std::min(whole / 4 * 2, whole - first);
+    CHECK(at::equal(rope_rotations(3, 90, {.whole = whole, .first = first, .count = count}, dtype),
+                    all.narrow(1, first / 2, count / 2)));
+  }
+}
+
+TEST_CASE("A part of a head that cuts a pair is refused") {
+  CHECK_THROWS_AS(rope_rotations(0, 9, {.whole = 12, .first = 3, .count = 6}, at::kFloat),
+                  base::Error);
+  CHECK_THROWS_AS(rope_rotations(0, 9, {.whole = 12, .first = 0, .count = 3}, at::kFloat),
+                  base::Error);
 }
 
 TEST_CASE("Tables follow the length and dtype asked for") {
-  RopeTables tables(8);
+  RopeTables tables({8});
   CHECK(tables.table(5, at::kFloat).sizes() == at::IntArrayRef({5, 4, 2}));
   CHECK(tables.table(7, at::kFloat).sizes() == at::IntArrayRef({7, 4, 2}));
   CHECK(tables.table(7, at::kDouble).scalar_type() == at::kDouble);

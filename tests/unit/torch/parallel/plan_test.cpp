@@ -60,6 +60,53 @@ TEST_CASE("Settings that mean different things give different plans") {
   }
 }
 
+config::LayoutConfig sizes(const mesh::MeshShape& mesh, std::int64_t local_ranks = 0) {
+  config::LayoutConfig layout;
+  layout.pp = mesh.pp;
+  layout.dp = mesh.dp;
+  layout.tp = mesh.tp;
+  layout.local_ranks = local_ranks;
+  return layout;
+}
+
+TEST_CASE("Each strategy takes its ranks along its own axis") {
+  const auto plan = [](const std::string& strategy, std::int64_t ranks,
+                       config::LayoutConfig layout = {}) {
+    config::Config config = testing::tiny_config();
+    config.batch = {};
+    layout.strategy = strategy;
+    config.layout = layout;
+    return make_plan(config::resolve(config::Command::train, config, {.world_size = ranks}).layout);
+  };
+  CHECK(plan("tp", 4).mesh == mesh::MeshShape{.tp = 4});
+  CHECK(plan("pp", 2).mesh == mesh::MeshShape{.pp = 2});
+  CHECK(plan("dp", 1, sizes({0, 0, 0}, 4)) == ddp_plan(4));
+  CHECK(plan("mp", 1, sizes({0, 0, 0}, 2)) == plan("pp", 2));
+  config::LayoutConfig fsdp = sizes({.pp = 2, .dp = 0, .tp = 2});
+  fsdp.data_axis = "fsdp";
+  CHECK(plan("3d", 16, fsdp).mesh == mesh::MeshShape{.pp = 2, .dp = 4, .tp = 2});
+  CHECK(plan("3d", 16, fsdp).data == plan_of("fsdp:full", 4).data);
+  fsdp.data_axis = "zero";
+  CHECK(plan("3d", 16, fsdp).data == plan_of("zero:2", 4).data);
+  fsdp.data_axis = "ddp";
+  CHECK(plan("3d", 16, fsdp).data == ddp_plan(4).data);
+}
+
+TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis of one rank") {
+  config::LayoutConfig layout = sizes({.pp = 2, .dp = 2, .tp = 2});
+  layout.schedule_pp = "interleaved:2";
+  layout.pp_split = "1,2,3,4";
+  layout.tp_vocab = true;
+  const Plan plan = make_plan(layout);
+  CHECK(plan.splits_vocab);
+  CHECK(plan.pipeline ==
+        PipelinePlan{.kind = PipelineKind::interleaved, .chunks = 2, .split = {1, 2, 3, 4}});
+  layout.pp = 1;
+  CHECK(make_plan(layout).pipeline == PipelinePlan{});
+  layout.tp = 1;
+  CHECK_FALSE(make_plan(layout).splits_vocab);
+}
+
 TEST_CASE("Settings of units mean nothing where nothing is sharded") {
   config::Config config = testing::tiny_config();
   config.layout.wrap = "none";

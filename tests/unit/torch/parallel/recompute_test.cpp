@@ -10,18 +10,26 @@
 namespace dtrain::parallel {
 namespace {
 
-constexpr std::int64_t kBlocks = 7;  // five levels
+// The levels of a whole model of so many blocks.
+std::vector<model::BlockRange> levels_of(std::int64_t num_blocks) { return {{1, num_blocks - 1}}; }
 
 TEST_CASE("Levels run again alone or in groups; the first and the last block never do") {
   using Groups = std::vector<RecomputeGroup>;
-  CHECK(recompute_lowest_levels(kBlocks, 0).groups.empty());
-  CHECK((recompute_lowest_levels(kBlocks, 2).groups == Groups{{1, 2}, {2, 3}}));
-  CHECK(recompute_lowest_levels(kBlocks, 5) == recompute_in_groups(kBlocks, 1));
-  CHECK((recompute_in_groups(kBlocks, 2).groups == Groups{{1, 3}, {3, 5}, {5, 6}}));
-  CHECK((recompute_in_groups(kBlocks, 9).groups == Groups{{1, 6}}));
-  CHECK(recompute_in_groups(kBlocks, 2).group_of(4)->begin == 3);
-  CHECK(recompute_in_groups(kBlocks, 2).group_of(6) == nullptr);
-  CHECK(recompute_in_groups(kBlocks, 2).group_of(0) == nullptr);
+  CHECK(recompute_lowest_levels(levels_of(7), 0).groups.empty());
+  CHECK((recompute_lowest_levels(levels_of(7), 2).groups == Groups{{1, 2}, {2, 3}}));
+  CHECK(recompute_lowest_levels(levels_of(7), 5) == recompute_in_groups(levels_of(7), 1));
+  CHECK((recompute_in_groups(levels_of(7), 2).groups == Groups{{1, 3}, {3, 5}, {5, 6}}));
+  CHECK((recompute_in_groups(levels_of(7), 9).groups == Groups{{1, 6}}));
+  CHECK(recompute_in_groups(levels_of(7), 2).group_of(4)->begin == 3);
+  CHECK(recompute_in_groups(levels_of(7), 2).group_of(6) == nullptr);
+  CHECK(recompute_in_groups(levels_of(7), 2).group_of(0) == nullptr);
+}
+
+TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
+  using Groups = std::vector<RecomputeGroup>;
+  const std::vector<model::BlockRange> runs{{1, 4}, {4, 6}};
+  CHECK((recompute_in_groups(runs, 2).groups == Groups{{1, 3}, {3, 4}, {4, 6}}));
+  CHECK((recompute_lowest_levels(runs, 4).groups == Groups{{1, 2}, {2, 3}, {3, 4}, {4, 5}}));
 }
 
 class NoSink final : public param::GradientSink {
@@ -56,11 +64,11 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
 
 TEST_CASE("Each block that runs again does so right before its backward, a group from its input") {
   CHECK(trace_of(3, {}) == "abc CBA");
-  CHECK(trace_of(3, recompute_lowest_levels(5, 2)) == "abc CbBaA");
-  CHECK(trace_of(3, recompute_in_groups(5, 1)) == "abc cCbBaA");
-  CHECK(trace_of(4, recompute_in_groups(6, 2)) == "abcd cdDcCabBaA");
-  CHECK(trace_of(3, recompute_in_groups(5, 2)) == "abc cCabBaA");
-  CHECK(trace_of(4, recompute_in_groups(6, 4)) == "abcd abcdDcCbBaA");
+  CHECK(trace_of(3, recompute_lowest_levels(levels_of(5), 2)) == "abc CbBaA");
+  CHECK(trace_of(3, recompute_in_groups(levels_of(5), 1)) == "abc cCbBaA");
+  CHECK(trace_of(4, recompute_in_groups(levels_of(6), 2)) == "abcd cdDcCabBaA");
+  CHECK(trace_of(3, recompute_in_groups(levels_of(5), 2)) == "abc cCabBaA");
+  CHECK(trace_of(4, recompute_in_groups(levels_of(6), 4)) == "abcd abcdDcCbBaA");
 }
 
 // Blocks that save 100 and put out 1; half of a backward pass comes on top.
@@ -71,7 +79,7 @@ constexpr model::BlockMemory kLevel{
 
 ActivationMemory memory_of(const RecomputePlan& plan) {
   const std::vector<model::BlockMemory> blocks{kEnd, kLevel, kLevel, kLevel, kLevel, kEnd};
-  return activation_memory(blocks, plan);
+  return activation_memory(blocks, sequential_actions(6, 1), plan);
 }
 
 TEST_CASE("Graphs are kept from forward to backward, and a level's backward comes on top") {
@@ -82,10 +90,10 @@ TEST_CASE("Graphs are kept from forward to backward, and a level's backward come
 }
 
 TEST_CASE("A level that runs again keeps its input, and one graph is there at a time") {
-  const ActivationMemory level = memory_of(recompute_in_groups(6, 1));
+  const ActivationMemory level = memory_of(recompute_in_groups(levels_of(6), 1));
   CHECK(level.kept == 2 * 11 + 4);
   CHECK(level.kept + level.work == 11 + 3 + 1 + 1 + (1 + 100) + 50);
-  const ActivationMemory pairs = memory_of(recompute_in_groups(6, 2));
+  const ActivationMemory pairs = memory_of(recompute_in_groups(levels_of(6), 2));
   CHECK(pairs.kept == 2 * 11 + 2);
   CHECK(pairs.kept + pairs.work == level.kept + level.work - 1);
 }
@@ -93,9 +101,25 @@ TEST_CASE("A level that runs again keeps its input, and one graph is there at a 
 TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each") {
   const std::int64_t none = memory_of({}).kept + memory_of({}).work;
   for (const std::int64_t count : {1, 2, 3}) {
-    const ActivationMemory some = memory_of(recompute_lowest_levels(6, count));
+    const ActivationMemory some = memory_of(recompute_lowest_levels(levels_of(6), count));
     CHECK(some.kept + some.work == none - 100 * count);
   }
+}
+
+TEST_CASE("Graphs of several microbatches count until each one's backward") {
+  const std::vector<model::BlockMemory> blocks{kEnd, kLevel};
+  std::vector<Action> actions;  // two forward, then two back
+  for (const std::int64_t microbatch : {0, 1}) {
+    for (const std::int64_t block : {0, 1}) {
+      actions.push_back({ActionKind::forward, block, microbatch});
+    }
+  }
+  for (const std::int64_t microbatch : {0, 1}) {
+    for (const std::int64_t block : {1, 0}) {
+      actions.push_back({ActionKind::backward, block, microbatch});
+    }
+  }
+  CHECK(activation_memory(blocks, actions, {}).kept == 2 * (11 + 101));
 }
 
 }  // namespace

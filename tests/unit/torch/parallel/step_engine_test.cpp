@@ -36,7 +36,7 @@ std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
   testing::on_threads(dp, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     const auto model = testing::small_model(watches);
-    StepEngine engine(*model, world, {*group},
+    StepEngine engine(*model, world, {{*group}},
                       {.grad_accum_steps = grad_accum, .seed = 3, .optimizer = {}});
     // Twice: what the first step leaves must not show.
     for (const std::int64_t first : {100, 0}) {
@@ -45,6 +45,23 @@ std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
     gradients[static_cast<std::size_t>(world.rank())] = engine.gradients().flat().clone();
   });
   return gradients;
+}
+
+TEST_CASE("Gradients of a scaled loss have the bits of a plain one once they are clipped") {
+  testing::on_threads(1, [](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    std::vector<at::Tensor> gradients;
+    for (const bool scales_loss : {false, true}) {
+      const auto model = testing::small_model({{}});
+      StepEngine engine(*model, world, {{*group}},
+                        {.scales_loss = scales_loss, .seed = 3, .optimizer = {}});
+      (void)engine.forward_backward(batches_of(0, 1));
+      (void)engine.clip_grad_norm(0);
+      gradients.push_back(engine.gradients().flat().clone());
+    }
+    // The scale is a power of two: it changes no digit.
+    expect(same_bits(gradients[0], gradients[1]), "gradients");
+  });
 }
 
 TEST_CASE("A parameter that only some ranks use has the single rank's gradient on all") {
@@ -75,7 +92,8 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
     std::vector<std::int64_t> calls;
     const auto note = [&] { calls.push_back(group->calls().counters().calls); };
     const auto model = testing::small_model({{.on_forward = note, .on_backward = note}});
-    StepEngine engine(*model, world, {*group}, {.grad_accum_steps = 3, .seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, {{*group}},
+                      {.grad_accum_steps = 3, .seed = 3, .optimizer = {}});
     (void)engine.forward_backward(batches_of(world.rank(), 3));
     // Forward and backward of three microbatches; the last backward has the loss's call before it.
     expect(calls == std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}, "the calls seen by the blocks");
@@ -96,7 +114,7 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
                                                 calls.push_back(group->calls().counters().calls);
                                               }});
     }
-    StepEngine engine(*model, world, {*group}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
     data::Batch batch{.inputs = std::vector<std::int64_t>(8, world.rank()),
                       .targets = std::vector<std::int64_t>(8, 7),
                       .num_sequences = 1,
@@ -120,14 +138,15 @@ TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
   testing::on_threads(3, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {*group}, {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, {{*group}},
+                      {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
     losses[static_cast<std::size_t>(world.rank())] =
         engine.forward_backward(batches_of(world.rank(), 2));
   });
   testing::on_threads(1, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {*group}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
     for (std::int64_t m = 0; m < 6; ++m) {
       expected += engine.forward_backward(batches_of(m, 1)).mean() / 6;
     }
@@ -143,7 +162,7 @@ TEST_CASE("A gradient that is not finite is left alone by clipping and seen by e
   testing::on_threads(2, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {*group}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
     if (world.rank() == 1) {  // as if its memory had been struck
       const at::NoGradGuard no_grad;
       engine.parameters().view(1)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());

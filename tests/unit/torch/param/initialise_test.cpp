@@ -67,6 +67,46 @@ TEST_CASE("Initial values do not depend on the size beyond them") {
       at::equal(initialised(plain("w", 3, 7), 4), initialised(plain("w", 9, 7), 4).slice(0, 0, 3)));
 }
 
+/// `spec` cut into slices of these sizes along `dim`, each filled by itself.
+std::vector<at::Tensor> slices_of(const ParameterSpec& spec, std::int64_t dim,
+                                  const std::vector<std::int64_t>& sizes) {
+  std::vector<at::Tensor> slices;
+  std::int64_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    ParameterSpec slice = spec;
+    std::int64_t& held = slice.shape[static_cast<std::size_t>(dim)];
+    slice.cut = TensorCut{.dim = dim, .begin = begin, .whole = held};
+    held = size;
+    begin += size;
+    slices.push_back(initialised(slice, 4));
+  }
+  return slices;
+}
+
+TEST_CASE("Slices have the numbers of the whole: inside heads, across heads, along columns") {
+  const ParameterSpec encoder{
+      .name = "encoder", .shape = {21, 5}, .export_view = {3, 7, 5}, .export_order = {0, 2, 1}};
+  const at::Tensor whole = initialised(encoder, 4);
+  for (const std::vector<std::int64_t>& sizes :
+       {std::vector<std::int64_t>{7, 14}, {3, 4, 2, 5, 7}, {2, 9, 10}, {1, 19, 1}}) {
+    CHECK(at::equal(at::cat(slices_of(encoder, 0, sizes), 0), whole));
+  }
+  const ParameterSpec decoder = plain("decoder", 21, 5);
+  CHECK(at::equal(at::cat(slices_of(decoder, 0, {2, 9, 10}), 0), initialised(decoder, 4)));
+  const ParameterSpec head = plain("lm_head", 5, 18);
+  CHECK(at::equal(at::cat(slices_of(head, 1, {6, 7, 5}), 1), initialised(head, 4)));
+}
+
+TEST_CASE("A slice of a parameter that is larger than memory can be filled") {
+  // A terabyte in float32, of which one row is held.
+  constexpr std::int64_t kRows = std::int64_t{1} << 30;
+  ParameterSpec spec = plain("w", 1, 256);
+  spec.export_view = {kRows, 256};
+  spec.cut = TensorCut{.dim = 0, .begin = kRows - 1, .whole = kRows};
+  const at::Tensor row = initialised(spec, 4);
+  CHECK(row.abs().max().item<double>() > 0.02);
+}
+
 TEST_CASE("Seed, both halves of it, and name change the values") {
   const at::Tensor base = initialised(plain("w", 4, 4), 4);
   CHECK(at::equal(initialised(plain("w", 4, 4), 4), base));

@@ -30,7 +30,9 @@ TEST_CASE("A run may not go on with another model, data, seed or batch") {
 TEST_CASE("Steps, layout, machine, reports and paths may differ without a word") {
   config::Config now;
   now.train.steps = 5;
-  now.layout = {.strategy = "ddp", .dp = 4, .nnodes = 2};
+  now.layout.strategy = "ddp";
+  now.layout.dp = 4;
+  now.layout.nnodes = 2;
   now.machine.threads = 9;
   now.machine.backend = "gloo";
   now.report.log_every = 1;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/cpu_memory.h"
@@ -47,7 +48,7 @@ Measured measure(const config::Config& config) {
   const auto outcome =
       testing::on_processes(
           "measure",
-          {.size = config.layout.dp,
+          {.size = testing::num_ranks(config),
            .argument = config::to_request({config::Command::train, testing::with_dtypes(config)})})
           .front();
   INFO(outcome.standard_error << outcome.text);
@@ -57,7 +58,7 @@ Measured measure(const config::Config& config) {
   return {std::stoll(outcome.text), std::stoll(outcome.text.substr(space))};
 }
 
-void check_within_a_tenth(const config::Config& config) {
+void check_within(const config::Config& config, double part) {
   const Measured found = measure(config);
   const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
   WARN(config.machine.dtype << " " << config.machine.recompute << " dp " << config.layout.dp
@@ -65,9 +66,11 @@ void check_within_a_tenth(const config::Config& config) {
                             << config.model.tie_levels << " dropout " << config.model.dropout
                             << ": predicted " << metrics::format_bytes(found.predicted)
                             << ", measured " << metrics::format_bytes(found.peak) << " " << ratio);
-  CHECK(ratio > 0.9);
-  CHECK(ratio < 1.1);
+  CHECK(ratio > 1 - part);
+  CHECK(ratio < 1 + part);
 }
+
+void check_within_a_tenth(const config::Config& config) { check_within(config, 0.1); }
 
 TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak") {
   config::Config config = mini(1, 1);
@@ -96,11 +99,51 @@ TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak
     config.machine.recompute = GENERATE("none", "level");
     check_within_a_tenth(config);
   }
+  SECTION("with weights that outweigh activations") {
+    config.model = {.levels = 2, .width = 128, .heads = 4, .neurons = 4096};
+    config.data.seq_len = 2;
+    config.batch.global = config.batch.microbatch = 1;
+    check_within(config, 0.02);
+  }
+  SECTION("with gradients that travel in another dtype") {
+    config.model = {.levels = 2, .width = 128, .heads = 4, .neurons = 4096};
+    config.data.seq_len = 2;
+    config.batch.global = 2;
+    config.machine.reduce_dtype = "bfloat16";
+    check_within(testing::laid_out(config, 2, 1), 0.05);
+    // How much travels at once depends on the machine: the prediction is the most there can be.
+    config.model.tie_levels = false;
+    const Measured found = measure(testing::sharded(config, 2, 1, "fsdp:full"));
+    CHECK(found.predicted > found.peak - (1 << 20));
+    CHECK(found.predicted < found.peak + found.peak / 4);
+  }
   SECTION("with shards on two ranks") {
     config.model.tie_levels = GENERATE(true, false);
     config.machine.recompute = GENERATE("none", "every:2");
     check_within_a_tenth(testing::sharded(config, 2, 1, "fsdp:full"));
   }
+}
+
+// On the first stage of two, with eight microbatches.
+Measured measure_schedule(const std::string& schedule) {
+  config::Config config = mini(1, 1);
+  config.layout.schedule_pp = schedule;
+  return measure(testing::meshed(config, {.pp = 2}, 8));
+}
+
+TEST_CASE("1f1b keeps the activations of as many microbatches as there are stages, gpipe of all") {
+  const Measured all = measure_schedule("gpipe");
+  const Measured few = measure_schedule("1f1b");
+  for (const Measured& found : {all, few}) {
+    const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
+    WARN("predicted " << metrics::format_bytes(found.predicted) << ", measured "
+                      << metrics::format_bytes(found.peak));
+    CHECK(ratio > 0.9);
+    CHECK(ratio < 1.1);
+  }
+  // Two levels of one sample: 4.5 tensors (T, n) each.
+  const std::int64_t microbatch = 2 * 9 * 128 * 4 * 512 * 4 / 2;
+  CHECK(all.peak - few.peak > 6 * microbatch * 9 / 10);
 }
 
 TEST_CASE("Parameters, gradients and moments are predicted to the byte") {
@@ -129,11 +172,11 @@ TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved doe
 }
 
 TEST_CASE("The bitwise class names what equal bits depend on, and nothing that they do not") {
-  const config::Config config = mini(1, 2);
+  const config::Config config = testing::with_dtypes(mini(1, 2));
   const std::string text = bitwise_class(config);
   CHECK(text.find("float32 microbatch=4 threads=1 kernels=plain cpu=") == 0);
-  CHECK(bitwise_class(mini(2, 1)) == text);
-  CHECK(bitwise_class(mini(1, 1)) != text);
+  CHECK(bitwise_class(testing::with_dtypes(mini(2, 1))) == text);
+  CHECK(bitwise_class(testing::with_dtypes(mini(1, 1))) != text);
   config::Config fast = config;
   fast.machine.reduction = "fast";
   CHECK(bitwise_class(fast).starts_with("none"));
@@ -142,14 +185,56 @@ TEST_CASE("The bitwise class names what equal bits depend on, and nothing that t
   CHECK(bitwise_class(more_threads) != text);
 }
 
+using Change = std::function<void(config::Config&)>;
+
+std::string class_of(std::int64_t dp, std::int64_t grad_accum, const std::string& what,
+                     const Change& change = {}) {
+  config::Config config = testing::tiny_config();
+  config.batch.global = 24;
+  if (change) change(config);
+  return bitwise_class(testing::sharded(config, dp, grad_accum, what));
+}
+
+TEST_CASE("The bitwise class follows the order in which gradients are added") {
+  const std::string single = class_of(1, 6, "fsdp:none");
+  CHECK(class_of(2, 3, "fsdp:full+local") == single);
+  CHECK(class_of(2, 3, "fsdp:none") == single);
+  CHECK(class_of(6, 1, "fsdp:full") == single);
+  // Two ranks are added first, and then three of those.
+  CHECK(class_of(2, 3, "fsdp:full") != single);
+  CHECK(class_of(2, 3, "zero:2") != single);
+  CHECK(class_of(6, 1, "hybrid:2") != single);
+  CHECK(class_of(3, 2, "fsdp:none") != single);
+}
+
+TEST_CASE("The bitwise class names the dtypes that change bits, and only those") {
+  const auto dtypes = [](const char* dtype, const char* parameters) -> Change {
+    return [=](config::Config& config) {
+      config.machine.dtype = dtype;
+      config.machine.param_dtype = parameters;
+    };
+  };
+  const std::string single = class_of(1, 6, "fsdp:none");
+  CHECK(class_of(1, 6, "fsdp:none", dtypes("bfloat16", "float32")) == single);
+  const std::string low = class_of(1, 6, "fsdp:none", dtypes("float32", "bfloat16"));
+  CHECK(low != single);
+  CHECK(low == class_of(1, 6, "fsdp:none", dtypes("bfloat16", "auto")));
+  const Change buffers = [](config::Config& config) { config.machine.buffer_dtype = "bfloat16"; };
+  CHECK(class_of(1, 6, "fsdp:none", buffers) != single);
+  const Change reduces = [](config::Config& config) { config.machine.reduce_dtype = "bfloat16"; };
+  CHECK(class_of(1, 6, "fsdp:none", reduces) == single);  // nothing travels
+  CHECK(class_of(2, 3, "fsdp:none", reduces) != single);
+  CHECK(class_of(6, 1, "fsdp:none", reduces) != class_of(2, 3, "fsdp:none", reduces));
+}
+
 TEST_CASE("The start table and the start line say what runs") {
   testing::on_threads(2, [&](comm::World& world) {
     const config::Config config = mini(2, 1);
     testing::EngineRun run(config, world);
     const data::Split split = split_of(config);
     const std::string table = start_table(run.job(), split);
-    for (const char* part : {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", "lr=0.01",
-                             "383 training samples of 128 tokens", "memory per rank"}) {
+    for (const char* part : {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", "dp groups       0 1\n",
+                             "lr=0.01", "383 training samples of 128 tokens", "memory per rank"}) {
       testing::expect(table.find(part) != std::string::npos, std::string(part) + " in\n" + table);
     }
     const auto fields = start_fields(run.job(), split);
@@ -158,6 +243,20 @@ TEST_CASE("The start table and the start line say what runs") {
     testing::expect(fields.at("train_samples") == 383, "train_samples");
     testing::expect(fields.at("validation_samples") == 127, "validation_samples");
   });
+}
+
+TEST_CASE("The start says where each rank is, and with which ranks it forms a group") {
+  CHECK(mesh_lines(mesh::DeviceMesh({})).empty());
+  CHECK(mesh_lines(mesh::DeviceMesh({.pp = 2, .dp = 2, .tp = 2})) ==
+        "rank (pp,dp,tp) 0 (0,0,0), 1 (0,0,1), 2 (0,1,0), 3 (0,1,1), 4 (1,0,0), 5 (1,0,1), 6 "
+        "(1,1,0), 7 (1,1,1)\n"
+        "tp groups       0 1 | 2 3 | 4 5 | 6 7\n"
+        "dp groups       0 2 | 1 3 | 4 6 | 5 7\n"
+        "pp groups       0 4 | 1 5 | 2 6 | 3 7\n");
+  CHECK(mesh_lines(mesh::DeviceMesh({.pp = 1, .dp = 1000, .tp = 1})) ==
+        "rank (pp,dp,tp) 0 (0,0,0), 1 (0,1,0), 2 (0,2,0), 3 (0,3,0), 4 (0,4,0), 5 (0,5,0), 6 "
+        "(0,6,0), ... 999 (0,999,0)\n"
+        "dp groups       0 1 2 3 4 5 6 ... 999\n");
 }
 
 TEST_CASE("The start table says what a sharded step gathers and reduces") {

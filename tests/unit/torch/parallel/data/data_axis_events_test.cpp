@@ -107,7 +107,7 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
         {.on_forward = [&] { look(false); }, .on_backward = [&] { look(true); }});
     const auto model = testing::small_model(watches);
     StepEngine own(
-        *model, world, {.all = *group, .shards = group.get()},
+        *model, world, {.data = {.all = *group, .shards = group.get()}},
         {.seed = 3, .data = {.shard_size = 2, .wrap = {}, .schedule = schedule}, .optimizer = {}});
     engine = &own;
     const data::Batch batch = testing::small_batch(world.rank() * 2);

@@ -82,6 +82,24 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
   CHECK_NOTHROW(buffer.give_back());
 }
 
+// As a call that was under way when a rank failed: it must not be left with memory that is gone.
+TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps the memory") {
+  bool is_back = false;
+  auto buffer = std::make_unique<UnitBuffer>(kLayout, 1, at::kFloat, [&](std::int64_t bytes) {
+    const at::Tensor memory = fresh_memory(bytes);
+    return at::from_blob(
+        memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
+        at::kByte);
+  });
+  buffer->take();
+  at::Tensor queued = buffer->flat().narrow(0, 64, 64);
+  buffer.reset();
+  REQUIRE_FALSE(is_back);
+  queued.fill_(1);
+  queued = at::Tensor();
+  CHECK(is_back);
+}
+
 // A graph saves the weight in its forward; its backward reads what a later gather brought.
 TEST_CASE("Weights that a graph has saved are right after a free and another gather") {
   struct Sink final : param::GradientSink {

@@ -10,6 +10,8 @@ namespace {
 
 using Ids = std::vector<param::ParameterId>;
 
+const Ids kOneRegion{0};
+
 std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
   return model::make_model(
       {.levels = levels, .width = 16, .heads = 2, .neurons = 32, .tie_levels = tied}, 16);
@@ -17,19 +19,21 @@ std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
 
 UnitUses uses_of(const model::Model& model, const WrapPolicy& policy) {
   return unit_uses(
-      model, param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, policy)}), {});
+      model,
+      param::ArenaLayout(model.parameters, {.unit_begins = unit_begins(model, policy, kOneRegion)}),
+      {});
 }
 
 TEST_CASE("Each block is a unit, and levels that share matrices share one") {
   const auto untied = bdh(3, false);
   REQUIRE(untied->parameters.size() == 1 + 3 * 3 + 1);
-  CHECK(unit_begins(*untied, {}) == Ids{0, 1, 4, 7, 10});
+  CHECK(unit_begins(*untied, {}, kOneRegion) == Ids{0, 1, 4, 7, 10});
   const UnitUses uses = uses_of(*untied, {});
   CHECK(uses.of_block == std::vector<std::vector<std::int64_t>>{{0}, {1}, {2}, {3}, {4}});
   CHECK(uses.is_tied == std::vector<bool>(5, false));
 
   const auto tied = bdh(3, true);
-  CHECK(unit_begins(*tied, {}) == Ids{0, 1, 4});
+  CHECK(unit_begins(*tied, {}, kOneRegion) == Ids{0, 1, 4});
   const UnitUses shared = uses_of(*tied, {});
   CHECK(shared.of_block == std::vector<std::vector<std::int64_t>>{{0}, {1}, {1}, {1}, {2}});
   CHECK(shared.is_tied == std::vector<bool>{false, true, false});
@@ -39,7 +43,8 @@ TEST_CASE("Each block is a unit, and levels that share matrices share one") {
 TEST_CASE("Neighbours are merged until each unit has as many parameters as asked") {
   const auto model = testing::small_model({{}, {}, {}});
   const auto begins = [&](std::int64_t min_elements) {
-    return unit_begins(*model, {.kind = WrapPolicy::Kind::size, .min_elements = min_elements});
+    return unit_begins(*model, {.kind = WrapPolicy::Kind::size, .min_elements = min_elements},
+                       kOneRegion);
   };
   CHECK(begins(1) == Ids{0, 1, 2, 3, 4});
   CHECK(begins(64) == Ids{0, 1, 2, 3, 4});
@@ -53,10 +58,19 @@ TEST_CASE("Neighbours are merged until each unit has as many parameters as asked
 TEST_CASE("Without wrapping the whole model is one unit, used by every block") {
   const auto model = bdh(2, false);
   const WrapPolicy none{.kind = WrapPolicy::Kind::none};
-  CHECK(unit_begins(*model, none) == Ids{0});
+  CHECK(unit_begins(*model, none, kOneRegion) == Ids{0});
   const UnitUses uses = uses_of(*model, none);
   CHECK(uses.of_block == std::vector<std::vector<std::int64_t>>(4, {0}));
   CHECK(uses.is_tied == std::vector<bool>{false});  // its blocks share it, but no parameter
+}
+
+TEST_CASE("No unit goes beyond a region, whatever the policy") {
+  const auto model = testing::small_model({{}, {}, {}});
+  const Ids regions{0, 1, 4};
+  CHECK(unit_begins(*model, {}, regions) == Ids{0, 1, 2, 3, 4});
+  CHECK(unit_begins(*model, {.kind = WrapPolicy::Kind::none}, regions) == regions);
+  const WrapPolicy size{.kind = WrapPolicy::Kind::size, .min_elements = 65};
+  CHECK(unit_begins(*model, size, regions) == regions);
 }
 
 }  // namespace

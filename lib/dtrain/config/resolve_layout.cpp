@@ -1,0 +1,251 @@
+#include "dtrain/config/resolve_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/layout.h"
+#include "dtrain/config/pipeline.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr std::int64_t kDefaultLocalRanks = 2;
+
+std::string_view plural(std::int64_t count) { return count == 1 ? "" : "s"; }
+
+// The words of "cpu,cpu"; none for "".
+std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words;
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    words.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return words;
+}
+
+// Threads that compute on one GPU would only wait for each other.
+void check_devices(const std::string& devices, const std::vector<std::string>& names) {
+  std::set<std::string_view> gpus;
+  for (const std::string& name : names) {
+    if (name == "cpu") continue;
+    const bool is_number = !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+    if (!is_number) {
+      fail(ErrorKind::usage,
+           "--devices {}: found \"{}\", but each must be cpu or the number of a GPU", devices,
+           name);
+    }
+    if (!gpus.insert(name).second) {
+      fail(ErrorKind::usage,
+           "--devices {}: two local ranks name GPU {}: give each rank a GPU of its own", devices,
+           name);
+    }
+  }
+  if (!gpus.empty()) {
+    fail(ErrorKind::usage,
+         "--devices {}: GPU {} needs GPU support, which this build does not have; use cpu for each "
+         "rank",
+         devices, *gpus.begin());
+  }
+}
+
+struct AxisSize {
+  std::string_view flag;
+  std::int64_t& value;
+  Strategy::Ranks ranks;
+};
+
+std::array<AxisSize, 3> sizes_of(LayoutConfig& layout) {
+  return {{{"--pp", layout.pp, Strategy::Ranks::pp},
+           {"--dp", layout.dp, Strategy::Ranks::dp},
+           {"--tp", layout.tp, Strategy::Ranks::tp}}};
+}
+
+// A strategy of one axis takes all ranks on it.
+void resolve_one_axis(LayoutConfig& layout, std::int64_t num_ranks) {
+  const Strategy& strategy = strategy_of(layout);
+  for (const AxisSize& axis : sizes_of(layout)) {
+    const bool takes_all = axis.ranks == strategy.ranks;
+    const std::int64_t size = takes_all ? num_ranks : 1;
+    if (axis.value != 0 && axis.value != size) {
+      const std::string change =
+          strategy.is_local() && takes_all ? fmt::format("use --local-ranks {}", axis.value)
+          : takes_all ? fmt::format("launch --strategy {} with {} ranks, or leave out {}",
+                                    layout.strategy == "single" ? "ddp" : layout.strategy,
+                                    axis.value, axis.flag)
+                      : fmt::format(
+                            "leave it out, or use --strategy 3d, which has all of --pp, --dp and "
+                            "--tp");
+      fail(ErrorKind::usage, "{} {} does not fit --strategy {} {} {} rank{}: {}", axis.flag,
+           axis.value, layout.strategy, strategy.is_local() ? "with" : "launched with", num_ranks,
+           plural(num_ranks), change);
+    }
+    axis.value = size;
+  }
+}
+
+// Of the three sizes one may follow from the others.
+void resolve_three_axes(LayoutConfig& layout, std::int64_t num_ranks) {
+  std::int64_t product = 1;
+  std::int64_t num_missing = 0;
+  std::string given;
+  std::int64_t* missing = nullptr;
+  for (const AxisSize& axis : sizes_of(layout)) {
+    if (axis.value == 0) {
+      ++num_missing;
+      missing = &axis.value;
+      continue;
+    }
+    product *= axis.value;
+    given += fmt::format("{}{} {}", given.empty() ? "" : " x ", axis.flag, axis.value);
+  }
+  if (num_missing > 1) {
+    fail(ErrorKind::usage,
+         "--strategy 3d needs at least two of --pp, --dp and --tp, found {}: the third follows "
+         "from the {} rank{} launched",
+         given.empty() ? "none" : given, num_ranks, plural(num_ranks));
+  }
+  const bool fits = missing == nullptr ? product == num_ranks : num_ranks % product == 0;
+  if (!fits) {
+    fail(ErrorKind::usage, "{} = {} does not {} the {} rank{} launched: change one of them", given,
+         product, missing == nullptr ? "make" : "divide", num_ranks, plural(num_ranks));
+  }
+  if (missing != nullptr) *missing = num_ranks / product;
+}
+
+// How many data-parallel ranks share one copy of the state.
+void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
+  const bool is_hybrid = data_axis_of(layout) == "fsdp" && layout.fsdp_sharding == "hybrid";
+  const std::int64_t whole = sharding_of(layout) == Sharding::none ? 1 : layout.dp;
+  if (!is_hybrid) {
+    if (layout.shard_size != 0 && layout.shard_size != whole) {
+      fail(ErrorKind::usage,
+           "--shard-size {} does not fit --strategy {}, which shards over {} rank{}: leave it out, "
+           "or use --strategy fsdp --fsdp-sharding hybrid",
+           layout.shard_size, layout.strategy, whole, plural(whole));
+    }
+    layout.shard_size = whole;
+    return;
+  }
+  if (layout.shard_size == 0) {
+    // Those of a node; tensor-parallel ranks lie between neighbours of the data axis.
+    const std::int64_t on_node = std::max<std::int64_t>(1, launch.local_world_size / layout.tp);
+    layout.shard_size = std::min(on_node, layout.dp);
+  }
+  if (layout.dp % layout.shard_size != 0) {
+    fail(ErrorKind::usage,
+         "--shard-size {} does not divide the {} data-parallel rank{}: choose a divisor",
+         layout.shard_size, layout.dp, plural(layout.dp));
+  }
+}
+
+}  // namespace
+
+Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
+  const Strategy& strategy = strategy_of(layout);
+  if (!strategy.is_local()) return launch;
+  if (launch.world_size != 1) {
+    fail(ErrorKind::usage,
+         "--strategy {} runs its ranks as threads of one process, but {} were launched: use "
+         "--strategy {}, or launch one",
+         layout.strategy, launch.world_size, strategy.with_processes);
+  }
+  const std::vector<std::string> names = words_of(layout.devices);
+  check_devices(layout.devices, names);
+  const auto num_devices = static_cast<std::int64_t>(names.size());
+  if (layout.local_ranks == 0) {
+    layout.local_ranks = num_devices == 0 ? kDefaultLocalRanks : num_devices;
+  }
+  if (num_devices != 0 && num_devices != layout.local_ranks) {
+    fail(ErrorKind::usage, "--devices {} names {} device{}, but --local-ranks is {}: one for each",
+         layout.devices, num_devices, plural(num_devices), layout.local_ranks);
+  }
+  Launch result = launch;
+  result.world_size = layout.local_ranks;
+  result.local_world_size = layout.local_ranks;
+  return result;
+}
+
+void resolve_layout(LayoutConfig& layout, const Launch& launch) {
+  if (layout.strategy == "single" && launch.world_size != 1) {
+    fail(ErrorKind::usage, "--strategy single was launched with {} ranks: use --strategy ddp",
+         launch.world_size);
+  }
+  if (strategy_of(layout).ranks == Strategy::Ranks::given) {
+    resolve_three_axes(layout, launch.world_size);
+  } else {
+    resolve_one_axis(layout, launch.world_size);
+  }
+  if (layout.nnodes != 0 && launch.num_nodes != 0 && layout.nnodes != launch.num_nodes) {
+    fail(ErrorKind::usage,
+         "--nnodes {} was launched on {} node{}: launch on {}, or change --nnodes", layout.nnodes,
+         launch.num_nodes, plural(launch.num_nodes), layout.nnodes);
+  }
+  if (layout.nnodes == 0) layout.nnodes = std::max<std::int64_t>(1, launch.num_nodes);
+}
+
+void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
+  resolve_shard_size(layout, launch);
+  const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
+  if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction == "ordered") {
+    fail(ErrorKind::usage,
+         "--shard-size {} is no power of two, so --reduction ordered cannot keep its order over "
+         "shards and replicas: choose a power of two, or --reduction fast",
+         layout.shard_size);
+  }
+  if (!parse_wrap(layout.wrap)) {
+    fail(ErrorKind::usage,
+         "--wrap: found \"{}\", but it must be block, size:N (parameters, at least 1) or none",
+         layout.wrap);
+  }
+  const bool shards_gradients = sharding_of(layout) >= Sharding::gradients && layout.shard_size > 1;
+  if (layout.accumulate == "auto") layout.accumulate = shards_gradients ? "sharded" : "local";
+  if (layout.accumulate == "sharded" && !shards_gradients) {
+    fail(ErrorKind::usage,
+         "--accumulate sharded needs sharded gradients, which --strategy {} on {} rank{} does not "
+         "have: use fsdp or zero with stage 2 or 3 on several ranks, or --accumulate local",
+         layout.strategy, layout.dp, plural(layout.dp));
+  }
+}
+
+void check_pipeline(const Config& config, bool knows_model) {
+  const LayoutConfig& layout = config.layout;
+  const PipelineSetting setting = require_schedule_pp(layout.schedule_pp);
+  const std::vector<std::int64_t> split = require_pp_split(layout.pp_split);
+  if (layout.pp == 1) return;
+  require_schedule_fits(setting, {.stages = layout.pp, .microbatches = config.batch.grad_accum},
+                        "--grad-accum");
+  if (knows_model) require_levels_fit(setting, layout.pp, split, config.model.levels);
+}
+
+std::string resolve_backend(const std::string& asked, const LayoutConfig& layout,
+                            const Launch& launch) {
+  const bool is_local = strategy_of(layout).is_local();
+  if (asked == "local" && !is_local) {
+    fail(ErrorKind::usage,
+         "--backend local serves ranks that are threads, but --strategy {} has processes: use "
+         "--backend auto, or --strategy dp or mp",
+         layout.strategy);
+  }
+  if (is_local) {
+    if (asked == "auto" || asked == "local") return "local";
+    fail(ErrorKind::usage,
+         "--backend {} does not go with --strategy {}, whose ranks are threads: use --backend auto",
+         asked, layout.strategy);
+  }
+  if (asked == "none" && launch.world_size > 1) {
+    fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend auto",
+         launch.world_size);
+  }
+  if (asked != "auto") return asked;
+  if (launch.world_size == 1) return "none";
+  if (launch.num_nodes == 1) return "shm";
+  return launch.num_nodes == 0 ? "auto" : "gloo";
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,33 @@
+// How the ranks of a launch are laid out: the part of config::resolve that knows strategies.
+#pragma once
+
+#include "dtrain/config/resolve.h"
+
+namespace dtrain::config {
+
+/// The launch as other settings see it: ranks that are threads of this process count like launched
+/// ones. Settles --local-ranks and --devices.
+///
+/// Throws: Error{usage} where the launch has several processes already, and for devices that do not
+///         fit the ranks or that this build cannot use.
+[[nodiscard]] Launch with_local_ranks(LayoutConfig& layout, const Launch& launch);
+
+/// Settles the sizes of all axes and the number of nodes.
+///
+/// Throws: Error{usage} naming the sizes that do not make the ranks that were launched.
+void resolve_layout(LayoutConfig& layout, const Launch& launch);
+
+/// Settles how many data-parallel ranks share one copy of the state, and what accumulates it.
+void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch);
+
+/// Throws: Error{usage} where the pipeline's settings do not go together, with the microbatches or
+///         with the model, where `knows_model`.
+void check_pipeline(const Config& config, bool knows_model);
+
+/// "none", "local", "shm", "gloo", or "auto" where the ranks have to meet first.
+///
+/// Throws: Error{usage} where the one asked for does not serve these ranks.
+[[nodiscard]] std::string resolve_backend(const std::string& asked, const LayoutConfig& layout,
+                                          const Launch& launch);
+
+}  // namespace dtrain::config

@@ -1,0 +1,49 @@
+// How a BDH is cut along the tensor axis: by heads while there are heads enough, then by the
+// neurons within a head, and by the vocabulary where that is asked for.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/bdh/rope.h"
+#include "dtrain/model/tensor_axis.h"
+#include "dtrain/model/tensor_place.h"
+
+namespace dtrain::model::bdh {
+
+/// What one rank holds and computes. In storage neurons are rows (nh*N, D), so that a rank's part
+/// of encoder, encoder_v and decoder is the same range of rows:
+///
+///   tp <= nh: nh/tp whole heads           tp > nh: 1/(tp/nh) of the neurons of one head
+///
+/// Everything that works on neurons (products with the three matrices, ReLU, RoPE, dropout) is the
+/// same on a part of them; what adds up over neurons is summed over ranks (TensorAxis).
+struct BdhPart {
+  BdhSizes whole;
+  TensorPlace place;
+  std::int64_t heads = 0;           ///< computed here, whole or in part
+  std::int64_t neurons = 0;         ///< of each of these heads, even
+  std::int64_t first_neuron = 0;    ///< of the model's nh*N; even
+  std::int64_t ranks_per_head = 1;  ///< neighbours on the axis that share a head
+  std::int64_t vocab = 0;           ///< rows of embed, columns of lm_head
+  std::int64_t first_token = 0;     ///< the first of these
+
+  [[nodiscard]] std::int64_t all_neurons() const { return heads * neurons; }
+  [[nodiscard]] bool splits_vocab() const { return vocab != whole.vocab; }
+  /// The neurons held, as their head numbers them.
+  [[nodiscard]] HeadSlice head_slice() const {
+    return {.whole = whole.neurons, .first = first_neuron % whole.neurons, .count = neurons};
+  }
+  /// That the axis a block is run with is the one this part was made for.
+  void check(const TensorAxis& axis) const;
+};
+
+/// Throws: Error{usage} naming --tp and what it does not fit, and what would fit.
+[[nodiscard]] BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place);
+
+/// Consecutive ranks of a tensor axis of `tp` ranks that share a head; 1 where heads stay whole.
+///
+/// Throws: as part_of.
+[[nodiscard]] std::int64_t ranks_per_head(const BdhSizes& sizes, std::int64_t tp);
+
+}  // namespace dtrain::model::bdh

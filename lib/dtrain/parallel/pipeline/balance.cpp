@@ -1,0 +1,146 @@
+#include "dtrain/parallel/pipeline/balance.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "dtrain/base/check.h"
+#include "dtrain/parallel/pipeline/check.h"
+#include "dtrain/parallel/pipeline/compute_order.h"
+
+namespace dtrain::parallel {
+namespace {
+
+constexpr double kImpossible = std::numeric_limits<double>::infinity();
+
+void require_levels_fit(const PipelineShape& shape, std::int64_t num_levels,
+                        const std::vector<std::int64_t>& split) {
+  config::require_levels_fit({.kind = shape.kind, .chunks = shape.chunks}, shape.stages, split,
+                             num_levels);
+}
+
+// split[i] levels for part i; blocks 0 and num_levels + 1 are embedding and head.
+std::vector<BlockRange> ranges_of(std::span<const std::int64_t> split) {
+  std::vector<BlockRange> parts;
+  std::int64_t begin = 1;
+  for (const std::int64_t levels : split) {
+    parts.push_back({begin, begin + levels});
+    begin += levels;
+  }
+  parts.front().begin = 0;
+  ++parts.back().end;
+  return parts;
+}
+
+// By part: what one block's microbatch counts for.
+std::vector<double> microbatches_in_flight(const PipelineShape& shape) {
+  std::vector<double> counts(static_cast<std::size_t>(shape.num_parts()));
+  for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
+    const InFlight kept = in_flight(shape, compute_order(shape, stage));
+    for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
+      counts[static_cast<std::size_t>(shape.part(stage, chunk))] =
+          static_cast<double>(kept.by_chunk[static_cast<std::size_t>(chunk)]);
+    }
+  }
+  return counts;
+}
+
+// The exact answer, one part at a time: best_[p][l] is the cost of the most expensive of the first
+// p parts if they have the first l levels.
+class Partition {
+ public:
+  Partition(const PipelineShape& shape, std::span<const BlockLoad> blocks)
+      : num_parts_(shape.num_parts()),
+        num_levels_(static_cast<std::int64_t>(blocks.size()) - 2),
+        in_flight_(microbatches_in_flight(shape)),
+        flops_(1, 0),
+        bytes_(1, 0) {
+    for (const BlockLoad& block : blocks) {
+      flops_.push_back(flops_.back() + block.flops);
+      bytes_.push_back(bytes_.back() + static_cast<double>(block.bytes));
+    }
+  }
+
+  std::vector<std::int64_t> solve() {
+    const auto flops = [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+      return sum(flops_, part, begin, end);
+    };
+    minimise(flops);
+    // Sums of the same FLOPs in another order may differ by rounding.
+    const double allowed = best(num_parts_, num_levels_) * (1 + 1e-9);
+    minimise([&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+      if (flops(part, begin, end) > allowed) return kImpossible;
+      return in_flight_[static_cast<std::size_t>(part)] * sum(bytes_, part, begin, end);
+    });
+    return backtrack();
+  }
+
+ private:
+  // Of levels begin to end - 1, and of the embedding and head where they belong to the part.
+  [[nodiscard]] double sum(const std::vector<double>& up_to, std::int64_t part, std::int64_t begin,
+                           std::int64_t end) const {
+    const std::int64_t first = part == 0 ? 0 : begin + 1;
+    const std::int64_t last = part == num_parts_ - 1 ? end + 2 : end + 1;
+    return up_to[static_cast<std::size_t>(last)] - up_to[static_cast<std::size_t>(first)];
+  }
+
+  [[nodiscard]] std::size_t index(std::int64_t parts, std::int64_t levels) const {
+    return static_cast<std::size_t>(parts * (num_levels_ + 1) + levels);
+  }
+  [[nodiscard]] double best(std::int64_t parts, std::int64_t levels) const {
+    return best_[index(parts, levels)];
+  }
+
+  template <typename Cost>
+  void minimise(const Cost& cost) {
+    best_.assign(index(num_parts_ + 1, 0), kImpossible);
+    last_begin_.assign(best_.size(), 0);
+    best_[0] = 0;
+    for (std::int64_t part = 0; part < num_parts_; ++part) {
+      for (std::int64_t end = part + 1; end <= num_levels_; ++end) {
+        for (std::int64_t begin = part; begin < end; ++begin) {
+          const double largest = std::max(best(part, begin), cost(part, begin, end));
+          if (largest >= best(part + 1, end)) continue;
+          best_[index(part + 1, end)] = largest;
+          last_begin_[index(part + 1, end)] = begin;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> backtrack() const {
+    std::vector<std::int64_t> split;
+    std::int64_t end = num_levels_;
+    for (std::int64_t parts = num_parts_; parts > 0; --parts) {
+      const std::int64_t begin = last_begin_[index(parts, end)];
+      split.push_back(end - begin);
+      end = begin;
+    }
+    std::reverse(split.begin(), split.end());
+    return split;
+  }
+
+  std::int64_t num_parts_;
+  std::int64_t num_levels_;
+  std::vector<double> in_flight_;  // by part
+  std::vector<double> flops_;      // of the blocks before each, in all
+  std::vector<double> bytes_;      // the same
+  std::vector<double> best_;       // by number of parts and of levels
+  std::vector<std::int64_t> last_begin_;
+};
+
+}  // namespace
+
+std::vector<BlockRange> split_by_hand(const PipelineShape& shape, std::int64_t num_levels,
+                                      const std::vector<std::int64_t>& split) {
+  require_levels_fit(shape, num_levels, split);
+  return ranges_of(split);
+}
+
+std::vector<BlockRange> balance_parts(const PipelineShape& shape,
+                                      std::span<const BlockLoad> blocks) {
+  DTRAIN_CHECK(blocks.size() >= 3, "{} blocks", blocks.size());
+  require_levels_fit(shape, static_cast<std::int64_t>(blocks.size()) - 2, {});
+  return ranges_of(Partition(shape, blocks).solve());
+}
+
+}  // namespace dtrain::parallel

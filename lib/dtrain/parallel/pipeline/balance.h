@@ -1,0 +1,39 @@
+// Which blocks make up which part of the model.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dtrain/model/block_range.h"
+#include "dtrain/parallel/pipeline/schedule.h"
+
+namespace dtrain::parallel {
+
+/// What one block of the model costs a stage.
+struct BlockLoad {
+  double flops = 0;        ///< of one microbatch, in any unit
+  std::int64_t bytes = 0;  ///< that one microbatch keeps from forward to backward
+};
+
+using model::BlockRange;
+
+/// The parts of a model of `num_levels` levels of which part i has split[i]. A model's blocks are
+/// its embedding, which goes with the first part, its levels, and its head, which goes with the
+/// last.
+///
+/// Throws: Error{usage} where the split does not fit (config::require_levels_fit).
+[[nodiscard]] std::vector<BlockRange> split_by_hand(const PipelineShape& shape,
+                                                    std::int64_t num_levels,
+                                                    const std::vector<std::int64_t>& split);
+
+/// Of all ways to give every part at least one level, one whose most expensive part has the fewest
+/// FLOPs: all stages wait for the slowest. Among these it is one whose largest part is the
+/// smallest, by what its blocks keep of as many microbatches as the schedule has in flight there.
+///
+/// blocks: embedding, levels, head.
+/// Throws: Error{usage} where there are fewer levels than parts (config::require_levels_fit).
+[[nodiscard]] std::vector<BlockRange> balance_parts(const PipelineShape& shape,
+                                                    std::span<const BlockLoad> blocks);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,54 @@
+#include "dtrain/parallel/pipeline/messages.h"
+
+namespace dtrain::parallel {
+namespace {
+
+bool is_forward(const StageAction& pass) { return pass.kind == StageActionKind::forward; }
+
+}  // namespace
+
+StageSchedule with_messages(const PipelineShape& shape, std::int64_t stage,
+                            const StageSchedule& order) {
+  StageSchedule schedule;
+  const auto add = [&](const std::optional<StageAction>& message) {
+    if (message) schedule.push_back(*message);
+  };
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i == 0) add(receive_before(shape, stage, order[i]));
+    if (i + 1 < order.size()) add(receive_before(shape, stage, order[i + 1]));
+    schedule.push_back(order[i]);
+    add(send_after(shape, stage, order[i]));
+  }
+  return schedule;
+}
+
+std::optional<StageAction> receive_before(const PipelineShape& shape, std::int64_t stage,
+                                          const StageAction& pass) {
+  const std::int64_t part = shape.part(stage, pass.chunk);
+  if (is_forward(pass)) {
+    if (part == 0) return std::nullopt;
+    return StageAction{StageActionKind::recv_activation, pass.chunk, pass.microbatch};
+  }
+  if (part == shape.num_parts() - 1) return std::nullopt;
+  return StageAction{StageActionKind::recv_gradient, pass.chunk, pass.microbatch};
+}
+
+std::optional<StageAction> send_after(const PipelineShape& shape, std::int64_t stage,
+                                      const StageAction& pass) {
+  const std::int64_t part = shape.part(stage, pass.chunk);
+  if (is_forward(pass)) {
+    if (part == shape.num_parts() - 1) return std::nullopt;
+    return StageAction{StageActionKind::send_activation, pass.chunk, pass.microbatch};
+  }
+  if (part == 0) return std::nullopt;
+  return StageAction{StageActionKind::send_gradient, pass.chunk, pass.microbatch};
+}
+
+Peer peer_of(const PipelineShape& shape, std::int64_t stage, const StageAction& message) {
+  const bool is_behind = message.kind == StageActionKind::send_activation ||
+                         message.kind == StageActionKind::recv_gradient;
+  const std::int64_t part = shape.part(stage, message.chunk) + (is_behind ? 1 : -1);
+  return {.stage = part % shape.stages, .chunk = part / shape.stages};
+}
+
+}  // namespace dtrain::parallel

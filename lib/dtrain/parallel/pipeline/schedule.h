@@ -1,0 +1,74 @@
+// Pipeline parallelism: the model is cut into parts of neighbouring blocks, each rank of the
+// pipeline (a stage) holds its own, and microbatches flow through them.
+//
+// This folder decides, as plain data, what each stage does and in which order. Nothing here runs
+// anything: the step engine executes the lists. Read on in this order:
+//
+//   schedule.h       what a list consists of
+//   compute_order.h  the idea: in which order a stage runs forward and backward passes
+//   messages.cpp     what it sends and receives between them
+//   simulate.h       when each pass begins and ends, and how long stages wait: the bubble
+//   check.h          that a list can be executed at all, and how much it keeps in memory
+//   balance.h        which blocks make up which part
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/config/pipeline.h"
+
+namespace dtrain::parallel {
+
+using config::PipelineKind;
+
+/// With S stages and V chunks on each of them the model has S * V parts. Chunk c of stage s is part
+/// c * S + s, so that every part's successor is on the next stage, around from the last to the
+/// first.
+struct PipelineShape {
+  PipelineKind kind = PipelineKind::one_f_one_b;
+  std::int64_t stages = 1;
+  std::int64_t microbatches = 1;  ///< of a step, each of which runs through all parts
+  std::int64_t chunks = 1;        ///< parts on each stage; above 1 where interleaved
+
+  [[nodiscard]] std::int64_t num_parts() const { return stages * chunks; }
+  [[nodiscard]] std::int64_t part(std::int64_t stage, std::int64_t chunk) const {
+    return chunk * stages + stage;
+  }
+};
+
+enum class StageActionKind {
+  forward,          ///< one microbatch through one chunk; needs its activation
+  backward,         ///< the same, back; needs the microbatch's forward and its gradient
+  send_activation,  ///< what the forward gave, to the part behind
+  recv_activation,  ///< posts the receive of what the part before sends
+  send_gradient,    ///< what the backward gave, to the part before
+  recv_gradient,    ///< posts the receive of what the part behind sends
+};
+
+struct StageAction {
+  StageActionKind kind = StageActionKind::forward;
+  std::int64_t chunk = 0;  ///< of this stage
+  std::int64_t microbatch = 0;
+
+  bool operator==(const StageAction&) const = default;
+};
+
+/// What one stage does in a step, in order. Sends do not block; receives are posted, and the pass
+/// that needs one waits for it. Messages of one kind between one pair of stages arrive in the order
+/// in which they were sent, which is the order of the receives.
+using StageSchedule = std::vector<StageAction>;
+
+[[nodiscard]] constexpr bool is_pass(const StageAction& action) {
+  return action.kind == StageActionKind::forward || action.kind == StageActionKind::backward;
+}
+
+/// "forward of microbatch 3", with its chunk where a stage has several.
+[[nodiscard]] std::string describe(const StageAction& action);
+
+/// The lists of all stages.
+///
+/// Throws: Error{usage} where microbatches or stages do not fit an interleaved schedule.
+[[nodiscard]] std::vector<StageSchedule> make_pipeline_schedule(const PipelineShape& shape);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,25 @@
+#include "dtrain/parallel/stage/stage_plan.h"
+
+#include <algorithm>
+
+namespace dtrain::parallel {
+
+bool StagePlan::begins_chunk(std::int64_t block) const {
+  return std::find(chunk_begins.begin(), chunk_begins.end(), block) != chunk_begins.end();
+}
+
+bool StagePlan::ends_chunk(std::int64_t block, const model::Model& model) const {
+  return block + 1 == static_cast<std::int64_t>(model.blocks.size()) || begins_chunk(block + 1);
+}
+
+std::vector<model::BlockRange> StagePlan::levels(const model::Model& model) const {
+  const model::BlockRange all = model.levels();
+  std::vector<model::BlockRange> ranges;
+  for (std::size_t chunk = 0; chunk < chunk_begins.size(); ++chunk) {
+    const std::int64_t end = chunk + 1 < chunk_begins.size() ? chunk_begins[chunk + 1] : all.end;
+    ranges.push_back({std::max(chunk_begins[chunk], all.begin), std::min(end, all.end)});
+  }
+  return ranges;
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,39 @@
+// What a rank computes in a step, where its blocks are one stage of a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/model/model.h"
+#include "dtrain/parallel/action.h"
+#include "dtrain/param/parameter_spec.h"
+
+namespace dtrain::parallel {
+
+/// Pure data. The default is a rank that computes the whole model.
+struct StagePlan {
+  /// Of a step; empty: every microbatch through all blocks and back.
+  std::vector<Action> actions = {};
+  /// First blocks of the model's parts that this rank computes, among its own blocks; between two
+  /// chunks other stages compute.
+  std::vector<std::int64_t> chunk_begins = {0};
+  /// Parameters at which the stages that hold them change.
+  std::vector<param::ParameterId> region_begins = {0};
+
+  [[nodiscard]] bool begins_chunk(std::int64_t block) const;
+  [[nodiscard]] bool ends_chunk(std::int64_t block, const model::Model& model) const;
+  /// The levels of each chunk.
+  [[nodiscard]] std::vector<model::BlockRange> levels(const model::Model& model) const;
+  /// Whether the backward passes of several microbatches are mixed, so that their gradients are
+  /// added as they come.
+  [[nodiscard]] bool mixes_microbatches() const { return chunk_begins.size() > 1; }
+};
+
+/// Parameters that the same stages hold: their gradients are summed over these.
+struct SharedParameters {
+  std::vector<param::ParameterId> ids;  ///< among this rank's own; consecutive, whole units
+  comm::ProcessGroup* stages = nullptr;
+};
+
+}  // namespace dtrain::parallel

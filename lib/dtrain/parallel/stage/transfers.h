@@ -1,0 +1,61 @@
+// What passes between the stages of a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "dtrain/comm/process_group.h"
+
+namespace dtrain::parallel {
+
+/// The ranks of a pipeline, by stage, twice: activations and gradients must not wait for each
+/// other, and within a group messages from one rank to another keep their order.
+struct PipelineGroups {
+  comm::ProcessGroup& activations;
+  comm::ProcessGroup& gradients;
+};
+
+/// Which of two neighbours' values.
+enum class Channel {
+  activations,  ///< from each stage to the next; from the last to the first, to its next chunk
+  gradients,    ///< the other way
+};
+
+/// Sends do not block, and room for what will come is offered early, so that a stage waits for
+/// nothing but what it needs next.
+///
+/// Throws:  members what Work::wait throws.
+/// Threads: one.
+class Transfers {
+ public:
+  explicit Transfers(const PipelineGroups& groups) : groups_(groups) {}
+
+  /// Offers room for the value that block `block` needs for a microbatch; values come in the order
+  /// in which room was offered.
+  ///
+  /// Async: wait() returns the value.
+  void offer(Channel channel, std::int64_t block, std::int64_t microbatch, at::IntArrayRef shape,
+             at::ScalarType dtype);
+  [[nodiscard]] at::Tensor wait(Channel channel, std::int64_t block, std::int64_t microbatch);
+  /// Async: `value` is kept until it has gone.
+  void send(Channel channel, const at::Tensor& value);
+  /// Returns when everything has gone.
+  void finish();
+
+ private:
+  struct Value {
+    at::Tensor tensor;
+    comm::Work work;
+  };
+  using Key = std::pair<std::int64_t, std::int64_t>;  // block, microbatch
+
+  [[nodiscard]] comm::ProcessGroup& group(Channel channel) const;
+
+  PipelineGroups groups_;
+  std::map<Key, Value> offered_[2];  // by channel
+  std::deque<Value> going_;
+};
+
+}  // namespace dtrain::parallel

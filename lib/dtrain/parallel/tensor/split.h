@@ -1,0 +1,14 @@
+// Over whom a product is split.
+#pragma once
+
+#include "dtrain/comm/process_group.h"
+
+namespace dtrain::parallel {
+
+/// Over whom a product is split, and how finely.
+struct Split {
+  comm::ProcessGroup* group = nullptr;
+  bool shares_heads = false;  ///< parts are smaller than a head: see partial_product
+};
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,127 @@
+"""Ranks that are threads of one process: the bits, files, ends and errors of ranks that are processes."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import ResumeTest  # noqa: E402
+from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
+
+DP = ("--strategy", "dp")
+VALIDATION = ("--val-fraction", "0.05", "--eval-batches", "4", "--eval-every", "4", "--dropout", "0.1",
+              "--checkpoint-every", "4")
+
+
+class LocalRanks(ResumeTest):
+    def dp(self, *flags, **options):
+        return self.single(*DP, *flags, **options)
+
+    def evaluations(self, run_dir):
+        return [(line["step"], line["val_loss"]) for line in self.events("eval", run_dir)]
+
+    def test_threads_have_the_bits_of_processes_and_of_one_rank(self):
+        runs = {name: self.root / name for name in ("one", "processes", "two", "four")}
+        self.single(*VALIDATION, "--grad-accum", "4", steps=8, run_dir=runs["one"])
+        self.ddp(*VALIDATION, "--grad-accum", "2", steps=8, run_dir=runs["processes"])
+        self.dp(*VALIDATION, "--grad-accum", "2", steps=8, run_dir=runs["two"])
+        self.dp(*VALIDATION, "--grad-accum", "1", "--devices", "cpu,cpu,cpu,cpu", steps=8, run_dir=runs["four"])
+        for name in ("processes", "two", "four"):
+            self.assert_same_run(runs[name], runs["one"])
+            self.assertEqual(self.evaluations(runs[name]), self.evaluations(runs["one"]))
+        self.assertEqual(len(self.evaluations(runs["one"])), 2)
+        start = self.events("start", runs["two"])[0]
+        self.assertEqual((start["world_size"], start["mesh"], start["backend"]), (2, {"pp": 1, "dp": 2, "tp": 1}, "local"))
+
+    def test_the_start_says_which_ranks_are_a_group(self):
+        text = self.dp("--local-ranks", "4", "--grad-accum", "1", steps=1).stderr
+        self.assertIn("mesh            pp 1 x dp 4 x tp 1, local of cpu\n", text)
+        self.assertIn("rank (pp,dp,tp) 0 (0,0,0), 1 (0,1,0), 2 (0,2,0), 3 (0,3,0)\n", text)
+        self.assertIn("dp groups       0 1 2 3\n", text)
+        self.assertNotIn("tp groups", text)
+
+    def test_a_run_goes_on_with_threads_and_without(self):
+        whole, other = self.root / "whole", self.root / "parts"
+        self.single("--grad-accum", "4", "--checkpoint-every", "4", steps=12, run_dir=whole)
+        self.dp("--grad-accum", "2", "--checkpoint-every", "4", steps=5, run_dir=other)
+        self.dp("--local-ranks", "4", "--grad-accum", "1", "--checkpoint-every", "4", "--resume", "auto", steps=9, run_dir=other)
+        self.ddp("--grad-accum", "2", "--checkpoint-every", "4", "--resume", "auto", steps=12, run_dir=other)
+        self.assert_same_run(other, whole)
+        self.assertEqual([line["step"] for line in self.events("resume", other)], [5, 9])
+
+    def test_a_signal_to_the_process_saves_once_and_says_so(self):
+        process = self.start(*DP)
+        self.wait_for_step(3)
+        process.send_signal(signal.SIGTERM)
+        error = self.end_of(process, 9)
+        self.assertEqual(error.count("by SIGTERM and saved"), 1, error)
+        saved = self.steps_saved()
+        self.assertEqual(len(saved), 1)
+        self.assertEqual(saved[0], self.losses()[-1][0])
+        verified = self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+        self.assertEqual(verified.returncode, 0, verified.stderr)
+
+    def test_a_stop_file_and_a_time_limit_stop_all_ranks(self):
+        process = self.start(*DP)
+        self.wait_for_step(2)
+        (self.run_dir / "STOP").touch()
+        self.assertIn("STOP and saved", self.end_of(process, 9))
+        other = self.root / "limited"
+        process = self.start(*DP, "--time-limit", "1s", run_dir=other)
+        self.assertIn("--time-limit and saved", self.end_of(process, 9))
+
+    def test_the_first_error_ends_all_threads_in_one_line(self):
+        result = self.dp("--lr", "1e30", "--grad-clip", "0", steps=20, status=7)
+        errors = [line for line in result.stderr.splitlines() if "error:" in line]
+        self.assertEqual(len(errors), 1, result.stderr)
+        self.assertIn("loss", errors[0])
+
+    def test_an_error_of_rank_0_alone_is_told_in_its_own_words(self):
+        # The others only learn that rank 0 has failed; whoever is first to say so, the cause is printed.
+        process = self.start(*DP, steps=1000000)
+        self.wait_for_step(2)
+        error = self.dp("--resume", "auto", steps=1000000, status=2).stderr
+        self.assertEqual((error.count("error:"), error.count("is in use by process")), (1, 1), error)
+        process.send_signal(signal.SIGTERM)
+        self.end_of(process, 9)
+
+    def test_settings_per_rank_hold_for_each_thread(self):
+        # With other numbers of threads sums come in another order: these bits would differ.
+        one, two = self.root / "one-thread", self.root / "two-threads"
+        self.single("--grad-accum", "2", "--threads", "2", "--checkpoint-every", "3", steps=6, run_dir=one)
+        self.dp("--grad-accum", "1", "--threads", "2", "--checkpoint-every", "3", steps=6, run_dir=two)
+        self.assert_same_run(two, one)
+
+    def test_launched_processes_and_gpus_are_refused(self):
+        for strategy, instead in (("dp", "ddp"), ("mp", "pp")):
+            result = self.run_command([DTRUN, "-n", "2", "--", DTRAIN, *map(str, self.arguments("--strategy", strategy, steps=1))], 2)
+            self.assertIn(f"--strategy {strategy} runs its ranks as threads", result.stderr)
+            self.assertIn(f"use --strategy {instead}", result.stderr)
+        for flags, part in ((["--devices", "0,1"], "GPU 0 needs GPU support"),
+                            (["--devices", "0,0"], "two local ranks name GPU 0"),
+                            (["--devices", "cpu,cpu", "--local-ranks", "3"], "--local-ranks is 3"),
+                            (["--backend", "shm"], "--backend shm does not go with --strategy dp")):
+            result = self.dp(*flags, steps=1, status=2)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertIn(part, result.stderr)
+        self.assertFalse(self.run_dir.exists())
+
+    def test_settings_of_axes_without_effect_are_told(self):
+        for flags, flag in ((["--schedule-pp", "gpipe"], "--schedule-pp"), (["--pp-split", "3,5"], "--pp-split"),
+                            (["--tp-vocab", "on"], "--tp-vocab"), (["--data-axis", "fsdp"], "--data-axis"),
+                            (["--local-ranks", "2"], "--local-ranks"), (["--devices", "cpu"], "--devices")):
+            text = self.single("--overwrite", *flags, steps=1).stderr
+            self.assertEqual(text.count(f"warning: {flag} has no effect"), 1, text)
+
+    def test_one_launched_process_tells_dtrun_of_its_progress(self):
+        result = subprocess.run([DTRUN, "-n", "1", "--", DTRAIN, *map(str, self.arguments(*DP, steps=2))],
+                                capture_output=True, text=True, timeout=LIMIT, check=False, env=dict(os.environ))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(self.losses()), 2)
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

@@ -1,0 +1,122 @@
+"""Tensor, pipeline and 3D layouts as a user meets them: equal weights, resume at another layout, refusals."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+TINY = ["--levels", "4", "--width", "32", "--heads", "4", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+        "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "4", "--eval-every", "2",
+        "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
+LIMIT = 120  # seconds after which a test has failed; none needs more than a few
+LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples
+    "tp": (2, "--strategy tp"),
+    "tp inside heads": (8, "--strategy tp --tp-vocab on"),
+    "pp": (4, "--strategy pp"),
+    "interleaved": (2, "--strategy pp --schedule-pp interleaved:2 --recompute level"),
+    "by hand": (2, "--strategy pp --schedule-pp gpipe --pp-split 3,1 --backend gloo"),
+    "3d": (8, "--strategy 3d --pp 2 --dp 2 --tp 2 --data-axis fsdp"),
+    "mp": (1, "--strategy mp --local-ranks 2"),
+}
+
+
+def tensors_of(path):
+    """Names and values (float64) of a safetensors file."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        kind = {"F64": "d", "F32": "f"}[entry["dtype"]]
+        tensors[name] = struct.unpack(f"<{(end - begin) // struct.calcsize(kind)}{kind}", data[begin:end])
+    return tensors
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-mesh-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def train(self, name, ranks, *flags, status=0):
+        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
+        command = [str(word) for word in [*launcher, DTRAIN, *TINY, "--run-dir", self.folder / name, *flags]]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result.stderr
+
+    def numbers(self, name):
+        lines = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+        return [line[key] for line in lines for key in ("loss", "grad_norm", "val_loss") if key in line]
+
+    def assert_close(self, found, expected):
+        self.assertEqual(len(found), len(expected))
+        largest = max(abs(value) for value in expected)
+        self.assertLess(max(abs(a - b) for a, b in zip(found, expected)), 1e-9 * largest)
+
+    def assert_same_model(self, name, expected):
+        found, wanted = (tensors_of(self.folder / run / "final/model.safetensors") for run in (name, expected))
+        self.assertEqual(found.keys(), wanted.keys())
+        for tensor, values in wanted.items():
+            with self.subTest(tensor):
+                self.assert_close(found[tensor], values)
+
+
+class Results(Case):
+    def test_every_layout_trains_what_one_process_trains(self):
+        self.train("one", 1)
+        for name, (ranks, flags) in LAYOUTS.items():
+            with self.subTest(name):
+                self.train(name, ranks, *flags.split())
+                self.assert_close(self.numbers(name), self.numbers("one"))
+                self.assert_same_model(name, "one")
+
+    def test_a_run_goes_on_at_any_layout(self):
+        self.train("one", 1, "--steps", "6")
+        moves = [("pp", 2), ("3d", 3), ("tp inside heads", 4), ("mp", 5), ("tp", 6)]
+        for name, steps in moves:
+            ranks, flags = LAYOUTS[name]
+            self.train("moved", ranks, *flags.split(), "--steps", str(steps), "--checkpoint-every", "1", "--resume", "auto")
+        self.assert_same_model("moved", "one")
+
+    def test_a_run_that_stops_and_goes_on_has_the_bits_of_one_that_did_not(self):
+        ranks, flags = LAYOUTS["3d"]
+        self.train("whole", ranks, *flags.split())
+        self.train("parts", ranks, *flags.split(), "--steps", "2", "--checkpoint-every", "1")
+        self.train("parts", ranks, *flags.split(), "--checkpoint-every", "1", "--resume", "auto")
+        files = [(self.folder / run / "final/model.safetensors").read_bytes() for run in ("whole", "parts")]
+        self.assertEqual(*files)
+
+
+class Refusals(Case):
+    def test_what_cannot_work_is_one_line_that_names_the_settings(self):
+        for ranks, flags, words in [
+                (2, "--strategy pp --levels 1", ("--pp", "--levels")),
+                (2, "--strategy pp --pp-split 2,1,1", ("--pp-split",)),
+                (2, "--strategy pp --pp-split 4,0", ("--pp-split",)),
+                (2, "--strategy pp --schedule-pp interleaved:2 --microbatch 8", ("--schedule-pp",)),
+                (2, "--strategy pp --schedule-pp later", ("--schedule-pp",)),
+                (4, "--strategy 3d --pp 3", ("--pp",)),
+                (3, "--strategy tp", ("--tp", "--heads")),
+                (2, "--strategy tp --tp-vocab on --vocab 257", ("--tp-vocab", "--vocab")),
+                (2, "--strategy mp", ("--strategy",))]:
+            with self.subTest(flags):
+                error = self.train("refused", ranks, *flags.split(), status=2)
+                told = error.splitlines()[-1]
+                self.assertIn("dtrun: failed: rank", told)
+                self.assertIn("dtrain: error: ", told)
+                for word in words:
+                    self.assertIn(word, told)
+                self.assertFalse((self.folder / "refused/metrics.jsonl").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,96 @@
+// Ranks that stop or end while they hand each other their memory.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/shm/introduction.h"
+#include "dtrain/comm/shm/segment.h"
+
+namespace dtrain::testing {
+namespace {
+
+using comm::Deadline;
+using comm::Descriptor;
+using std::chrono::milliseconds;
+
+// Three ranks of which the test plays as many as it wants.
+struct Meeting {
+  std::vector<comm::Doorstep> doorsteps;
+  std::vector<std::string> names;
+  comm::Segment segment{1 << 20, {}};
+
+  Meeting() {
+    for (int rank = 0; rank < 3; ++rank) {
+      doorsteps.push_back(comm::open_doorstep());
+      names.push_back(doorsteps.back().name);
+    }
+  }
+  void introduce(std::int64_t rank, milliseconds limit) const {
+    (void)comm::introduce(rank, doorsteps[static_cast<std::size_t>(rank)], names, segment.file(),
+                          Deadline(limit));
+  }
+};
+
+struct Failure {
+  base::ErrorKind kind = base::ErrorKind::internal;
+  std::string message;
+};
+
+Failure failure_of(const Meeting& meeting, std::int64_t rank, milliseconds limit) {
+  try {
+    meeting.introduce(rank, limit);
+  } catch (const base::Error& error) {
+    return {error.kind(), error.what()};
+  }
+  return {};
+}
+
+// Someone who has come to a doorstep and says nothing.
+Descriptor silent_visitor(const std::string& doorstep) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path + 1, doorstep.data(), doorstep.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + doorstep.size());
+  REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0);
+  return socket;
+}
+
+TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
+  const Meeting meeting;
+  const Descriptor visitor = silent_visitor(meeting.names[0]);
+  std::vector<std::thread> others;
+  for (const std::int64_t rank : {1, 2}) {
+    others.emplace_back(
+        [&meeting, rank] { (void)failure_of(meeting, rank, milliseconds(20'000)); });
+  }
+  CHECK(failure_of(meeting, 0, milliseconds(20'000)).message.empty());
+  for (std::thread& other : others) other.join();
+}
+
+TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
+  const Meeting meeting;
+  const Descriptor visitor = silent_visitor(meeting.names[0]);
+  const Failure failure = failure_of(meeting, 0, milliseconds(300));
+  CHECK(failure.kind == base::ErrorKind::timeout);
+  CHECK_THAT(failure.message, Catch::Contains("rank 1 did not share its memory within 0.3 s"));
+}
+
+TEST_CASE(
+    "A rank that ends after it was met is named, before any deadline, instead of one that waits") {
+  const Meeting meeting;
+  // Rank 2 meets rank 0, waits in vain for rank 1 and gives up.
+  std::thread ends([&meeting] { (void)failure_of(meeting, 2, milliseconds(300)); });
+  const Failure failure = failure_of(meeting, 0, milliseconds(20'000));
+  ends.join();
+  CHECK(failure.kind == base::ErrorKind::comm);
+  CHECK_THAT(failure.message, Catch::Contains("rank 2 ended while the ranks met"));
+}
+
+}  // namespace
+}  // namespace dtrain::testing

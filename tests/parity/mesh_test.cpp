@@ -1,0 +1,317 @@
+// Promise 1 over the tensor and the pipeline axis: to rounding, shown in float64.
+//
+// A float32 run moves by 5e-5 in 50 steps through rounding alone, and a ReLU that flips costs more,
+// so nothing smaller could be seen there. docs/determinism.md says more.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "dtrain/config/json.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::testing {
+namespace {
+
+constexpr double kTolerance = 1e-9;
+
+struct Layout {
+  mesh::MeshShape mesh;
+  std::string schedule = "1f1b";
+  std::string data_axis = "ddp";  // "zero:1" and so on with a stage
+};
+
+// Everything but the layout that a case may change.
+struct Variant {
+  bool accumulates = false;  // up to four microbatches for each data-parallel rank, instead of one
+  bool drops = false;
+  bool recomputes = false;
+  bool ties = false;
+  bool splits_vocab = false;
+};
+
+std::string name_of(const Layout& layout, const Variant& variant) {
+  return fmt::format(
+      "pp {} ({}) x dp {} ({}) x tp {}, accumulation {}, dropout {}, recompute {}, "
+      "tied {}, split vocabulary {}",
+      layout.mesh.pp, layout.schedule, layout.mesh.dp, layout.data_axis, layout.mesh.tp,
+      variant.accumulates, variant.drops, variant.recomputes, variant.ties, variant.splits_vocab);
+}
+
+// Eight levels for four stages of two chunks; four heads, which eight ranks of tp have to cut.
+config::Config base_config(const Variant& variant) {
+  config::Config config = tiny_config();
+  config.model = {.levels = 8,
+                  .width = 16,
+                  .heads = 4,
+                  .neurons = 32,
+                  .dropout = variant.drops ? 0.1 : 0.0,
+                  .tie_levels = variant.ties};
+  config.data.seq_len = 16;
+  config.train.steps = 20;
+  config.machine.dtype = "float64";
+  return config;
+}
+
+config::Config config_of(const Layout& layout, const Variant& variant,
+                         const std::string& dtype = "float64") {
+  config::Config config = base_config(variant);
+  config.machine.dtype = dtype;
+  config.layout.schedule_pp = layout.schedule;
+  config.layout.data_axis = layout.data_axis.substr(0, layout.data_axis.find(':'));
+  if (config.layout.data_axis == "zero") config.layout.zero_stage = layout.data_axis.back() - '0';
+  config.layout.tp_vocab = variant.splits_vocab && layout.mesh.tp > 1;
+  if (variant.recomputes) config.machine.recompute = "level";
+  const bool needs_several = layout.schedule.starts_with("interleaved");
+  const std::int64_t most = std::min<std::int64_t>(4, config.batch.global / layout.mesh.dp);
+  return meshed(config, layout.mesh, variant.accumulates || needs_several ? most : 1);
+}
+
+// One rank that computes the whole batch at once.
+const Trace& single(const Variant& variant) {
+  static std::map<std::pair<bool, bool>, Trace> traces;
+  const auto [found, is_new] = traces.try_emplace({variant.drops, variant.ties});
+  if (is_new) {
+    found->second = train_on_threads(laid_out(base_config(variant), 1, 1)).front();
+  }
+  return found->second;
+}
+
+void check_close(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t step = 0; step < expected.size(); ++step) {
+    INFO("step " << step + 1);
+    CHECK(std::abs(found[step] - expected[step]) < kTolerance * std::abs(expected[step]));
+  }
+}
+
+void check_close(const Trace& found, const Trace& expected) {
+  check_close(found.losses, expected.losses);
+  check_close(found.norms, expected.norms);
+  for (const auto& [name, value] : expected.state) {
+    INFO(name);
+    CHECK(largest_error(found.state.at(name), value) < kTolerance);
+  }
+}
+
+const std::vector<Layout> kLayouts{
+    {.mesh = {.tp = 2}},
+    {.mesh = {.tp = 4}},
+    {.mesh = {.tp = 8}},
+    {.mesh = {.pp = 2}, .schedule = "gpipe"},
+    {.mesh = {.pp = 2}},
+    {.mesh = {.pp = 2}, .schedule = "interleaved:2"},
+    {.mesh = {.pp = 4}, .schedule = "gpipe"},
+    {.mesh = {.pp = 4}},
+    {.mesh = {.pp = 4}, .schedule = "interleaved:2"},
+    {.mesh = {.pp = 2, .dp = 2, .tp = 2}},
+    {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "zero:1"},
+    {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "zero:2"},
+    {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"},
+    {.mesh = {.pp = 2, .dp = 2}, .schedule = "interleaved:2", .data_axis = "fsdp"},
+    {.mesh = {.pp = 2, .dp = 2}, .schedule = "gpipe", .data_axis = "zero:2"},
+    {.mesh = {.pp = 2, .dp = 2}, .data_axis = "fsdp"},
+    {.mesh = {.pp = 2, .tp = 4}, .schedule = "interleaved:2"},
+    {.mesh = {.dp = 2, .tp = 2}, .data_axis = "fsdp"},
+    {.mesh = {.dp = 2, .tp = 4}, .data_axis = "zero:1"},
+    {.mesh = {.dp = 4, .tp = 2}, .data_axis = "zero:3"},
+};
+
+// Rows of an orthogonal array: over eight of them any two settings meet in all four ways, and a row
+// with its opposite shows each layout both values of each setting.
+Variant variant_of(std::size_t row, bool opposite) {
+  const bool a = (row & 1) != 0;
+  const bool b = (row & 2) != 0;
+  const bool c = (row & 4) != 0;
+  return {.accumulates = a != opposite,
+          .drops = b != opposite,
+          .recomputes = c != opposite,
+          .ties = (a != b) != opposite,
+          .splits_vocab = (a != c) != opposite};
+}
+
+void check_case(const Layout& layout, const Variant& variant) {
+  INFO(name_of(layout, variant));
+  const std::vector<Trace> traces = train_on_threads(config_of(layout, variant));
+  for (const Trace& trace : traces) CHECK(trace.text() == traces.front().text());
+  check_close(traces.front(), single(variant));
+}
+
+TEST_CASE("A mesh trains what one rank trains, in any pair of settings") {
+  const std::size_t index = GENERATE(range(std::size_t{0}, kLayouts.size()));
+  for (const bool opposite : {false, true})
+    check_case(kLayouts[index], variant_of(index, opposite));
+}
+
+// A quarter of an hour: scripts/soak.sh mesh.
+TEST_CASE("A mesh trains what one rank trains, in every combination", "[.every-mesh]") {
+  for (const Layout& layout : kLayouts) {
+    for (unsigned bits = 0; bits < 32; ++bits) {
+      const Variant variant{.accumulates = (bits & 1) != 0,
+                            .drops = (bits & 2) != 0,
+                            .recomputes = (bits & 4) != 0,
+                            .ties = (bits & 8) != 0,
+                            .splits_vocab = (bits & 16) != 0};
+      if (variant.splits_vocab && layout.mesh.tp == 1) continue;
+      check_case(layout, variant);
+    }
+  }
+}
+
+const RankProgram kTrain("train on a mesh", [](comm::World& world, const std::string& request) {
+  const config::Config config = config::from_request(request).config;
+  EngineRun run(config, world);
+  run.steps(config.train.steps);
+  return run.trace().text();
+});
+
+TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo") {
+  const std::vector<Layout> layouts{
+      {.mesh = {.tp = 2}},
+      {.mesh = {.pp = 4}, .schedule = "interleaved:2"},
+      {.mesh = {.pp = 2, .dp = 2}, .data_axis = "zero:2"},
+      {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"},
+  };
+  const std::size_t index = GENERATE_COPY(range(std::size_t{0}, layouts.size()));
+  const Variant variant = variant_of(index + 1, false);
+  INFO(name_of(layouts[index], variant));
+  config::Config config = config_of(layouts[index], variant);
+  config.train.steps = 3;
+  const std::string threads = train_on_threads(config).front().text();
+  for (const std::string backend : {"shm", "gloo"}) {
+    INFO(backend);
+    const auto outcomes = on_processes(
+        "train on a mesh", {.size = num_ranks(config),
+                            .argument = config::to_request({config::Command::train, config}),
+                            .backend = backend});
+    for (const RankOutcome& outcome : outcomes) {
+      INFO(outcome.standard_error);
+      CHECK(outcome.status == 0);
+      CHECK(outcome.text == threads);
+    }
+  }
+}
+
+// What every rank holds, by name and place; ranks that hold the same piece must hold the same bits.
+TEST_CASE("All copies of a piece of the state end with the same bits") {
+  const Layout layout = GENERATE(Layout{.mesh = {.tp = 4}}, Layout{.mesh = {.pp = 4}},
+                                 Layout{.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"});
+  const Variant variant{.accumulates = true, .ties = true};
+  INFO(name_of(layout, variant));
+  config::Config config = config_of(layout, variant, "float32");
+  config.train.steps = 5;
+  std::mutex mutex;
+  std::map<std::string, std::pair<at::Tensor, std::int64_t>> seen;  // and how often
+  on_threads(num_ranks(config), [&](comm::World& world) {
+    EngineRun run(config, world);
+    run.steps(config.train.steps);
+    for (const checkpoint::Piece& piece : run.job().engine().state()) {
+      const std::string place =
+          fmt::format("{} {} {}", piece.name, fmt::join(piece.box.offsets, ","),
+                      fmt::join(piece.box.sizes, ","));
+      const std::lock_guard lock(mutex);
+      const auto [found, is_new] = seen.try_emplace(place, piece.tensor.clone(), 0);
+      ++found->second.second;
+      expect(at::equal(found->second.first, piece.tensor), place);
+    }
+    (void)run.job().engine().parameter_norm();  // nobody leaves before all have looked
+  });
+  const auto most = std::max_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) {
+    return a.second.second < b.second.second;
+  });
+  CHECK(most->second.second == num_ranks(config));
+}
+
+// What is asked of 16 bits is that nothing is lost but their precision.
+TEST_CASE("Meshes train in 16 bits what one rank trains, to their precision") {
+  const std::string dtype = GENERATE("bfloat16", "float16");
+  const Layout layout = GENERATE(Layout{.mesh = {.tp = 2}}, Layout{.mesh = {.tp = 8}},
+                                 Layout{.mesh = {.pp = 2}, .schedule = "interleaved:2"},
+                                 Layout{.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"});
+  const Variant variant{
+      .accumulates = true, .drops = true, .recomputes = true, .splits_vocab = true};
+  INFO(dtype << " " << name_of(layout, variant));
+  config::Config config = config_of(layout, variant, dtype);
+  config.train.steps = 4;
+  config::Config alone = base_config(variant);
+  alone.machine.dtype = dtype;
+  alone.train.steps = 4;
+  const Trace expected = train_on_threads(laid_out(alone, 1, 1)).front();
+  const Trace found = train_on_threads(config).front();
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    CHECK(found.losses[step] == Approx(expected.losses[step]).margin(2e-2));
+  }
+}
+
+struct Sent {
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;
+
+  bool operator==(const Sent&) const = default;
+};
+
+Sent sent_by(const comm::ProcessGroup& group) {
+  const comm::CallCounters counters = group.calls().counters();
+  return {counters.calls, counters.bytes_sent};
+}
+
+// Of one step's forward_backward: activations group, gradients group.
+TEST_CASE("Stages send each microbatch's activation and gradient once, and nothing else") {
+  const std::string schedule = GENERATE("gpipe", "1f1b", "interleaved:2");
+  config::Config config =
+      config_of({.mesh = {.pp = 4}, .schedule = schedule}, {.accumulates = true});
+  const std::int64_t microbatches = config.batch.grad_accum;
+  const std::int64_t chunks = schedule == "interleaved:2" ? 2 : 1;
+  const std::int64_t value = config.batch.microbatch * config.data.seq_len * config.model.width * 8;
+  on_threads(4, [&](comm::World& world) {
+    EngineRun run(config, world);
+    const mesh::MeshGroups& groups = run.job().groups();
+    const comm::ProcessGroup& forward = groups.along(mesh::Axis::pp);
+    const comm::ProcessGroup& backward = groups.pp_gradients();
+    const Sent forward_before = sent_by(forward);
+    const Sent backward_before = sent_by(backward);
+    run.forward_backward_only();
+    const std::int64_t stage = groups.coordinate().pp;
+    // The last part sends no activation, the first no gradient.
+    const std::int64_t gives = microbatches * (chunks - (stage == 3 ? 1 : 0));
+    const std::int64_t takes = microbatches * (chunks - (stage == 0 ? 1 : 0));
+    const Sent now = sent_by(forward);
+    const Sent back = sent_by(backward);
+    expect(now.calls - forward_before.calls == gives + takes, "activations sent and received");
+    expect(now.bytes - forward_before.bytes == gives * value, "bytes of activations");
+    expect(back.calls - backward_before.calls == gives + takes, "gradients received and sent");
+    expect(back.bytes - backward_before.bytes == takes * value, "bytes of gradients");
+    expect(sent_by(groups.along(mesh::Axis::tp)).calls == 0, "no tensor axis");
+  });
+}
+
+// docs/tensor_parallel.md counts them: levels times microbatches, each way.
+TEST_CASE("A tensor axis sends two values a level and microbatch, and two more inside heads") {
+  const std::int64_t tp = GENERATE(2, 4, 8);
+  const bool recomputes = GENERATE(false, true);
+  config::Config config =
+      config_of({.mesh = {.tp = tp}}, {.accumulates = true, .recomputes = recomputes});
+  on_threads(tp, [&](comm::World& world) {
+    EngineRun run(config, world);
+    const mesh::MeshGroups& groups = run.job().groups();
+    const comm::ProcessGroup& axis = groups.along(mesh::Axis::tp);
+    const std::int64_t before = sent_by(axis).calls;
+    const std::int64_t head_before = groups.head() == nullptr ? 0 : sent_by(*groups.head()).calls;
+    run.forward_backward_only();
+    const std::int64_t passes = config.model.levels * config.batch.grad_accum;
+    const std::int64_t times = recomputes ? 3 : 2;
+    expect(sent_by(axis).calls - before == times * passes, "calls over the axis");
+    const std::int64_t head = groups.head() == nullptr ? 0 : sent_by(*groups.head()).calls;
+    expect(head - head_before == (tp == 8 ? times * passes : 0), "calls within heads");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::testing

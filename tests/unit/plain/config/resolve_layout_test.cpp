@@ -1,0 +1,180 @@
+#include "dtrain/config/resolve_layout.h"
+
+#include <catch2/catch.hpp>
+
+namespace {
+
+using namespace dtrain::config;
+
+Config with_strategy(const std::string& strategy) {
+  Config config;
+  config.model.levels = 12;
+  config.layout.strategy = strategy;
+  return config;
+}
+
+Config resolved(const Config& config, std::int64_t ranks) {
+  return resolve(Command::train, config,
+                 {.world_size = ranks, .local_world_size = ranks, .usable_cores = 8});
+}
+
+void check_refused(const Config& config, std::int64_t ranks, const std::string& part) {
+  INFO(part);
+  CHECK_THROWS_WITH(resolved(config, ranks), Catch::Contains(part));
+}
+
+// {pp, dp, tp}
+using Sizes = std::vector<std::int64_t>;
+Sizes sizes_of(const Config& config, std::int64_t ranks) {
+  const LayoutConfig layout = resolved(config, ranks).layout;
+  return {layout.pp, layout.dp, layout.tp};
+}
+
+Config three_axes(std::int64_t pp, std::int64_t dp, std::int64_t tp) {
+  Config config = with_strategy("3d");
+  config.layout.pp = pp;
+  config.layout.dp = dp;
+  config.layout.tp = tp;
+  return config;
+}
+
+TEST_CASE("Strategies of one axis take all ranks along it") {
+  CHECK(sizes_of(with_strategy("single"), 1) == Sizes{1, 1, 1});
+  for (const char* strategy : {"ddp", "zero", "deepspeed", "fsdp"}) {
+    CHECK(sizes_of(with_strategy(strategy), 4) == Sizes{1, 4, 1});
+  }
+  CHECK(sizes_of(with_strategy("tp"), 4) == Sizes{1, 1, 4});
+  CHECK(sizes_of(with_strategy("pp"), 4) == Sizes{4, 1, 1});
+  Config same = with_strategy("tp");
+  same.layout.tp = 4;
+  CHECK(sizes_of(same, 4) == Sizes{1, 1, 4});
+}
+
+TEST_CASE("Another size than the ranks make is refused and pointed to 3d") {
+  Config config = with_strategy("tp");
+  config.layout.tp = 2;
+  check_refused(config, 4, "--tp 2 does not fit --strategy tp launched with 4 ranks: launch");
+  config.layout.tp = 0;
+  config.layout.dp = 2;
+  check_refused(config, 4, "--dp 2 does not fit --strategy tp launched with 4 ranks");
+  check_refused(config, 4, "--strategy 3d");
+  config = with_strategy("ddp");
+  config.layout.pp = 2;
+  check_refused(config, 4, "--pp 2 does not fit --strategy ddp");
+  check_refused(config, 4, "--strategy 3d");
+}
+
+TEST_CASE("With 3d the third size follows from the other two") {
+  CHECK(sizes_of(three_axes(2, 2, 2), 8) == Sizes{2, 2, 2});
+  CHECK(sizes_of(three_axes(0, 2, 2), 8) == Sizes{2, 2, 2});
+  CHECK(sizes_of(three_axes(2, 0, 2), 12) == Sizes{2, 3, 2});
+  CHECK(sizes_of(three_axes(2, 4, 0), 8) == Sizes{2, 4, 1});
+  CHECK(sizes_of(three_axes(1, 1, 1), 1) == Sizes{1, 1, 1});
+  check_refused(three_axes(2, 2, 3), 8, "--pp 2 x --dp 2 x --tp 3 = 12 does not make the 8 ranks");
+  check_refused(three_axes(0, 3, 1), 8, "--dp 3 x --tp 1 = 3 does not divide the 8 ranks");
+  check_refused(three_axes(0, 0, 2), 8, "needs at least two of --pp, --dp and --tp, found --tp 2");
+  check_refused(three_axes(0, 0, 0), 8, "found none");
+}
+
+TEST_CASE("The batch and the shards count data-parallel ranks alone") {
+  Config config = three_axes(1, 2, 4);
+  config.layout.data_axis = "fsdp";
+  config.batch.microbatch = 3;
+  const Config found = resolved(config, 8);
+  CHECK(found.batch.global == 6);
+  CHECK(found.layout.shard_size == 2);
+  CHECK(found.layout.accumulate == "sharded");
+  config.layout.data_axis = "ddp";
+  CHECK(resolved(config, 8).layout.shard_size == 1);
+  // Hybrid: of the 4 ranks of a node, 2 share the arithmetic, so 2 see different data.
+  config = three_axes(1, 4, 2);
+  config.layout.data_axis = "fsdp";
+  config.layout.fsdp_sharding = "hybrid";
+  CHECK(resolve(Command::train, config, {.world_size = 8, .num_nodes = 2, .local_world_size = 4})
+            .layout.shard_size == 2);
+}
+
+TEST_CASE("A pipeline takes as many microbatches as it has stages, unless the batch says more") {
+  Config config = with_strategy("pp");
+  CHECK(resolved(config, 4).batch.grad_accum == 4);
+  CHECK(resolved(config, 4).batch.global == 4 * kDefaultMicrobatch);
+  config.batch.global = 16;
+  CHECK(resolved(config, 4).batch.microbatch == 4);
+  config.batch.microbatch = 2;
+  CHECK(resolved(config, 4).batch.grad_accum == 8);
+  config.batch = {.grad_accum = 3};
+  CHECK(resolved(config, 4).batch.grad_accum == 3);
+  config.batch = {.global = 6};
+  check_refused(config, 4, "--global-batch 6 is not a multiple of --grad-accum (or --pp) 4");
+}
+
+TEST_CASE("A pipeline that cannot work is refused, naming both settings") {
+  Config config = with_strategy("pp");
+  config.layout.schedule_pp = "interleaved:2";
+  config.batch.grad_accum = 6;
+  check_refused(config, 4, "--schedule-pp interleaved:2");
+  check_refused(config, 4, "(--pp 4), but --grad-accum is 6: use 4 or 8");
+  config.batch.grad_accum = 8;
+  config.model.levels = 7;
+  check_refused(config, 4, "--pp 4 with --schedule-pp interleaved:2 cuts the model into 8 parts");
+  check_refused(config, 4, "--levels 7");
+  config.layout.schedule_pp = "1f1b";
+  config.layout.pp_split = "3,4";
+  check_refused(config, 4, "--pp-split 3,4 has 2 parts, but --pp 4 makes 4");
+  config.layout.pp_split = "1,1,1,1";
+  check_refused(config, 4, "--pp-split 1,1,1,1 has 4 levels in all, but --levels is 7");
+  config.layout.pp_split = "3,0,3,1";
+  check_refused(config, 4, "part 1 has no level");
+  config.layout.pp_split = "1,2,3,x";
+  check_refused(config, 4, "--pp-split: found \"1,2,3,x\"");
+  config.layout.pp_split = "1,2,3,1";
+  CHECK_NOTHROW(resolved(config, 4));
+  config.layout.schedule_pp = "1F1B";
+  check_refused(config, 4, "--schedule-pp: found \"1F1B\"");
+}
+
+TEST_CASE("Ranks that are threads count like launched ones") {
+  Config config = with_strategy("dp");
+  const Config found = resolved(config, 1);
+  CHECK(found.layout.local_ranks == 2);
+  CHECK(found.layout.dp == 2);
+  CHECK(found.machine.backend == "local");
+  CHECK(found.machine.threads == 4);
+  CHECK(found.batch.global == 2 * kDefaultMicrobatch);
+  config.layout.local_ranks = 4;
+  CHECK(sizes_of(config, 1) == Sizes{1, 4, 1});
+  config.layout.strategy = "mp";
+  CHECK(sizes_of(config, 1) == Sizes{4, 1, 1});
+  config.layout.local_ranks = 0;
+  config.layout.devices = "cpu,cpu,cpu";
+  CHECK(sizes_of(config, 1) == Sizes{3, 1, 1});
+  CHECK(sizes_of(resolved(config, 1), 1) == Sizes{3, 1, 1});
+  config.layout.pp = 2;
+  check_refused(config, 1, "--pp 2 does not fit --strategy mp with 3 ranks: use --local-ranks 2");
+}
+
+TEST_CASE("Ranks that are threads need one process, their own backend and their own devices") {
+  Config config = with_strategy("dp");
+  check_refused(config, 2, "--strategy dp runs its ranks as threads of one process, but 2 were");
+  check_refused(config, 2, "use --strategy ddp");
+  check_refused(with_strategy("mp"), 2, "use --strategy pp");
+  config.machine.backend = "shm";
+  check_refused(config, 1, "--backend shm does not go with --strategy dp");
+  Config processes = with_strategy("ddp");
+  processes.machine.backend = "local";
+  check_refused(processes, 2, "--backend local serves ranks that are threads, but --strategy ddp");
+  config.machine.backend = "auto";
+  config.layout.devices = "cpu,cpu";
+  config.layout.local_ranks = 3;
+  check_refused(config, 1, "--devices cpu,cpu names 2 devices, but --local-ranks is 3");
+  config.layout.devices = "0,1,0";
+  check_refused(config, 1, "two local ranks name GPU 0");
+  config.layout.devices = "cpu,0,1";
+  check_refused(config, 1, "--devices cpu,0,1: GPU 0 needs GPU support");
+  for (const char* devices : {"gpu,cpu,cpu", "cpu,,cpu", "cpu,cpu,-1"}) {
+    config.layout.devices = devices;
+    check_refused(config, 1, "each must be cpu or the number of a GPU");
+  }
+}
+
+}  // namespace

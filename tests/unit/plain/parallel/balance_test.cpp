@@ -1,0 +1,136 @@
+#include "dtrain/parallel/pipeline/balance.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <random>
+
+namespace dtrain::parallel {
+namespace {
+
+using Catch::Matchers::Contains;
+using Split = std::vector<std::int64_t>;
+
+// Levels of each part.
+Split levels_of(const std::vector<BlockRange>& parts) {
+  Split levels;
+  for (const BlockRange& part : parts) levels.push_back(part.size());
+  --levels.front();
+  --levels.back();
+  return levels;
+}
+
+std::vector<BlockLoad> uniform(std::int64_t num_levels, double head_flops) {
+  std::vector<BlockLoad> blocks(static_cast<std::size_t>(num_levels) + 2,
+                                {.flops = 10, .bytes = 10});
+  blocks.front() = {};
+  blocks.back() = {.flops = head_flops, .bytes = 1};
+  return blocks;
+}
+
+// Every way to cut `levels` levels into parts of at least one.
+void for_each_split(std::int64_t levels, std::int64_t parts, Split& begun,
+                    const std::function<void(const Split&)>& visit) {
+  if (parts == 1) {
+    begun.push_back(levels);
+    visit(begun);
+    begun.pop_back();
+    return;
+  }
+  for (std::int64_t first = 1; first <= levels - (parts - 1); ++first) {
+    begun.push_back(first);
+    for_each_split(levels - first, parts - 1, begun, visit);
+    begun.pop_back();
+  }
+}
+
+// The largest FLOPs and the largest memory of a split, by adding up; gpipe keeps all microbatches.
+std::pair<double, double> costs_of(const Split& split, const std::vector<BlockLoad>& blocks,
+                                   const std::function<double(std::size_t)>& in_flight) {
+  double most_flops = 0, most_bytes = 0;
+  std::size_t block = 0;
+  for (std::size_t part = 0; part < split.size(); ++part) {
+    double flops = 0, bytes = 0;
+    std::int64_t left = split[part] + (part == 0) + (part + 1 == split.size());
+    for (; left > 0; --left, ++block) {
+      flops += blocks[block].flops;
+      bytes += static_cast<double>(blocks[block].bytes);
+    }
+    most_flops = std::max(most_flops, flops);
+    most_bytes = std::max(most_bytes, bytes * in_flight(part));
+  }
+  return {most_flops, most_bytes};
+}
+
+TEST_CASE("Equal levels are shared out evenly, and less goes with an expensive head") {
+  const PipelineShape shape{PipelineKind::one_f_one_b, 4, 8};
+  CHECK(levels_of(balance_parts(shape, uniform(8, 0))) == Split{2, 2, 2, 2});
+  CHECK(levels_of(balance_parts(shape, uniform(11, 10))) == Split{3, 3, 3, 2});
+  CHECK(levels_of(balance_parts(shape, uniform(4, 100))) == Split{1, 1, 1, 1});
+}
+
+TEST_CASE("Where FLOPs are equal the stages with more microbatches in flight get fewer levels") {
+  // 1F1B keeps 4, 3, 2 and 1: of 6 levels in parts of at most 2 the last two stages take the pairs.
+  const auto blocks = uniform(6, 0);
+  CHECK(levels_of(balance_parts({PipelineKind::one_f_one_b, 4, 8}, blocks)) == Split{1, 1, 2, 2});
+}
+
+TEST_CASE("The embedding goes with the first part, the head with the last") {
+  const auto parts = balance_parts({PipelineKind::gpipe, 2, 2}, uniform(4, 0));
+  CHECK(parts == std::vector<BlockRange>{{0, 3}, {3, 6}});
+  CHECK(balance_parts({PipelineKind::gpipe, 1, 2}, uniform(4, 0)) ==
+        std::vector<BlockRange>{{0, 6}});
+}
+
+TEST_CASE("No split has a cheaper most expensive part, nor then a smaller largest one") {
+  std::mt19937 random(7);
+  std::uniform_int_distribution<int> number(1, 6);
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::int64_t stages = number(random);
+    const std::int64_t microbatches = number(random);
+    const std::int64_t levels = stages + number(random);
+    const auto kind = trial % 2 == 0 ? PipelineKind::gpipe : PipelineKind::one_f_one_b;
+    std::vector<BlockLoad> blocks(static_cast<std::size_t>(levels) + 2);
+    for (BlockLoad& block : blocks)
+      block = {.flops = 1.0 * number(random), .bytes = number(random)};
+    const auto in_flight = [&](std::size_t part) {
+      const std::int64_t behind = stages - static_cast<std::int64_t>(part);
+      return static_cast<double>(kind == PipelineKind::gpipe ? microbatches
+                                                             : std::min(behind, microbatches));
+    };
+    std::pair<double, double> best{1e9, 1e9};
+    Split begun;
+    for_each_split(levels, stages, begun, [&](const Split& split) {
+      best = std::min(best, costs_of(split, blocks, in_flight));
+    });
+    const Split found = levels_of(balance_parts({kind, stages, microbatches}, blocks));
+    CHECK(costs_of(found, blocks, in_flight) == best);
+  }
+}
+
+TEST_CASE("Chunks of interleaved stages are parts like others") {
+  const PipelineShape shape{PipelineKind::interleaved, 2, 4, 3};
+  CHECK(levels_of(balance_parts(shape, uniform(12, 0))) == Split{2, 2, 2, 2, 2, 2});
+  CHECK_THROWS_WITH(balance_parts(shape, uniform(5, 0)),
+                    Contains("--pp 2 with --schedule-pp interleaved:3") && Contains("6 parts") &&
+                        Contains("--levels 5"));
+}
+
+TEST_CASE("A split by hand is taken as it is") {
+  const PipelineShape shape{PipelineKind::one_f_one_b, 3, 4};
+  CHECK(split_by_hand(shape, 12, {3, 5, 4}) == std::vector<BlockRange>{{0, 4}, {4, 9}, {9, 14}});
+}
+
+TEST_CASE("A split that does not fit is refused, naming what it has and what there is") {
+  const PipelineShape shape{PipelineKind::one_f_one_b, 3, 4};
+  CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 9}),
+                    Contains("--pp-split 3,9 has 2 parts, but --pp 3 makes 3"));
+  CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 4, 4}),
+                    Contains("--pp-split 3,4,4 has 11 levels in all, but --levels is 12"));
+  CHECK_THROWS_WITH(split_by_hand(shape, 12, {12, 0, 0}), Contains("part 1 has no level"));
+  CHECK_THROWS_WITH(split_by_hand(shape, 2, {1, 1, 0}),
+                    Contains("--pp 3") && Contains("--levels 2"));
+}
+
+}  // namespace
+}  // namespace dtrain::parallel

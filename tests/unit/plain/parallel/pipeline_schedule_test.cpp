@@ -1,0 +1,266 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "dtrain/base/error.h"
+#include "dtrain/parallel/pipeline/check.h"
+#include "dtrain/parallel/pipeline/compute_order.h"
+#include "dtrain/parallel/pipeline/schedule.h"
+#include "dtrain/parallel/pipeline/simulate.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using Catch::Matchers::Contains;
+using Kind = StageActionKind;
+
+// "F3", or "F3.1" for chunk 1; ra, sa, rg, sg: receives and sends of activations and gradients.
+std::string word(const PipelineShape& shape, const StageAction& action) {
+  constexpr const char* kNames[] = {"F", "B", "sa", "ra", "sg", "rg"};
+  const std::string chunk = shape.chunks == 1 ? "" : fmt::format(".{}", action.chunk);
+  return fmt::format("{}{}{}", kNames[static_cast<int>(action.kind)], action.microbatch, chunk);
+}
+
+std::string text_of(const PipelineShape& shape) {
+  std::string text;
+  std::int64_t stage = 0;
+  for (const StageSchedule& schedule : make_pipeline_schedule(shape)) {
+    text += fmt::format("stage {}:", stage++);
+    for (const StageAction& action : schedule) text += " " + word(shape, action);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string stored(const std::string& name) {
+  std::ifstream file(std::string(DTRAIN_SOURCE_DIR "/tests/unit/plain/parallel/schedules/") + name);
+  REQUIRE(file);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Every kind, with sizes that it allows.
+std::vector<PipelineShape> many_shapes() {
+  std::vector<PipelineShape> shapes;
+  for (const std::int64_t stages : {1, 2, 3, 4, 5, 8, 16}) {
+    for (const std::int64_t microbatches : {1, 2, 3, 4, 7, 8, 16, 33}) {
+      shapes.push_back({PipelineKind::gpipe, stages, microbatches});
+      shapes.push_back({PipelineKind::one_f_one_b, stages, microbatches});
+    }
+    if (stages == 1) continue;
+    for (const std::int64_t groups : {1, 2, 3, 5}) {
+      for (const std::int64_t chunks : {2, 3, 4, 7}) {
+        shapes.push_back({PipelineKind::interleaved, stages, stages * groups, chunks});
+      }
+    }
+  }
+  return shapes;
+}
+
+std::string name_of(const PipelineShape& shape) {
+  return fmt::format("kind {}, {} stages, {} microbatches, {} chunks", static_cast<int>(shape.kind),
+                     shape.stages, shape.microbatches, shape.chunks);
+}
+
+TEST_CASE("The schedules of 4 stages and 8 microbatches are those of the papers' figures") {
+  CHECK(text_of({PipelineKind::gpipe, 4, 8}) == stored("gpipe.txt"));
+  CHECK(text_of({PipelineKind::one_f_one_b, 4, 8}) == stored("1f1b.txt"));
+  CHECK(text_of({PipelineKind::interleaved, 4, 8, 2}) == stored("interleaved_2.txt"));
+}
+
+TEST_CASE("Every schedule can be executed, and its bubble is what arithmetic says") {
+  for (const PipelineShape& shape : many_shapes()) {
+    INFO(name_of(shape));
+    const auto schedules = make_pipeline_schedule(shape);
+    check_pipeline_schedule(shape, schedules);
+    const double expected = static_cast<double>(shape.stages - 1) /
+                            static_cast<double>(shape.microbatches * shape.chunks);
+    CHECK(simulate(shape, schedules).bubble == Approx(expected).epsilon(1e-12));
+    CHECK(simulate(shape, schedules, {.forward = 3, .backward = 6}).bubble ==
+          Approx(expected).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("1F1B keeps at most the stages behind a stage and itself, GPipe all microbatches") {
+  for (const PipelineShape& shape : many_shapes()) {
+    INFO(name_of(shape));
+    const auto kept = check_pipeline_schedule(shape, make_pipeline_schedule(shape));
+    for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
+      const InFlight& in_stage = kept[static_cast<std::size_t>(stage)];
+      const std::int64_t to_end = shape.stages - stage;
+      const std::int64_t all = shape.microbatches * shape.chunks;
+      const std::int64_t warm_up = 2 * (to_end - 1) + (shape.chunks - 1) * shape.stages;
+      const std::int64_t expected = shape.kind == PipelineKind::gpipe ? all
+                                    : shape.kind == PipelineKind::one_f_one_b
+                                        ? std::min(to_end, all)
+                                        : std::min(warm_up + 1, all);
+      CHECK(in_stage.activations == expected);
+      std::int64_t sum = 0;
+      for (const std::int64_t of_chunk : in_stage.by_chunk) sum += of_chunk;
+      CHECK(sum >= in_stage.activations);
+    }
+  }
+}
+
+TEST_CASE("A receive is posted before the pass ahead of the one that needs it, and no earlier") {
+  for (const PipelineShape& shape : many_shapes()) {
+    INFO(name_of(shape));
+    for (const StageSchedule& schedule : make_pipeline_schedule(shape)) {
+      std::int64_t passes = 0;
+      for (std::size_t i = 0; i < schedule.size(); ++i) {
+        const StageAction& action = schedule[i];
+        if (is_pass(action)) ++passes;
+        if (action.kind != Kind::recv_activation && action.kind != Kind::recv_gradient) continue;
+        const Kind needs = action.kind == Kind::recv_activation ? Kind::forward : Kind::backward;
+        std::int64_t between = 0;
+        std::size_t j = i + 1;
+        for (; schedule[j] != StageAction{needs, action.chunk, action.microbatch}; ++j) {
+          if (is_pass(schedule[j])) ++between;
+        }
+        CHECK(between == std::min<std::int64_t>(passes, 1) + (passes == 0 && between == 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("Interleaved stages refuse microbatches that make no whole groups, naming what fits") {
+  CHECK_THROWS_WITH(make_pipeline_schedule({PipelineKind::interleaved, 4, 6, 2}),
+                    Contains("--schedule-pp interleaved:2") && Contains("--pp 4") &&
+                        Contains("--grad-accum is 6") && Contains("4 or 8"));
+  CHECK_THROWS_WITH(make_pipeline_schedule({PipelineKind::interleaved, 4, 3, 2}),
+                    Contains("is 3: use 4,"));
+  CHECK_THROWS_WITH(make_pipeline_schedule({PipelineKind::interleaved, 1, 3, 2}),
+                    Contains("several stages"));
+}
+
+// Broken schedules: 2 stages and 2 microbatches of 1F1B, with one thing changed.
+struct Broken {
+  PipelineShape shape{PipelineKind::one_f_one_b, 2, 2};
+  std::vector<StageSchedule> schedules = make_pipeline_schedule(shape);
+
+  StageSchedule& stage(std::size_t index) { return schedules.at(index); }
+  void remove(std::size_t index, const StageAction& action) {
+    REQUIRE(std::erase(stage(index), action) == 1);
+  }
+  void exchange(std::size_t index, const StageAction& a, const StageAction& b) {
+    auto& list = stage(index);
+    const auto first = std::find(list.begin(), list.end(), a);
+    const auto second = std::find(list.begin(), list.end(), b);
+    REQUIRE((first != list.end() && second != list.end()));
+    std::swap(*first, *second);
+  }
+  void refused(const std::string& why) const {
+    CHECK_THROWS_WITH(check_pipeline_schedule(shape, schedules), Contains(why));
+  }
+};
+
+TEST_CASE("A missing pass, a pass done twice and a foreign one are found") {
+  Broken missing;
+  missing.remove(0, {Kind::backward, 0, 1});
+  missing.remove(1, {Kind::send_gradient, 0, 1});
+  missing.refused("stage 0: there is no backward of chunk 0, microbatch 1");
+  Broken twice;
+  twice.stage(1).push_back({Kind::forward, 0, 1});
+  twice.refused("stage 1: forward of chunk 0, microbatch 1 twice");
+  Broken foreign;
+  foreign.stage(0).push_back({Kind::forward, 1, 0});
+  foreign.refused("stage 0: forward of chunk 1, microbatch 0 is none of its own");
+  Broken too_few;
+  too_few.schedules.pop_back();
+  too_few.refused("1 lists for 2 stages");
+}
+
+TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is found") {
+  Broken early;
+  early.exchange(1, {Kind::forward, 0, 0}, {Kind::backward, 0, 0});
+  early.refused("stage 1: backward of chunk 0, microbatch 0 before forward");
+  Broken descending;
+  descending.shape = {PipelineKind::gpipe, 2, 2};
+  descending.schedules = make_pipeline_schedule(descending.shape);
+  for (const std::size_t stage : {std::size_t{0}, std::size_t{1}}) {
+    descending.exchange(stage, {Kind::backward, 0, 0}, {Kind::backward, 0, 1});
+  }
+  descending.exchange(0, {Kind::recv_gradient, 0, 0}, {Kind::recv_gradient, 0, 1});
+  descending.exchange(1, {Kind::send_gradient, 0, 0}, {Kind::send_gradient, 0, 1});
+  descending.refused("backward of chunk 0, microbatch 1 before backward of chunk 0, microbatch 0");
+}
+
+TEST_CASE("A message without a sender, or received too late, is found") {
+  Broken unsent;
+  unsent.remove(0, {Kind::send_activation, 0, 1});
+  unsent.refused("stage 0: there is no send_activation of chunk 0, microbatch 1");
+  Broken unreceived;
+  unreceived.remove(1, {Kind::recv_activation, 0, 1});
+  unreceived.refused("stage 1: forward of chunk 0, microbatch 1 before recv_activation");
+  Broken late;
+  late.exchange(1, {Kind::recv_activation, 0, 0}, {Kind::forward, 0, 0});
+  late.refused("stage 1: forward of chunk 0, microbatch 0 before recv_activation");
+  Broken into_nothing;
+  into_nothing.stage(1).push_back({Kind::send_activation, 0, 0});
+  into_nothing.refused("stage 1: send_activation of chunk 0, microbatch 0 has no other end");
+  Broken too_early;
+  too_early.exchange(0, {Kind::send_activation, 0, 0}, {Kind::forward, 0, 0});
+  too_early.refused("stage 0: send_activation of chunk 0, microbatch 0 before forward");
+}
+
+TEST_CASE("Receives in another order than the sends are found") {
+  Broken crossed;
+  crossed.shape = {PipelineKind::gpipe, 2, 2};
+  crossed.schedules = make_pipeline_schedule(crossed.shape);
+  crossed.exchange(1, {Kind::recv_activation, 0, 0}, {Kind::recv_activation, 0, 1});
+  crossed.refused("stage 1: receives activations from stage 0 in another order");
+}
+
+TEST_CASE("Stages that wait for each other are found") {
+  // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1, stage 1 wants both
+  // microbatches first.
+  Broken deadlock;
+  const auto gpipe = make_pipeline_schedule({PipelineKind::gpipe, 2, 2});
+  deadlock.stage(1) = gpipe[1];
+  deadlock.stage(0) = {{Kind::recv_gradient, 0, 0},   {Kind::forward, 0, 0},
+                       {Kind::send_activation, 0, 0}, {Kind::recv_gradient, 0, 1},
+                       {Kind::backward, 0, 0},        {Kind::forward, 0, 1},
+                       {Kind::send_activation, 0, 1}, {Kind::backward, 0, 1}};
+  deadlock.refused(
+      "deadlock: stage 0 waits before the backward of chunk 0, microbatch 0, stage 1 waits before "
+      "the forward of chunk 0, microbatch 1");
+}
+
+TEST_CASE("In a simulation no stage computes two passes at once, and none before its message") {
+  const PipelineShape shape{PipelineKind::interleaved, 4, 8, 2};
+  const Simulation simulation = simulate(shape, make_pipeline_schedule(shape));
+  CHECK(simulation.duration == 16 * 3 + 3 * 3);
+  for (const auto& passes : simulation.stages) {
+    for (std::size_t i = 1; i < passes.size(); ++i) CHECK(passes[i].begin >= passes[i - 1].end);
+  }
+  const auto end_of = [&](std::size_t stage, const StageAction& action) {
+    const auto& passes = simulation.stages[stage];
+    return std::find_if(passes.begin(), passes.end(),
+                        [&](const TimedPass& pass) { return pass.action == action; })
+        ->end;
+  };
+  for (std::int64_t microbatch = 0; microbatch < 8; ++microbatch) {
+    double forward = 0;
+    for (std::int64_t part = 0; part < 8; ++part) {
+      const double end =
+          end_of(static_cast<std::size_t>(part % 4), {Kind::forward, part / 4, microbatch});
+      CHECK(end >= forward + 1);
+      forward = end;
+    }
+    double backward = forward;
+    for (std::int64_t part = 7; part >= 0; --part) {
+      const double end =
+          end_of(static_cast<std::size_t>(part % 4), {Kind::backward, part / 4, microbatch});
+      CHECK(end >= backward + 2);
+      backward = end;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::parallel

@@ -1,0 +1,113 @@
+#include "dtrain/model/bdh/bdh_partition.h"
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/error.h"
+#include "dtrain/model/registry.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+constexpr BdhSizes kSizes{.levels = 2, .width = 6, .heads = 4, .neurons = 12, .vocab = 16};
+
+TEST_CASE("Ranks hold whole heads while there are enough of them") {
+  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  CHECK(part.heads == 2);
+  CHECK(part.neurons == 12);
+  CHECK(part.first_neuron == 24);
+  CHECK(part.ranks_per_head == 1);
+  CHECK(part.vocab == 16);
+}
+
+TEST_CASE("Beyond that a head's neighbours share its neurons, in whole pairs") {
+  const BdhPart part = part_of(kSizes, {.index = 5, .size = 8, .splits_vocab = true});
+  CHECK(part.heads == 1);
+  CHECK(part.neurons == 6);
+  CHECK(part.first_neuron == 30);
+  CHECK(part.head_slice().first == 6);
+  CHECK(part.ranks_per_head == 2);
+  CHECK(part.vocab == 2);
+  CHECK(part.first_token == 10);
+}
+
+TEST_CASE("The parts of all ranks are the whole, each neuron and token once") {
+  for (const std::int64_t tp : {1, 2, 4, 8, 12, 24}) {
+    std::int64_t next = 0;
+    for (std::int64_t index = 0; index < tp; ++index) {
+      const BdhPart part = part_of(kSizes, {.index = index, .size = tp});
+      CHECK(part.first_neuron == next);
+      CHECK(part.first_neuron % 2 == 0);
+      CHECK(part.neurons % 2 == 0);
+      next += part.all_neurons();
+    }
+    CHECK(next == kSizes.all_neurons());
+  }
+}
+
+std::string refusal(const BdhSizes& sizes, const TensorPlace& place) {
+  try {
+    (void)part_of(sizes, place);
+  } catch (const base::Error& error) {
+    CHECK(error.kind() == base::ErrorKind::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_CASE("What does not fit is refused, with what would") {
+  CHECK(refusal(kSizes, {.size = 3}) ==
+        "--tp 3 does not fit --heads 4: ranks hold whole heads, or equal numbers of ranks share "
+        "each head; use --tp 2 or 4");
+  CHECK(refusal(kSizes, {.size = 6}).ends_with("use --tp 4 or 8"));
+  // 12 neurons in 4 parts are 3 each: a pair of RoPE would be cut.
+  CHECK(refusal(kSizes, {.size = 16}) ==
+        "--tp 16 with --heads 4 would cut the --neurons 12 of a head into 4 parts, which must be "
+        "equal and even; use --tp 12 or 24");
+  CHECK(refusal(kSizes, {.size = 100}).ends_with("use --tp 24"));
+  BdhSizes sizes = kSizes;
+  sizes.vocab = 255;
+  CHECK(refusal(sizes, {.size = 2}) == "accepted");
+  CHECK(refusal(sizes, {.size = 2, .splits_vocab = true}) ==
+        "--tp-vocab cuts --vocab 255 into --tp 2 equal parts, which leaves 1; use a --vocab that "
+        "is a multiple of 2, or no --tp-vocab");
+}
+
+TEST_CASE("A rank's specs say which slice of the whole it holds") {
+  const auto model = make_bdh(kSizes, 8, {.index = 5, .size = 8, .splits_vocab = true});
+  const auto whole = make_bdh(kSizes, 8);
+  REQUIRE(model->parameters.size() == whole->parameters.size());
+  for (std::size_t i = 0; i < model->parameters.size(); ++i) {
+    const param::ParameterSpec& spec = model->parameters[i];
+    CAPTURE(spec.name);
+    const bool is_vocabulary = i == 0 || i + 1 == model->parameters.size();
+    REQUIRE(spec.cut.has_value());
+    CHECK(spec.cut->dim == (spec.name == "lm_head" ? 1 : 0));
+    CHECK(spec.cut->begin == (is_vocabulary ? 10 : 30));
+    CHECK(spec.num_elements() * 8 == whole->parameters[i].num_elements());
+    CHECK(spec.whole_shape() == whole->parameters[i].shape);
+    CHECK(spec.export_shape() == whole->parameters[i].export_shape());
+    CHECK_FALSE(whole->parameters[i].cut.has_value());
+  }
+  CHECK(model->training_flops_per_token() == whole->training_flops_per_token());
+  CHECK(model->table_values == whole->table_values / 2);
+  const auto replicated = make_bdh(kSizes, 8, {.index = 1, .size = 2});
+  CHECK_FALSE(replicated->parameters.front().cut.has_value());
+}
+
+TEST_CASE("A block refuses to run on another axis than it was made for") {
+  const BdhPart part = part_of(kSizes, {.index = 1, .size = 2});
+  const TensorAxis one;
+  CHECK_THROWS_AS(part.check(one), base::Error);
+  part_of(kSizes, {}).check(one);
+}
+
+TEST_CASE("The registry tells how many ranks share a head") {
+  const config::ModelConfig config{.heads = 4, .neurons = 12};
+  CHECK(model::ranks_per_head(config, 1) == 1);
+  CHECK(model::ranks_per_head(config, 4) == 1);
+  CHECK(model::ranks_per_head(config, 12) == 3);
+  CHECK_THROWS_AS(model::ranks_per_head(config, 5), base::Error);
+}
+
+}  // namespace
+}  // namespace dtrain::model::bdh

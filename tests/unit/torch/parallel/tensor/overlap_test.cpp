@@ -1,0 +1,99 @@
+// A column split's backward pass: dx travels while dW is computed.
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "dtrain/parallel/tensor/column_split.h"
+
+namespace dtrain::parallel {
+namespace {
+
+/// A group whose all_reduce ends when the test says so.
+class HeldGroup final : public comm::ProcessGroup {
+ public:
+  [[nodiscard]] std::int64_t rank() const override { return 0; }
+  [[nodiscard]] std::int64_t size() const override { return 2; }
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] comm::Work all_reduce(const at::Tensor&, comm::ReduceOp) override {
+    events += 'r';
+    under_way_ = std::make_shared<comm::Completion>(ring_);
+    return comm::Work(under_way_);
+  }
+  [[nodiscard]] comm::Work reduce_scatter(const at::Tensor&, const at::Tensor&) override {
+    throw std::logic_error("reduce_scatter");
+  }
+  [[nodiscard]] comm::Work all_gather(const at::Tensor&, const at::Tensor&) override {
+    throw std::logic_error("all_gather");
+  }
+  [[nodiscard]] comm::Work broadcast(const at::Tensor&, std::int64_t) override {
+    throw std::logic_error("broadcast");
+  }
+  [[nodiscard]] comm::Work send(const at::Tensor&, std::int64_t) override {
+    throw std::logic_error("send");
+  }
+  [[nodiscard]] comm::Work recv(const at::Tensor&, std::int64_t) override {
+    throw std::logic_error("recv");
+  }
+  void barrier() override { throw std::logic_error("barrier"); }
+  void abort(const std::string&) noexcept override {}
+  [[nodiscard]] const comm::CallRing& calls() const override { return *ring_; }
+
+  /// A product begins: what travels may arrive.
+  void note_product() {
+    events += 'p';
+    if (under_way_ && !under_way_->is_completed()) under_way_->finish();
+  }
+  /// So that a call that nobody ends fails the test instead of hanging it.
+  void fail_pending() {
+    if (under_way_ && !under_way_->is_completed()) {
+      under_way_->fail(std::make_exception_ptr(std::runtime_error("no product while dx travels")));
+    }
+  }
+
+  std::string events;  ///< r: all_reduce, p: product
+
+ private:
+  std::string name_ = "held";
+  std::shared_ptr<comm::CallRing> ring_ = std::make_shared<comm::CallRing>();
+  std::shared_ptr<comm::Completion> under_way_;
+};
+
+thread_local HeldGroup* observed = nullptr;
+
+std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
+  if (observed != nullptr && std::string_view(function.name()) == "aten::bmm") {
+    observed->note_product();
+  }
+  return nullptr;
+}
+
+TEST_CASE("The sum of dx is under way before dW is computed, and waited for after") {
+  HeldGroup group;
+  const at::Tensor x = at::ones({1, 5, 3}).requires_grad_();
+  const at::Tensor weight = at::ones({2, 4, 3}).requires_grad_();
+  const at::Tensor product = column_split({.group = &group}, x, weight).product;
+  std::mutex mutex;
+  std::condition_variable_any ended;
+  std::jthread watchdog([&](const std::stop_token& stop) {
+    std::unique_lock lock(mutex);
+    ended.wait_for(lock, stop, std::chrono::seconds(10), [] { return false; });
+    if (!stop.stop_requested()) group.fail_pending();
+  });
+  observed = &group;
+  const at::CallbackHandle handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
+  CHECK_NOTHROW(torch::autograd::backward({product}, {at::ones_like(product)}));
+  at::removeCallback(handle);
+  observed = nullptr;
+  CHECK(group.events == "prp");
+  CHECK(weight.grad().eq(5).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace dtrain::parallel

@@ -1,0 +1,218 @@
+// The pieces of the tensor axis, each alone, beside plain autograd of the whole.
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "dtrain/parallel/tensor/column_split.h"
+#include "dtrain/parallel/tensor/row_split.h"
+#include "dtrain/parallel/tensor/split_vocabulary.h"
+#include "unit/torch/parallel/tensor/split_run.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::error_of;
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor random(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype = at::kDouble) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return at::randn(shape, generator, at::kDouble).to(dtype);
+}
+
+at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().requires_grad_(); }
+
+/// Rank r's part of a tensor in `parts` equal parts along dim.
+at::Tensor part_of(const at::Tensor& whole, std::int64_t dim, std::int64_t parts, std::int64_t r) {
+  const std::int64_t size = whole.size(dim) / parts;
+  return whole.narrow(dim, r * size, size).contiguous();
+}
+
+/// What each rank's body returns, by rank.
+std::vector<Tensors> on_ranks(std::int64_t size,
+                              const std::function<Tensors(comm::ProcessGroup&)>& body) {
+  std::vector<Tensors> results(static_cast<std::size_t>(size));
+  testing::on_threads(size, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    results[static_cast<std::size_t>(world.rank())] = body(*group);
+    testing::group_of_all(world)->barrier();  // what another rank still reads stays
+  });
+  return results;
+}
+
+/// Largest error that roundings of this dtype excuse.
+double tolerance(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return 1e-13;
+    case at::kFloat:
+      return 1e-5;
+    case at::kHalf:
+      return 0x1p-8;
+    default:
+      return 0x1p-5;
+  }
+}
+
+TEST_CASE("A column split gives its outputs, and the gradient of all uses of x summed over ranks") {
+  const std::int64_t ranks = GENERATE(2, 3, 4);
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t inputs = GENERATE(1, 2);  // one for all weights, one for each
+  const at::Tensor x = random({inputs, 5, 3}, 1, dtype);
+  const at::Tensor weight = random({2, 12, 3}, 2, dtype);
+  const at::Tensor dy = random({2, 5, 12}, 3, dtype);
+  const at::Tensor other = random({ranks, inputs, 5, 3}, 4, dtype);  // dx by each rank's other use
+
+  const at::Tensor wide_x = leaf(x.to(at::kDouble));
+  const at::Tensor wide_weight = leaf(weight.to(at::kDouble));
+  const at::Tensor y = at::matmul(wide_x, wide_weight.mT());
+  torch::autograd::backward({y, wide_x * other.to(at::kDouble).sum(0)},
+                            {dy.to(at::kDouble), at::ones_like(wide_x)});
+
+  const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
+    const at::Tensor own_x = leaf(x);
+    const at::Tensor own_weight = leaf(part_of(weight, 1, ranks, group.rank()));
+    const auto split = column_split({.group = &group}, own_x, own_weight);
+    torch::autograd::backward(
+        {split.product, split.x},
+        {part_of(dy, 2, ranks, group.rank()), other[group.rank()].to(split.x.scalar_type())});
+    return {split.product.detach(), own_x.grad(), own_weight.grad()};
+  });
+  CAPTURE(ranks, dtype, inputs);
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    const Tensors& found = results[static_cast<std::size_t>(r)];
+    CHECK(error_of(found[0], part_of(y.detach(), 2, ranks, r)) < tolerance(dtype));
+    CHECK(error_of(found[1], wide_x.grad()) < tolerance(dtype));
+    CHECK(error_of(found[2], part_of(wide_weight.grad(), 1, ranks, r)) < tolerance(dtype));
+    CHECK(found[1].scalar_type() == dtype);
+    CHECK(at::equal(found[1], results[0][1]));
+  }
+}
+
+TEST_CASE("A row split gives the sum over ranks, and every rank the gradient of its inputs") {
+  const std::int64_t ranks = GENERATE(2, 3, 4);
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
+  const bool shares_heads = GENERATE(false, true);
+  const at::Tensor x = random({2, 5, 12}, 1, dtype);
+  const at::Tensor weight = random({2, 12, 3}, 2, dtype);
+  const at::Tensor dy = random({5, 3}, 3, dtype);
+
+  const at::Tensor wide_x = leaf(x.to(at::kDouble));
+  const at::Tensor wide_weight = leaf(weight.to(at::kDouble));
+  const at::Tensor y = at::bmm(wide_x, wide_weight).sum(0);
+  torch::autograd::backward({y}, {dy.to(at::kDouble)});
+
+  const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
+    const at::Tensor own_x = leaf(part_of(x, 2, ranks, group.rank()));
+    const at::Tensor own_weight = leaf(part_of(weight, 1, ranks, group.rank()));
+    const Split split{.group = &group, .shares_heads = shares_heads};
+    const at::Tensor sum = row_split(split, own_x, own_weight);
+    torch::autograd::backward({sum}, {dy});
+    return {sum.detach(), own_x.grad(), own_weight.grad()};
+  });
+  CAPTURE(ranks, dtype, shares_heads);
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    const Tensors& found = results[static_cast<std::size_t>(r)];
+    CHECK(error_of(found[0], y.detach()) < tolerance(dtype));
+    CHECK(error_of(found[1], part_of(wide_x.grad(), 2, ranks, r)) < tolerance(dtype));
+    CHECK(error_of(found[2], part_of(wide_weight.grad(), 1, ranks, r)) < tolerance(dtype));
+    CHECK(found[0].scalar_type() == dtype);
+    CHECK(at::equal(found[0], results[0][0]));
+  }
+}
+
+// Parts that pass 65,504 by themselves and cancel over two ranks: (h, rows, N) times (h, N, D).
+struct Cancelling {
+  at::Tensor left;  // of rank 0; rank 1 has its negative, a little less
+  at::Tensor right;
+};
+
+Cancelling cancelling(bool within_head) {
+  const std::int64_t heads = within_head ? 1 : 2;
+  const std::int64_t neurons = within_head ? 2 : 1;
+  const auto half = at::TensorOptions().dtype(at::kHalf);
+  return {at::full({heads, 4, neurons}, 256.0, half), at::full({heads, neurons, 3}, 200.0, half)};
+}
+
+TEST_CASE("Partial sums of float16 may pass its range where the sum does not") {
+  const bool within_head = GENERATE(false, true);
+  const Cancelling parts = cancelling(within_head);
+  const auto results = on_ranks(2, [&](comm::ProcessGroup& group) -> Tensors {
+    const double factor = group.rank() == 0 ? 1 : -0.96875;
+    const Split split{.group = &group, .shares_heads = within_head};
+    const at::Tensor sum = row_split(split, parts.left * factor, parts.right);
+    // The same products in a column split's backward pass.
+    const at::Tensor x = leaf(at::zeros({1, 4, 3}, parts.left.options()));
+    const auto column = column_split(split, x, parts.right);
+    torch::autograd::backward({column.product}, {parts.left * factor});
+    return {sum, x.grad()};
+  });
+  for (const Tensors& found : results) {
+    CHECK((found[0] == 3200).all().item<bool>());
+    CHECK((found[1] == 3200).all().item<bool>());
+  }
+}
+
+TEST_CASE("A split embedding finds each token's row on the rank that has it") {
+  const std::int64_t ranks = GENERATE(2, 4);
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf);
+  const at::Tensor weight = random({8, 3}, 1, dtype);
+  const at::Tensor ids = at::tensor({7, 0, 3, 3, 4, 1, 3, 6}, at::kLong).view({2, 4});
+  const at::Tensor dy = random({2, 4, 3}, 2);
+  const at::Tensor wide = leaf(weight.to(at::kDouble));
+  torch::autograd::backward({at::embedding(wide, ids)}, {dy});
+  const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
+    const at::Tensor own = leaf(part_of(weight, 0, ranks, group.rank()));
+    const at::Tensor rows = split_embedding(group, own, ids, group.rank() * 8 / ranks);
+    torch::autograd::backward({rows}, {dy.to(rows.scalar_type())});
+    return {rows.detach(), own.grad()};
+  });
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    const Tensors& found = results[static_cast<std::size_t>(r)];
+    CHECK(at::equal(found[0].to(at::kDouble), at::embedding(weight.to(at::kDouble), ids)));
+    CHECK(found[0].scalar_type() == (dtype == at::kDouble ? at::kDouble : at::kFloat));
+    CHECK(
+        (found[1].to(at::kDouble) - part_of(wide.grad(), 0, ranks, r)).abs().max().item<double>() <
+        10 * tolerance(dtype));
+  }
+}
+
+TEST_CASE("A split cross-entropy is that of the whole logits, however large they are") {
+  const std::int64_t ranks = GENERATE(2, 4);
+  const at::ScalarType dtype = GENERATE(at::kDouble, at::kFloat);
+  const double offset = GENERATE(0.0, 3000.0, -3000.0);  // beyond exp's range
+  const at::Tensor logits = (random({9, 8}, 1) * 5 + offset).to(dtype);
+  const at::Tensor targets = at::tensor({0, 7, 3, 4, 2, 5, 1, 6, 0}, at::kLong);
+  const at::Tensor dy = random({9}, 2, dtype);
+  const at::Tensor wide = leaf(logits.to(at::kDouble));
+  const at::Tensor expected = at::cross_entropy_loss(wide, targets, {}, at::Reduction::None);
+  torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
+    const at::Tensor own = leaf(part_of(logits, 1, ranks, group.rank()));
+    const at::Tensor losses = split_cross_entropy(group, own, targets, group.rank() * 8 / ranks);
+    torch::autograd::backward({losses}, {dy});
+    return {losses.detach(), own.grad()};
+  });
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    const Tensors& found = results[static_cast<std::size_t>(r)];
+    CHECK(error_of(found[0], expected.detach()) < 10 * tolerance(dtype));
+    CHECK(error_of(found[1], part_of(wide.grad(), 1, ranks, r)) < 10 * tolerance(dtype));
+  }
+}
+
+TEST_CASE("A logit that is not a number makes its token's loss none, on every rank") {
+  const at::Tensor logits = random({2, 4}, 1);
+  logits[1][2].fill_(NAN);
+  const at::Tensor targets = at::zeros({2}, at::kLong);
+  const auto results = on_ranks(2, [&](comm::ProcessGroup& group) -> Tensors {
+    const at::Tensor own = part_of(logits, 1, 2, group.rank());
+    return {split_cross_entropy(group, own, targets, group.rank() * 2)};
+  });
+  for (const Tensors& found : results) {
+    CHECK(std::isfinite(found[0][0].item<double>()));
+    CHECK(std::isnan(found[0][1].item<double>()));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::parallel

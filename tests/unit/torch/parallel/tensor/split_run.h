@@ -1,0 +1,158 @@
+// A BDH run forward and back by ranks that hold a part of it each, and what it is compared with:
+// the same weights in one model.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/hash.h"
+#include "dtrain/model/bdh/bdh.h"
+#include "dtrain/parallel/block_runner.h"
+#include "dtrain/parallel/tensor/group_tensor_axis.h"
+#include "support/local_ranks.h"
+
+namespace dtrain::testing {
+
+/// A model, the ranks that share it, and how it is run.
+struct SplitCase {
+  model::bdh::BdhSizes sizes;
+  std::int64_t tp = 1;
+  bool splits_vocab = false;
+  at::ScalarType dtype = at::kDouble;
+  parallel::RecomputePlan recompute = {};
+  at::ScalarType rounded_to = at::kDouble;  ///< weights, before they take `dtype`
+  double weight_scale = 0.5;
+};
+
+/// "3 all_reduce of 24 float64".
+using CallCounts = std::map<std::string, std::int64_t>;
+
+/// What one rank computed in a microbatch.
+struct SplitResult {
+  at::Tensor losses;                            ///< (B, T)
+  std::map<std::string, at::Tensor> gradients;  ///< by parameter, of the rank's slice
+  std::map<std::string, at::Tensor> taps;
+  at::Tensor evaluated;  ///< losses (B, T) without dropout
+  std::vector<param::ParameterSpec> specs;
+  CallCounts axis_calls;  ///< of forward and backward
+  CallCounts head_calls;
+};
+
+/// Normal values of a whole parameter, from its name.
+inline at::Tensor whole_weight(const param::ParameterSpec& spec, double scale) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(base::hash_text(spec.name) % 1000);
+  return at::randn(spec.whole_shape(), generator, at::kDouble).mul(scale);
+}
+
+/// What a rank holds of a whole parameter.
+inline at::Tensor slice_of(const param::ParameterSpec& spec, const at::Tensor& whole) {
+  if (!spec.cut) return whole;
+  return whole.narrow(spec.cut->dim, spec.cut->begin,
+                      spec.shape[static_cast<std::size_t>(spec.cut->dim)]);
+}
+
+inline CallCounts counts_of(const comm::ProcessGroup* group) {
+  CallCounts counts;
+  if (group == nullptr) return counts;
+  for (const comm::CallRecord& call : group->calls().records()) {
+    ++counts[fmt::format("{} of {} {}", call.op, call.count, at::toString(call.dtype))];
+  }
+  return counts;
+}
+
+class SummingSink final : public param::GradientSink {
+ public:
+  void add_gradient(param::ParameterId id, const at::Tensor& grad) override {
+    at::Tensor& sum = sums[id];
+    if (!sum.defined()) sum = at::zeros(grad.sizes(), at::kDouble);
+    sum.add_(grad);
+  }
+  std::map<param::ParameterId, at::Tensor> sums;
+};
+
+/// Two sequences of seven tokens, forward and backward, then evaluated.
+inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
+                            const parallel::TensorGroups& groups) {
+  constexpr std::int64_t kSequences = 2;
+  constexpr std::int64_t kLength = 7;
+  const auto model = model::bdh::make_bdh(c.sizes, kLength, place);
+  std::vector<at::Tensor> weights;
+  for (const param::ParameterSpec& spec : model->parameters) {
+    const at::Tensor whole = whole_weight(spec, c.weight_scale).to(c.rounded_to);
+    weights.push_back(slice_of(spec, whole).contiguous().to(c.dtype));
+  }
+  std::unique_ptr<model::TensorAxis> axis;
+  if (groups.axis != nullptr) axis = parallel::make_tensor_axis(groups);
+  SummingSink sink;
+  parallel::BlockRunner runner(*model, weights, sink,
+                               {.seed = 77,
+                                .buffer_dtype = c.dtype == at::kDouble ? at::kDouble : at::kFloat,
+                                .frozen = {},
+                                .recompute = c.recompute,
+                                .tensor_axis = axis.get()});
+  SplitResult result;
+  runner.set_tap([&](std::string_view name, const at::Tensor& value) {
+    result.taps[std::string(name)] = value.detach().clone();
+  });
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{22});
+  const at::Tensor ids = at::randint(c.sizes.vocab, {kSequences, kLength}, generator, at::kLong);
+  const parallel::MicrobatchInput input{.ids = ids, .targets = ids.roll(-1, 1), .first_sample = 5};
+  runner.begin(0, input);
+  const auto blocks = static_cast<std::int64_t>(model->blocks.size());
+  for (std::int64_t block = 0; block < blocks; ++block) result.losses = runner.forward(block, 0);
+  for (std::int64_t block = blocks; block-- > 0;) {
+    runner.backward(block, 0, 1.0 / 14, [](param::ParameterId) {});
+  }
+  result.axis_calls = counts_of(groups.axis);
+  result.head_calls = counts_of(groups.head);
+  for (const auto& [id, gradient] : sink.sums) {
+    result.gradients[model->parameters[static_cast<std::size_t>(id)].name] = gradient;
+  }
+  result.evaluated = ids;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    result.evaluated = runner.evaluate(block, result.evaluated, input);
+  }
+  result.specs = model->parameters;
+  return result;
+}
+
+/// Without any splitting.
+inline SplitResult run_whole(SplitCase c) {
+  c.recompute = {};
+  return run_part(c, {}, {});
+}
+
+/// On c.tp ranks that are threads; by rank.
+inline std::vector<SplitResult> run_split(const SplitCase& c) {
+  std::vector<SplitResult> results(static_cast<std::size_t>(c.tp));
+  const std::int64_t sharing = std::max<std::int64_t>(1, c.tp / c.sizes.heads);
+  on_threads(c.tp, [&](comm::World& world) {
+    const auto axis = group_of_all(world);
+    std::shared_ptr<comm::ProcessGroup> head;
+    for (std::int64_t first = 0; sharing > 1 && first < c.tp; first += sharing) {
+      std::vector<std::int64_t> ranks;
+      for (std::int64_t rank = first; rank < first + sharing; ++rank) ranks.push_back(rank);
+      const auto group = world.split(ranks, "head");
+      if (group) head = group;
+    }
+    results[static_cast<std::size_t>(world.rank())] =
+        run_part(c, {.index = world.rank(), .size = c.tp, .splits_vocab = c.splits_vocab},
+                 {.axis = axis.get(), .head = head.get()});
+  });
+  return results;
+}
+
+/// Largest difference over the largest expected value.
+inline double error_of(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor reference = expected.to(at::kDouble);
+  return ((found.to(at::kDouble) - reference).abs().max() / reference.abs().max()).item<double>();
+}
+
+}  // namespace dtrain::testing
