@@ -104,7 +104,7 @@ constexpr Setting kSettings[] = {
      FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
-     "pipeline",
+     "pipeline that trains",
      kTrain | kVerify, FIELD(batch.grad_accum), between(0, kMaxMicrobatch)},
 
     {"train.steps", "--steps", "N", "steps", "optimizer steps to train", kTrain, FIELD(train.steps),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
 namespace dtrain::parallel {
@@ -10,21 +11,23 @@ namespace {
 // What a block runner holds of one microbatch.
 struct Held {
   std::vector<bool> has_graph;
-  std::vector<bool> has_input;  // kept by the block
-  std::size_t latest = 0;       // what ran last
-  std::int64_t gradient = 0;    // of the input of the block that ran backward last
+  std::vector<bool> has_input;        // kept by the block
+  std::optional<std::size_t> latest;  // what ran last, until its output is sent on
+  std::int64_t gradient = 0;          // of the input of the block that ran backward last
 };
 
 // What it holds while it runs a step, block by block.
 class Walk {
  public:
-  Walk(std::span<const model::BlockMemory> blocks, const RecomputePlan& recompute)
-      : blocks_(blocks), recompute_(recompute) {}
+  Walk(std::span<const model::BlockMemory> blocks, const RecomputePlan& recompute,
+       const ReceivedInputs& received)
+      : blocks_(blocks), recompute_(recompute), received_(received) {}
 
   void run(const Action& action) {
     const auto block = static_cast<std::size_t>(action.block);
     if (action.kind == ActionKind::forward) forward(block, action.microbatch);
     if (action.kind == ActionKind::backward) backward(block, action.microbatch);
+    if (action.kind == ActionKind::send_activation) microbatches_.at(action.microbatch).latest = {};
   }
 
   [[nodiscard]] ActivationMemory result() const { return {.kept = kept_, .work = peak_ - kept_}; }
@@ -86,19 +89,26 @@ class Walk {
       bytes += held.gradient;
       for (std::size_t block = 0; block < blocks_.size(); ++block) {
         // An output is the next block's input too.
-        const bool has_output =
-            held.has_graph[block] || held.has_input[block + 1] || held.latest == block;
+        const bool is_input = held.has_input[block + 1] && !is_received(block + 1);
+        const bool has_output = held.has_graph[block] || is_input || held.latest == block;
         bytes += (has_output ? blocks_[block].output : 0) +
-                 (held.has_graph[block] ? blocks_[block].saved : 0);
+                 (held.has_graph[block] ? blocks_[block].saved : 0) +
+                 (held.has_input[block] && is_received(block) ? received_.bytes : 0);
       }
     }
     return bytes;
+  }
+
+  [[nodiscard]] bool is_received(std::size_t block) const {
+    return std::find(received_.blocks.begin(), received_.blocks.end(),
+                     static_cast<std::int64_t>(block)) != received_.blocks.end();
   }
 
   void pass(std::int64_t on_top) { peak_ = std::max(peak_, total() + on_top); }
 
   std::span<const model::BlockMemory> blocks_;
   const RecomputePlan& recompute_;
+  const ReceivedInputs& received_;
   std::map<std::int64_t, Held> microbatches_;  // under way
   std::int64_t kept_ = 0;
   std::int64_t peak_ = 0;
@@ -107,9 +117,9 @@ class Walk {
 }  // namespace
 
 ActivationMemory activation_memory(std::span<const model::BlockMemory> blocks,
-                                   std::span<const Action> actions,
-                                   const RecomputePlan& recompute) {
-  Walk walk(blocks, recompute);
+                                   std::span<const Action> actions, const RecomputePlan& recompute,
+                                   const ReceivedInputs& received) {
+  Walk walk(blocks, recompute, received);
   for (const Action& action : actions) walk.run(action);
   return walk.result();
 }

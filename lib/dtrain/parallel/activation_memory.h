@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/action.h"
@@ -16,10 +17,17 @@ struct ActivationMemory {
   std::int64_t work = 0;  ///< on top of that at the peak of a step
 };
 
+/// Blocks whose input another stage of a pipeline sends.
+struct ReceivedInputs {
+  std::vector<std::int64_t> blocks = {};
+  std::int64_t bytes = 0;  ///< of one input
+};
+
 /// Follows what the block runner holds in a step. blocks: of each block of this rank; actions: of
 /// the step.
 [[nodiscard]] ActivationMemory activation_memory(std::span<const model::BlockMemory> blocks,
                                                  std::span<const Action> actions,
-                                                 const RecomputePlan& recompute);
+                                                 const RecomputePlan& recompute,
+                                                 const ReceivedInputs& received = {});
 
 }  // namespace dtrain::parallel

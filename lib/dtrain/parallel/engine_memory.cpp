@@ -7,6 +7,16 @@ namespace {
 
 constexpr std::int64_t kTokenBytes = 2 * 8;  // its id and its target
 
+ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& options,
+                               const model::BatchShape& microbatch) {
+  const auto element = static_cast<std::int64_t>(c10::elementSize(options.compute_dtype));
+  ReceivedInputs received{.bytes = microbatch.rows() * model.width * element};
+  for (const std::int64_t block : options.stage.chunk_begins) {
+    if (block > 0 || !model.takes_tokens) received.blocks.push_back(block);
+  }
+  return received;
+}
+
 }  // namespace
 
 EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
@@ -22,7 +32,8 @@ EngineMemory engine_memory(const model::Model& model, const EngineOptions& optio
                                 optim::values_per_element(options.optimizer));
   const bool is_on_disk = !options.disk_folder.empty();
   if (is_on_disk) data.parameters = data.optimizer = 0;
-  const ActivationMemory activations = activation_memory(blocks, actions, options.recompute);
+  const ActivationMemory activations = activation_memory(
+      blocks, actions, options.recompute, received_inputs(model, options, microbatch));
   // Gradients travel when their blocks' activations are gone: those of one block, where units are
   // reduced one by one, or of all.
   const std::int64_t gone = options.data.keeps_gradient_shards()

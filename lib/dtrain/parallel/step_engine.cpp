@@ -339,6 +339,8 @@ StepLoss StepEngine::evaluate(std::int64_t num_batches,
   at::Tensor slots = at::zeros({num_batches, 2}, at::TensorOptions().dtype(at::kDouble));
   const std::int64_t size = groups_.data.all.size();
   for (std::int64_t round = 0; round * size < num_batches; ++round) {
+    // A stage that is faster than the next one must not pile up what it sends.
+    if (transfers_) transfers_->finish();
     const std::int64_t slot = round * size + groups_.data.all.rank();
     if (slot >= num_batches) {
       (void)evaluate_one(nullptr);

@@ -48,8 +48,9 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t low_scores = rows * part_.heads * shape.length * low;
   const std::int64_t scores = rows * part_.heads * shape.length * attention;
   const std::int64_t rounded = is_half ? low_scores : 0;
-  const std::int64_t values = per_head * attention;
   const std::int64_t attended = per_head * attention;
+  // A single head reads its input in place.
+  const std::int64_t values = part_.heads > 1 || is_half ? attended : 0;
   const std::int64_t normed = per_head * low;
   const std::int64_t statistics = 2 * rows * (part_.heads + 2) * wide;
   const std::int64_t dropped = shape.training && part_.whole.dropout > 0 ? neurons : 0;
@@ -71,7 +72,7 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t ways = 2 * row + summed;
   const std::int64_t at_decoder = 5 * neurons + 2 * widened_gate + attention_saved + weight;
   const std::int64_t at_gate = 6 * neurons + attention_saved;  // xs, q, ys, three gradients
-  const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + 3 * values + table;
+  const std::int64_t at_scores = 3 * neurons + 2 * scores + rounded + values + 2 * attended + table;
   const std::int64_t at_gram = 4 * neurons + 3 * low_scores + table;
   // xs, q and the gradient of xs; encoder_v's comes transposed and is copied.
   const std::int64_t at_encoder = 3 * neurons + attention_saved + 2 * weight;

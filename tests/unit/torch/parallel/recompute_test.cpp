@@ -122,5 +122,19 @@ TEST_CASE("Graphs of several microbatches count until each one's backward") {
   CHECK(activation_memory(blocks, actions, {}).kept == 2 * (11 + 101));
 }
 
+TEST_CASE("A stage keeps what it received, and not what it has sent") {
+  const std::vector<model::BlockMemory> blocks{kLevel, kLevel};
+  const std::vector<Action> actions{
+      {ActionKind::recv_activation, 0, 0}, {ActionKind::forward, 0, 0},
+      {ActionKind::forward, 1, 0},         {ActionKind::send_activation, 1, 0},
+      {ActionKind::recv_activation, 0, 1}, {ActionKind::forward, 0, 1},
+      {ActionKind::forward, 1, 1},         {ActionKind::send_activation, 1, 1}};
+  const RecomputePlan both{.groups = {{0, 2}}};
+  const ReceivedInputs received{.blocks = {0}, .bytes = 7};
+  // Of two microbatches the inputs, and the output that the second has not yet sent.
+  CHECK(activation_memory(blocks, actions, both, received).kept == 2 * 7 + 1);
+  CHECK(activation_memory(blocks, actions, {}, received).kept == 2 * (7 + 2 * 101));
+}
+
 }  // namespace
 }  // namespace dtrain::parallel
