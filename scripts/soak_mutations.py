@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation("a sum of shards from left to right", "parallel/data/shard_reducer.cpp",
              "if (in_tree_order) return comm::tree_step(index, count);", "(void)in_tree_order;", "unit_tests"),
     Mutation("a unit's gradient that keeps the last use's", "parallel/data/shard_reducer.cpp",
-             "sum.add_(grad);", "sum.copy_(grad);", "unit_tests"),
+             "sum.add_(grad);", "sum.copy_(grad);", "parity_tests"),
     Mutation("microbatches dealt as if nothing were summed at once", "parallel/step_engine.cpp",
              "is_reduced_at_once ? groups_.data.num_shards() : 1", "is_reduced_at_once ? 1 : 1", "parity_tests"),
     Mutation("a norm of one shard", "parallel/step_engine.cpp", "if (groups_.data.shards != nullptr) groups_.data.shards->all_reduce",
