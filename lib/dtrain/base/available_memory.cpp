@@ -59,4 +59,9 @@ AvailableMemory available_memory(const std::string& root) {
   return least;
 }
 
+Fit fit_of(std::int64_t needed, std::int64_t available) {
+  if (needed > available) return Fit::exceeds;
+  return needed > available / 10 * 8 ? Fit::tight : Fit::well;
+}
+
 }  // namespace dtrain::base

@@ -19,4 +19,9 @@ struct AvailableMemory {
 /// root: stands before /proc and before every mount point; for tests.
 [[nodiscard]] AvailableMemory available_memory(const std::string& root = {});
 
+enum class Fit { well, tight, exceeds };
+
+/// exceeds: `needed` bytes are more than `available`; tight: more than 80 % of them.
+[[nodiscard]] Fit fit_of(std::int64_t needed, std::int64_t available);
+
 }  // namespace dtrain::base

@@ -16,6 +16,7 @@
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/pipeline/balance.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
+#include "dtrain/train/machine_memory.h"
 
 namespace dtrain::train {
 namespace {
@@ -173,6 +174,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
   parallel::EngineOptions options = engine_options(config, *stage_.model, stage_.plan);
   recompute_ = options.recompute;
   memory_ = plan_memory(config, *stage_.model, options);
+  check_machine_memory(config, groups_.world(), memory_.total());
   if (!options.disk_folder.empty()) {
     param::DiskMemory::check_room(options.disk_folder, memory_.state);
   }

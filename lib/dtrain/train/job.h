@@ -36,7 +36,8 @@ class Job {
   ///
   /// Collective: every rank of the world.
   /// Throws:     Error{usage} naming the setting that differs between ranks, a --freeze name
-  /// without a parameter, or a --memory-limit that cannot be met.
+  /// without a parameter, a --memory-limit that cannot be met, or a machine with less memory than
+  /// its ranks are predicted to hold.
   Job(const config::Config& config, std::shared_ptr<comm::World> world);
 
   [[nodiscard]] const config::Config& config() const { return config_; }

@@ -121,4 +121,14 @@ TEST_CASE("Where no limit can be read, memory is not what stops a run") {
   CHECK(available_memory(machine.path("")).bytes > std::int64_t{1} << 60);
 }
 
+TEST_CASE("A need above four fifths of what is available is tight, above all of it too much") {
+  using dtrain::base::Fit;
+  using dtrain::base::fit_of;
+  CHECK(fit_of(0, 0) == Fit::well);
+  CHECK(fit_of(800 * kMiB, 1000 * kMiB) == Fit::well);
+  CHECK(fit_of(801 * kMiB, 1000 * kMiB) == Fit::tight);
+  CHECK(fit_of(1000 * kMiB, 1000 * kMiB) == Fit::tight);
+  CHECK(fit_of(1000 * kMiB + 1, 1000 * kMiB) == Fit::exceeds);
+}
+
 }  // namespace
