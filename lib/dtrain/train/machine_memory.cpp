@@ -81,6 +81,7 @@ std::string what_helps(const config::Config& config) {
                         config.batch.microbatch);
   }
   if (config.machine.recompute == "none") text += "--recompute level, ";
+  if (config.layout.dp > 1) text += "fewer ranks of a machine, ";
   return text + "a smaller --seq-len or model";
 }
 
@@ -98,8 +99,7 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
     const base::Fit fit = base::fit_of(machine.predicted, machine.available.bytes);
     if (fit == base::Fit::exceeds) {
       base::fail(base::ErrorKind::usage,
-                 "{}: use {}, fewer ranks of a machine, or --memory-limit SIZE (of a rank) to set "
-                 "another limit (docs/memory.md)",
+                 "{}: use {}; or set another limit with --memory-limit SIZE, which is a rank's",
                  need(machine, world.size()), what_helps(config));
     }
     if (fit == base::Fit::tight && world.rank() == 0) {
