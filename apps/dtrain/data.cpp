@@ -3,6 +3,7 @@
 
 #include "commands.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
@@ -79,7 +80,12 @@ int run_data(const Arguments& arguments) {
     print(data_help());
     return 0;
   }
-  fail(ErrorKind::usage, "dtrain data: found \"{}\", but it must be prepare or baseline", action);
+  if (action.empty()) {
+    fail(ErrorKind::usage, "dtrain data needs an action: prepare or baseline; dtrain data --help");
+  }
+  constexpr std::string_view kActions[] = {"prepare", "baseline"};
+  fail(ErrorKind::usage, "dtrain data: found \"{}\", but it must be prepare or baseline{}", action,
+       base::did_you_mean(base::nearest(action, kActions)));
 }
 
 }  // namespace dtrain::app

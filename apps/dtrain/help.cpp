@@ -19,7 +19,7 @@ subcommands
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
   schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
-  SUBCOMMAND --help         the flags of a subcommand
+  help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
   --version                 print the version
 
 )";
@@ -76,6 +76,12 @@ Time is that of stages of equal cost whose backwards take twice as long as their
 docs/pipeline.md explains the schedules.
 )";
 
+constexpr const char* kSettings =
+    R"(dtrain settings
+  Prints docs/settings.md: every setting with key, flag, default, unit, range and meaning. The flags
+  of one subcommand are in its --help; the values of a run are printed by --print-config.
+)";
+
 }  // namespace
 
 std::string overview_help() { return kOverview + config::flags_help(config::Command::train); }
@@ -111,5 +117,7 @@ std::string data_help() { return kData; }
 std::string checkpoint_help() { return kCheckpoint; }
 
 std::string schedule_help() { return kSchedule; }
+
+std::string settings_help() { return kSettings; }
 
 }  // namespace dtrain::app

@@ -8,6 +8,7 @@
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "runtime_library.h"
+#include "start_paths.h"
 
 namespace dtrain::app {
 namespace {
@@ -192,6 +193,7 @@ int run_train(const Arguments& arguments) {
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
   if (first) config::check_run_folder(config);
+  if (first) check_start_paths(config.checkpoint);
   check_data(config, first);
   return RuntimeLibrary::open().run({config::Command::train, config});
 }

@@ -3,10 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/nearest_key.h"
+#include "dtrain/config/unknown_word.h"
 
 namespace dtrain::config {
 namespace {
@@ -23,8 +23,7 @@ Assignment parse_set(Command command, const std::string& text) {
   const std::string key = text.substr(0, equals);
   const Setting* setting = find_key(key);
   if (setting == nullptr) {
-    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key,
-         base::did_you_mean(nearest_key(key)));
+    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key, advice_for_key(key, command));
   }
   if (!setting->is_for(command)) {
     fail(ErrorKind::usage, "--set: {} is not a setting of dtrain {}", key, name_of(command));
@@ -55,22 +54,43 @@ void add_settings(CommandLine& result, CLI::App& app) {
       ->trigger_on_parse();
 }
 
-[[noreturn]] void refuse_word(Command command, const std::string& word, const CLI::App& app) {
-  const std::string_view name = name_of(command);
-  if (!word.starts_with('-')) {
-    fail(ErrorKind::usage, "dtrain {}: unexpected word \"{}\"; settings are given as --NAME VALUE",
-         name, word);
+// What an option's value looks like: "auto|PATH|none".
+std::string value_name_of(const std::string& flag, Command command) {
+  if (flag == "--config") return "FILE";
+  if (flag == "--set") return "KEY=VALUE";
+  for (const Setting& setting : settings()) {
+    if (setting.flag == flag && setting.is_for(command)) return std::string(setting.value_name);
   }
-  const std::string flag = word.substr(0, word.find('='));
-  if (const Setting* setting = find_flag(flag)) {
-    fail(ErrorKind::usage, "{} (setting {}) is not a flag of dtrain {}", flag, setting->key, name);
+  return "VALUE";
+}
+
+// Refuses "--resume --print-config", where the second flag would be taken for the first one's
+// value. Negative numbers have one dash.
+void require_values(Command command, const CLI::App& app,
+                    const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& flag = arguments[i];
+    const CLI::Option* option = flag.starts_with("--") ? app.get_option_no_throw(flag) : nullptr;
+    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    const bool is_last = i + 1 == arguments.size();
+    if (!is_last && !arguments[i + 1].starts_with("--")) {
+      ++i;
+      continue;
+    }
+    const std::string value = value_name_of(flag, command);
+    if (is_last) fail(ErrorKind::usage, "{} needs a value: {}", flag, value);
+    fail(ErrorKind::usage,
+         "{} needs a value: {}; found {} (a value that begins with -- is given as {}=VALUE)", flag,
+         value, arguments[i + 1], flag);
   }
+}
+
+[[noreturn]] void refuse_rest(const CLI::App& app, Command command,
+                              const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-  const std::vector<std::string_view> candidates(names.begin(), names.end());
-  const std::string suggestion = base::did_you_mean(base::nearest(flag, candidates));
-  fail(ErrorKind::usage, "unknown flag {}{}", flag,
-       suggestion.empty() ? fmt::format("; dtrain {} --help lists them", name) : suggestion);
+  refuse_word(app.remaining().front(),
+              {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
 }
 
 }  // namespace
@@ -86,17 +106,13 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   app.add_flag("--print-config", result.print_config);
   app.add_option("--config", result.config_file);
   add_settings(result, app);
+  require_values(command, app, arguments);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::ArgumentMismatch& error) {
-    const std::string_view message = error.what();  // "--steps: 1 required TEXT missing"
-    fail(ErrorKind::usage, "{}: a value is missing", message.substr(0, message.find(':')));
   } catch (const CLI::Error& error) {
     fail(ErrorKind::usage, "{}", error.what());
   }
-  if (const std::vector<std::string> rest = app.remaining(); !rest.empty() && !result.help) {
-    refuse_word(command, rest.front(), app);
-  }
+  if (!app.remaining().empty() && !result.help) refuse_rest(app, command, arguments);
   return result;
 }
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/foreign_format.h"
 #include "dtrain/config/nearest_key.h"
 
 namespace dtrain::config {
@@ -52,9 +52,27 @@ std::string parser_message(const std::exception& error) {
   return end_of_id == std::string::npos ? message : message.substr(end_of_id + 2);
 }
 
+[[noreturn]] void refuse_text(std::string_view text, const std::string& origin,
+                              const Json::exception& error) {
+  if (text.find_first_not_of(" \t\r\n") == text.npos) {
+    fail(ErrorKind::usage, "{}: it is empty where an object {{...}} is needed", origin);
+  }
+  if (const std::string_view format = foreign_format(origin, text); !format.empty()) {
+    fail(ErrorKind::usage,
+         "{}: it looks like {}, but configuration files are JSON: {{\"train\": {{\"lr\": 1e-3}}}}, "
+         "comments allowed, in UTF-8",
+         origin, format);
+  }
+  const std::string message = parser_message(error);
+  const bool ends_early = message.find("unexpected '}'") != message.npos ||
+                          message.find("unexpected ']'") != message.npos;
+  fail(ErrorKind::usage, "{}: not valid JSON: {}{}", origin, message,
+       ends_early ? " (is there a comma too many before it?)" : "");
+}
+
 // Parses, refusing repeated keys within an object (the parser itself keeps the last of them) and
 // deep nesting.
-Json parse(std::string_view text, std::string_view origin) {
+Json parse(std::string_view text, const std::string& origin) {
   std::vector<std::vector<std::string>> open_objects;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxDepth) fail(ErrorKind::usage, "{}: nested too deeply", origin);
@@ -80,7 +98,7 @@ Json parse(std::string_view text, std::string_view origin) {
     }
     return value;
   } catch (const Json::exception& error) {
-    fail(ErrorKind::usage, "{}: not valid JSON: {}", origin, parser_message(error));
+    refuse_text(text, origin, error);
   }
 }
 
@@ -94,19 +112,18 @@ void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& 
   }
 }
 
-const Setting& known(std::string_view key, std::string_view origin) {
+const Setting& known(std::string_view key, std::string_view origin, Command command) {
   if (const Setting* setting = find_key(key)) return *setting;
-  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key,
-       base::did_you_mean(nearest_key(key)));
+  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key, advice_for_key(key, command));
 }
 
 std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,
-                                          Config& config) {
+                                          Command command, Config& config) {
   std::vector<Entry> entries;
   flatten(object, "", entries);
   std::vector<const Setting*> set;
   for (const Entry& entry : entries) {
-    const Setting& setting = known(entry.key, origin);
+    const Setting& setting = known(entry.key, origin, command);
     if (std::ranges::find(set, &setting) != set.end()) {
       fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", origin, entry.key);
     }
@@ -151,7 +168,7 @@ class FileReader {
         read(base, path + ": extends");
       }
     }
-    for (const Setting* setting : apply_entries(object, path, config_)) {
+    for (const Setting* setting : apply_entries(object, path, command_, config_)) {
       if (!setting->is_for(command_)) unused_.emplace_back(setting->key);
     }
     open_.pop_back();
@@ -174,8 +191,8 @@ std::vector<std::string> apply_file(const std::string& path, Command command, Co
   return reader.take_unused();
 }
 
-void apply_text(std::string_view text, std::string_view origin, Config& config) {
-  apply_entries(parse(text, origin), origin, config);
+void apply_text(std::string_view text, const std::string& origin, Config& config) {
+  apply_entries(parse(text, origin), origin, Command::train, config);
 }
 
 }  // namespace dtrain::config

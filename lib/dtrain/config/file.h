@@ -20,6 +20,6 @@ namespace dtrain::config {
 
 /// Applies one JSON object of settings, nested or dotted; `origin` names it in messages. As
 /// apply_file, without `extends`.
-void apply_text(std::string_view text, std::string_view origin, Config& config);
+void apply_text(std::string_view text, const std::string& origin, Config& config);
 
 }  // namespace dtrain::config

@@ -75,6 +75,7 @@ std::array<std::byte, kTokenHeaderBytes> encode_token_header(const TokenHeader& 
 }
 
 TokenFile TokenFile::open(const std::string& path, std::int64_t vocab) {
+  refuse_folder(path);
   return {base::MappedFile::open(path, data_file_role()), vocab};
 }
 
