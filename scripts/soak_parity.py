@@ -24,7 +24,7 @@ def random_settings():
         "--microbatch": choose((1, 2, 3)), "--dropout": choose((0, 0.1, 0.5)), "--tie-levels": choose(("on", "off")),
         "--dtype": choose(("float32", "float32", "float64", "bfloat16", "float16")), "--steps": random.randint(2, 12), "--seed": random.randrange(2**31),
         "--lr": choose((1e-3, 1e-2)), "--grad-clip": choose((0, 0.1, 1)), "--schedule": choose(("constant", "cosine")),
-        "--eval-batches": random.randint(1, 9), "--freeze": choose(("", "encoder", "embed.weight")),
+        "--eval-sequences": random.choice((random.randint(1, 30), "all")), "--freeze": choose(("", "encoder", "embed.weight")),
         "--threads": 1, "--log-every": 0, "--val-fraction": 0.2, "--data": ROOT / "tests/golden/text.bin"}
     if settings["--tie-levels"] == "off" or not settings["--freeze"]:
         del settings["--freeze"]  # untied levels have other names

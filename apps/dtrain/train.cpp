@@ -5,6 +5,7 @@
 #include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/machine.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "runtime_library.h"
@@ -162,8 +163,17 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
     base::log_warning("--decay-steps {} has no effect with --schedule {}", config.train.decay_steps,
                       config.train.schedule);
   }
+  if (config.train.max_skipped != config::TrainConfig{}.max_skipped &&
+      config.train.on_nonfinite == "stop" && !config::needs_loss_scaling(config.machine)) {
+    base::log_warning("--max-skipped {} has no effect without --on-nonfinite skip or float16",
+                      config.train.max_skipped);
+  }
   if (checkpoint.strict_resume && checkpoint.resume == "none") {
     base::log_warning("--strict-resume has no effect without --resume");
+  }
+  if (config.report.eval_sequences != config::ReportConfig{}.eval_sequences && !has_validation) {
+    base::log_warning("--eval-sequences {} has no effect without --val-data or --val-fraction",
+                      config.report.eval_sequences);
   }
   if (!config::parse_interval(checkpoint.every)->is_never()) return;
   if (checkpoint.keep_every > 0) {

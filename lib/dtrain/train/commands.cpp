@@ -57,6 +57,16 @@ void begin_in(RunFolder& folder, const StartPoint& start) {
   }
 }
 
+// A run that was stopped while it evaluated has saved the step, but has no loss of it.
+bool is_evaluated(comm::ProcessGroup& world, const config::Config& config,
+                  const StartPoint& start) {
+  if (config.report.eval_every == 0) return true;
+  return !comm::leader_text(world, "reading metrics.jsonl", [&] {
+            const std::string path = RunFolder::metrics_file(config.run.dir);
+            return std::string(metrics::has_evaluation(path, start.step) ? "yes" : "");
+          }).empty();
+}
+
 StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
   return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
           .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
@@ -67,6 +77,10 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
   const data::Split split = data::open_split(data::split_options(config));
   Job job(config, join());
   comm::ProcessGroup& world = job.groups().world();
+  if (config.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
+    base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
+                      job.cpus().text);
+  }
   // Equal paths may hold different files on different machines.
   const std::string text = describe(split.train);
   comm::check_agreement(
@@ -74,15 +88,17 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
   const std::string run = job_name(world);
   std::optional<RunFolder> folder;  // rank 0's
   comm::on_leader(world, "taking the run folder", [&] { folder.emplace(config, run); });
-  const StartPoint start = load_start(job, text);
+  StartPoint start = load_start(job, text);
   comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+  start.is_evaluated = is_evaluated(world, config, start);
 
   StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, start);
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
                             .data_fingerprint = text,
-                            .saved_step = start.checkpoint.empty() ? -1 : start.step});
+                            .saved_step = start.checkpoint.empty() ? -1 : start.step,
+                            .saved_path = start.checkpoint});
   reporter.start(start_table(job, split), start_fields(job, split));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
@@ -90,7 +106,7 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
   const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
   if (!end.stopped) return 0;
   comm::on_leader(world, "asking for a requeue", [&] {
-    (void)requests.poll();  // a signal that another rank saw first may have come here since
+    (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
     const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
     folder->ask_for_requeue(end.step, reason);
     reporter.note(
