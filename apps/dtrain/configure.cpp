@@ -44,7 +44,12 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   }
   const base::RankEnv env = base::rank_env_of_process();
   config::Loaded loaded = config::load(command_line);
-  Configured configured{config::resolve(command, std::move(loaded.config), launch_of(env)), env};
+  const config::BatchConfig asked_batch = loaded.config.batch;
+  Configured configured{
+      .config = config::resolve(command, std::move(loaded.config), launch_of(env)),
+      .env = env,
+      .asked_batch = asked_batch,
+      .has_file = !command_line.config_file.empty()};
   if (env.rank == 0) warn_unused(command_line, loaded.unused);
   if (command_line.print_config) {
     if (env.rank == 0) print(config::to_json(command, configured.config) + "\n");

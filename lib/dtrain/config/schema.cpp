@@ -97,11 +97,13 @@ constexpr Setting kSettings[] = {
      FIELD(data.seq_len), between(1, kMaxPositions)},
 
     {"batch.global", "--global-batch", "N", "sequences",
-     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp", kTrain,
-     FIELD(batch.global), between(0, kMaxGlobalBatch)},
+     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 without "
+     "--microbatch",
+     kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch)},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "what a rank computes at once; 0: follows from the global batch, else 8", kTrain,
-     FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
+     "what a rank computes at once, which decides the bits; 0: follows from the global batch and "
+     "the ranks, or 1 where nothing is said",
+     kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
      "pipeline that trains",
@@ -354,7 +356,7 @@ constexpr Setting kSettings[] = {
      kTrain | kVerify, FIELD(machine.recompute)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
-     "start; 0: none",
+     "start; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit)},
 
     {"report.log_every", "--log-every", "N", "steps", "between progress reports; 0 is off", kTrain,
@@ -387,7 +389,9 @@ constexpr Setting kSettings[] = {
      "of each rank while it writes checkpoints; 0: as fast as it goes", kTrain,
      FIELD(checkpoint.write_limit_mbps), at_least(0)},
 
-    {"run.dir", "--run-dir", "DIR", "", "folder for config.json, metrics.jsonl and the model",
+    {"run.dir", "--run-dir", "DIR", "",
+     "folder for config.json, metrics.jsonl and the model; without it a new one, runs/NAME-N with "
+     "the name of the data",
      kTrain, FIELD(run.dir)},
     {"run.overwrite", "--overwrite", "", "", "replace the run that the folder holds", kTrain,
      FIELD(run.overwrite)},

@@ -1,5 +1,7 @@
 #include "dtrain/data/token_file.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -152,6 +154,8 @@ void TokenFile::check_tokens() const {
     }
   });
 }
+
+std::uint64_t TokenFile::checksum() const { return XXH3_64bits(tokens_.data(), tokens_.size()); }
 
 std::int64_t TokenFile::operator[](std::int64_t index) const {
   std::int64_t token = 0;

@@ -40,7 +40,12 @@ class TokenFile {
   [[nodiscard]] static TokenFile open(const std::string& path, std::int64_t vocab);
 
   [[nodiscard]] std::int64_t size() const noexcept { return num_tokens_; }
+  [[nodiscard]] std::int64_t bytes_per_token() const noexcept { return bytes_per_token_; }
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+  /// XXH3, 64 bits, of all tokens as they lie in the file, without its header: a text and the token
+  /// file made of it have the same. Reads the whole file.
+  [[nodiscard]] std::uint64_t checksum() const;
 
   /// Token `index`, 0 <= index < size().
   [[nodiscard]] std::int64_t operator[](std::int64_t index) const;

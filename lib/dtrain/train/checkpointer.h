@@ -24,7 +24,7 @@ class Checkpointer {
  public:
   struct Options {
     std::string run;               ///< the job's name
-    std::string data_fingerprint;  ///< of the training data
+    std::string data_fingerprint;  ///< data::to_text of its identity
     std::int64_t saved_step = -1;  ///< the step of the checkpoint that the run goes on from
   };
 
