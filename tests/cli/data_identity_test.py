@@ -10,7 +10,7 @@ BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
 TEXT = (pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests/golden/text.bin").read_bytes()
 TINY = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
         "--checkpoint-every", "1", "--run-dir", "run"]
-USAGE = 2
+USAGE, DATA = 2, 3
 
 
 class DataIdentity(unittest.TestCase):
@@ -55,9 +55,10 @@ class DataIdentity(unittest.TestCase):
         subprocess.run([BIN / "dtrain", "data", "prepare", "book.txt", "--output", "book.dtok"], cwd=self.folder,
                        check=True, capture_output=True, timeout=60)
         self.train("--data", "book.dtok", "--resume", "auto", steps=2)
-        self.overwrite("book.dtok", 40 + 30007, 1)
-        error = self.train("--data", "book.dtok", "--resume", "auto", steps=3, status=USAGE)
-        self.refused(error, "data.train (book.dtok)")
+        self.overwrite("book.dtok", 48 + 30007, 1)
+        for flags in (("--resume", "auto"), ("--overwrite",)):
+            error = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
+            self.assertIn("token file 'book.dtok' is damaged", error)
 
     def test_validation_data_is_compared_where_there_was_some(self):
         validation = ("--val-data", "other.txt")

@@ -9,7 +9,7 @@ import unittest
 
 BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-USAGE = 2
+USAGE, STOPPED = 2, 9
 
 
 class FirstRun(unittest.TestCase):
@@ -62,6 +62,12 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(self.runs(), ["my book-1"])
         checkpoints = self.folder / "runs" / "my book-1" / "checkpoints"
         self.assertEqual([path.name for path in checkpoints.glob("step-*")], ["step-1"])
+
+    def test_a_stopped_run_names_its_folder_for_going_on(self):
+        error = self.train("--time-limit", "0.001s", "--steps", "9", status=STOPPED)
+        self.assertIn("--run-dir 'runs/my book-1' --resume auto goes on", error)
+        self.train("--steps", "2", "--run-dir", "runs/my book-1", "--resume", "auto")
+        self.assertEqual(self.runs(), ["my book-1"])
 
     def test_what_only_a_named_folder_can_mean_asks_for_one(self):
         for flags in (("--resume", "auto"), ("--overwrite",)):

@@ -94,10 +94,11 @@ int train_rank(const config::Config& resolved, const base::RankEnv& env, const J
     (void)requests.poll();  // a signal that another rank saw first may have come here since
     const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
     folder->ask_for_requeue(end.step, reason);
-    reporter.note(
-        fmt::format("stopped after step {} by {} and saved; the same command with "
-                    "--resume auto goes on",
-                    end.step, reason));
+    reporter.note(fmt::format(
+        "stopped after step {} by {} and saved; the same command with {}--resume auto "
+        "goes on",
+        end.step, reason,
+        resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : ""));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
