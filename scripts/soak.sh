@@ -3,7 +3,8 @@
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
-#   parity       random configurations give the same bits on one process and on 2, 4 and 8
+#   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
+#                go and resumed on other ranks, with every optimizer, dtype and instruction set
 #   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
 #                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
@@ -27,7 +28,7 @@ build() {
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
-parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
+parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
@@ -50,7 +51,8 @@ all() {
 }
 
 campaign=${1:-}
-minutes=${2:-30}
+given=${2:-}
+minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
   kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | all) $campaign ;;

@@ -280,7 +280,7 @@ class Refusals(ResumeTest):
         self.assertEqual(self.losses(), before)
 
     def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
-        self.single()
+        self.single("--checkpoint-every", "none")
         before = self.losses()
         self.assertIn("--resume auto", self.single("--resume", "auto", status=2).stderr)
         self.assertEqual(self.losses(), before)

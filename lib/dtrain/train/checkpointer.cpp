@@ -46,7 +46,8 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
       interval_(config::parse_interval(job.config().checkpoint.every).value()),
       disk_(base::ErrorKind::checkpoint),
       saver_(job.groups().world(), disk_, saver_options(job, options)),
-      saved_step_(options.saved_step) {
+      saved_step_(options.saved_step),
+      newest_(options.saved_path) {
   if (!interval_.is_never()) saver_.stage(job_.engine().state());
 }
 
@@ -82,6 +83,7 @@ void Checkpointer::make_room(std::int64_t step) {
 }
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {
+  check_();
   saver_.begin(point, job_.engine().state());
   last_ = base::Clock::now();
   saved_step_ = point.step;
@@ -94,16 +96,19 @@ void Checkpointer::finish() {
   if (saver_.is_saving()) tell(saver_.finish());
 }
 
-void Checkpointer::save_last(const checkpoint::SavePoint& point) {
+std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
   finish();
-  if (interval_.is_never() || saved_step_ == point.step) return;
-  begin(point);
-  finish();
+  if (!interval_.at_the_end) return {};
+  if (!is_saved(point)) {
+    begin(point);
+    finish();
+  }
+  return last_error_;
 }
 
 void Checkpointer::save_now(const checkpoint::SavePoint& point) {
   finish();
-  if (saved_step_ != point.step || !last_error_.empty()) {
+  if (!is_saved(point)) {
     begin(point);
     finish();
   }
@@ -121,6 +126,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {} failed: {}", report.step, report.error));
     return;
   }
+  newest_ = report.path;
   reporter_.checkpoint({.step = report.step,
                         .path = report.path,
                         .bytes = report.bytes,

@@ -15,6 +15,8 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/run_folder.h"
+#include "dtrain/data/identity.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
 #include "dtrain/train/ranks.h"
@@ -38,10 +40,6 @@ metrics::Reporter make_reporter(const config::Config& config, const base::RankEn
                             .total_steps = config.train.steps});
 }
 
-std::string describe(const data::Samples& samples) {
-  return fmt::format("{} samples, fingerprint {:016x}", samples.size(), samples.fingerprint());
-}
-
 // A name for this start of the job that no other has; rank 0's.
 std::string job_name(comm::ProcessGroup& world) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
@@ -57,32 +55,51 @@ void begin_in(RunFolder& folder, const StartPoint& start) {
   }
 }
 
+// A run that was stopped while it evaluated has saved the step, but has no loss of it.
+bool is_evaluated(comm::ProcessGroup& world, const config::Config& config,
+                  const StartPoint& start) {
+  if (config.report.eval_every == 0) return true;
+  return !comm::leader_text(world, "reading metrics.jsonl", [&] {
+            const std::string path = RunFolder::metrics_file(config.run.dir);
+            return std::string(metrics::has_evaluation(path, start.step) ? "yes" : "");
+          }).empty();
+}
+
 StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
   return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
           .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
 }
 
-int train_rank(const config::Config& config, const base::RankEnv& env, const JoinWorld& join) {
+int train_rank(const config::Config& resolved, const base::RankEnv& env, const JoinWorld& join) {
   base::LauncherLink link(env.control_fd);
-  const data::Split split = data::open_split(data::split_options(config));
-  Job job(config, join());
+  const data::Split split = data::open_split(data::split_options(resolved));
+  const data::DataIdentity data = data::identify(split);
+  Job job(resolved, join());
   comm::ProcessGroup& world = job.groups().world();
+  if (config.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
+    base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
+                      job.cpus().text);
+  }
   // Equal paths may hold different files on different machines.
-  const std::string text = describe(split.train);
   comm::check_agreement(
-      world, {{"the training data", text}, {"the validation data", describe(split.validation)}});
+      world, {{"the training data", data.training}, {"the validation data", data.validation}});
   const std::string run = job_name(world);
+  job.set_run_folder(comm::leader_text(world, "naming the run folder",
+                                       [&] { return config::named_run_folder(resolved); }));
+  const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
   comm::on_leader(world, "taking the run folder", [&] { folder.emplace(config, run); });
-  const StartPoint start = load_start(job, text);
+  StartPoint start = load_start(job, data);
   comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+  start.is_evaluated = is_evaluated(world, config, start);
 
   StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, start);
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
-                            .data_fingerprint = text,
-                            .saved_step = start.checkpoint.empty() ? -1 : start.step});
+                            .data_fingerprint = data::to_text(data),
+                            .saved_step = start.checkpoint.empty() ? -1 : start.step,
+                            .saved_path = start.checkpoint});
   reporter.start(start_table(job, split), start_fields(job, split));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
@@ -90,13 +107,14 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
   const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
   if (!end.stopped) return 0;
   comm::on_leader(world, "asking for a requeue", [&] {
-    (void)requests.poll();  // a signal that another rank saw first may have come here since
+    (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
     const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
     folder->ask_for_requeue(end.step, reason);
-    reporter.note(
-        fmt::format("stopped after step {} by {} and saved; the same command with "
-                    "--resume auto goes on",
-                    end.step, reason));
+    reporter.note(fmt::format(
+        "stopped after step {} by {} and saved; the same command with {}--resume auto "
+        "goes on",
+        end.step, reason,
+        resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : ""));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);

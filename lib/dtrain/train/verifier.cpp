@@ -216,11 +216,16 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
   check_final_weights(trajectory);
   const RowDeal deal(trajectory.final_batch.inputs.size(0), job_, job_.config().verify.trajectory);
   const auto batches = deal.batches(trajectory.final_batch);
-  const auto count = static_cast<std::int64_t>(batches.size()) * job_.data_group().size();
-  const auto batch = [&](std::int64_t number) {
-    return batches[static_cast<std::size_t>(number / job_.data_group().size())];
-  };
-  const double loss = job_.engine().evaluate(count, batch).mean();
+  const std::int64_t rows = batches.front().num_sequences;
+  const std::int64_t round = rows * job_.data_group().size();
+  const parallel::EvaluationPlan plan{
+      .num_sequences = static_cast<std::int64_t>(batches.size()) * round,
+      .length = batches.front().length,
+      .batch_size = rows,
+      .read = [&](std::int64_t first, std::int64_t) {
+        return batches[static_cast<std::size_t>(first / round)];
+      }};
+  const double loss = job_.engine().evaluate(plan).value().mean();
   // The expected value is a float32 run's, whatever is computed here.
   add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
       std::max(kLossTolerance, kNoiseFactor * trajectory.noise));
