@@ -1,5 +1,6 @@
 #include "dtrain/base/atomic_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,9 +13,18 @@ namespace {
 
 std::string temporary_prefix(const std::string& path) { return path + ".tmp-"; }
 
+// Renaming over a device or a FIFO would take it away from everybody else.
+void check_replaceable(const std::string& path, ErrorKind kind) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  fail(kind, "'{}' is {}, not a regular file, and is not replaced; name another file", path,
+       S_ISDIR(status.st_mode) ? "a folder" : "a device, FIFO or socket");
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path, ErrorKind kind) : disk_(kind), path_(std::move(path)) {
+  check_replaceable(path_, kind);
   // The number tells apart several writers of one process.
   for (int number = 0; temporary_.empty() || ::access(temporary_.c_str(), F_OK) == 0; ++number) {
     temporary_ = fmt::format("{}{}-{}", temporary_prefix(path_), ::getpid(), number);

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/held_folder.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
 #include "dtrain/config/interval.h"
@@ -23,15 +24,19 @@ namespace dtrain::train {
 class Checkpointer {
  public:
   struct Options {
-    std::string run;               ///< the job's name
-    std::string data_fingerprint;  ///< of the training data
-    std::int64_t saved_step = -1;  ///< the step of the checkpoint that the run goes on from
+    std::string run;                     ///< the job's name
+    std::string data_fingerprint;        ///< of the training data
+    std::int64_t saved_step = -1;        ///< the step of the checkpoint that the run goes on from
+    const base::HeldFolder& folder;      ///< the run's
+    std::function<void()> check_folder;  ///< throws where it is not this job's any more
   };
 
   /// All must outlive this.
   Checkpointer(Job& job, metrics::Reporter& reporter, base::LauncherLink& link, Options options);
 
   /// What this rank has to say about saving in the next step. save_requested: by a user.
+  ///
+  /// Throws: as Options::check_folder, before the step.
   [[nodiscard]] parallel::StepFlags flags(bool save_requested);
 
   /// Does what is due after a step. agreed: the flags of all ranks in that step.
@@ -63,7 +68,8 @@ class Checkpointer {
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
   config::Interval interval_;
-  base::Disk disk_;
+  std::function<void()> check_folder_;
+  base::HeldDisk disk_;
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save
   std::int64_t saved_step_;
@@ -71,6 +77,7 @@ class Checkpointer {
   bool is_late_ = false;     // training has waited for it, in vain
   std::int64_t num_failures_ = 0;
   std::string last_error_;
+  std::string last_warning_;
 };
 
 }  // namespace dtrain::train

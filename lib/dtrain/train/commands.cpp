@@ -14,11 +14,13 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
 #include "dtrain/train/ranks.h"
 #include "dtrain/train/run_folder.h"
+#include "dtrain/train/shared_folder.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/start_table.h"
 #include "dtrain/train/trainer.h"
@@ -73,16 +75,24 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
       world, {{"the training data", text}, {"the validation data", describe(split.validation)}});
   const std::string run = job_name(world);
   std::optional<RunFolder> folder;  // rank 0's
-  comm::on_leader(world, "taking the run folder", [&] { folder.emplace(config, run); });
+  comm::run_long(world, "taking the run folder", [&] {
+    if (env.rank == 0) folder.emplace(config, run);
+  });
+  const auto held = hold_shared_folder(world, config.run.dir, run);
   const StartPoint start = load_start(job, text);
-  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
 
   StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, start);
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
                             .data_fingerprint = text,
-                            .saved_step = start.checkpoint.empty() ? -1 : start.step});
+                            .saved_step = start.checkpoint.empty() ? -1 : start.step,
+                            .folder = *held,
+                            .check_folder = [&] {
+                              if (folder) folder->check();
+                            }});
+  // Last, when all ranks have what they need: an older run is gone afterwards.
+  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
   reporter.start(start_table(job, split), start_fields(job, split));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
