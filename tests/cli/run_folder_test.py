@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
 
-USAGE, DATA, CHECKPOINT = 2, 3, 6
+USAGE, DATA, CHECKPOINT, MEMORY = 2, 3, 6, 8
 
 
 def content_of(folder):
@@ -221,6 +222,52 @@ class Early(FolderTest):
         self.assertEqual([line["step"] for line in self.events("error")], [4, 8])
         self.assertIn("File too large", result.stderr)
         self.assertEqual(len(self.losses()), 8)
+
+
+class Threads(FolderTest):
+    """Without the right to start a thread; root has it always."""
+
+    def as_nobody(self):
+        os.setgid(65534)
+        os.setuid(65534)
+
+    def no_threads(self):
+        if os.geteuid() == 0:
+            self.as_nobody()
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+
+    def allow_nobody(self):
+        if os.geteuid() != 0:
+            return
+        if subprocess.run([DTRAIN, "version"], preexec_fn=self.as_nobody, capture_output=True,
+                          check=False).returncode not in (0, USAGE):
+            self.skipTest("another user cannot run this build")
+        self.root.chmod(0o755)
+        self.run_dir.mkdir()
+        os.chown(self.run_dir, 65534, 65534)
+
+    def test_a_thread_that_cannot_be_started_is_status_8_and_one_line(self):
+        self.allow_nobody()
+        for flags in (("--threads", "2"), ("--strategy", "dp", "--local-ranks", "2")):
+            command = [DTRAIN, *map(str, self.arguments(*flags))]
+            result = subprocess.run(command, preexec_fn=self.no_threads, capture_output=True, text=True, timeout=LIMIT,
+                                    check=False)
+            self.assertEqual(result.returncode, MEMORY, result.stderr)
+            self.assert_one_line(result, "threads are needed, and the system starts only 0", "ulimit -u")
+
+    def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
+        self.allow_nobody()
+        as_root = os.geteuid() == 0
+        run = subprocess.Popen([DTRAIN, *map(str, self.arguments(*EVERY, steps=1_000_000))], stderr=subprocess.PIPE,
+                               text=True, preexec_fn=self.as_nobody if as_root else None)
+        self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
+        self.wait_for_step(1)
+        resource.prlimit(run.pid, resource.RLIMIT_NPROC, (1, 1))
+        done = self.losses()[-1][0]
+        wait_until(lambda: any(line["step"] > done + 4 for line in self.events("checkpoint")), "a checkpoint")
+        run.terminate()
+        self.end_of(run, 9)
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
 
 class Slow(FolderTest):

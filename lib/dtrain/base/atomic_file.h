@@ -34,8 +34,8 @@ class AtomicFile {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Removes what AtomicFiles of `path` have left whose processes were killed. No other process may
-/// be writing it.
+/// Removes what AtomicFiles of `path` have left whose processes were killed: regular files named
+/// PATH.tmp-HEX-NUMBER, and nothing else. No other process may be writing it.
 ///
 /// Throws: Error{kind} as Disk::remove_file.
 void remove_temporaries_of(const std::string& path, ErrorKind kind);
