@@ -280,17 +280,27 @@ class Slow(FolderTest):
 
     def test_a_rank_that_verifies_for_longer_than_the_timeout_holds_no_resume_up(self):
         self.ddp(*EVERY)
-        slow = [word for path in (self.run_dir / "checkpoints/step-4").glob("optimizer-*")
-                for word in ("-P", str(path))]
+        slow = self.run_dir / "checkpoints/step-4/optimizer-00002-of-00002.safetensors"  # dealt to rank 1
         wrapper = self.root / "slow-disk.sh"
         wrapper.write_text('#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
-                           f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 {" ".join(slow)} '
+                           f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 -P {slow} '
                            '-e inject=pread64:delay_enter=1500000:when=1 "$@"\n')
         wrapper.chmod(0o755)
         result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "1",
                                    *self.arguments(*EVERY, "--resume", "auto", steps=5)])
         self.assertIn("resumed from", result.stderr)
         self.assertIn("pread64", (self.root / "slow.log").read_text())
+
+    def test_a_sync_that_fails_once_a_checkpoint_has_its_name_fails_no_save(self):
+        checkpoints = self.run_dir / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        result = self.run_command(["strace", "-f", "--seccomp-bpf", "-o", self.root / "sync.log", "-P", checkpoints,
+                                   "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1",
+                                   DTRAIN, *self.arguments("--checkpoint-every", "2", "--resume", "auto")])
+        self.assertIn("checkpoint of step 2: it may not survive a crash of the machine", result.stderr)
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)
+        self.assertEqual(self.steps_saved(), [2, 4])
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 
     def test_verify_beside_a_job_calls_no_removed_checkpoint_damaged(self):
         self.single(*EVERY, steps=8)
