@@ -11,7 +11,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/threads.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/train/commands.h"
 #include "dtrain/train/export_checkpoint.h"
@@ -29,8 +31,17 @@ void write_output(std::string_view text) {
                std::strerror(errno));
 }
 
+// LibTorch keeps two pools for its arithmetic, one of them for each rank; a rank also reads ahead
+// and talks to the launcher.
+void require_threads(const config::Config& config) {
+  const bool is_local = config::strategy_of(config.layout).is_local();
+  const std::int64_t ranks = is_local ? config.layout.local_ranks : 1;
+  base::require_threads(config.machine.threads + ranks * (config.machine.threads + 2));
+}
+
 int run(std::string_view text) {
   const config::Request request = config::from_request(text);
+  require_threads(request.config);
   metrics::install_counting_allocator();
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {

@@ -4,6 +4,7 @@
 
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "dtrain/base/error.h"
 
@@ -26,6 +27,14 @@ int report_current_exception() {
   } catch (const std::bad_alloc&) {
     kind = ErrorKind::memory;
     message = "out of memory; use a smaller microbatch or model";
+  } catch (const std::system_error& error) {
+    const bool is_of_thread = error.code() == std::errc::resource_unavailable_try_again;
+    if (is_of_thread) kind = ErrorKind::memory;
+    message = is_of_thread ? fmt::format(
+                                 "a thread could not be started ({}): raise the limit of "
+                                 "processes (ulimit -u) or memory, or lower --threads",
+                                 error.code().message())
+                           : fmt::format("unexpected: {}", error.what());
   } catch (const std::exception& error) {
     message = fmt::format("unexpected: {}", error.what());
   } catch (...) {

@@ -24,8 +24,8 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 }
 
 /// Prints the one line "dtrain: error: ..." for the exception now being handled and returns its
-/// exit status. Call inside a catch block. Error gives its kind; std::bad_alloc gives `memory`; all
-/// else `internal`.
+/// exit status. Call inside a catch block. Error gives its kind; std::bad_alloc, and a thread
+/// that the system does not start, give `memory`; all else `internal`.
 [[nodiscard]] int report_current_exception();
 
 }  // namespace dtrain::base

@@ -14,6 +14,7 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
@@ -21,6 +22,7 @@
 #include "dtrain/train/job.h"
 #include "dtrain/train/ranks.h"
 #include "dtrain/train/run_folder.h"
+#include "dtrain/train/shared_folder.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/start_table.h"
 #include "dtrain/train/trainer.h"
@@ -76,7 +78,7 @@ int train_rank(const config::Config& resolved, const base::RankEnv& env, const J
   const data::DataIdentity data = data::identify(split);
   Job job(resolved, join());
   comm::ProcessGroup& world = job.groups().world();
-  if (config.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
+  if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
                       job.cpus().text);
   }
@@ -88,10 +90,11 @@ int train_rank(const config::Config& resolved, const base::RankEnv& env, const J
                                        [&] { return config::named_run_folder(resolved); }));
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
-  comm::on_leader(world, "taking the run folder", [&] { folder.emplace(config, run); });
+  comm::run_long(world, "taking the run folder", [&] {
+    if (env.rank == 0) folder.emplace(config, run);
+  });
+  const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
-  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
-  start.is_evaluated = is_evaluated(world, config, start);
 
   StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, start);
@@ -99,7 +102,14 @@ int train_rank(const config::Config& resolved, const base::RankEnv& env, const J
                            {.run = run,
                             .data_fingerprint = data::to_text(data),
                             .saved_step = start.checkpoint.empty() ? -1 : start.step,
-                            .saved_path = start.checkpoint});
+                            .saved_path = start.checkpoint,
+                            .folder = *held,
+                            .check_folder = [&] {
+                              if (folder) folder->check();
+                            }});
+  // Last, when all ranks have what they need: an older run is gone afterwards.
+  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+  start.is_evaluated = is_evaluated(world, config, start);
   reporter.start(start_table(job, split), start_fields(job, split));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
