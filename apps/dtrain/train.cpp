@@ -7,6 +7,7 @@
 #include "dtrain/config/machine.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "ranks.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -191,7 +192,7 @@ int run_train(const Arguments& arguments) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) config::check_run_folder(config);
+  if (first) check_for_all_ranks([&] { config::check_run_folder(config); });
   check_data(config, first);
   return RuntimeLibrary::open().run({config::Command::train, config});
 }
