@@ -67,11 +67,13 @@ int control_fd_of_process() noexcept {
     return -1;
   }
   // A program between dtrun and this one may have closed it, and the number may be another file's.
-  int domain = 0;
-  socklen_t size = sizeof(domain);
-  const bool is_socket =
-      fd >= 0 && ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
-  return is_socket ? fd : -1;
+  const auto option = [fd](int name) {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    return ::getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+  };
+  const bool is_line = fd >= 0 && option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_STREAM;
+  return is_line ? fd : -1;
 }
 
 }  // namespace
