@@ -330,7 +330,7 @@ void Supervisor::on_output(RankStream& stream) {
 void Supervisor::hold_back_output() {
   // Ranks that are to save or to end must not wait for a reader, so from then on output that nobody
   // reads is dropped.
-  const bool ends = phase_ != Phase::running;
+  const bool ends = !verdict_.clean();
   if (ends) console_.drop_beyond(kMaxPendingOutput);
   const bool hold = !ends && console_.pending() > kMaxPendingOutput;
   if (hold == output_held_ || phase_ >= Phase::draining) return;
@@ -420,8 +420,7 @@ void Supervisor::finish_output() {
   deadline_.reset();
   phase_ = Phase::draining;
   // After a clean end a reader who pauses is waited for, as by any program.
-  const bool clean = !verdict_.culprit && verdict_.stop_signal == 0 && !verdict_.overdue;
-  if (!clean) enter(Phase::draining, kDrainLimit);
+  if (!verdict_.clean()) enter(Phase::draining, kDrainLimit);
 }
 
 void Supervisor::enter(Phase phase, Duration limit) {
