@@ -224,6 +224,7 @@ bool Trainer::stops_after(const parallel::StepFlags& flags) {
 
 // False if somebody wants to stop: then nothing is known.
 bool Trainer::evaluate_validation() {
+  reporter_.evaluating(step_);
   const auto loss = evaluate(job_, validation_, [this] { return requests_.wants_stop(); });
   counters_ = job_.groups().counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
