@@ -1,5 +1,6 @@
 """Every dtype trains, writes text and agrees with the reference, with all instructions of this CPU and with few."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -48,20 +49,27 @@ class Dtypes(unittest.TestCase):
         result = run(DTRAIN, "verify", "--golden", fixture, "--threads", 1, *flags, environment=environment, status=status)
         return json.loads(result.stdout)["checks"]
 
+    def train_generate_and_verify(self, dtype, instructions, environment):
+        name = f"{dtype}-{instructions}"
+        lines = self.train(name, "--dtype", dtype, "--steps", 8, environment=environment)
+        text = run(DTRAIN, "generate", "--from", self.model(name), "--prompt", "In the ", "--max-tokens", 8, "--dtype", dtype,
+                   "--threads", 1, environment=environment)
+        self.verify("--dtype", dtype, environment=environment)
+        return lines, text
+
     def test_each_dtype_trains_evaluates_generates_and_verifies(self):
-        for dtype in DTYPES:
-            for name, environment in (("all", ALL_INSTRUCTIONS), ("lowest", LOWEST)):
-                with self.subTest(dtype=dtype, instructions=name):
-                    run_name = f"{dtype}-{name}"
-                    lines = self.train(run_name, "--dtype", dtype, "--steps", 8, environment=environment)
-                    losses = [line["loss"] for line in lines if "loss" in line]
-                    self.assertLess(losses[-1], losses[0] - 0.2)
-                    self.assertLess(lines[-1]["val_loss"], losses[0] - 0.2)
-                    text = run(DTRAIN, "generate", "--from", self.model(run_name), "--prompt", "In the ", "--max-tokens", 8,
-                               "--dtype", dtype, "--threads", 1, environment=environment)
-                    self.assertTrue(text.stdout.startswith("In the "))
-                    self.assertEqual(text.stderr, "")
-                    self.verify("--dtype", dtype, environment=environment)
+        cases = [(dtype, *instructions) for dtype in DTYPES
+                 for instructions in (("all", ALL_INSTRUCTIONS), ("lowest", LOWEST))]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = [(case, pool.submit(self.train_generate_and_verify, *case)) for case in cases]
+        for (dtype, instructions, _), result in results:
+            with self.subTest(dtype=dtype, instructions=instructions):
+                lines, text = result.result()
+                losses = [line["loss"] for line in lines if "loss" in line]
+                self.assertLess(losses[-1], losses[0] - 0.2)
+                self.assertLess(lines[-1]["val_loss"], losses[0] - 0.2)
+                self.assertTrue(text.stdout.startswith("In the "))
+                self.assertEqual(text.stderr, "")
 
     def test_the_first_steps_of_the_reference_trajectory_are_followed_in_16_bits(self):
         trajectory = json.loads((GOLDEN / "trajectory.json").read_text())
