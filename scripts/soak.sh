@@ -11,7 +11,9 @@
 #   mutations    defects planted in the library are noticed by the tests (takes what it takes)
 #   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
 #   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
-#   repeat       every test again and again until one fails
+#   repeat       200 processes on 1, 2 and 4 threads and on 4 ranks that are threads compute the same bits (takes what it
+#                takes)
+#   flaky        every test again and again until one fails
 #   all          these, one after the other
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -38,7 +40,9 @@ asan() { scripts/test.sh --preset=asan; }
 # Status 77 says that there is no clang, which is no failure.
 fuzz() { build && { /usr/bin/python3 scripts/soak_fuzz.py build/release || [ $? -eq 77 ]; }; }
 
-repeat() {
+repeat() { build && /usr/bin/python3 scripts/soak_repeat.py 200; }
+
+flaky() {
   local end=$((SECONDS + ${minutes%.*} * 60))
   build || return
   while [ "$SECONDS" -lt "$end" ]; do scripts/test.sh || return; done
@@ -46,7 +50,7 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills checkpoints parity mesh memory mutations asan fuzz repeat; do $campaign || status=1; done
+  for campaign in kills checkpoints parity mesh memory mutations asan fuzz repeat flaky; do $campaign || status=1; done
   return $status
 }
 
@@ -55,6 +59,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | all) $campaign ;;
+  kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
   *) usage ;;
 esac

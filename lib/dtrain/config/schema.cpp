@@ -430,8 +430,8 @@ constexpr Setting kSettings[] = {
     {"verify.name", "--name", "NAME", "", "entry of the trajectory file", kVerify,
      FIELD(verify.name)},
     {"verify.tolerance", "--tolerance", "X", "",
-     "largest relative error; 0: what the fixture's own rounding allows", kVerify,
-     FIELD(verify.tolerance), at_least(0)},
+     "largest relative error; 0: what rounding in --dtype allows", kVerify, FIELD(verify.tolerance),
+     at_least(0)},
 
     {"export.checkpoint", "PATH", "", "", "checkpoint, or run folder for its newest one", kExport,
      FIELD(exporting.checkpoint)},
