@@ -2,6 +2,7 @@
 # soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
+#   attack       another user attacks a running job, which ends as if left alone (a minute; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
 #   parity       random configurations give the same bits on one process and on 2, 4 and 8
 #   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
@@ -26,6 +27,8 @@ build() {
 }
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
+# Status 77 says that this user cannot act as another one, which is no failure.
+attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
@@ -45,7 +48,7 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills checkpoints parity mesh memory mutations asan fuzz repeat; do $campaign || status=1; done
+  for campaign in kills attack checkpoints parity mesh memory mutations asan fuzz repeat; do $campaign || status=1; done
   return $status
 }
 
@@ -53,6 +56,6 @@ campaign=${1:-}
 minutes=${2:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | all) $campaign ;;
+  kills | attack | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | all) $campaign ;;
   *) usage ;;
 esac

@@ -4,8 +4,11 @@
 
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/open_files.h"
+#include "dtrain/base/printable.h"
 
 namespace dtrain::base {
 
@@ -26,6 +29,14 @@ int report_current_exception() {
   } catch (const std::bad_alloc&) {
     kind = ErrorKind::memory;
     message = "out of memory; use a smaller microbatch or model";
+  } catch (const std::system_error& error) {
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
+    if (is_thread) kind = ErrorKind::memory;
+    message = is_thread ? fmt::format(
+                              "cannot start a thread: {}; raise the limit on processes and "
+                              "threads (ulimit -u, or the cgroup's pids.max)",
+                              error.code().message())
+                        : fmt::format("unexpected: {}", error.what());
   } catch (const std::exception& error) {
     message = fmt::format("unexpected: {}", error.what());
   } catch (...) {
@@ -34,7 +45,7 @@ int report_current_exception() {
   for (char& c : message) {
     if (c == '\n') c = ' ';
   }
-  log_line("error: " + message);
+  log_line("error: " + with_open_file_limit(printable(message)));
   return static_cast<int>(kind);
 }
 
