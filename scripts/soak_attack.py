@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "release" / "bin"
 NOBODY = 65534
 SECONDS = 60
-STEPS_A_SECOND = 150  # more than the small model makes here, so that the job outlives the attack
+SLACK = 1.5  # how much longer than the attack the job should run
 
 
 def command(run_dir, backend, steps):
@@ -47,20 +47,21 @@ def processes_below(pid):
     return found
 
 
-def ports_of(pids):
-    """Ports of all TCP sockets of the job; which ones is looked up by root, as the attacker would by trying."""
+def rows(name):
+    return [line.split() for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]]
+
+
+def sockets_of(pids):
+    """Ports and names of all sockets of the job; which ones is looked up by root, as the attacker would by trying."""
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             for entry in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     inodes.add(os.readlink(f"/proc/{pid}/fd/{entry}")[8:-1])
-    ports = set()
-    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[9] in inodes:
-            ports.add(int(words[1].rpartition(":")[2], 16))
-    return sorted(ports)
+    ports = {int(words[1].rpartition(":")[2], 16) for words in rows("tcp") if words[9] in inodes}
+    names = {words[7] for words in rows("unix") if words[6] in inodes and len(words) > 7}
+    return sorted(ports), sorted(names)
 
 
 def garbage(source):
@@ -71,8 +72,9 @@ def garbage(source):
 class Attacker:
     """What one pass tries; counts what came of each try."""
 
-    def __init__(self, ports, pids, folder, seed):
-        self.ports, self.pids, self.folder = ports, pids, pathlib.Path(folder)
+    def __init__(self, sockets, pids, folder, seed):
+        self.ports, self.names = sockets
+        self.pids, self.folder = pids, pathlib.Path(folder)
         self.random = random.Random(seed)
         self.held = []
         self.counts = collections.Counter()
@@ -92,13 +94,6 @@ class Attacker:
             self.held.pop(self.random.randrange(len(self.held))).close()
         guest.connect(address)
         guest.sendall(garbage(self.random))
-
-    def unix_names(self):
-        for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]:
-            words = line.split()
-            if len(words) > 7:
-                name = words[7]
-                yield "\0" + name[1:] if name.startswith("@") else name
 
     def write(self, path):
         with open(path, "r+b", buffering=0) as file:
@@ -123,10 +118,10 @@ class Attacker:
         for port in self.ports:
             for _ in range(5):
                 self.attempt("tcp", lambda p=port: self.connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", p)))
-        for name in self.unix_names():
+        for name in self.names:
+            address = "\0" + name[1:] if name.startswith("@") else name
             for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
-                if "dtr" in name or name.startswith("\0"):
-                    self.attempt("unix", lambda n=name, k=kind: self.connect(socket.AF_UNIX, k, n))
+                self.attempt("unix", lambda a=address, k=kind: self.connect(socket.AF_UNIX, k, a))
         for path in self.files():
             self.attempt("write", lambda p=path: self.write(p))
             self.attempt("lock", lambda p=path: self.lock(p))
@@ -136,7 +131,7 @@ class Attacker:
         self.attempt("create", lambda: (self.folder / "STOP").write_text("attacked"))
 
 
-def attack(ports, pids, folder, seed):
+def attack(sockets, pids, folder, seed):
     """In a process of its own, as nobody, until SECONDS have passed."""
     child = os.fork()
     if child:
@@ -144,7 +139,7 @@ def attack(ports, pids, folder, seed):
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
-    attacker = Attacker(ports, pids, folder, seed)
+    attacker = Attacker(sockets, pids, folder, seed)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         attacker.one_pass()
@@ -155,19 +150,33 @@ def attack(ports, pids, folder, seed):
     os._exit(0)
 
 
-def attacked_job(folder, backend, seed):
-    """The status, what it printed, and its losses."""
-    steps = SECONDS * STEPS_A_SECOND
+def run(run_dir, backend, steps):
+    return subprocess.Popen(command(run_dir, backend, steps), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(run_dir.parent)})
+
+
+def steps_for(folder, seconds):
+    """How many steps take that long here, by a trial."""
+    trial = run(folder / "trial", "shm", 200)
+    error = trial.communicate()[1]
+    if trial.returncode != 0:
+        raise RuntimeError(error[-2000:])
+    lines = [json.loads(line) for line in (folder / "trial" / "metrics.jsonl").read_text().splitlines()]
+    times = sorted(line["step_seconds"] for line in lines if "loss" in line)
+    return int(seconds / times[len(times) // 2])
+
+
+def attacked_job(folder, backend, steps, seed):
+    """Whether it outlived the attack, its status, what it printed, and its folder."""
     run_dir = folder / f"attacked-{backend}"
-    job = subprocess.Popen(command(run_dir, backend, steps), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(folder)})
+    job = run(run_dir, backend, steps)
     while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
         time.sleep(0.01)
     time.sleep(1)
     pids = processes_below(job.pid)
-    ports = ports_of(pids)
-    print(f"attack: {backend}, processes {pids}, TCP ports {ports}", flush=True)
-    os.waitpid(attack(ports, pids, run_dir, seed), 0)
+    sockets = sockets_of(pids)
+    print(f"attack: {backend}, processes {pids}, TCP ports {sockets[0]}, unix sockets {sockets[1]}", flush=True)
+    os.waitpid(attack(sockets, pids, run_dir, seed), 0)
     survived = job.poll() is None
     error = job.communicate()[1]
     return survived, job.returncode, error, run_dir
@@ -178,20 +187,22 @@ def main():
         print("attack: skipped: only root can act as nobody")
         return 77
     seed = random.randrange(2**32)
-    print(f"attack: {SECONDS} s, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)  # the attacker may look in, as into a home folder that is open to read
-        survived, status, error, run_dir = attacked_job(folder, "shm", seed)
-        alone = folder / "alone"
-        steps = SECONDS * STEPS_A_SECOND
-        subprocess.run(command(alone, "shm", steps), stdin=subprocess.DEVNULL, capture_output=True, check=True)
-        same = status == 0 and losses(run_dir) == losses(alone)
+        steps = steps_for(folder, SECONDS * SLACK)
+        print(f"attack: {SECONDS} s, {steps} steps, seed {seed}", flush=True)
+        survived, status, error, run_dir = attacked_job(folder, "shm", steps, seed)
+        alone = run(folder / "alone", "shm", steps)
+        alone.communicate()
+        expected = losses(folder / "alone")
+        same = status == 0 and len(expected) == steps and losses(run_dir) == expected
         print(f"attack: shm: status {status}, outlived the attack: {survived}, "
-              f"{len(losses(alone))} losses {'equal' if same else 'DIFFER'}", flush=True)
+              f"{len(expected)} losses {'equal' if same else 'DIFFER'}", flush=True)
         # Gloo's connections are not authenticated: the job may end, but with one clear line.
-        _, gloo_status, gloo_error, _ = attacked_job(folder, "gloo", seed)
-        clear = gloo_status in (0, 4, 5) and "\x1b" not in gloo_error
+        _, gloo_status, gloo_error, run_dir = attacked_job(folder, "gloo", steps, seed)
+        clear = gloo_status in (4, 5) or (gloo_status == 0 and losses(run_dir) == expected)
+        clear = clear and "\x1b" not in gloo_error
         print(f"attack: gloo: status {gloo_status}{'' if clear else ', which is NOT CLEAR'}")
         if not (same and survived and clear):
             print(error[-2000:], gloo_error[-2000:])

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/support/temp_folder.h"
+#include "support/temp_folder.h"
 
 // A machine's control groups cannot be made in every test, so these read folders that look like
 // one's.
