@@ -35,6 +35,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   ::sigaction(SIGPIPE, &standard, nullptr);
   ::sigaction(SIGTTOU, &standard, nullptr);
   ::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr);
+  ::setrlimit(RLIMIT_NOFILE, &request.open_files);
   ::execve(request.file.c_str(), arguments, environment);
   error = errno;
   ::_exit(127);

@@ -75,8 +75,7 @@ void Supervisor::start_ranks() {
     kill_descendants(kKillLimit);
     throw;
   }
-  // Rank 0 alone holds the port from here on: when it dies, nobody must seem to listen.
-  job_.port.socket.reset();
+  job_.door = {};  // the ranks alone hold it from here on, so that they notice each other's ends
   for (const Rank& rank : ranks_) {
     watch(rank.pidfd.get(), tag_of(Source::end, rank.index), EPOLLIN);
     watch(rank.control.get(), tag_of(Source::control, rank.index), EPOLLIN);

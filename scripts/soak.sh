@@ -2,6 +2,7 @@
 # soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
+#   attack       another user attacks a running job, which ends as if left alone (a minute; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
 #   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
 #                go and resumed on other ranks, with every optimizer, dtype and instruction set
@@ -29,6 +30,8 @@ build() {
 }
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
+# Status 77 says that this user cannot act as another one, which is no failure.
+attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
@@ -50,7 +53,9 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills checkpoints parity mesh memory mutations asan fuzz repeat flaky; do $campaign || status=1; done
+  for campaign in kills attack checkpoints parity mesh memory mutations asan fuzz repeat flaky; do
+    $campaign || status=1
+  done
   return $status
 }
 
@@ -59,6 +64,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
   *) usage ;;
 esac

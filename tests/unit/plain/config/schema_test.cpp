@@ -1,5 +1,7 @@
 #include "dtrain/config/schema.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <set>
 
