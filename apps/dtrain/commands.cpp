@@ -9,12 +9,13 @@
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/unknown_word.h"
 #include "help.h"
+#include "provenance.h"
 
 namespace dtrain::app {
 namespace {
 
 int print_version() {
-  print("dtrain " DTRAIN_VERSION "\n");
+  print(fmt::format("dtrain {}\n", version_text()));
   return 0;
 }
 

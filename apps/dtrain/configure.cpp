@@ -3,6 +3,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/config/command_line.h"
+#include "dtrain/config/continued_run.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/resolve.h"
 #include "help.h"
@@ -44,7 +45,12 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   }
   const base::RankEnv env = base::rank_env_of_process();
   config::Loaded loaded = config::load(command_line);
-  Configured configured{config::resolve(command, std::move(loaded.config), launch_of(env)), env};
+  const config::Launch launch = launch_of(env);
+  if (auto run = config::continue_run(command_line, loaded, launch)) {
+    if (env.rank == 0) base::log_info("{}", run->notice);
+    loaded = std::move(run->loaded);
+  }
+  Configured configured{config::resolve(command, loaded.config, launch), loaded.config, env};
   if (env.rank == 0) warn_unused(command_line, loaded.unused);
   if (command_line.print_config) {
     if (env.rank == 0) print(config::to_json(command, configured.config) + "\n");

@@ -11,6 +11,7 @@ namespace dtrain::app {
 
 struct Configured {
   config::Config config;  ///< resolved
+  config::Config asked;   ///< before that
   base::RankEnv env;
 };
 

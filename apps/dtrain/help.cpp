@@ -20,7 +20,7 @@ subcommands
   schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
   help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
-  --version                 print the version
+  --version                 print version and commit
 
 )";
 

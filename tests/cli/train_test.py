@@ -86,7 +86,7 @@ class RunFolder(TrainTest):
                          [["event", "step", "val_loss"]] * 2)
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
-                                          "memory_predicted_bytes"])
+                                          "memory_predicted_bytes", "provenance"])
         self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
                                            "failed_checkpoints", "val_loss"])
         self.assertEqual(lines[-1]["val_loss"], lines[-2]["val_loss"])

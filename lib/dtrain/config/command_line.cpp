@@ -93,6 +93,20 @@ void require_values(Command command, const CLI::App& app,
               {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
 }
 
+// A layout that a file asks for must not be checked where there is none.
+void forget_unused(Command command, Config& config) {
+  const Config plain;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) continue;
+    visit_value(setting, config, [&]<typename T>(T& value) {
+      value = visit_value(setting, plain, [](const auto& same) -> T {
+        if constexpr (std::is_same_v<std::decay_t<decltype(same)>, T>) return same;
+        return T{};
+      });
+    });
+  }
+}
+
 }  // namespace
 
 CommandLine parse_command_line(Command command, const std::vector<std::string>& arguments) {
@@ -116,13 +130,18 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   return result;
 }
 
-Loaded load(const CommandLine& command_line) {
+Loaded load(const CommandLine& command_line, const Config& base) {
   Loaded loaded;
+  loaded.config = base;
   if (!command_line.config_file.empty()) {
-    loaded.unused = apply_file(command_line.config_file, command_line.command, loaded.config);
+    FileSettings file = apply_file(command_line.config_file, command_line.command, loaded.config);
+    loaded.unused = std::move(file.unused);
+    loaded.given = std::move(file.given);
+    forget_unused(command_line.command, loaded.config);
   }
   for (const Assignment& assignment : command_line.assignments) {
     assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
+    loaded.given.push_back(assignment.setting);
   }
   return loaded;
 }

@@ -14,6 +14,7 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
+#include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
@@ -62,7 +63,27 @@ StopRequests::Options stop_options(const config::Config& config, const base::Ran
           .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
 }
 
-int train_rank(const config::Config& config, const base::RankEnv& env, const JoinWorld& join) {
+struct Start {
+  const config::Config& config;
+  const config::StartRecord& record;
+};
+
+// The table, and which of the settings in it somebody has chosen.
+std::string table_text(Job& job, const data::Split& split, const config::StartRecord& record) {
+  const std::string changed = config::changed_settings(record.asked.value_or(job.config()));
+  return start_table(job, split) +
+         "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed);
+}
+
+nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
+                                       const config::StartRecord& record) {
+  nlohmann::ordered_json fields = start_fields(job, split);
+  fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
+  return fields;
+}
+
+int train_rank(const Start& asked, const base::RankEnv& env, const JoinWorld& join) {
+  const config::Config& config = asked.config;
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(config));
   Job job(config, join());
@@ -73,7 +94,8 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
       world, {{"the training data", text}, {"the validation data", describe(split.validation)}});
   const std::string run = job_name(world);
   std::optional<RunFolder> folder;  // rank 0's
-  comm::on_leader(world, "taking the run folder", [&] { folder.emplace(config, run); });
+  comm::on_leader(world, "taking the run folder",
+                  [&] { folder.emplace(config, run, asked.record); });
   const StartPoint start = load_start(job, text);
   comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
 
@@ -83,7 +105,7 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
                            {.run = run,
                             .data_fingerprint = text,
                             .saved_step = start.checkpoint.empty() ? -1 : start.step});
-  reporter.start(start_table(job, split), start_fields(job, split));
+  reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
@@ -117,9 +139,9 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const J
 
 }  // namespace
 
-int train(const config::Config& config) {
+int train(const config::Config& config, const config::StartRecord& record) {
   return run_ranks(config, [&](const base::RankEnv& env, const JoinWorld& join) {
-    return train_rank(config, env, join);
+    return train_rank({config, record}, env, join);
   });
 }
 

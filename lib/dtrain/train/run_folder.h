@@ -7,7 +7,7 @@
 
 #include "dtrain/base/file_system.h"
 #include "dtrain/checkpoint/store/run_lock.h"
-#include "dtrain/config/config.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::train {
 
@@ -18,8 +18,8 @@ namespace dtrain::train {
 ///         Error{checkpoint} naming a path that cannot be written or removed.
 class RunFolder {
  public:
-  /// run: the job's name, part of temporary names.
-  RunFolder(const config::Config& config, std::string run);
+  /// run: the job's name, part of temporary names. record: for config.json.
+  RunFolder(const config::Config& config, std::string run, config::StartRecord record = {});
 
   /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else.
   /// Writes config.json, which does not overwrite when it is used again.
@@ -43,6 +43,7 @@ class RunFolder {
   void write_config() const;
 
   config::Config config_;
+  config::StartRecord record_;
   std::string run_;
   std::string dir_;
   std::string checkpoints_;
