@@ -39,7 +39,7 @@ int run_named(const std::string& name, const Arguments& arguments) {
     if (subcommand.name == name) return subcommand.run(arguments);
     names.push_back(subcommand.name);
   }
-  std::string advice = config::advice_for_word(name);
+  std::string advice = config::advice_for_word(name, config::Command::train);
   if (advice.empty()) advice = base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "unknown subcommand \"{}\"{}", name,
              advice.empty() ? "; dtrain --help lists them" : advice);

@@ -92,7 +92,7 @@ std::string command_help(config::Command command) {
     case config::Command::train:
       return overview_help();
     case config::Command::generate:
-      usage = "dtrain generate --from FILE [--prompt TEXT] [flags]\n\n";
+      usage = "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]\n\n";
       break;
     case config::Command::verify:
       usage =
