@@ -8,6 +8,7 @@
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "provenance.h"
+#include "ranks.h"
 #include "runtime_library.h"
 #include "start_paths.h"
 
@@ -201,8 +202,12 @@ int run_train(const Arguments& arguments) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) config::check_run_folder(config);
-  if (first) check_start_paths(config.checkpoint);
+  if (first) {
+    check_for_all_ranks([&] {
+      config::check_run_folder(config);
+      check_start_paths(config.checkpoint);
+    });
+  }
   check_data(config, first);
   const bool has_threads = config::strategy_of(config.layout).is_local();
   const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;

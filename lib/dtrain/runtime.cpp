@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -29,6 +30,16 @@ void write_output(std::string_view text) {
                std::strerror(errno));
 }
 
+// A shell writes its prompt after the text.
+void generate(const config::Config& config) {
+  char last = '\n';
+  train::generate(config, [&last](std::string_view text) {
+    write_output(text);
+    if (!text.empty()) last = text.back();
+  });
+  if (last != '\n' && ::isatty(STDOUT_FILENO) == 1) write_output("\n");
+}
+
 int run(std::string_view text) {
   const config::Request request = config::from_request(text);
   metrics::install_counting_allocator();
@@ -37,7 +48,7 @@ int run(std::string_view text) {
     case config::Command::train:
       return train::train(request.config, request.record);
     case config::Command::generate:
-      train::generate(request.config, write_output);
+      generate(request.config);
       return 0;
     case config::Command::verify:
       train::verify(request.config, write_output);
@@ -59,8 +70,9 @@ int dtrain_run(const char* resolved_config) {
   try {
     return dtrain::run(resolved_config);
   } catch (const c10::Error& error) {
-    dtrain::base::log_line(std::string("error: unexpected: ") + error.what_without_backtrace());
-    return static_cast<int>(dtrain::base::ErrorKind::internal);
+    return dtrain::base::report_error(dtrain::base::ErrorKind::internal,
+                                      std::string("unexpected: ") + error.what_without_backtrace(),
+                                      dtrain::base::ErrorScope::own);
   } catch (...) {
     return dtrain::base::report_current_exception();
   }

@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include <new>
-#include <string>
-
-#include "dtrain/base/error.h"
 
 namespace dtrain::base {
 
@@ -15,7 +12,16 @@ void log_line(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-int report_current_exception() {
+int report_error(ErrorKind kind, std::string message, ErrorScope scope) {
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  const int status = static_cast<int>(kind);
+  if (!tell_error(status, "dtrain: error: " + message, scope)) log_line("error: " + message);
+  return status;
+}
+
+int report_current_exception(ErrorScope scope) {
   ErrorKind kind = ErrorKind::internal;
   std::string message;
   try {
@@ -31,11 +37,7 @@ int report_current_exception() {
   } catch (...) {
     message = "unexpected exception of unknown type";
   }
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
-  }
-  log_line("error: " + message);
-  return static_cast<int>(kind);
+  return report_error(kind, std::move(message), scope);
 }
 
 }  // namespace dtrain::base

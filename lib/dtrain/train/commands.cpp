@@ -29,14 +29,19 @@ namespace dtrain::train {
 namespace {
 
 metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env,
-                                const StartPoint& start) {
-  const bool live = env.launcher_terminal || ::isatty(STDERR_FILENO) == 1;
-  return metrics::Reporter({.writes = env.rank == 0,
-                            .metrics_path = RunFolder::metrics_file(config.run.dir),
-                            .appends = !start.checkpoint.empty(),
-                            .console = {.live = live, .columns = env.terminal_columns},
-                            .log_every = config.report.log_every,
-                            .total_steps = config.train.steps});
+                                const base::LauncherLink& link, const StartPoint& start) {
+  const bool has_terminal = ::isatty(STDOUT_FILENO) == 1;
+  const bool live = env.launcher_terminal || (has_terminal && ::isatty(STDERR_FILENO) == 1);
+  const auto columns = [&link, told = env.terminal_columns] {
+    return link.columns() > 0 ? link.columns() : told;
+  };
+  return metrics::Reporter(
+      {.writes = env.rank == 0,
+       .metrics_path = RunFolder::metrics_file(config.run.dir),
+       .appends = !start.checkpoint.empty(),
+       .console = {.live = live, .progress_to_output = !live && !has_terminal, .columns = columns},
+       .log_every = config.report.log_every,
+       .total_steps = config.train.steps});
 }
 
 std::string describe(const data::Samples& samples) {
@@ -60,7 +65,8 @@ void begin_in(RunFolder& folder, const StartPoint& start) {
 
 StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
   return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
-          .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
+          .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string(),
+          .answers = env.rank == 0};
 }
 
 struct Start {
@@ -100,7 +106,7 @@ int train_rank(const Start& asked, const base::RankEnv& env, const JoinWorld& jo
   comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
 
   StopRequests requests(stop_options(config, env));
-  metrics::Reporter reporter = make_reporter(config, env, start);
+  metrics::Reporter reporter = make_reporter(config, env, link, start);
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
                             .data_fingerprint = text,

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
 namespace dtrain::train {
@@ -14,7 +17,19 @@ namespace {
 volatile std::sig_atomic_t stop_signal = 0;
 volatile std::sig_atomic_t save_signal = 0;
 
-void ask_to_stop(int signal) { stop_signal = signal; }
+// What the handler writes on SIGINT: a step may take long, and people press Ctrl-C again when
+// nothing happens.
+std::atomic<const char*> answer = nullptr;
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
+void ask_to_stop(int signal) {
+  stop_signal = signal;
+  const char* const text = answer;
+  if (signal != SIGINT || text == nullptr) return;
+  const int saved_errno = errno;
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+  errno = saved_errno;
+}
 void ask_to_save(int signal) { save_signal = signal; }
 
 struct Handled {
@@ -40,6 +55,13 @@ std::string name_of(int signal) {
 }  // namespace
 
 StopRequests::StopRequests(Options options) : options_(std::move(options)) {
+  if (options_.answers) {
+    constexpr const char* kAnswer =
+        "dtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
+    constexpr const char* kAnswerOverLiveLine =
+        "\r\x1b[Jdtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
+    answer = ::isatty(STDERR_FILENO) == 1 ? kAnswerOverLiveLine : kAnswer;
+  }
   for (const Handled& handled : kHandled) {
     struct sigaction action {};
     action.sa_handler = handled.handler;

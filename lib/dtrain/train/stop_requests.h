@@ -14,7 +14,7 @@ struct Requests {
 };
 
 /// While it lives, SIGTERM, SIGUSR1 and SIGINT ask this process to save and stop, and SIGUSR2 to
-/// save; their handlers only set a flag. A second SIGINT ends the process at once.
+/// save; their handlers set a flag, and answer a SIGINT. A second SIGINT ends the process at once.
 ///
 /// Threads: one for each object; ranks that are threads of one process share its signals.
 class StopRequests {
@@ -22,6 +22,7 @@ class StopRequests {
   struct Options {
     double time_limit_seconds = 0;  ///< from construction; 0: none
     std::string stop_file;          ///< its appearance asks to stop; empty: not looked for
+    bool answers = false;           ///< says at once on standard error what Ctrl-C brings about
   };
 
   explicit StopRequests(Options options);

@@ -154,6 +154,7 @@ void Trainer::maybe_evaluate() {
   const std::int64_t every = config_.report.eval_every;
   const bool is_due = step_ >= config_.train.steps || (every > 0 && step_ % every == 0);
   if (!is_due || split_.validation.size() == 0) return;
+  reporter_.evaluating(step_);
   val_loss_ = evaluate(job_, split_.validation).mean();
   reporter_.evaluation(step_, val_loss_);
   counters_ = job_.groups().counters();
