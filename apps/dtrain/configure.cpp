@@ -1,6 +1,7 @@
 #include "configure.h"
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
@@ -53,7 +54,10 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   Configured configured{config::resolve(command, loaded.config, launch), loaded.config, env};
   if (env.rank == 0) warn_unused(command_line, loaded.unused);
   if (command_line.print_config) {
-    if (env.rank == 0) print(config::to_json(command, configured.config) + "\n");
+    if (env.rank == 0) {
+      base::tell_plain_output();
+      print(config::to_json(command, configured.config) + "\n");
+    }
     return std::nullopt;
   }
   require_rendezvous(env);

@@ -98,9 +98,7 @@ std::string command_help(config::Command command) {
       usage =
           "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] "
           "[flags]\n"
-          "  Prints one JSON object in one line; under dtrun the line begins with '[0] ', the mark "
-          "of "
-          "rank 0.\n\n";
+          "  Prints one JSON object in one line.\n\n";
       break;
     case config::Command::export_checkpoint:
       usage = "dtrain checkpoint export PATH FILE [flags]\n\n";

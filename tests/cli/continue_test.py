@@ -119,5 +119,20 @@ class Continue(unittest.TestCase):
                          "train.lr=0.003 machine.threads=1 checkpoint.every=3")
 
 
+class OneResult(unittest.TestCase):
+    """What prints one JSON object prints it alone, whatever the number of ranks."""
+
+    def print_config(self, *arguments):
+        result = subprocess.run([DTRUN, "-n", "3", "--", DTRAIN, *arguments, "--print-config"], capture_output=True,
+                                text=True, timeout=60, check=False)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(result.stdout)
+
+    def test_the_resolved_configuration_is_plain_json_under_dtrun(self):
+        for _ in range(3):  # the ranks end in any order
+            config = self.print_config("--strategy", "ddp", "--microbatch", "2")
+            self.assertEqual((config["layout"]["dp"], config["batch"]["global"]), (3, 6))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -134,7 +134,10 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const J
                  const Output& output) {
   const base::LauncherLink link(env.control_fd);
   const Verification result = verify(config, join());
-  if (env.rank == 0) output(result.to_json(config) + "\n");
+  if (env.rank == 0) {
+    base::tell_plain_output();
+    output(result.to_json(config) + "\n");
+  }
   if (result.passed()) return;
   const auto worst = std::max_element(
       result.checks.begin(), result.checks.end(),
