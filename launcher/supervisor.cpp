@@ -119,7 +119,10 @@ void Supervisor::handle(std::uint64_t tag) {
   Rank& rank = ranks_[tag & 0xFFFFFFFF];
   if (source == Source::end) return on_end(rank);
   if (source == Source::control) return (void)on_control(rank);
-  on_output(source == Source::output ? rank.output : rank.error);
+  if (source == Source::error) return on_output(rank.error);
+  while (on_control(rank)) {  // what a rank says of its output precedes it
+  }
+  on_output(rank.output);
 }
 
 void Supervisor::advance() {

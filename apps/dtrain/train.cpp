@@ -8,6 +8,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "provenance.h"
 #include "ranks.h"
 #include "runtime_library.h"
 #include "start_paths.h"
@@ -189,7 +190,15 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
 
 void check_data(const config::Config& config, bool may_warn) {
   if (config.data.train.empty()) {
-    base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
+    const bool goes_on = config.checkpoint.resume == "auto" && !config.run.dir.empty();
+    if (!goes_on) {
+      base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
+    }
+    base::fail(
+        base::ErrorKind::usage,
+        "--resume auto: {} holds no config.json that says what to train: check --run-dir, or "
+        "give --data and the other settings of the run",
+        config.run.dir);
   }
   const data::Split split = data::open_split(data::split_options(config));
   if (may_warn) warn_without_effect(config, split.validation.size() > 0);
@@ -208,7 +217,7 @@ void note_default_model(const config::ModelConfig& model) {
 
 void note_start(const Configured& configured) {
   if (!configured.has_file) note_default_model(configured.config.model);
-  const std::string note = config::batch_note(configured.asked_batch, configured.config);
+  const std::string note = config::batch_note(configured.asked.batch, configured.config);
   if (!note.empty()) base::log_info("{}", note);
 }
 
@@ -228,7 +237,10 @@ int run_train(const Arguments& arguments) {
   }
   check_data(config, first);
   if (first) note_start(*configured);
-  return RuntimeLibrary::open().run({config::Command::train, config});
+  const bool has_threads = config::strategy_of(config.layout).is_local();
+  const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
+  return RuntimeLibrary::open().run(
+      {config::Command::train, config, {configured->asked, provenance(ranks)}});
 }
 
 }  // namespace dtrain::app

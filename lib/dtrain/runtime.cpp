@@ -57,7 +57,7 @@ int run(std::string_view text) {
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {
     case config::Command::train:
-      return train::train(request.config);
+      return train::train(request.config, request.record);
     case config::Command::generate:
       generate(request.config);
       return 0;

@@ -52,7 +52,7 @@ class Printing(Case):
             self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
             self.assertGreater(len(result.stdout), 200)
             self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
-        self.assertRegex(run("--version").stdout, r"^dtrain \d+\.\d+\.\d+\n$")
+        self.assertRegex(run("--version").stdout, r"^dtrain \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}(-modified)?|unknown)\)\n$")
 
     def test_every_configuration_of_the_repository_resolves(self):
         files = sorted(SOURCE.glob("configs/*/*.json"))

@@ -51,7 +51,8 @@ class Experiments(unittest.TestCase):
 
     def test_prod(self):
         config = self.train("prod", *SHRUNKEN, ranks=2)
-        self.assertEqual((config["layout"]["strategy"], config["batch"]["microbatch"]), ("fsdp", 1))
+        resolved = config["resolved"]
+        self.assertEqual((resolved["layout"]["strategy"], resolved["batch"]["microbatch"]), ("fsdp", 1))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class OneErrorTest(DtrunTest):
         self.assertRegex(process.err.splitlines()[-1], "failed: rank 3 .*--bad-flag")
 
     def test_data_that_is_missing(self):
-        self.assertIn("nowhere", self.refused(3, "--strategy", "ddp", "--data", "nowhere", *MODEL))
+        self.assertIn("nowhere", self.refused(3, "--strategy", "ddp", "--data", "nowhere", "--run-dir", "run", *MODEL))
 
     def test_a_run_folder_that_is_taken(self):
         (self.folder / "run").mkdir()

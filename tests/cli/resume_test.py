@@ -20,7 +20,8 @@ class ResumeTest(TrainTest):
         strategy = ["--strategy", "ddp"] if ranks > 1 else []
         process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
                                                                                  steps=steps))],
-                                   stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, **(environment or {})})
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
         return process
 

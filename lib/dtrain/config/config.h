@@ -116,9 +116,10 @@ struct RunConfig {
 };
 
 struct GenerateConfig {
-  std::string from;              // model.safetensors
+  std::string from;              // run folder, or model.safetensors
   std::int64_t from_levels = 0;  // of a file that does not say its model's levels; 0: it says
-  std::string prompt;
+  std::string prompt;            // "-": standard input
+  std::string prompt_file;       // "-": standard input; empty: prompt
   std::int64_t max_tokens = 200;
   double temperature = 1.0;  // 0: the most likely token
   std::int64_t top_k = 0;    // 0: off

@@ -208,6 +208,9 @@ Config resolve(Command command, Config config, const Launch& launch) {
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   check_pipeline(config, command == Command::train);
+  if (!config.generate.prompt.empty() && !config.generate.prompt_file.empty()) {
+    fail(ErrorKind::usage, "--prompt and --prompt-file exclude each other: give one of them");
+  }
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");

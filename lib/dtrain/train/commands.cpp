@@ -15,6 +15,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
@@ -78,7 +79,28 @@ StopRequests::Options stop_options(const config::Config& config, const base::Ran
           .answers = env.rank == 0};
 }
 
-int train_rank(const config::Config& resolved, const base::RankEnv& env, const JoinWorld& join) {
+// What a start was asked for: its settings, resolved, and what is recorded of it.
+struct Asked {
+  const config::Config& config;
+  const config::StartRecord& record;
+};
+
+// The table, and which of the settings in it somebody has chosen.
+std::string table_text(Job& job, const data::Split& split, const config::StartRecord& record) {
+  const std::string changed = config::changed_settings(record.asked.value_or(job.config()));
+  return start_table(job, split) +
+         "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed);
+}
+
+nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
+                                       const config::StartRecord& record) {
+  nlohmann::ordered_json fields = start_fields(job, split);
+  fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
+  return fields;
+}
+
+int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& join) {
+  const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
   const data::DataIdentity data = data::identify(split);
@@ -97,7 +119,7 @@ int train_rank(const config::Config& resolved, const base::RankEnv& env, const J
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
   comm::run_long(world, "taking the run folder", [&] {
-    if (env.rank == 0) folder.emplace(config, run);
+    if (env.rank == 0) folder.emplace(config, run, asked.record);
   });
   const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
@@ -116,7 +138,7 @@ int train_rank(const config::Config& resolved, const base::RankEnv& env, const J
   // Last, when all ranks have what they need: an older run is gone afterwards.
   comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
   start.is_evaluated = is_evaluated(world, config, start);
-  reporter.start(start_table(job, split), start_fields(job, split));
+  reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
@@ -140,7 +162,10 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const J
                  const Output& output) {
   const base::LauncherLink link(env.control_fd);
   const Verification result = verify(config, join());
-  if (env.rank == 0) output(result.to_json(config) + "\n");
+  if (env.rank == 0) {
+    base::tell_plain_output();
+    output(result.to_json(config) + "\n");
+  }
   if (result.passed()) return;
   const auto worst = std::max_element(
       result.checks.begin(), result.checks.end(),
@@ -151,9 +176,9 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const J
 
 }  // namespace
 
-int train(const config::Config& config) {
+int train(const config::Config& config, const config::StartRecord& record) {
   return run_ranks(config, [&](const base::RankEnv& env, const JoinWorld& join) {
-    return train_rank(config, env, join);
+    return train_rank({config, record}, env, join);
   });
 }
 
