@@ -8,6 +8,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "ranks.h"
 #include "runtime_library.h"
 #include "start_paths.h"
 
@@ -163,8 +164,17 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
     base::log_warning("--decay-steps {} has no effect with --schedule {}", config.train.decay_steps,
                       config.train.schedule);
   }
+  if (config.train.max_skipped != config::TrainConfig{}.max_skipped &&
+      config.train.on_nonfinite == "stop" && !config::needs_loss_scaling(config.machine)) {
+    base::log_warning("--max-skipped {} has no effect without --on-nonfinite skip or float16",
+                      config.train.max_skipped);
+  }
   if (checkpoint.strict_resume && checkpoint.resume == "none") {
     base::log_warning("--strict-resume has no effect without --resume");
+  }
+  if (config.report.eval_sequences != config::ReportConfig{}.eval_sequences && !has_validation) {
+    base::log_warning("--eval-sequences {} has no effect without --val-data or --val-fraction",
+                      config.report.eval_sequences);
   }
   if (!config::parse_interval(checkpoint.every)->is_never()) return;
   if (checkpoint.keep_every > 0) {
@@ -210,8 +220,12 @@ int run_train(const Arguments& arguments) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) config::check_run_folder(config);
-  if (first) check_start_paths(config.checkpoint);
+  if (first) {
+    check_for_all_ranks([&] {
+      config::check_run_folder(config);
+      check_start_paths(config.checkpoint);
+    });
+  }
   check_data(config, first);
   if (first) note_start(*configured);
   return RuntimeLibrary::open().run({config::Command::train, config});

@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <new>
-#include <string>
-
-#include "dtrain/base/error.h"
+#include <system_error>
 
 namespace dtrain::base {
 
@@ -15,7 +13,16 @@ void log_line(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-int report_current_exception() {
+int report_error(ErrorKind kind, std::string message, ErrorScope scope) {
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  const int status = static_cast<int>(kind);
+  if (!tell_error(status, "dtrain: error: " + message, scope)) log_line("error: " + message);
+  return status;
+}
+
+int report_current_exception(ErrorScope scope) {
   ErrorKind kind = ErrorKind::internal;
   std::string message;
   try {
@@ -26,16 +33,20 @@ int report_current_exception() {
   } catch (const std::bad_alloc&) {
     kind = ErrorKind::memory;
     message = "out of memory; use a smaller microbatch or model";
+  } catch (const std::system_error& error) {
+    const bool is_of_thread = error.code() == std::errc::resource_unavailable_try_again;
+    if (is_of_thread) kind = ErrorKind::memory;
+    message = is_of_thread ? fmt::format(
+                                 "a thread could not be started ({}): raise the limit of "
+                                 "processes (ulimit -u) or memory, or lower --threads",
+                                 error.code().message())
+                           : fmt::format("unexpected: {}", error.what());
   } catch (const std::exception& error) {
     message = fmt::format("unexpected: {}", error.what());
   } catch (...) {
     message = "unexpected exception of unknown type";
   }
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
-  }
-  log_line("error: " + message);
-  return static_cast<int>(kind);
+  return report_error(kind, std::move(message), scope);
 }
 
 }  // namespace dtrain::base

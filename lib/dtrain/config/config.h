@@ -50,6 +50,7 @@ struct TrainConfig {
   double min_lr = 0.0;                // where linear, cosine and wsd end
   std::string optimizer = "adamw";    // adamw | sgd
   std::string on_nonfinite = "stop";  // stop | skip
+  std::int64_t max_skipped = 20;      // updates left out in a row
   std::vector<std::string> freeze;    // exported parameter names
 };
 
@@ -89,16 +90,17 @@ struct MachineConfig {
   std::string offload = "none";    // none | optimizer | all | disk:DIR
   std::string recompute = "none";  // none | level | every:K | auto
   std::string memory_limit = "0";  // of a rank's tensors, "2GiB"; 0: none
+  bool mixed_cpus = false;         // ranks may be on CPUs of several types
 };
 
 struct ReportConfig {
-  std::int64_t log_every = 10;     // steps; 0: off
-  std::int64_t eval_every = 0;     // steps; 0: only at the end
-  std::int64_t eval_batches = 32;  // microbatches per evaluation, over all ranks
+  std::int64_t log_every = 10;         // steps; 0: off
+  std::int64_t eval_every = 0;         // steps; 0: only at the end
+  std::string eval_sequences = "256";  // per evaluation, over all ranks; or "all"
 };
 
 struct CheckpointConfig {
-  std::string every = "0";      // steps ("100") or time ("10m"); 0: only when stopped early
+  std::string every = "0";      // steps ("100") or time ("10m"); 0: the last; none: not even it
   std::int64_t keep_last = 3;   // checkpoints
   std::int64_t keep_every = 0;  // steps whose multiples are never removed; 0: none
   std::string resume = "none";  // auto | none | a checkpoint or run folder

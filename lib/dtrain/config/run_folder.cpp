@@ -22,13 +22,36 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "final/model.safetensors",
 // Where runs without a folder of their own go.
 constexpr const char* kRuns = "runs";
 constexpr int kMostRuns = 10'000;
+// What a run writes to and removes from below its folder.
+constexpr const char* kOwnFolders[] = {"checkpoints", "final"};
 
 // The nearest parent that exists, where missing folders would be made.
 fs::path existing_parent(const fs::path& folder) {
   std::error_code error;
-  fs::path path = fs::absolute(folder).lexically_normal();
+  fs::path path = fs::absolute(folder, error).lexically_normal();
+  if (error) {
+    fail(ErrorKind::usage,
+         "--run-dir {}: the current folder cannot be found ({}); change to another",
+         folder.string(), error.message());
+  }
   while (!fs::exists(path, error) && path.has_relative_path()) path = path.parent_path();
   return path;
+}
+
+// Behind a link may be the folder of another run, whose lock is elsewhere.
+void check_own_folder(const std::string& run_dir, const char* name) {
+  const fs::path path = fs::path(run_dir) / name;
+  std::error_code error;
+  const auto status = fs::symlink_status(path, error);
+  if (!fs::exists(status) || fs::is_directory(status)) return;
+  if (!fs::is_symlink(status)) {
+    fail(ErrorKind::usage, "--run-dir {}: '{}' is not a folder; remove it or name another folder",
+         run_dir, path.string());
+  }
+  fail(ErrorKind::usage,
+       "--run-dir {}: '{}' is a link to '{}', and a run removes files only in folders of its own; "
+       "move the whole run folder there, and link that",
+       run_dir, path.string(), fs::read_symlink(path, error).string());
 }
 
 // Whether the run goes on from something that the folder holds.
@@ -59,7 +82,9 @@ void check_run_folder(const Config& config) {
     fail(ErrorKind::usage, "--run-dir {}: cannot write to {}: {}", folder, parent.string(),
          std::strerror(errno));
   }
-  if (config.run.dir.empty() || config.run.overwrite || resumes_within(config)) return;
+  if (config.run.dir.empty()) return;
+  for (const char* name : kOwnFolders) check_own_folder(folder, name);
+  if (config.run.overwrite || resumes_within(config)) return;
   for (const char* name : kRunFiles) {
     if (fs::exists(fs::path(folder) / name, error)) {
       fail(ErrorKind::usage,

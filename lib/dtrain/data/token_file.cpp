@@ -72,10 +72,11 @@ std::vector<std::byte> encode_token_header(const TokenHeader& header) {
   raw.vocab = base::narrow<std::uint64_t>(header.vocab);
   raw.num_tokens = base::narrow<std::uint64_t>(header.num_tokens);
   raw.checksum = base::hash_bytes(std::as_bytes(std::span(&raw, 1)).first(kChecksumOffset));
-  const std::uint64_t of_tokens = header.checksum.value_or(0);
-  std::vector<std::byte> bytes(sizeof(raw) + (header.checksum ? sizeof(of_tokens) : 0));
+  std::vector<std::byte> bytes(sizeof(raw) + (header.checksum ? sizeof(*header.checksum) : 0));
   std::memcpy(bytes.data(), &raw, sizeof(raw));
-  if (header.checksum) std::memcpy(bytes.data() + sizeof(raw), &of_tokens, sizeof(of_tokens));
+  if (header.checksum) {
+    std::memcpy(bytes.data() + sizeof(raw), &*header.checksum, sizeof(*header.checksum));
+  }
   return bytes;
 }
 

@@ -15,6 +15,7 @@ struct StartPoint {
   std::int64_t tokens = 0;
   std::string checkpoint = {};  ///< folder; empty: the run begins
   double seconds = 0;           ///< to find, verify and load it
+  bool is_evaluated = true;     ///< metrics.jsonl has a validation loss of its step, if one is due
 };
 
 /// Finds what config.checkpoint asks for, verifies it and loads it into the job's engine.

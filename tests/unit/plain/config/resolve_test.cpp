@@ -124,8 +124,8 @@ TEST_CASE("Settings that contradict each other are refused") {
   config.model.neurons = 511;
   check_refused(config, "--neurons 511 is odd");
   config = {};
-  config.train.warmup_steps = 801;
-  check_refused(config, "--warmup-steps 801 is more than --steps 800");
+  config.report.eval_sequences = "many";
+  check_refused(config, "--eval-sequences: found \"many\"");
   config = {};
   config.train.schedule = "linear";
   config.train.min_lr = 0.01;
@@ -173,6 +173,19 @@ TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
   config = {};
   config.machine.param_dtype = "float64";
   check_refused(config, "--param-dtype float64 does not go with --dtype float32");
+}
+
+TEST_CASE("A run shorter than its warm-up warms up over its first half") {
+  Config config;
+  config.train.warmup_steps = 1000;
+  CHECK(resolve_train(config).train.warmup_steps == 1000);
+  config.train.warmup_steps = 1001;
+  CHECK(resolve_train(config).train.warmup_steps == 500);
+  config.train.steps = 1;
+  CHECK(resolve_train(config).train.warmup_steps == 0);
+  config.train.steps = 10;
+  config.train.schedule = "wsd";
+  CHECK(resolve_train(config).train.warmup_steps == 5);
 }
 
 TEST_CASE("A decay takes a tenth of the steps, rounded up, unless told") {
