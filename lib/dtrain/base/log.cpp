@@ -37,7 +37,7 @@ int report_current_exception(ErrorScope scope) {
     message = error.what();
   } catch (const std::bad_alloc&) {
     kind = ErrorKind::memory;
-    message = "out of memory; use a smaller microbatch or model";
+    message = "out of memory; use --recompute level, a smaller --microbatch or a smaller model";
   } catch (const std::system_error& error) {
     const bool is_of_thread = error.code() == std::errc::resource_unavailable_try_again;
     if (is_of_thread) kind = ErrorKind::memory;

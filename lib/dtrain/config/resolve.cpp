@@ -61,8 +61,8 @@ std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
 void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   const std::int64_t dp = layout.dp;
   if (batch.global == 0 && batch.microbatch == 0) {
-    batch.global = kDefaultGlobalBatch;
-    if (batch.grad_accum == 0) batch.microbatch = kDefaultMicrobatch;
+    batch.microbatch = kDefaultMicrobatch;
+    if (batch.grad_accum == 0) batch.global = (kDefaultGlobalBatch + dp - 1) / dp * dp;
   }
   const bool is_open = batch.global == 0 || batch.microbatch == 0;
   if (batch.grad_accum == 0 && is_open) batch.grad_accum = layout.pp;
@@ -169,13 +169,15 @@ std::string batch_note(const BatchConfig& asked, const Config& config) {
   const BatchConfig& batch = config.batch;
   const std::int64_t dp = config.layout.dp;
   const std::string ranks = fmt::format("{} data-parallel rank{}", dp, dp == 1 ? "" : "s");
-  if (asked.global == 0 && asked.microbatch != 0) {
+  const bool is_all_default =
+      asked.microbatch == 0 && asked.grad_accum == 0 && batch.global == kDefaultGlobalBatch;
+  if (asked.global == 0 && !is_all_default) {
     return fmt::format(
-        "the global batch of {} follows from --microbatch {} and {}, so another number of ranks "
+        "the global batch of {} follows from microbatches of {} and {}, so another number of ranks "
         "trains another model; give --global-batch to keep it",
         batch.global, batch.microbatch, ranks);
   }
-  if (asked.microbatch == 0 && (asked.global != 0 || asked.grad_accum != 0)) {
+  if (asked.global != 0 && asked.microbatch == 0) {
     return fmt::format(
         "the microbatch of {} follows from the global batch of {} and {}, so bits differ on "
         "another number of ranks; give --microbatch, and --grad-accum follows, to keep them",

@@ -18,7 +18,7 @@ struct Launch {
 };
 
 /// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal
-/// on any number of ranks that divides them.
+/// on any number of ranks that divides them; on others the step grows to the next multiple.
 inline constexpr std::int64_t kDefaultGlobalBatch = 8;
 inline constexpr std::int64_t kDefaultMicrobatch = 1;
 

@@ -97,12 +97,12 @@ constexpr Setting kSettings[] = {
      FIELD(data.seq_len), between(1, kMaxPositions)},
 
     {"batch.global", "--global-batch", "N", "sequences",
-     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 without "
-     "--microbatch",
+     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 where "
+     "neither is given",
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch)},
     {"batch.microbatch", "--microbatch", "N", "sequences",
      "what a rank computes at once, which decides the bits; 0: follows from the global batch and "
-     "the ranks, or 1 where nothing is said",
+     "the ranks, or 1 without one",
      kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "

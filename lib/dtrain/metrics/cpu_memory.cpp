@@ -86,11 +86,10 @@ class CountingAllocator final : public c10::Allocator {
     try {
       return allocate_new(bytes);
     } catch (const c10::Error&) {
-      base::fail(
-          base::ErrorKind::memory,
-          "out of memory: {} bytes for a tensor, with {} in use; use a smaller --microbatch, "
-          "--seq-len or model",
-          bytes, current_.load());
+      base::fail(base::ErrorKind::memory,
+                 "out of memory: {} bytes for a tensor, with {} in use; use --recompute level, a "
+                 "smaller --microbatch (more --grad-accum makes up for it), --seq-len or model",
+                 bytes, current_.load());
     }
   }
 

@@ -35,10 +35,12 @@ void check_refused(const Config& config, const std::string& part, std::int64_t r
 
 TEST_CASE("The batch's missing sizes follow from the given ones") {
   CHECK(batch_of({0, 0, 0}, 2) == Batch{8, 1, 4});
+  CHECK(batch_of({0, 0, 0}, 3) == Batch{9, 1, 3});
+  CHECK(batch_of({0, 0, 0}, 16) == Batch{16, 1, 1});
   CHECK(batch_of({8, 0, 0}, 1) == Batch{8, 8, 1});
   CHECK(batch_of({8, 0, 0}, 2) == Batch{8, 4, 1});
   CHECK(batch_of({0, 2, 0}, 4) == Batch{8, 2, 1});
-  CHECK(batch_of({0, 0, 2}, 2) == Batch{8, 2, 2});
+  CHECK(batch_of({0, 0, 3}, 2) == Batch{6, 1, 3});
   CHECK(batch_of({24, 2, 0}, 4) == Batch{24, 2, 3});
   CHECK(batch_of({24, 0, 3}, 4) == Batch{24, 2, 3});
   CHECK(batch_of({0, 2, 3}, 4) == Batch{24, 2, 3});
