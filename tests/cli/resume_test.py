@@ -383,7 +383,7 @@ class SlowAndFull(ResumeTest):
 
     def test_a_full_disk_is_reported_and_training_goes_on(self):
         self.mount_small_disk(self.run_dir / "checkpoints")
-        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10)
+        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10, status=6)
         self.assertEqual(self.steps_saved(), [2, 4])
         self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10])
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
@@ -392,7 +392,7 @@ class SlowAndFull(ResumeTest):
 
     def test_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
         self.mount_small_disk(self.run_dir)
-        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80)
+        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80, status=6)
         self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")))
         self.assertEqual(self.steps_saved(), [2, 4])

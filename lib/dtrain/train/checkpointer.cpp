@@ -102,7 +102,7 @@ std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
   check_folder_();
   finish();
   if (!interval_.at_the_end) return {};
-  if (!is_saved(point)) {
+  if (saved_step_ != point.step) {
     begin(point);
     finish();
   }
@@ -111,7 +111,7 @@ std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
 
 void Checkpointer::save_now(const checkpoint::SavePoint& point) {
   finish();
-  if (!is_saved(point)) {
+  if (saved_step_ != point.step || !last_error_.empty()) {
     begin(point);
     finish();
   }

@@ -74,9 +74,6 @@ class Checkpointer {
   [[nodiscard]] bool is_due(std::int64_t step, const parallel::StepFlags& agreed) const;
   void make_room(std::int64_t step);
   void begin(const checkpoint::SavePoint& point);
-  [[nodiscard]] bool is_saved(const checkpoint::SavePoint& point) const {
-    return saved_step_ == point.step && last_error_.empty();
-  }
   void tell(const checkpoint::SaveReport& report);
 
   Job& job_;
