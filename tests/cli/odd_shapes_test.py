@@ -51,6 +51,9 @@ class OddShapes(unittest.TestCase):
     def test_levels_of_their_own_without_vector_instructions(self):
         self.check((2, 7, 1, 22, 259, 11), [once(2, "--strategy zero --zero-stage 2")], OLD, tie_levels="off")
 
+    def test_frozen_parameters_that_are_read_from_disk(self):
+        self.check((1, 6, 2, 116, 256, 6), [once(1, "--strategy single", *DISK)], freeze="encoder")
+
     def test_sixteen_bits(self):
         self.check((1, 33, 3, 6, 256, 5), [once(2, "--strategy fsdp")], dtype="bfloat16")
         self.check((1, 33, 2, 14, 301, 5), [once(2, "--strategy zero --zero-stage 3 --wrap size:3000", *DISK)], dtype="float16",
