@@ -95,6 +95,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
+  dtrain::base::survive_file_size_limit();
   return reported(
       [&] {
         return run({argv + 1, argv + argc});

@@ -223,6 +223,10 @@ class Early(FolderTest):
         self.assertIn("File too large", result.stderr)
         self.assertEqual(len(self.losses()), 8)
 
+    def test_a_file_size_limit_ends_no_launcher(self):
+        command = f"ulimit -f 4; exec {DTRUN} --log-dir {self.root}/logs -n 2 -- sh -c 'yes | head -20000'"
+        self.assertIn("File too large", self.run_command(["bash", "-c", command]).stderr)
+
 
 class Threads(FolderTest):
     """Without the right to start a thread; root has it always."""
