@@ -211,6 +211,17 @@ class FilesTest(DtrunTest):
             self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs"))
         self.assertEqual(2, len(list((self.folder / "logs").iterdir())))
 
+    def test_containers_may_share_a_log_folder(self):
+        contained = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*contained, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("PID namespaces cannot be made here (root only)")
+        # Each dtrun has process id 1, and most of them start within one second.
+        runs = [subprocess.Popen([*contained, DTRUN, "--log-dir", "logs", "--", "true"], cwd=self.folder,
+                                 env=self.environment(), stderr=subprocess.PIPE, text=True) for _ in range(8)]
+        ends = [(run.communicate(timeout=LIMIT)[1], run.returncode) for run in runs]
+        self.assertEqual([0] * 8, [status for _, status in ends], ends)
+        self.assertEqual(8, len(list((self.folder / "logs").iterdir())))
+
     def test_logs_without_a_named_folder_are_kept_and_their_place_is_told(self):
         process = self.start(*self.shell(self.TEXT, "--tee", "1"))
         _, err = process.communicate(timeout=LIMIT)

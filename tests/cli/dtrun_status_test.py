@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 
 from dtrun_harness import DTRUN, DtrunTest, children_of, main, state_of, wait_until
@@ -245,6 +246,22 @@ class RefusalTest(DtrunTest):
         ):
             with self.subTest(arguments=arguments):
                 self.assertIn(words, self.refused(2, *arguments))
+
+    def test_a_port_that_another_dtrun_uses_gives_11_and_names_it(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        first = self.start("--master-port", port, "--", "sh", "-c",
+                           "touch ready; until [ -e go ]; do sleep 0.02; done")
+        self.wait_for_files("ready")
+        second = self.start("--master-port", port, "--", "true")
+        _, errors = second.communicate(timeout=20)
+        self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
+        self.assertIn(f"port {port} of 127.0.0.1 is used by another dtrun (pid {first.pid})", errors)
+        (self.folder / "go").touch()
+        first.communicate(timeout=20)
+        self.assertEqual(0, first.returncode)
+        self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
 
     def test_gpu_without_a_gpu_is_refused(self):
         if os.path.exists("/proc/driver/nvidia/gpus") or os.path.exists("/dev/nvidia0"):

@@ -169,6 +169,17 @@ class Stopping(ResumeTest):
         process.terminate()
         self.assert_stopped(self.end_of(process, 9), "SIGTERM")
 
+    def test_ranks_below_a_shell_save_when_dtrun_is_stopped(self):
+        command = [DTRUN, "-n", "2", "--", "bash", "-c", '"$0" "$@"; echo not reached >&2', DTRAIN, "--strategy", "ddp",
+                   *map(str, self.arguments(steps=1000))]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        self.wait_for_step(2)
+        process.terminate()
+        error = self.end_of(process, 9)
+        self.assertNotIn("not reached", error)
+        self.assert_stopped(error, "SIGTERM")
+
     def test_a_signal_to_one_rank_stops_all(self):
         process = self.start(ranks=2)
         self.wait_for_step(2)
