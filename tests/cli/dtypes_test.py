@@ -20,7 +20,7 @@ ALL_INSTRUCTIONS = {}
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 LOWEST = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
 TINY = ("--levels", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len", 32, "--global-batch", 4, "--lr", 1e-2,
-        "--val-fraction", 0.05, "--eval-batches", 2, "--threads", 1, "--data", GOLDEN / "text.bin")
+        "--val-fraction", 0.02, "--threads", 1, "--data", GOLDEN / "text.bin")
 
 
 def run(*command, environment=None, status=0):
@@ -83,6 +83,14 @@ class Dtypes(unittest.TestCase):
             for name in ("trajectory.loss_first_5_steps", "trajectory.loss", "trajectory.grad_norm"):
                 self.assertTrue(checks[name]["passed"], checks[name])
                 self.assertGreater(checks[name]["error"], 0)
+
+    def test_sharded_ranks_have_the_bits_of_one_in_16_bits(self):
+        for dtype, layout in (("bfloat16", ("--strategy", "fsdp")), ("float16", ("--strategy", "zero", "--zero-stage", 2))):
+            self.train(f"{dtype}-one", "--dtype", dtype, "--steps", 6, "--grad-accum", 2)
+            lines = self.train(f"{dtype}-two", "--dtype", dtype, "--steps", 6, *layout, launcher=(DTRUN, "-n", 2, "--"))
+            losses = [line["loss"] for line in lines if "loss" in line]
+            self.assertLess(losses[-1], losses[0] - 0.2)
+            self.assertEqual(self.model(f"{dtype}-two").read_bytes(), self.model(f"{dtype}-one").read_bytes())
 
     def test_gradients_of_half_the_size_are_noticed_in_16_bits(self):
         fixture = self.folder / "three_heads.safetensors"
