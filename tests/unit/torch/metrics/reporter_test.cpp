@@ -206,7 +206,7 @@ TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the liv
                              .total_steps = 25},
                             [](Reporter& r) {
                               r.evaluating(3);
-                              r.evaluation(3, 1.5);
+                              r.evaluation(3, 1.5, 100);
                               r.checkpoint({.step = 3, .path = "p", .bytes = 5, .seconds = 0.25});
                             });
   CHECK(found.errors.find(

@@ -23,10 +23,9 @@ TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFL
 }
 
 TEST_CASE("The mini model, which is the default, has 425,984 parameters") {
-  constexpr config::ModelConfig kDefault;
   const auto model = make_model({.levels = 4, .width = 64, .heads = 4, .neurons = 512}, 128);
   CHECK(model->num_elements() == 425'984);
-  CHECK(make_model(kDefault, 128)->num_elements() == 425'984);
+  CHECK(make_model({}, 128)->num_elements() == 425'984);
 }
 
 TEST_CASE("Parameters have the reference's names and shapes") {
