@@ -12,6 +12,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/agreement.h"
+#include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/config/interval.h"
@@ -66,6 +67,7 @@ int train_rank(const config::Config& config, const base::RankEnv& env, const Joi
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(config));
   Job job(config, join());
+  comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
   // Equal paths may hold different files on different machines.
   const std::string text = describe(split.train);
