@@ -93,7 +93,11 @@ Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Co
   environment.error_file = job.folder.error_file(index);
   environment.control_fd = control.writer.get();
   environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
-  if (error_stream.live()) environment.terminal_columns = console.columns();
+  // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
+  const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
+  if (error_stream.live() && sees_all) {
+    environment.terminal_columns = error_stream.columns_within(console.columns());
+  }
 
   const Descriptor input = input_of(index);
   SpawnRequest request;
@@ -119,7 +123,9 @@ Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Co
               .control_partial = {},
               .output = std::move(output_stream),
               .error = std::move(error_stream),
-              .end = std::nullopt};
+              .told = std::nullopt,
+              .end = std::nullopt,
+              .orphan = std::nullopt};
 }
 
 }  // namespace launcher

@@ -34,6 +34,12 @@ void warn_unused(const config::CommandLine& command_line, const std::vector<std:
                     config::name_of(command_line.command), fmt::join(unused, ", "));
 }
 
+void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig& resolved) {
+  if (asked.warmup_steps == resolved.warmup_steps) return;
+  base::log_warning("--warmup-steps {} is more than --steps {}: the warm-up takes half of them, {}",
+                    asked.warmup_steps, asked.steps, resolved.warmup_steps);
+}
+
 }  // namespace
 
 std::optional<Configured> configure(config::Command command, const Arguments& arguments) {
@@ -43,9 +49,15 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
     return std::nullopt;
   }
   const base::RankEnv env = base::rank_env_of_process();
-  config::Loaded loaded = config::load(command_line);
-  Configured configured{config::resolve(command, std::move(loaded.config), launch_of(env)), env};
-  if (env.rank == 0) warn_unused(command_line, loaded.unused);
+  const config::Loaded loaded = config::load(command_line);
+  Configured configured{.config = config::resolve(command, loaded.config, launch_of(env)),
+                        .env = env,
+                        .asked_batch = loaded.config.batch,
+                        .has_file = !command_line.config_file.empty()};
+  if (env.rank == 0) {
+    warn_unused(command_line, loaded.unused);
+    warn_shortened(loaded.config.train, configured.config.train);
+  }
   if (command_line.print_config) {
     if (env.rank == 0) print(config::to_json(command, configured.config) + "\n");
     return std::nullopt;

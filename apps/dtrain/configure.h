@@ -12,6 +12,8 @@ namespace dtrain::app {
 struct Configured {
   config::Config config;  ///< resolved
   base::RankEnv env;
+  config::BatchConfig asked_batch;  ///< as it was before it was resolved
+  bool has_file = false;            ///< --config was given
 };
 
 /// Reads arguments, files and environment. Nothing is returned where --help or --print-config was

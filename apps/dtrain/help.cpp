@@ -8,8 +8,8 @@ namespace {
 constexpr const char* kOverview =
     R"(dtrain trains BDH language models, with one process or with many ranks under dtrun.
 
-  dtrain [train] --data FILE --run-dir DIR [flags]
-  dtrun -n 2 -- dtrain --strategy ddp --data FILE --run-dir DIR [flags]
+  dtrain [train] --data FILE [--config FILE] [--run-dir DIR] [flags]
+  dtrun -n 2 -- dtrain --strategy ddp --data FILE [flags]
 
 subcommands
   train                     train a model (the default)

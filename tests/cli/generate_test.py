@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pty
 import subprocess
 import tempfile
 import unittest
@@ -52,6 +53,22 @@ class Generate(unittest.TestCase):
     def test_the_text_is_the_prompt_and_exactly_the_asked_bytes(self):
         self.assertEqual(len(self.text("--prompt", "abc", "--max-tokens", 17)), 3 + 17)
         self.assertTrue(self.text("--prompt", "h\u00e9", "--max-tokens", 1).startswith("h\u00e9".encode()))
+
+    def test_on_a_terminal_the_text_ends_with_a_newline(self):
+        for tokens, text in ((5, b"abcdefgh\r\n"), (24, b"abcdefghijklmnopqrstuvwxyz\r\n")):
+            master, slave = pty.openpty()
+            command = [DTRAIN, "generate", "--from", self.model, "--threads", 1, "--prompt", "abc", "--temperature", 0,
+                       "--max-tokens", tokens]
+            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=slave)
+            os.close(slave)
+            output = b""
+            try:
+                while piece := os.read(master, 4096):
+                    output += piece
+            except OSError:  # the terminal's end
+                pass
+            os.close(master)
+            self.assertEqual((process.wait(120), output), (0, text))
 
     def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(self):
         arguments = ("--prompt", "a", "--max-tokens", 80, "--temperature", 3)

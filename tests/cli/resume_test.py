@@ -280,7 +280,7 @@ class Refusals(ResumeTest):
         self.assertEqual(self.losses(), before)
 
     def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
-        self.single()
+        self.single("--checkpoint-every", "none")
         before = self.losses()
         self.assertIn("--resume auto", self.single("--resume", "auto", status=2).stderr)
         self.assertEqual(self.losses(), before)
@@ -305,14 +305,19 @@ class Refusals(ResumeTest):
 
 
 class Foreign(ResumeTest):
-    def test_what_cannot_be_removed_of_an_old_checkpoint_holds_no_restart_up(self):
+    def test_what_may_not_be_removed_holds_no_restart_up(self):
         self.single("--checkpoint-every", "1")
         (self.run_dir / "checkpoints/step-2/notes").mkdir()
-        self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
-        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=7)
+        (self.run_dir / "checkpoints/step-9.tmp-x").mkdir()
+        (self.run_dir / "checkpoints/step-9.tmp-x/notes").touch()
+        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
         self.assertIn("a leftover of an earlier start stays: ", result.stderr)
-        self.assertIn("notes", [path.name for path in self.run_dir.glob("checkpoints/step-2.tmp-*/*")])
-        self.assertEqual(self.losses()[-1][0], 7)
+        self.assertIn("step-2' holds 'notes', which dtrain did not write", result.stderr)
+        self.assertEqual(self.steps_saved_whole(), [2, 4, 5, 6])
+        self.assertEqual(self.losses()[-1][0], 6)
+
+    def steps_saved_whole(self):
+        return sorted(int(path.parent.name[5:]) for path in self.run_dir.glob("checkpoints/step-?/manifest.json"))
 
     def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
         self.single(*EVERY, steps=8)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/base/cpu_quota.h"
+#include "dtrain/base/cpu_settings.h"
 #include "dtrain/base/error.h"
 
 namespace dtrain::base {
@@ -180,6 +181,17 @@ RankEnv rank_env_of_process() {
     if (value == nullptr || *value == '\0') return std::nullopt;
     return value;
   });
+}
+
+std::string cpu_settings_of_process() {
+  std::string settings;
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",
+                           "MKL_CBWR", "MKL_DEBUG_CPU_TYPE"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, value);
+  }
+  return settings;
 }
 
 std::int64_t usable_cores() {

@@ -6,8 +6,7 @@
 
 namespace dtrain::comm {
 
-/// Slices begin at multiples of this many elements: whole cache lines, and the grain at which the
-/// fused optimizer gives the same bits on parts as on the whole.
+/// Slices begin at multiples of this many elements, which are whole cache lines.
 inline constexpr std::int64_t kSliceGrain = 64;
 
 /// Where slice `index` of `slices` begins; slice `index` ends where the next begins. Units:

@@ -33,7 +33,16 @@ std::string read_text(const std::string& path, std::string_view named_by) {
   const auto refuse = [&](std::string_view why) {
     fail(ErrorKind::usage, "cannot read the configuration file {} ({}): {}", path, named_by, why);
   };
-  if (std::error_code error; std::filesystem::is_directory(path, error)) refuse("it is a folder");
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) refuse("it is a folder");
+  // Each rank reads the file for itself: of a pipe only the first would get anything, and a FIFO
+  // without a writer would be waited for without end.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    refuse(
+        "it is not a regular file; write the text to one (a pipe such as <(...) can be read once, "
+        "and every rank reads the configuration)");
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(std::strerror(errno));
