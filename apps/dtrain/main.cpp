@@ -5,8 +5,8 @@
 
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
-  dtrain::base::survive_file_size_limit();
   dtrain::base::raise_open_file_limit();
+  dtrain::base::survive_file_size_limit();
   try {
     return dtrain::app::run({argv + 1, argv + argc});
   } catch (...) {

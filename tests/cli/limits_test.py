@@ -62,7 +62,7 @@ class Threads(Limits):
                 "-e", f"inject=clone,clone3:error=EAGAIN:when={number}", *command]
 
     def check(self, errors):
-        self.assertTrue(any("cannot start a thread" in error and "ulimit -u" in error for error in errors), errors)
+        self.assertTrue(any("a thread could not be started" in error and "ulimit -u" in error for error in errors), errors)
 
     def test_ranks_that_are_threads_do_not_wait_for_one_that_cannot_start(self):
         command = [DTRAIN, "--strategy", "dp", "--local-ranks", "2", *self.arguments()]
@@ -72,7 +72,7 @@ class Threads(Limits):
         refusing = quoted(self.refusing(2, self.ddp_command()))
         script = f"[ $RANK = 0 ] || exec {refusing}; exec {quoted(self.ddp_command())}"
         result = self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", script], 8)
-        self.assertIn("cannot start a thread", result.stderr)
+        self.assertIn("a thread could not be started", result.stderr)
         self.assertIn("ulimit -u", result.stderr)
 
 

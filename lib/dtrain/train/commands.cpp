@@ -12,6 +12,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/agreement.h"
+#include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
@@ -105,6 +106,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   const data::Split split = data::open_split(data::split_options(resolved));
   const data::DataIdentity data = data::identify(split);
   Job job(resolved, join());
+  comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",

@@ -184,7 +184,6 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
   engine_ = std::make_unique<parallel::StepEngine>(*stage_.model, *world_, engine_groups(),
                                                    std::move(options), stage_.whole);
   if (cpus_.are_mixed) engine_->make_copies_equal();
-  comm::end_meeting(*world_);  // all groups are made
   check_ranks_agree();
 }
 
