@@ -43,7 +43,7 @@ class Results(Case):
         for tied in ("on", "off"):
             self.train(f"one-{tied}", "--tie-levels", tied, "--grad-accum", "4", ranks=1)
             expected = self.outcome(f"one-{tied}")
-            self.assertEqual(len(expected[0]), 1 + 3 + 1 + 2 + 1)  # start, steps, memory, evaluations, end
+            self.assertEqual(len(expected[0]), 1 + 3 + 1 + 2 + 1 + 1)  # start, steps, memory, evaluations, checkpoint, end
             for number, (ranks, flags) in enumerate([
                     (2, "--strategy fsdp"), (2, "--strategy fsdp --fsdp-sharding grad-op --backend gloo"),
                     (2, "--strategy zero --zero-stage 1"), (4, "--strategy deepspeed --zero-stage 2"),
