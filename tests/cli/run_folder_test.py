@@ -261,12 +261,13 @@ class Threads(FolderTest):
 
     def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
         self.allow_nobody()
-        as_root = os.geteuid() == 0
+        become = self.as_nobody if os.geteuid() == 0 else None
         run = subprocess.Popen([DTRAIN, *map(str, self.arguments(*EVERY, steps=1_000_000))], stderr=subprocess.PIPE,
-                               text=True, preexec_fn=self.as_nobody if as_root else None)
+                               text=True, preexec_fn=become)
         self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
         self.wait_for_step(1)
-        resource.prlimit(run.pid, resource.RLIMIT_NPROC, (1, 1))
+        limit = f"import resource; resource.prlimit({run.pid}, resource.RLIMIT_NPROC, (1, 1))"
+        subprocess.run(["/usr/bin/python3", "-c", limit], preexec_fn=become, check=True)
         done = self.losses()[-1][0]
         wait_until(lambda: any(line["step"] > done + 4 for line in self.events("checkpoint")), "a checkpoint")
         run.terminate()
