@@ -84,7 +84,8 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
     ::prctl(PR_SET_NAME, "dtrun-ranks");
     ::_exit(supervise(std::move(job), std::move(link)));
   }
-  job.port.socket.reset();  // it is rank 0's: when that dies, nobody must seem to listen
+  job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
+  job.door = {};
   link.signals.reset();
   return guard(child, writer, watched);
 }

@@ -1,5 +1,6 @@
 // dtrun: starts the ranks of a job on this machine, supervises them and reports how they ended.
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/open_files.h"
 #include "dtrain/base/standard_streams.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
@@ -42,7 +44,7 @@ int reported(Action&& action, Tell&& tell) {
   } catch (const std::exception& error) {
     message = std::string("unexpected: ") + error.what();
   }
-  tell("dtrun: error: " + message + "\n");
+  tell("dtrun: error: " + dtrain::base::with_open_file_limit(std::move(message)) + "\n");
   return status;
 }
 
@@ -69,15 +71,24 @@ int supervise(Job job, GuardLink guard) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  rlimit open_files{};
+  ::getrlimit(RLIMIT_NOFILE, &open_files);
+  dtrain::base::raise_open_file_limit();
   Options options = parse_options(arguments);
   if (options.help) return write_text(STDOUT_FILENO, help_text()), 0;
   if (options.version) return write_text(STDOUT_FILENO, "dtrun " DTRAIN_VERSION "\n"), 0;
   std::string program_file = find_program(options.program.front());
   const Descriptor claim = claim_port(options.master_addr, options.master_port);
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
+  Door door = make_door();
   RunFolder folder(options);
-  const int status = run_guarded(
-      Job{std::move(options), std::move(program_file), std::move(port), folder}, &supervise);
+  const int status = run_guarded(Job{.options = std::move(options),
+                                     .program_file = std::move(program_file),
+                                     .port = std::move(port),
+                                     .door = std::move(door),
+                                     .folder = folder,
+                                     .open_files = open_files},
+                                 &supervise);
   folder.remove_unless_kept();  // again, for a supervisor that was killed
   return status;
 }
@@ -86,6 +97,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
+  dtrain::base::survive_file_size_limit();
   return reported(
       [&] {
         return run({argv + 1, argv + argc});

@@ -25,6 +25,8 @@ bool obey(Rank& rank, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "progress") {
     parse(line, rank.step);
+  } else if (word == "plain-output") {
+    rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {
     rank.told.emplace().of_all = word == "refused";
     parse(take_word(line), rank.told->status);

@@ -36,6 +36,8 @@ class RankStream {
     return std::max(1, columns - static_cast<int>(options_.prefix.size()));
   }
   [[nodiscard]] const std::string& prefix() const { return options_.prefix; }
+  /// What follows is shown without the prefix.
+  void drop_prefix() { options_.prefix.clear(); }
   /// Takes what is there, up to one buffer. Returns whether there was anything; closes at the end.
   bool read(Console& console);
   /// Takes a line as if the rank had written it; `prefix` is for the console, none: not shown

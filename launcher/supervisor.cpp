@@ -75,8 +75,7 @@ void Supervisor::start_ranks() {
     kill_descendants(kKillLimit);
     throw;
   }
-  // Rank 0 alone holds the port from here on: when it dies, nobody must seem to listen.
-  job_.port.socket.reset();
+  job_.door = {};  // the ranks alone hold it from here on, so that they notice each other's ends
   for (const Rank& rank : ranks_) {
     watch(rank.pidfd.get(), tag_of(Source::end, rank.index), EPOLLIN);
     watch(rank.control.get(), tag_of(Source::control, rank.index), EPOLLIN);
@@ -120,7 +119,10 @@ void Supervisor::handle(std::uint64_t tag) {
   Rank& rank = ranks_[tag & 0xFFFFFFFF];
   if (source == Source::end) return on_end(rank);
   if (source == Source::control) return (void)on_control(rank);
-  on_output(source == Source::output ? rank.output : rank.error);
+  if (source == Source::error) return on_output(rank.error);
+  while (on_control(rank)) {  // what a rank says of its output precedes it
+  }
+  on_output(rank.output);
 }
 
 void Supervisor::advance() {

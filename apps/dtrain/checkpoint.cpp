@@ -35,6 +35,11 @@ int run_checkpoint(const Arguments& arguments) {
     if (tool.name == name) return tool.run({arguments.begin() + 1, arguments.end()});
     names.push_back(tool.name);
   }
+  if (name.empty()) {
+    base::fail(base::ErrorKind::usage,
+               "dtrain checkpoint needs a tool: {}; dtrain checkpoint --help explains them",
+               fmt::join(names, ", "));
+  }
   const std::string suggestion = base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "dtrain checkpoint: found \"{}\", but it must be one of {}{}",
              name, fmt::join(names, ", "), suggestion);

@@ -7,10 +7,17 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/config/unknown_word.h"
 #include "help.h"
+#include "provenance.h"
 
 namespace dtrain::app {
 namespace {
+
+int print_version() {
+  print(fmt::format("dtrain {}\n", version_text()));
+  return 0;
+}
 
 struct Subcommand {
   std::string_view name;
@@ -22,25 +29,38 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},           {"data", 
                                        {"checkpoint", run_checkpoint}, {"schedule", run_schedule},
                                        {"settings", run_settings}};
 
+int run_help(const Arguments& arguments);
+
 int run_named(const std::string& name, const Arguments& arguments) {
-  std::vector<std::string_view> names;
+  if (name == "help") return run_help(arguments);
+  if (name == "version") return print_version();
+  std::vector<std::string_view> names = {"help"};
   for (const Subcommand& subcommand : kSubcommands) {
     if (subcommand.name == name) return subcommand.run(arguments);
     names.push_back(subcommand.name);
   }
-  const std::string suggestion = base::did_you_mean(base::nearest(name, names));
+  std::string advice = config::advice_for_word(name, config::Command::train);
+  if (advice.empty()) advice = base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "unknown subcommand \"{}\"{}", name,
-             suggestion.empty() ? "; dtrain --help lists them" : suggestion);
+             advice.empty() ? "; dtrain --help lists them" : advice);
+}
+
+// `dtrain help checkpoint export` is `dtrain checkpoint export --help`.
+int run_help(const Arguments& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "help") {
+    print(overview_help());
+    return 0;
+  }
+  Arguments rest(arguments.begin() + 1, arguments.end());
+  rest.emplace_back("--help");
+  return run_named(arguments[0], rest);
 }
 
 }  // namespace
 
 int run(const Arguments& arguments) {
   if (arguments.empty() || arguments[0].starts_with('-')) {
-    if (!arguments.empty() && arguments[0] == "--version") {
-      print("dtrain " DTRAIN_VERSION "\n");
-      return 0;
-    }
+    if (!arguments.empty() && arguments[0] == "--version") return print_version();
     if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
       print(overview_help());
       return 0;

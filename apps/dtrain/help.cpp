@@ -8,8 +8,8 @@ namespace {
 constexpr const char* kOverview =
     R"(dtrain trains BDH language models, with one process or with many ranks under dtrun.
 
-  dtrain [train] --data FILE --run-dir DIR [flags]
-  dtrun -n 2 -- dtrain --strategy ddp --data FILE --run-dir DIR [flags]
+  dtrain [train] --data FILE [--config FILE] [--run-dir DIR] [flags]
+  dtrun -n 2 -- dtrain --strategy ddp --data FILE [flags]
 
 subcommands
   train                     train a model (the default)
@@ -19,8 +19,8 @@ subcommands
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
   schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
-  SUBCOMMAND --help         the flags of a subcommand
-  --version                 print the version
+  help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
+  --version                 print version and commit
 
 )";
 
@@ -76,6 +76,12 @@ Time is that of stages of equal cost whose backwards take twice as long as their
 docs/pipeline.md explains the schedules.
 )";
 
+constexpr const char* kSettings =
+    R"(dtrain settings
+  Prints docs/settings.md: every setting with key, flag, default, unit, range and meaning. The flags
+  of one subcommand are in its --help; the values of a run are printed by --print-config.
+)";
+
 }  // namespace
 
 std::string overview_help() { return kOverview + config::flags_help(config::Command::train); }
@@ -86,15 +92,13 @@ std::string command_help(config::Command command) {
     case config::Command::train:
       return overview_help();
     case config::Command::generate:
-      usage = "dtrain generate --from FILE [--prompt TEXT] [flags]\n\n";
+      usage = "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]\n\n";
       break;
     case config::Command::verify:
       usage =
           "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] "
           "[flags]\n"
-          "  Prints one JSON object in one line; under dtrun the line begins with '[0] ', the mark "
-          "of "
-          "rank 0.\n\n";
+          "  Prints one JSON object in one line.\n\n";
       break;
     case config::Command::export_checkpoint:
       usage = "dtrain checkpoint export PATH FILE [flags]\n\n";
@@ -111,5 +115,7 @@ std::string data_help() { return kData; }
 std::string checkpoint_help() { return kCheckpoint; }
 
 std::string schedule_help() { return kSchedule; }
+
+std::string settings_help() { return kSettings; }
 
 }  // namespace dtrain::app

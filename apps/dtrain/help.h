@@ -13,5 +13,6 @@ namespace dtrain::app {
 [[nodiscard]] std::string data_help();
 [[nodiscard]] std::string checkpoint_help();
 [[nodiscard]] std::string schedule_help();
+[[nodiscard]] std::string settings_help();
 
 }  // namespace dtrain::app

@@ -12,7 +12,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/threads.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/train/commands.h"
 #include "dtrain/train/export_checkpoint.h"
@@ -30,6 +32,14 @@ void write_output(std::string_view text) {
                std::strerror(errno));
 }
 
+// LibTorch keeps two pools for its arithmetic, one of them for each rank; a rank also reads ahead
+// and talks to the launcher.
+void require_threads(const config::Config& config) {
+  const bool is_local = config::strategy_of(config.layout).is_local();
+  const std::int64_t ranks = is_local ? config.layout.local_ranks : 1;
+  base::require_threads(config.machine.threads + ranks * (config.machine.threads + 2));
+}
+
 // A shell writes its prompt after the text.
 void generate(const config::Config& config) {
   char last = '\n';
@@ -42,11 +52,12 @@ void generate(const config::Config& config) {
 
 int run(std::string_view text) {
   const config::Request request = config::from_request(text);
+  require_threads(request.config);
   metrics::install_counting_allocator();
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {
     case config::Command::train:
-      return train::train(request.config);
+      return train::train(request.config, request.record);
     case config::Command::generate:
       generate(request.config);
       return 0;

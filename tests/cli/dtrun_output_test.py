@@ -50,6 +50,22 @@ class LinesTest(DtrunTest):
         self.assertEqual("whole\n", process.out)
         self.assertEqual("broken", process.err.splitlines()[0])
 
+    def test_a_rank_may_ask_for_output_without_its_prefix(self):
+        text = """
+import os
+if os.environ["RANK"] == "0":
+    os.write(1, b"before\\n")
+    os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"plain-output\\n")
+    os.write(1, b"one result\\nof two lines\\n")
+    os.write(2, b"errors keep it\\n")
+else:
+    os.write(1, b"of another rank\\n")
+"""
+        process = self.python(text)
+        self.assertEqual(["[1] of another rank", "of two lines", "one result"],
+                         sorted(line for line in process.out.splitlines() if "before" not in line))
+        self.assertEqual("[0] errors keep it\n", process.err)
+
     def test_one_rank_has_no_prefix(self):
         self.assertEqual("a\nb\n", self.dtrun(*self.shell("echo a; echo b", ranks=1)).out)
 

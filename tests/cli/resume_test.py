@@ -292,7 +292,7 @@ class Refusals(ResumeTest):
         self.assertEqual(self.losses(), before)
 
     def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
-        self.single()
+        self.single("--checkpoint-every", "none")
         before = self.losses()
         self.assertIn("--resume auto", self.single("--resume", "auto", status=2).stderr)
         self.assertEqual(self.losses(), before)
@@ -317,14 +317,19 @@ class Refusals(ResumeTest):
 
 
 class Foreign(ResumeTest):
-    def test_what_cannot_be_removed_of_an_old_checkpoint_holds_no_restart_up(self):
+    def test_what_may_not_be_removed_holds_no_restart_up(self):
         self.single("--checkpoint-every", "1")
         (self.run_dir / "checkpoints/step-2/notes").mkdir()
-        self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
-        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=7)
+        (self.run_dir / "checkpoints/step-9.tmp-x").mkdir()
+        (self.run_dir / "checkpoints/step-9.tmp-x/notes").touch()
+        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
         self.assertIn("a leftover of an earlier start stays: ", result.stderr)
-        self.assertIn("notes", [path.name for path in self.run_dir.glob("checkpoints/step-2.tmp-*/*")])
-        self.assertEqual(self.losses()[-1][0], 7)
+        self.assertIn("step-2' holds 'notes', which dtrain did not write", result.stderr)
+        self.assertEqual(self.steps_saved_whole(), [2, 4, 5, 6])
+        self.assertEqual(self.losses()[-1][0], 6)
+
+    def steps_saved_whole(self):
+        return sorted(int(path.parent.name[5:]) for path in self.run_dir.glob("checkpoints/step-?/manifest.json"))
 
     def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
         self.single(*EVERY, steps=8)
@@ -389,7 +394,7 @@ class SlowAndFull(ResumeTest):
 
     def test_a_full_disk_is_reported_and_training_goes_on(self):
         self.mount_small_disk(self.run_dir / "checkpoints")
-        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10)
+        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10, status=6)
         self.assertEqual(self.steps_saved(), [2, 4])
         self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10])
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
@@ -398,7 +403,7 @@ class SlowAndFull(ResumeTest):
 
     def test_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
         self.mount_small_disk(self.run_dir)
-        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80)
+        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80, status=6)
         self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")))
         self.assertEqual(self.steps_saved(), [2, 4])

@@ -70,7 +70,8 @@ class Folder(TrainTest):
 
 class Memory(TrainTest):
     def test_running_out_of_memory_is_status_8_and_one_line(self):
-        flags = self.arguments("--width", "1024", "--neurons", "16384", "--heads", "16", "--seq-len", "32")
+        flags = self.arguments("--width", "1024", "--neurons", "16384", "--heads", "16", "--seq-len", "32",
+                               "--memory-limit", "1TiB")  # else a machine with little refuses the start, with status 2
         command = "ulimit -v 3000000; exec " + " ".join(f"'{word}'" for word in [DTRAIN, *flags])
         result = self.run_command(["sh", "-c", command], 8)
         self.assertEqual(len([line for line in result.stderr.splitlines() if "error" in line]), 1, result.stderr)

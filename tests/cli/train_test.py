@@ -20,7 +20,7 @@ DTRUN = BUILD / "bin" / "dtrun"
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
-        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "4", "--threads", "1"]
+        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "16", "--threads", "1"]
 LIMIT = 60  # seconds after which a test has failed; none needs more than a few
 
 
@@ -71,7 +71,7 @@ class RunFolder(TrainTest):
         self.assertTrue(raw.endswith("\n"))
         lines = self.metrics()
         self.assertEqual([line.get("event", "step") for line in lines],
-                         ["start", "step", "step", "eval", "step", "memory", "step", "eval", "end"])
+                         ["start", "step", "step", "eval", "step", "memory", "step", "eval", "checkpoint", "end"])
         steps = [line for line in lines if "event" not in line]
         for number, (line, text) in enumerate(zip(steps, [t for t in raw.splitlines() if '"event"' not in t]), 1):
             self.assertEqual(list(line), STEP_KEYS)
@@ -83,13 +83,13 @@ class RunFolder(TrainTest):
             self.assertGreater(line["memory_bytes"], 0)
             self.assertEqual(line["comm_bytes"], 0)
         self.assertEqual([list(line) for line in lines if line.get("event") == "eval"],
-                         [["event", "step", "val_loss"]] * 2)
+                         [["event", "step", "val_loss", "tokens"]] * 2)
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
-                                          "memory_predicted_bytes"])
+                                          "memory_predicted_bytes", "provenance"])
         self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
-                                           "failed_checkpoints", "val_loss"])
-        self.assertEqual(lines[-1]["val_loss"], lines[-2]["val_loss"])
+                                           "skipped_updates", "failed_checkpoints", "val_loss"])
+        self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
 
     def test_a_second_run_into_the_folder_is_refused_and_overwrite_replaces_it(self):

@@ -124,6 +124,14 @@ bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept {
          static_cast<ssize_t>(end.size);
 }
 
+void tell_plain_output() noexcept {
+  constexpr std::string_view kMessage = "plain-output\n";
+  const int fd = control_fd_of_process();
+  if (fd < 0) return;
+  [[maybe_unused]] const auto sent =
+      ::send(fd, kMessage.data(), kMessage.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 void LauncherLink::listen() {
   std::string partial;
   std::array<char, kMaxLine> buffer;

@@ -50,6 +50,10 @@ enum class ErrorScope { own, all };
 ///
 /// Returns: whether dtrun has it; else the caller prints it.
 [[nodiscard]] bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept;
+/// Tells dtrun that this rank's standard output goes on without "[RANK] ": for programs whose one
+/// result others read. To be called before it is written.
+void tell_plain_output() noexcept;
+
 /// Whether tell_error reaches a dtrun.
 [[nodiscard]] bool has_launcher() noexcept;
 

@@ -3,6 +3,11 @@
 #include <unistd.h>
 
 #include <new>
+#include <string>
+#include <system_error>
+
+#include "dtrain/base/open_files.h"
+#include "dtrain/base/printable.h"
 
 namespace dtrain::base {
 
@@ -16,6 +21,7 @@ int report_error(ErrorKind kind, std::string message, ErrorScope scope) {
   for (char& c : message) {
     if (c == '\n') c = ' ';
   }
+  message = with_open_file_limit(printable(message));
   const int status = static_cast<int>(kind);
   if (!tell_error(status, "dtrain: error: " + message, scope)) log_line("error: " + message);
   return status;
@@ -31,7 +37,16 @@ int report_current_exception(ErrorScope scope) {
     message = error.what();
   } catch (const std::bad_alloc&) {
     kind = ErrorKind::memory;
-    message = "out of memory; use a smaller microbatch or model";
+    message = "out of memory; use --recompute level, a smaller --microbatch or a smaller model";
+  } catch (const std::system_error& error) {
+    const bool is_of_thread = error.code() == std::errc::resource_unavailable_try_again;
+    if (is_of_thread) kind = ErrorKind::memory;
+    message = is_of_thread ? fmt::format(
+                                 "cannot start a thread ({}): raise the limit on processes and "
+                                 "threads (ulimit -u, or the cgroup's pids.max) or memory, or "
+                                 "lower --threads",
+                                 error.code().message())
+                           : fmt::format("unexpected: {}", error.what());
   } catch (const std::exception& error) {
     message = fmt::format("unexpected: {}", error.what());
   } catch (...) {

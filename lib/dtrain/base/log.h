@@ -31,7 +31,8 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 [[nodiscard]] int report_error(ErrorKind kind, std::string message, ErrorScope scope);
 
 /// report_error for the exception now being handled. Call inside a catch block. Error gives its
-/// kind; std::bad_alloc gives `memory`; all else `internal`.
+/// kind; std::bad_alloc, and a thread that the system does not start, give `memory`; all else
+/// `internal`.
 [[nodiscard]] int report_current_exception(ErrorScope scope = ErrorScope::own);
 
 }  // namespace dtrain::base

@@ -150,10 +150,16 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
   if (size() == 1) {
     carry_out(
         numbered, [](const Deadline&) { return std::int64_t{0}; }, *completion);
-  } else {
+    return Work(completion);
+  }
+  try {
     lane.post([this, numbered, completion, operation = std::move(operation)] {
       carry_out(numbered, operation, *completion);
     });
+  } catch (const std::exception& caught) {
+    --pending_;
+    abort(fmt::format("rank {} cannot start a thread: {}", world_rank(rank()), caught.what()));
+    throw;
   }
   return Work(completion);
 }

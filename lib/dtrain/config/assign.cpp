@@ -1,5 +1,6 @@
 #include "dtrain/config/assign.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -31,8 +32,9 @@ template <typename T>
 [[noreturn]] void wrong_type(const Setting& setting, std::string_view origin,
                              std::string_view found) {
   const std::string range = setting.range.text();
-  fail(ErrorKind::usage, "{}: found {}, but it must be {}{}{}", origin, found, type_words<T>(),
-       range.empty() ? "" : ", ", range);
+  fail(ErrorKind::usage, "{}: found {}, but it must be {}{}{}{}", origin, found, type_words<T>(),
+       setting.unit.empty() ? "" : fmt::format(" of {}", setting.unit), range.empty() ? "" : ", ",
+       range);
 }
 
 template <typename Number>
@@ -82,6 +84,7 @@ std::optional<T> from_value(const Json& value) {
   } else if constexpr (std::is_same_v<T, double>) {
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
+    if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible
     if (!value.is_string()) return std::nullopt;
   } else {
     if (!value.is_array()) return std::nullopt;
@@ -101,18 +104,55 @@ bool is_utf8(const std::string& text) {
   }
 }
 
-void check_choice(const Setting& setting, std::string_view origin, const std::string& value) {
+struct Alias {
+  std::string_view word;
+  std::string_view choice;
+};
+// What others call our choices, where letters alone do not tell.
+constexpr Alias kAliases[] = {{"fp16", "float16"}, {"half", "float16"},   {"bf16", "bfloat16"},
+                              {"fp32", "float32"}, {"float", "float32"},  {"single", "float32"},
+                              {"fp64", "float64"}, {"double", "float64"}, {"gpu", "cuda"},
+                              {"adam", "adamw"},   {"deepspeed", "zero"}, {"horovod", "ddp"},
+                              {"zero1", "zero"},   {"zero2", "zero"},     {"zero3", "zero"},
+                              {"fsdp2", "fsdp"},   {"none", "single"}};
+
+// The choice that the word may have meant; null where none is near.
+const Choice* meant_choice(const Setting& setting, std::string_view value) {
   std::vector<std::string_view> names;
+  for (const Choice& choice : setting.choices) names.push_back(choice.name);
+  const auto find = [&](std::string_view name) -> const Choice* {
+    const auto found = std::ranges::find(setting.choices, name, &Choice::name);
+    return found == setting.choices.end() ? nullptr : &*found;
+  };
+  for (const Alias& alias : kAliases) {
+    if (alias.word != value) continue;
+    if (const Choice* choice = find(alias.choice)) return choice;
+  }
+  // "cuda:0" is a device, "torch.float16" a dtype.
+  const std::string_view before = value.substr(0, value.find(':'));
+  const std::string_view after = value.substr(value.rfind('.') + 1);
+  for (const std::string_view part : {before, after}) {
+    if (const Choice* choice = find(part)) return choice;
+  }
+  return find(base::nearest(value, names));
+}
+
+void check_choice(const Setting& setting, std::string_view origin, const std::string& value) {
   for (const Choice& choice : setting.choices) {
     if (choice.name == value && choice.works()) return;
     if (choice.name == value) {
       fail(ErrorKind::usage, "{}: {} {}; use one of {}", origin, value, choice.refusal,
            working_choices(setting));
     }
-    names.push_back(choice.name);
+  }
+  // A choice that is known but does not work must not be offered as if it did.
+  std::string advice;
+  if (const Choice* meant = meant_choice(setting, value)) {
+    advice = meant->works() ? base::did_you_mean(meant->name)
+                            : fmt::format(" ({} {})", meant->name, meant->refusal);
   }
   fail(ErrorKind::usage, "{}: found \"{}\", but it must be one of {}{}", origin, value,
-       working_choices(setting), base::did_you_mean(base::nearest(value, names)));
+       working_choices(setting), advice);
 }
 
 template <typename T>

@@ -3,10 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/nearest_key.h"
+#include "dtrain/config/unknown_word.h"
 
 namespace dtrain::config {
 namespace {
@@ -23,8 +23,7 @@ Assignment parse_set(Command command, const std::string& text) {
   const std::string key = text.substr(0, equals);
   const Setting* setting = find_key(key);
   if (setting == nullptr) {
-    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key,
-         base::did_you_mean(nearest_key(key)));
+    fail(ErrorKind::usage, "--set: unknown setting \"{}\"{}", key, advice_for_key(key, command));
   }
   if (!setting->is_for(command)) {
     fail(ErrorKind::usage, "--set: {} is not a setting of dtrain {}", key, name_of(command));
@@ -55,22 +54,86 @@ void add_settings(CommandLine& result, CLI::App& app) {
       ->trigger_on_parse();
 }
 
-[[noreturn]] void refuse_word(Command command, const std::string& word, const CLI::App& app) {
-  const std::string_view name = name_of(command);
-  if (!word.starts_with('-')) {
-    fail(ErrorKind::usage, "dtrain {}: unexpected word \"{}\"; settings are given as --NAME VALUE",
-         name, word);
+// What an option's value looks like: "auto|PATH|none".
+std::string value_name_of(const std::string& flag, Command command) {
+  if (flag == "--config") return "FILE";
+  if (flag == "--set") return "KEY=VALUE";
+  for (const Setting& setting : settings()) {
+    if (setting.flag == flag && setting.is_for(command)) return std::string(setting.value_name);
   }
-  const std::string flag = word.substr(0, word.find('='));
-  if (const Setting* setting = find_flag(flag)) {
-    fail(ErrorKind::usage, "{} (setting {}) is not a flag of dtrain {}", flag, setting->key, name);
+  return "VALUE";
+}
+
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
+
+// "--flag=value" as the parser's words: it would take the word after "--flag=" for the value.
+void add_with_equals(const CLI::Option& option, const std::string& word, std::size_t equals,
+                     std::vector<std::string>& words) {
+  const std::string flag = word.substr(0, equals);
+  const std::string value = word.substr(equals + 1);
+  if (takes_value(option)) {
+    words.insert(words.end(), {flag, value});
+  } else if (value == "on" || value == "true") {
+    words.push_back(flag);
+  } else if (value != "off" && value != "false") {
+    fail(ErrorKind::usage, "{}: found \"{}\", but it is a switch: give it without a value", flag,
+         value);
   }
+}
+
+// Refuses "--resume --print-config", where the second flag would be taken for the first one's
+// value. Negative numbers have one dash.
+void require_value(Command command, const std::string& flag, const std::string* next) {
+  const std::string value = value_name_of(flag, command);
+  if (next == nullptr) fail(ErrorKind::usage, "{} needs a value: {}", flag, value);
+  if (!next->starts_with("--")) return;
+  fail(ErrorKind::usage,
+       "{} needs a value: {}; found {} (a value that begins with -- is given as {}=VALUE)", flag,
+       value, *next, flag);
+}
+
+// The arguments as the parser takes them, each flag with the value that follows it.
+std::vector<std::string> checked_words(Command command, const CLI::App& app,
+                                       const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    const std::size_t equals = word.find('=');
+    const CLI::Option* option =
+        word.starts_with("--") ? app.get_option_no_throw(word.substr(0, equals)) : nullptr;
+    if (option != nullptr && equals != word.npos) {
+      add_with_equals(*option, word, equals, words);
+      continue;
+    }
+    words.push_back(word);
+    if (option == nullptr || !takes_value(*option)) continue;
+    const bool has_next = i + 1 < arguments.size();
+    require_value(command, word, has_next ? &arguments[i + 1] : nullptr);
+    words.push_back(arguments[++i]);
+  }
+  return words;
+}
+
+[[noreturn]] void refuse_rest(const CLI::App& app, Command command,
+                              const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-  const std::vector<std::string_view> candidates(names.begin(), names.end());
-  const std::string suggestion = base::did_you_mean(base::nearest(flag, candidates));
-  fail(ErrorKind::usage, "unknown flag {}{}", flag,
-       suggestion.empty() ? fmt::format("; dtrain {} --help lists them", name) : suggestion);
+  refuse_word(app.remaining().front(),
+              {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
+}
+
+// A layout that a file asks for must not be checked where there is none.
+void forget_unused(Command command, Config& config) {
+  const Config plain;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) continue;
+    visit_value(setting, config, [&]<typename T>(T& value) {
+      value = visit_value(setting, plain, [](const auto& same) -> T {
+        if constexpr (std::is_same_v<std::decay_t<decltype(same)>, T>) return same;
+        return T{};
+      });
+    });
+  }
 }
 
 }  // namespace
@@ -84,29 +147,33 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_flag("-h,--help", result.help);
   app.add_flag("--print-config", result.print_config);
-  app.add_option("--config", result.config_file);
+  app.add_option_function<std::string>("--config", [&result](const std::string& file) {
+    if (file.empty()) fail(ErrorKind::usage, "--config is empty: name a file");
+    result.config_file = file;
+  });
   add_settings(result, app);
+  const std::vector<std::string> words = checked_words(command, app, arguments);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::ArgumentMismatch& error) {
-    const std::string_view message = error.what();  // "--steps: 1 required TEXT missing"
-    fail(ErrorKind::usage, "{}: a value is missing", message.substr(0, message.find(':')));
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::Error& error) {
     fail(ErrorKind::usage, "{}", error.what());
   }
-  if (const std::vector<std::string> rest = app.remaining(); !rest.empty() && !result.help) {
-    refuse_word(command, rest.front(), app);
-  }
+  if (!app.remaining().empty() && !result.help) refuse_rest(app, command, arguments);
   return result;
 }
 
-Loaded load(const CommandLine& command_line) {
+Loaded load(const CommandLine& command_line, const Config& base) {
   Loaded loaded;
+  loaded.config = base;
   if (!command_line.config_file.empty()) {
-    loaded.unused = apply_file(command_line.config_file, command_line.command, loaded.config);
+    FileSettings file = apply_file(command_line.config_file, command_line.command, loaded.config);
+    loaded.unused = std::move(file.unused);
+    loaded.given = std::move(file.given);
+    forget_unused(command_line.command, loaded.config);
   }
   for (const Assignment& assignment : command_line.assignments) {
     assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
+    loaded.given.push_back(assignment.setting);
   }
   return loaded;
 }

@@ -10,9 +10,10 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/nearest.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/foreign_format.h"
 #include "dtrain/config/nearest_key.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::config {
 namespace {
@@ -33,7 +34,16 @@ std::string read_text(const std::string& path, std::string_view named_by) {
   const auto refuse = [&](std::string_view why) {
     fail(ErrorKind::usage, "cannot read the configuration file {} ({}): {}", path, named_by, why);
   };
-  if (std::error_code error; std::filesystem::is_directory(path, error)) refuse("it is a folder");
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) refuse("it is a folder");
+  // Each rank reads the file for itself: of a pipe only the first would get anything, and a FIFO
+  // without a writer would be waited for without end.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    refuse(
+        "it is not a regular file; write the text to one (a pipe such as <(...) can be read once, "
+        "and every rank reads the configuration)");
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(std::strerror(errno));
@@ -52,9 +62,27 @@ std::string parser_message(const std::exception& error) {
   return end_of_id == std::string::npos ? message : message.substr(end_of_id + 2);
 }
 
+[[noreturn]] void refuse_text(std::string_view text, const std::string& origin,
+                              const Json::exception& error) {
+  if (text.find_first_not_of(" \t\r\n") == text.npos) {
+    fail(ErrorKind::usage, "{}: it is empty where an object {{...}} is needed", origin);
+  }
+  if (const std::string_view format = foreign_format(origin, text); !format.empty()) {
+    fail(ErrorKind::usage,
+         "{}: it looks like {}, but configuration files are JSON: {{\"train\": {{\"lr\": 1e-3}}}}, "
+         "comments allowed, in UTF-8",
+         origin, format);
+  }
+  const std::string message = parser_message(error);
+  const bool ends_early = message.find("unexpected '}'") != message.npos ||
+                          message.find("unexpected ']'") != message.npos;
+  fail(ErrorKind::usage, "{}: not valid JSON: {}{}", origin, message,
+       ends_early ? " (is there a comma too many before it?)" : "");
+}
+
 // Parses, refusing repeated keys within an object (the parser itself keeps the last of them) and
 // deep nesting.
-Json parse(std::string_view text, std::string_view origin) {
+Json parse(std::string_view text, const std::string& origin) {
   std::vector<std::vector<std::string>> open_objects;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxDepth) fail(ErrorKind::usage, "{}: nested too deeply", origin);
@@ -80,7 +108,7 @@ Json parse(std::string_view text, std::string_view origin) {
     }
     return value;
   } catch (const Json::exception& error) {
-    fail(ErrorKind::usage, "{}: not valid JSON: {}", origin, parser_message(error));
+    refuse_text(text, origin, error);
   }
 }
 
@@ -94,19 +122,18 @@ void flatten(const Json& object, const std::string& prefix, std::vector<Entry>& 
   }
 }
 
-const Setting& known(std::string_view key, std::string_view origin) {
+const Setting& known(std::string_view key, std::string_view origin, Command command) {
   if (const Setting* setting = find_key(key)) return *setting;
-  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key,
-       base::did_you_mean(nearest_key(key)));
+  fail(ErrorKind::usage, "{}: unknown setting \"{}\"{}", origin, key, advice_for_key(key, command));
 }
 
 std::vector<const Setting*> apply_entries(const Json& object, std::string_view origin,
-                                          Config& config) {
+                                          Command command, Config& config) {
   std::vector<Entry> entries;
   flatten(object, "", entries);
   std::vector<const Setting*> set;
   for (const Entry& entry : entries) {
-    const Setting& setting = known(entry.key, origin);
+    const Setting& setting = known(entry.key, origin, command);
     if (std::ranges::find(set, &setting) != set.end()) {
       fail(ErrorKind::usage, "{}: the key \"{}\" appears twice", origin, entry.key);
     }
@@ -132,6 +159,14 @@ std::vector<std::string> extended_paths(const Json& value, const std::string& pa
   return paths;
 }
 
+// Takes out what is no setting. Returns whether a run has written the object.
+bool drop_sections(Json& object) {
+  const bool is_saved = object.contains(kResolvedKey);
+  object.erase(std::string(kResolvedKey));
+  object.erase(std::string(kProvenanceKey));
+  return is_saved;
+}
+
 class FileReader {
  public:
   FileReader(Command command, Config& config) : command_(command), config_(config) {}
@@ -151,31 +186,41 @@ class FileReader {
         read(base, path + ": extends");
       }
     }
-    for (const Setting* setting : apply_entries(object, path, config_)) {
-      if (!setting->is_for(command_)) unused_.emplace_back(setting->key);
+    const bool is_saved = drop_sections(object);
+    for (const Setting* setting : apply_entries(object, path, command_, config_)) {
+      found_.given.push_back(setting);
+      if (!is_saved && !setting->is_for(command_)) found_.unused.emplace_back(setting->key);
     }
     open_.pop_back();
   }
 
-  [[nodiscard]] std::vector<std::string> take_unused() { return std::move(unused_); }
+  [[nodiscard]] FileSettings take_found() { return std::move(found_); }
 
  private:
   Command command_;
   Config& config_;
   std::vector<std::string> open_;  // files being read, outermost first
-  std::vector<std::string> unused_;
+  FileSettings found_;
 };
 
 }  // namespace
 
-std::vector<std::string> apply_file(const std::string& path, Command command, Config& config) {
+FileSettings apply_file(const std::string& path, Command command, Config& config) {
   FileReader reader(command, config);
   reader.read(path, "--config");
-  return reader.take_unused();
+  return reader.take_found();
 }
 
-void apply_text(std::string_view text, std::string_view origin, Config& config) {
-  apply_entries(parse(text, origin), origin, config);
+std::string value_in_file(const std::string& path, std::string_view key) {
+  const Json object = parse(read_text(path, "--config"), path);
+  const auto found = object.find(key);
+  return found == object.end() ? std::string() : found->dump();
+}
+
+void apply_text(std::string_view text, const std::string& origin, Config& config) {
+  Json object = parse(text, origin);
+  drop_sections(object);
+  apply_entries(object, origin, Command::train, config);
 }
 
 }  // namespace dtrain::config

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
+#include <system_error>
+
+#include "dtrain/data/foreign_tokens.h"
 
 namespace dtrain::data {
 
@@ -33,6 +37,11 @@ constexpr Signature kSignatures[] = {
     {"\x89PNG", "an image"},
     {"\xff\xd8\xff", "an image"},
     {"%PDF-", "a PDF document"},
+    {"PAR1", "a Parquet file"},
+    {"ARROW1", "an Arrow file"},
+    {"\x89HDF", "an HDF5 file"},
+    {"\x80\x02", "a pickle of Python"},
+    {"\x80\x04\x95", "a pickle of Python"},
 };
 
 std::string_view beginning(const base::MappedFile& file) {
@@ -64,11 +73,31 @@ bool is_token_file(const base::MappedFile& file) {
 }
 
 void check_is_text(const base::MappedFile& file) {
-  const std::string_view what = looks_like(beginning(file));
+  const std::string_view start = beginning(file);
+  if (const ForeignData foreign = recognise_foreign(start); !foreign.what.empty()) {
+    fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", file.path(),
+         foreign.what, foreign.advice);
+  }
+  const std::string_view what = looks_like(start);
   if (what.empty()) return;
   fail(ErrorKind::data,
        "data file '{}' is {}, where plain text is expected; decompress or convert it first",
        file.path(), what);
+}
+
+void refuse_folder(const std::string& path) {
+  std::error_code error;
+  if (path.starts_with("~/") && !std::filesystem::exists(path, error)) {
+    fail(ErrorKind::data,
+         "data file '{}' does not exist: shells replace ~ only at the beginning of a word without "
+         "quotes; put a space in place of =, or give the full path",
+         path);
+  }
+  if (!std::filesystem::is_directory(path, error)) return;
+  fail(ErrorKind::data,
+       "data file '{}' is a directory; make one token file of all it holds: dtrain data prepare {} "
+       "--output FILE.dtok",
+       path, path);
 }
 
 const base::FileRole& data_file_role() {

@@ -1,6 +1,7 @@
 // Telling texts from everything else.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "dtrain/base/mapped_file.h"
@@ -15,11 +16,15 @@ inline constexpr std::string_view kTokenMagic =
 /// Whether the file starts as a token file does; true as well for one cut within these bytes.
 [[nodiscard]] bool is_token_file(const base::MappedFile& file);
 
-/// Refuses content that is no text: compressed files, archives, programs, tensors, token files, and
-/// whatever holds a NUL byte in its first 64 KiB.
+/// Refuses content that is no text: compressed files, archives, programs, tensors, token files of
+/// other trainers, UTF-16, and whatever holds a NUL byte in its first 64 KiB.
 ///
 /// Throws: Error{data} naming the file, what it looks like and what to do.
 void check_is_text(const base::MappedFile& file);
+
+/// Throws: Error{data} that says how to make a token file of a folder, if `path` is one; or that ~
+///         was not replaced.
+void refuse_folder(const std::string& path);
 
 /// How a data file that cannot be read is spoken of.
 [[nodiscard]] const base::FileRole& data_file_role();

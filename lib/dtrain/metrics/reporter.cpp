@@ -96,9 +96,10 @@ void Reporter::step(const StepRecord& record) {
   console_->show_progress(line);
 }
 
-void Reporter::evaluation(std::int64_t step, double val_loss) {
+void Reporter::evaluation(std::int64_t step, double val_loss, std::int64_t tokens) {
   if (!options_.writes) return;
-  file_->write({{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}});
+  file_->write(
+      {{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}, {"tokens", tokens}});
   last_validation_ = fmt::format("val {:.4f}", val_loss);
   console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
 }
@@ -165,10 +166,17 @@ void Reporter::end(const Summary& summary) {
   line.update({{"seconds", summary.seconds},
                {"tokens_per_second", summary.tokens_per_second},
                {"model", summary.model_path},
+               {"skipped_updates", summary.skipped_updates},
                {"failed_checkpoints", summary.failed_checkpoints}});
   if (summary.has_validation) {
     line["val_loss"] = json_number(summary.val_loss);
     text += fmt::format("  validation loss {:.4f} nats per token\n", summary.val_loss);
+  }
+  if (summary.skipped_updates > 0) {
+    text += fmt::format("  updates skipped {}, of this start\n", summary.skipped_updates);
+  }
+  if (summary.failed_checkpoints > 0) {
+    text += fmt::format("  checkpoints     {} could not be saved\n", summary.failed_checkpoints);
   }
   file_->write(line);
   console_->print_progress(text + "  model           " + summary.model_path);

@@ -23,6 +23,7 @@ struct Summary {
   double seconds = 0;
   double tokens_per_second = 0;
   std::string model_path;
+  std::int64_t skipped_updates = 0;  ///< left out since this start
   std::int64_t failed_checkpoints = 0;
 };
 
@@ -71,7 +72,8 @@ class Reporter {
   void step(const StepRecord& record);
   /// Says on a terminal what takes so long.
   void evaluating(std::int64_t step);
-  void evaluation(std::int64_t step, double val_loss);
+  /// tokens: whose loss it is.
+  void evaluation(std::int64_t step, double val_loss, std::int64_t tokens);
   /// What the start table predicted, beside what the first steps needed at most; in bytes of this
   /// rank. Warns where they are more than a tenth apart.
   void memory(const MemoryRecord& record);

@@ -44,13 +44,16 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
       reporter_(reporter),
       link_(link),
       interval_(config::parse_interval(job.config().checkpoint.every).value()),
-      disk_(base::ErrorKind::checkpoint),
+      check_folder_(options.check_folder),
+      disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(job.groups().world(), disk_, saver_options(job, options)),
-      saved_step_(options.saved_step) {
+      saved_step_(options.saved_step),
+      newest_(options.saved_path) {
   if (!interval_.is_never()) saver_.stage(job_.engine().state());
 }
 
 parallel::StepFlags Checkpointer::flags(bool save_requested) {
+  check_folder_();
   // One clock decides for all: that of whoever sees the time pass first.
   const bool is_time = interval_.seconds > 0 && base::seconds_since(last_) >= interval_.seconds;
   return {.stop = false, .save = save_requested || is_time, .busy = saver_.is_busy()};
@@ -82,6 +85,7 @@ void Checkpointer::make_room(std::int64_t step) {
 }
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {
+  check_();
   saver_.begin(point, job_.engine().state());
   last_ = base::Clock::now();
   saved_step_ = point.step;
@@ -94,11 +98,15 @@ void Checkpointer::finish() {
   if (saver_.is_saving()) tell(saver_.finish());
 }
 
-void Checkpointer::save_last(const checkpoint::SavePoint& point) {
+std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
+  check_folder_();
   finish();
-  if (interval_.is_never() || saved_step_ == point.step) return;
-  begin(point);
-  finish();
+  if (!interval_.at_the_end) return {};
+  if (saved_step_ != point.step) {
+    begin(point);
+    finish();
+  }
+  return last_error_;
 }
 
 void Checkpointer::save_now(const checkpoint::SavePoint& point) {
@@ -121,14 +129,18 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {} failed: {}", report.step, report.error));
     return;
   }
+  newest_ = report.path;
   reporter_.checkpoint({.step = report.step,
                         .path = report.path,
                         .bytes = report.bytes,
                         .stall_seconds = report.stall_seconds,
                         .seconds = report.seconds});
-  if (!report.prune_error.empty()) {
-    reporter_.warn(report.step, "old checkpoints were not removed: " + report.prune_error);
+  // The same folder may be in the way of every save: one warning is enough.
+  if (!report.warning.empty() && report.warning != last_warning_) {
+    reporter_.warn(report.step,
+                   fmt::format("checkpoint of step {}: {}", report.step, report.warning));
   }
+  last_warning_ = report.warning;
   if (job_.groups().world().rank() == 0) link_.committed(report.step);
 }
 

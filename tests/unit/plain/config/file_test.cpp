@@ -128,7 +128,7 @@ TEST_CASE("What is not JSON is refused with its place") {
   check_refused("{\"model\": {\n\"width\": }}", {"not valid JSON", "line 2"});
   check_refused(R"({"train": {"lr": NaN}})", {"not valid JSON"});
   check_refused(R"({"train": {"lr": 1e999}})", {"not valid JSON"});
-  check_refused("", {"not valid JSON"});
+  check_refused("", {"it is empty"});
   check_refused("[]", {"found array"});
   check_refused("{} {}", {"not valid JSON"});
   std::string deep(100'000, '[');
@@ -140,7 +140,8 @@ TEST_CASE("Settings of other commands are allowed in a file and told") {
   Config config;
   const auto unused =
       apply_file(folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"),
-                 Command::generate, config);
+                 Command::generate, config)
+          .unused;
   CHECK(unused == std::vector<std::string>{"model.width"});
   CHECK(config.machine.threads == 2);
 }
@@ -164,8 +165,8 @@ TEST_CASE("Flags win over files, and the last of repeated flags wins") {
 TEST_CASE("Flags of every type are read") {
   const Config config =
       load_arguments({"--tie-levels", "off", "--overwrite", "--freeze", "embed.weight,lm_head",
-                      "--lr", "1e-4", "--seed", "7", "--data", "--odd-name", "--val-data", "",
-                      "--set", "data.val_fraction=0.5", "--set", "run.dir="});
+                      "--lr", "1e-4", "--seed", "7", "--data=--odd-name", "--val-data", "", "--set",
+                      "data.val_fraction=0.5", "--set", "run.dir="});
   CHECK_FALSE(config.model.tie_levels);
   CHECK(config.run.overwrite);
   CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
@@ -181,7 +182,7 @@ TEST_CASE("Wrong flags are refused by name") {
   };
   refused({"--widht", "3"}, "unknown flag --widht: did you mean --width?");
   refused({"--max-tokens", "3"}, "--max-tokens (setting generate.max_tokens)");
-  refused({"--steps"}, "--steps: a value is missing");
+  refused({"--steps"}, "--steps needs a value: N");
   refused({"word"}, "unexpected word \"word\"");
   refused({"--set", "model.width"}, "KEY=VALUE");
   refused({"--set", "model.widht=3"}, "did you mean model.width?");

@@ -1,9 +1,12 @@
 #include "dtrain/config/schema.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <set>
 
 #include "dtrain/config/assign.h"
+#include "dtrain/config/foreign_names.h"
 #include "dtrain/config/help.h"
 #include "dtrain/config/nearest_key.h"
 
@@ -72,6 +75,16 @@ TEST_CASE("A mistyped key suggests the one that was meant") {
   CHECK(nearest_key("trian.lr") == "train.lr");
   CHECK(nearest_key("data.seqlen") == "data.seq_len");
   CHECK(nearest_key("zzzzzz").empty());
+}
+
+TEST_CASE("Names of other trainers lead to settings that exist, and are none of ours") {
+  for (const ForeignName& foreign : foreign_names()) {
+    INFO(foreign.name);
+    CHECK((foreign.key.empty() || find_key(foreign.key) != nullptr));
+    CHECK((!foreign.key.empty() || !foreign.note.empty()));
+    CHECK(find_flag("--" + std::string(foreign.name)) == nullptr);
+    CHECK(find_foreign(foreign.name) == &foreign);  // each stands there once
+  }
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
   record.grad_norm = -std::numeric_limits<double>::infinity();
   const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
     r.step(record);
-    r.evaluation(7, std::numeric_limits<double>::infinity());
+    r.evaluation(7, std::numeric_limits<double>::infinity(), 64);
   });
   CHECK(found.lines[0]["loss"] == "nan");
   CHECK(found.lines[0]["grad_norm"] == "-inf");
@@ -107,7 +107,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
 TEST_CASE("Other lines say by 'event' what they are") {
   const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
     r.start("a table", {{"parameters", 5}});
-    r.evaluation(3, 1.5);
+    r.evaluation(3, 1.5, 640);
     r.warn(4, "loss nan: update skipped");
     r.end({.steps = 7,
            .train_loss = 2.5,
@@ -115,12 +115,14 @@ TEST_CASE("Other lines say by 'event' what they are") {
            .has_validation = true,
            .seconds = 3,
            .tokens_per_second = 10,
-           .model_path = "m"});
+           .model_path = "m",
+           .skipped_updates = 3,
+           .failed_checkpoints = 2});
   });
   REQUIRE(found.lines.size() == 4);
   CHECK(found.lines[0] == nlohmann::ordered_json{{"event", "start"}, {"parameters", 5}});
   CHECK(found.lines[1] ==
-        nlohmann::ordered_json{{"event", "eval"}, {"step", 3}, {"val_loss", 1.5}});
+        nlohmann::ordered_json{{"event", "eval"}, {"step", 3}, {"val_loss", 1.5}, {"tokens", 640}});
   CHECK(found.lines[2] == nlohmann::ordered_json{{"event", "error"},
                                                  {"step", 4},
                                                  {"message", "loss nan: update skipped"}});
@@ -130,11 +132,14 @@ TEST_CASE("Other lines say by 'event' what they are") {
                                                  {"seconds", 3.0},
                                                  {"tokens_per_second", 10.0},
                                                  {"model", "m"},
-                                                 {"failed_checkpoints", 0},
+                                                 {"skipped_updates", 3},
+                                                 {"failed_checkpoints", 2},
                                                  {"val_loss", 1.25}});
   CHECK(found.errors.find("a table\n") == 0);
   CHECK(found.errors.find("warning: loss nan: update skipped\n") != std::string::npos);
   CHECK(found.errors.find("validation loss 1.2500") != std::string::npos);
+  CHECK(found.errors.find("updates skipped 3") != std::string::npos);
+  CHECK(found.errors.find("checkpoints     2 could not be saved") != std::string::npos);
 }
 
 TEST_CASE("Without a validation nothing is said of one") {
@@ -143,13 +148,14 @@ TEST_CASE("Without a validation nothing is said of one") {
   });
   CHECK_FALSE(found.lines[0].contains("val_loss"));
   CHECK(found.errors.find("validation") == std::string::npos);
+  CHECK(found.errors.find("skipped") == std::string::npos);
 }
 
 TEST_CASE("A rank that does not write writes nothing at all") {
   const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
     r.start("a table", {});
     r.step(kRecord);
-    r.evaluation(1, 2);
+    r.evaluation(1, 2, 3);
     r.warn(1, "w");
     r.end({.model_path = ""});
   });
@@ -200,7 +206,7 @@ TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the liv
                              .total_steps = 25},
                             [](Reporter& r) {
                               r.evaluating(3);
-                              r.evaluation(3, 1.5);
+                              r.evaluation(3, 1.5, 100);
                               r.checkpoint({.step = 3, .path = "p", .bytes = 5, .seconds = 0.25});
                             });
   CHECK(found.errors.find(

@@ -1,0 +1,83 @@
+#include "start_paths.h"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
+
+namespace dtrain::app {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+using base::fail;
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+// "auto" for what other programs take in its place.
+std::string_view meant_word(std::string_view word) {
+  for (const std::string_view name : {"latest", "last", "newest", "true", "yes", "on"}) {
+    if (word == name) return "auto";
+  }
+  constexpr std::string_view kWords[] = {"auto", "none"};
+  return base::nearest(word, kWords);
+}
+
+void check_resume(const std::string& path) {
+  if (path == "auto" || path == "none") return;
+  constexpr std::string_view kWanted =
+      "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
+  if (!is_there(path)) {
+    const std::string advice = base::did_you_mean(meant_word(path));
+    fail(ErrorKind::checkpoint, "--resume {}: nothing of this name exists{}", path,
+         advice.empty() ? fmt::format("; {}", kWanted) : advice);
+  }
+  if (!is_folder(path)) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it is a file, not a checkpoint's folder; {}; the weights of a model file "
+         "are taken with --init-from",
+         path, kWanted);
+  }
+  if (is_there(fs::path(path) / "model.safetensors") &&
+      !is_there(fs::path(path) / store::kManifestName)) {
+    fail(ErrorKind::checkpoint,
+         "--resume {}: it holds a model without the state of a run; give a checkpoint, or take the "
+         "weights alone with --init-from {}/model.safetensors",
+         path, path);
+  }
+  if (is_folder(store::checkpoints_folder(path))) return;
+  (void)store::checkpoints_at(path);  // refuses what is neither run nor checkpoint
+}
+
+void check_init_from(const std::string& path) {
+  if (path.empty()) return;
+  if (!is_there(path)) {
+    fail(ErrorKind::checkpoint,
+         "--init-from {}: nothing of this name exists; give a model file (RUN/final/"
+         "model.safetensors), a checkpoint or a run folder",
+         path);
+  }
+  if (is_folder(path)) (void)store::checkpoints_at(path);
+}
+
+}  // namespace
+
+void check_start_paths(const config::CheckpointConfig& wanted) {
+  check_resume(wanted.resume);
+  check_init_from(wanted.init_from);
+}
+
+}  // namespace dtrain::app

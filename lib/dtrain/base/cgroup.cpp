@@ -1,0 +1,128 @@
+#include "dtrain/base/cgroup.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace dtrain::base {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A mounted hierarchy, from a line of /proc/self/mountinfo.
+struct Mount {
+  int version = 2;
+  fs::path shown;                        // the group that the mount point is
+  fs::path point;                        // the mount point
+  std::vector<std::string> controllers;  // of version 1
+};
+
+/// A line of /proc/self/cgroup: the group within a hierarchy.
+struct Membership {
+  std::vector<std::string> controllers;  // empty: version 2
+  fs::path group;
+};
+
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+bool holds(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The kernel writes space, tab, newline and backslash as \040 and so on.
+std::string unescaped(std::string_view text) {
+  std::string plain;
+  while (!text.empty()) {
+    unsigned code = 0;
+    const bool is_escape =
+        text.size() >= 4 && text.front() == '\\' &&
+        std::from_chars(text.data() + 1, text.data() + 4, code, 8).ptr == text.data() + 4;
+    plain += is_escape ? static_cast<char>(code) : text.front();
+    text.remove_prefix(is_escape ? 4 : 1);
+  }
+  return plain;
+}
+
+// "31 23 0:28 ROOT POINT OPTIONS TAGS... - TYPE SOURCE CONTROLLERS"
+std::optional<Mount> mount_of(const std::string& line) {
+  const std::vector<std::string> words = parts_of(line, ' ');
+  const auto dash = std::find(words.begin(), words.end(), "-");
+  if (words.size() < 6 || words.end() - dash < 4) return std::nullopt;
+  if (dash[1] != "cgroup" && dash[1] != "cgroup2") return std::nullopt;
+  return Mount{.version = dash[1] == "cgroup" ? 1 : 2,
+               .shown = unescaped(words[3]),
+               .point = unescaped(words[4]),
+               .controllers = parts_of(dash[3], ',')};
+}
+
+// "4:memory:/jobs/7" or "0::/jobs/7"; the group may hold colons.
+std::optional<Membership> membership_of(const std::string& line) {
+  const std::size_t first = line.find(':');
+  const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+  if (second == std::string::npos) return std::nullopt;
+  return Membership{.controllers = parts_of(line.substr(first + 1, second - first - 1), ','),
+                    .group = line.substr(second + 1)};
+}
+
+// From the group's own folder up to the mount point.
+void add_folders(const Mount& mount, const fs::path& group, const std::string& root,
+                 std::vector<CgroupFolder>& folders) {
+  const fs::path point = root + mount.point.string();
+  fs::path within = group.lexically_relative(mount.shown);
+  if (within.empty() || *within.begin() == "..") within = ".";
+  std::error_code error;
+  for (; within != "."; within = within.has_parent_path() ? within.parent_path() : ".") {
+    const fs::path folder = point / within;
+    if (fs::is_directory(folder, error)) folders.push_back({mount.version, folder.string()});
+  }
+  folders.push_back({mount.version, point.string()});
+}
+
+}  // namespace
+
+std::vector<CgroupFolder> cgroup_folders(std::string_view controller, const std::string& root) {
+  std::vector<Mount> mounts;
+  std::ifstream mount_lines(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(mount_lines, line);) {
+    if (auto mount = mount_of(line)) mounts.push_back(std::move(*mount));
+  }
+  std::vector<CgroupFolder> folders;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto membership = membership_of(line);
+    if (!membership) continue;
+    const bool is_v2 = membership->controllers.empty();
+    if (!is_v2 && !holds(membership->controllers, controller)) continue;
+    // A hierarchy may be mounted several times; each mount shows the same limits.
+    const auto mount = std::find_if(mounts.begin(), mounts.end(), [&](const Mount& one) {
+      return is_v2 ? one.version == 2 : one.version == 1 && holds(one.controllers, controller);
+    });
+    if (mount != mounts.end()) add_folders(*mount, membership->group, root, folders);
+  }
+  return folders;
+}
+
+std::optional<std::string> cgroup_line(const CgroupFolder& folder, const std::string& file) {
+  std::ifstream stream(folder.path + "/" + file);
+  std::string line;
+  if (!std::getline(stream, line)) return std::nullopt;
+  return line;
+}
+
+std::optional<std::int64_t> cgroup_number(const CgroupFolder& folder, const std::string& file) {
+  const auto line = cgroup_line(folder, file);
+  if (!line) return std::nullopt;
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(line->data(), line->data() + line->size(), number);
+  if (error != std::errc() || end != line->data() + line->size() || number < 0) return std::nullopt;
+  return number;
+}
+
+}  // namespace dtrain::base

@@ -1,0 +1,36 @@
+// The control groups that this process is in, versions 1 and 2, and the limits that their files
+// set.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dtrain::base {
+
+/// A control group's folder. Files of the two versions have different names.
+struct CgroupFolder {
+  int version = 2;  ///< 1 or 2
+  std::string path;
+};
+
+/// The folders whose limits bind this process for a controller ("memory", "cpu"): its own group's
+/// and those above it, as far up as the mount shows. Innermost first within a version; empty where
+/// no hierarchy is mounted. A group that is not to be seen under the mount counts as the mount's
+/// highest one.
+///
+/// root: stands before /proc and before every mount point; for tests.
+[[nodiscard]] std::vector<CgroupFolder> cgroup_folders(std::string_view controller,
+                                                       const std::string& root = {});
+
+/// The first line of a file of the folder, without its end; nothing where it cannot be read.
+[[nodiscard]] std::optional<std::string> cgroup_line(const CgroupFolder& folder,
+                                                     const std::string& file);
+
+/// The number that a file of one number holds; nothing for "max", -1 and files that are not there.
+[[nodiscard]] std::optional<std::int64_t> cgroup_number(const CgroupFolder& folder,
+                                                        const std::string& file);
+
+}  // namespace dtrain::base

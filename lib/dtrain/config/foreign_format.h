@@ -1,0 +1,13 @@
+// Recognises configuration files that are not JSON.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace dtrain::config {
+
+/// What the text of a file that is no JSON seems to be, for a message: "YAML", "UTF-16 text";
+/// empty where nothing is recognised.
+[[nodiscard]] std::string_view foreign_format(const std::string& path, std::string_view text);
+
+}  // namespace dtrain::config

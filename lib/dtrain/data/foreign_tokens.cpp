@@ -1,0 +1,92 @@
+#include "dtrain/data/foreign_tokens.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace dtrain::data {
+namespace {
+
+constexpr std::string_view kMakeTokens =
+    "train on the text itself, or write the tokens with the header of docs/formats/tokens.md";
+constexpr std::string_view kConvertText = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 FILE";
+constexpr std::string_view kConvertText32 = "convert it to UTF-8: iconv -f UTF-32 -t UTF-8 FILE";
+
+// GPT-2's vocabulary, rounded up as trainers round it.
+constexpr std::uint16_t kLargestVocab = 50304;
+
+struct Magic {
+  std::uint32_t number;
+  std::string_view what;
+};
+constexpr Magic kMagics[] = {{20240520, "a token file of llm.c (GPT-2 tokens)"},
+                             {20240801, "a token file of llm.c (Llama 3 tokens)"},
+                             {20240522, "an evaluation file of llm.c"},
+                             {20240326, "a model of llm.c"}};
+
+std::uint16_t unit_at(std::string_view bytes, std::size_t index) {
+  std::uint16_t unit = 0;
+  std::memcpy(&unit, bytes.data() + index * sizeof(unit), sizeof(unit));
+  return unit;
+}
+
+bool is_printable(std::uint16_t unit) {
+  return unit == '\t' || unit == '\n' || unit == '\r' || (unit >= ' ' && unit != 0x7f);
+}
+
+// Text of European languages in 16-bit units: nearly all of them below 0x500, none a control.
+bool is_utf16(std::string_view bytes, bool is_big_endian) {
+  const std::size_t count = bytes.size() / 2;
+  std::size_t usual = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t unit = unit_at(bytes, i);
+    if (is_big_endian) unit = static_cast<std::uint16_t>(unit << 8 | unit >> 8);
+    if (is_printable(unit) && unit < 0x500) ++usual;
+  }
+  return count > 0 && usual >= count - count / 50;
+}
+
+// As nanoGPT's prepare.py writes them: no header, each below the vocabulary of GPT-2. Of other
+// bytes a quarter of the units would be above.
+bool is_16_bit_tokens(std::string_view bytes) {
+  constexpr std::size_t kFewestTokens = 32;
+  const std::size_t count = bytes.size() / 2;
+  if (bytes.size() % 2 != 0 || count < kFewestTokens) return false;
+  bool differ = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (unit_at(bytes, i) >= kLargestVocab) return false;
+    differ = differ || unit_at(bytes, i) != unit_at(bytes, 0);
+  }
+  return differ;
+}
+
+}  // namespace
+
+ForeignData recognise_foreign(std::string_view start) {
+  using namespace std::string_view_literals;
+  if (start.starts_with("\xff\xfe\0\0"sv) || start.starts_with("\0\0\xfe\xff"sv)) {
+    return {"UTF-32 text", kConvertText32};
+  }
+  if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) {
+    return {"UTF-16 text", kConvertText};
+  }
+  std::uint32_t number = 0;
+  std::memcpy(&number, start.data(), std::min(start.size(), sizeof(number)));
+  const auto* magic = std::ranges::find(kMagics, number, &Magic::number);
+  if (magic != std::end(kMagics)) return {magic->what, kMakeTokens};
+  if (start.find('\0') == start.npos) return {};
+  if (is_utf16(start, false)) {
+    return {"UTF-16 text", "convert it to UTF-8: iconv -f UTF-16LE -t UTF-8 FILE"};
+  }
+  if (is_utf16(start, true)) {
+    return {"UTF-16 text", "convert it to UTF-8: iconv -f UTF-16BE -t UTF-8 FILE"};
+  }
+  if (is_16_bit_tokens(start)) {
+    return {"probably 16-bit tokens without a header, as nanoGPT's prepare.py writes them",
+            kMakeTokens};
+  }
+  return {};
+}
+
+}  // namespace dtrain::data

@@ -1,0 +1,67 @@
+"""What the ranks of a machine will hold is compared with what it has, before anything is allocated."""
+
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import tempfile
+import unittest
+
+BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
+TEXT = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests/golden/text.bin"
+GIANT = ["--width", "1024", "--neurons", "65536", "--global-batch", "4096"]  # tens of terabytes
+USAGE, MEMORY = 2, 8
+
+
+class MachineMemory(unittest.TestCase):
+    def train(self, *flags, launcher=(), before=None):
+        """(status, standard error); no run may begin."""
+        with tempfile.TemporaryDirectory(prefix="dtrain-machine-memory-") as folder:
+            run = pathlib.Path(folder) / "run"
+            command = [*launcher, BIN / "dtrain", "--data", TEXT, "--run-dir", run, *GIANT, *flags]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, preexec_fn=before)
+            self.assertFalse((run / "metrics.jsonl").exists())
+        return result.returncode, result.stderr
+
+    def tebibytes(self, error, subject):
+        """What is predicted, of the one line that refuses."""
+        lines = [line for line in error.splitlines() if "dtrain: error:" in line]
+        for line in lines:
+            self.assertEqual(line.split("dtrain: error: ")[1], lines[0].split("dtrain: error: ")[1])
+        found = re.search(rf"error: {subject} predicted to need ([\d.]+) TiB of memory, and [\d.]+ \wiB are available \((.+?)\)",
+                          lines[0])
+        self.assertIsNotNone(found, error)
+        for flag in ("--microbatch", "--recompute level", "--seq-len", "--memory-limit"):
+            self.assertIn(flag, lines[0])
+        return float(found[1])
+
+    def test_a_model_beyond_the_machine_is_refused_with_the_flags_that_help(self):
+        status, error = self.train()
+        self.assertEqual(status, USAGE, error)
+        self.assertGreater(self.tebibytes(error, "this process is"), 10)
+        status, error = self.train("--recompute", "level")
+        self.assertEqual(status, USAGE, error)
+        self.assertNotIn("--recompute", error)
+
+    def test_the_ranks_of_a_machine_count_together(self):
+        one = self.tebibytes(self.train("--microbatch", "2048")[1], "this process is")
+        for launcher, strategy in (((BIN / "dtrun", "-n", "2", "--"), "ddp"), ((), "dp")):
+            status, error = self.train("--microbatch", "2048", "--strategy", strategy, launcher=launcher)
+            self.assertEqual(status, USAGE, error)
+            two = self.tebibytes(error, r"the 2 ranks of a machine \(0 to 1\) are")
+            self.assertAlmostEqual(two / one, 2, delta=0.1)
+
+    def test_a_limit_of_the_user_counts_instead_and_running_out_names_what_helps(self):
+        def little_room():
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+        status, error = self.train("--memory-limit", "1000TiB", before=little_room)
+        self.assertEqual(status, MEMORY, error)
+        for part in ("out of memory", "--recompute level", "--microbatch"):
+            self.assertIn(part, error)
+        self.assertNotIn("predicted to need", error)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,226 @@
+"""Mistakes of people who come from other programs: each is refused in one line that says what it looks like and what
+to do. Nothing here loads LibTorch."""
+
+import os
+import pathlib
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+DTRAIN = BUILD / "bin" / "dtrain"
+USAGE, DATA, CHECKPOINT = 2, 3, 6
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, text=True, timeout=20, cwd=cwd,
+                          check=False)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-newcomer-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def text(self):
+        return self.write("book.txt", "In the beginning God created the heaven and the earth.\n" * 40)
+
+    def refused(self, status, *parts, arguments, without=()):
+        result = run(*arguments, cwd=self.folder)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("dtrain: error: "), result.stderr)
+        for part in parts:
+            self.assertIn(str(part), result.stderr)
+        for part in without:
+            self.assertNotIn(part, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+
+class Values(Case):
+    def test_a_flag_is_not_taken_for_the_value_of_the_flag_before_it(self):
+        for flag, value in (("--resume", "auto|PATH|none"), ("--data", "FILE"), ("--config", "FILE"),
+                            ("--set", "KEY=VALUE"), ("--steps", "N")):
+            self.refused(USAGE, f"{flag} needs a value: {value}; found --print-config",
+                         arguments=[flag, "--print-config"])
+            self.refused(USAGE, f"{flag} needs a value: {value}", arguments=["--overwrite", flag])
+        self.refused(USAGE, "--prompt needs a value", "--prompt=VALUE", arguments=["generate", "--prompt", "--top-k"])
+
+    def test_negative_numbers_and_values_after_an_equals_sign_stay_possible(self):
+        self.refused(USAGE, "--lr: found -1", arguments=["--lr", "-1"])
+        self.refused(DATA, "'--odd-name'", arguments=["--data=--odd-name", "--run-dir", "r"])
+
+    def test_an_empty_value_does_not_take_the_next_flag(self):
+        self.refused(USAGE, '--steps: found ""', arguments=["--steps=", "--data", self.text()])
+        self.refused(USAGE, "--config is empty", arguments=["--config=", "--overwrite"])
+        self.refused(USAGE, "--config is empty", arguments=["--config", ""])
+
+    def test_a_home_folder_that_no_shell_replaced_is_told(self):
+        self.refused(DATA, "'~/book.txt'", "shells replace ~", arguments=["--data=~/book.txt", "--run-dir", "r"])
+
+    def test_a_switch_takes_no_value(self):
+        for flag in ("--overwrite", "--help", "--print-config"):
+            self.refused(USAGE, f'{flag}: found "banana", but it is a switch', arguments=[f"{flag}=banana"])
+        self.refused(USAGE, '--overwrite takes no value, but "true" follows it', arguments=["--overwrite", "true"])
+
+    def test_units_are_told(self):
+        self.refused(USAGE, '--comm-timeout: found "10m"', "a number of seconds", arguments=["--comm-timeout", "10m"])
+        self.refused(USAGE, '--steps: found "1e3"', "a whole number of steps", arguments=["--steps", "1e3"])
+
+    def test_a_choice_that_is_not_built_is_not_offered(self):
+        for word in ("cud", "gpu", "cuda:0"):
+            self.refused(USAGE, f'"{word}"', "one of auto, cpu (cuda needs GPU support", without=["did you mean"],
+                         arguments=["--device", word])
+        self.refused(USAGE, "did you mean bfloat16?", arguments=["--dtype", "bf16"])
+        self.refused(USAGE, "did you mean float16?", arguments=["--dtype", "torch.float16"])
+        self.refused(USAGE, "did you mean cosine?", arguments=["--schedule", "cos"])
+        self.refused(USAGE, "did you mean ddp?", arguments=["--strategy", "DDP"])
+
+    def test_starts_that_do_not_exist_are_not_called_damaged(self):
+        arguments = ["--data", self.text(), "--seq-len", "16", "--run-dir", "run"]
+        damaged = ["damaged"]
+        self.refused(CHECKPOINT, "--resume nothere: nothing of this name exists; give auto", without=damaged,
+                     arguments=[*arguments, "--resume", "nothere"])
+        self.refused(CHECKPOINT, "--resume latest: nothing", "did you mean auto?",
+                     arguments=[*arguments, "--resume", "latest"])
+        self.refused(CHECKPOINT, "it is a file, not a checkpoint's folder", "--init-from", without=damaged,
+                     arguments=[*arguments, "--resume", self.text()])
+        (self.folder / "empty").mkdir()
+        self.refused(CHECKPOINT, "'empty' is no run folder", without=damaged,
+                     arguments=[*arguments, "--resume", "empty"])
+        (self.folder / "final").mkdir()
+        self.write("final/model.safetensors", "x")
+        self.refused(CHECKPOINT, "--init-from final/model.safetensors", without=damaged,
+                     arguments=[*arguments, "--resume", "final"])
+        self.refused(CHECKPOINT, "--init-from nothere: nothing of this name exists", without=damaged,
+                     arguments=[*arguments, "--init-from", "nothere"])
+        self.assertFalse((self.folder / "run").exists())
+
+
+class Names(Case):
+    def test_names_of_other_trainers_get_ours(self):
+        for theirs, ours in (
+                ("--batch-size", "--microbatch"), ("--batch_size", "--microbatch"), ("--epochs", "--steps (in steps"),
+                ("--learning-rate", "--lr"), ("--learning_rate", "--lr"), ("--max-steps", "--steps"),
+                ("--max_iters", "--steps"), ("--save-every", "--checkpoint-every"),
+                ("--save_steps", "--checkpoint-every"), ("--save_interval", "--checkpoint-every"),
+                ("--eval_interval", "--eval-every"), ("--fp16", "--dtype (--dtype float16)"),
+                ("--bf16", "--dtype (--dtype bfloat16)"), ("--gradient_accumulation_steps", "--grad-accum"),
+                ("--out_dir", "--run-dir"), ("--output_dir", "--run-dir"), ("--block_size", "--seq-len"),
+                ("--n_layer", "--levels"), ("--n_head", "--heads"), ("--n_embd", "--width"), ("--ckpt", "--resume"),
+                ("--training.seq_len", "--seq-len"), ("--optimizer.max_norm", "--grad-clip")):
+            expected = "did you mean" if theirs == "--training.seq_len" else f"unknown flag {theirs}: here it is {ours}"
+            self.refused(USAGE, expected, ours, arguments=[theirs, "8"])
+        for option in ("--nproc_per_node=2", "--rdzv-endpoint=x", "--master_port=1"):
+            self.refused(USAGE, "it is an option of dtrun: dtrun -n RANKS -- dtrain", arguments=[option])
+        file = self.write("gpt.json", '{"n_layer": 6}')
+        self.refused(USAGE, 'unknown setting "n_layer": here it is model.levels', arguments=["--config", file])
+        self.refused(USAGE, "here it is train.steps", arguments=["--set", "max_iters=5"])
+
+    def test_a_name_is_suggested_only_if_it_is_alike(self):
+        for wrong, right in (("--widht", "--width"), ("--run_dir", "--run-dir"), ("--every-log", "--log-every"),
+                             ("--warmup", "--warmup-steps"), ("--grad-accumulation", "--grad-accum"),
+                             ("-steps", "--steps"), ("--microbatchs", "--microbatch")):
+            self.refused(USAGE, f"unknown flag {wrong}", f"did you mean {right}?" if wrong != "--grad-accumulation"
+                         else right, arguments=[wrong, "8"])
+        for wrong in ("--save-weights", "--eval-model", "--log-graph", "--foo"):
+            self.refused(USAGE, f"unknown flag {wrong}; dtrain train --help", without=["did you mean"],
+                         arguments=[wrong, "8"])
+
+    def test_flags_of_other_places_say_where_they_belong(self):
+        self.refused(USAGE, "--prompt (setting generate.prompt) is not a flag of dtrain train, but of dtrain generate",
+                     arguments=["--prompt", "x"])
+        self.refused(USAGE, "it is the key of --width in files; --set model.width=VALUE",
+                     arguments=["--model.width", "64"])
+
+    def test_words_say_what_they_are(self):
+        book = self.text().name
+        self.refused(USAGE, f"give it as --data {book}", arguments=[book])
+        self.refused(USAGE, f"give it as --data {book}", arguments=["train", book])
+        self.write("mine.json", "{}")
+        self.refused(USAGE, "give it as --config mine.json", arguments=["mine.json"])
+        self.refused(USAGE, f"give it as --from or --prompt-file {book}", arguments=["generate", book])
+        self.refused(USAGE, "a text is given as --prompt TEXT", arguments=["generate", "Once upon a time"])
+        self.refused(USAGE, "--data takes one file", "data prepare", arguments=["--data", book, "other.txt"])
+        self.refused(USAGE, "give it as --set model.width=64", arguments=["train", "model.width=64"])
+        self.refused(USAGE, "give it as --steps=5", arguments=["train", "steps=5"])
+        self.refused(USAGE, "type --steps", arguments=["\u2014steps", "5"])
+        self.refused(USAGE, "type --steps", arguments=["--overwrite", "\u2013steps", "5"])
+
+    def test_tools_without_an_action_name_them(self):
+        self.refused(USAGE, "dtrain data needs an action: prepare or baseline", arguments=["data"])
+        self.refused(USAGE, "did you mean prepare?", arguments=["data", "prepair"])
+        self.refused(USAGE, "dtrain checkpoint needs a tool: list, inspect", arguments=["checkpoint"])
+
+
+class Files(Case):
+    def test_configurations_in_other_formats_say_what_they_look_like(self):
+        for name, content, seen in (
+                ("a.yaml", "model:\n  width: 64\n", "YAML"), ("a.json", "# x\nsteps: 5\n", "YAML"),
+                ("b.toml", "[model]\nwidth = 64\n", "TOML"), ("b.json", "[model]\nwidth = 64\n", "TOML"),
+                ("c.py", "batch_size = 12\n", "Python"), ("c.json", "batch_size = 12\n", "TOML or Python"),
+                ("d.json", '{"model": {}}'.encode("utf-16"), "UTF-16 text")):
+            self.refused(USAGE, name, f"it looks like {seen}, but configuration files are JSON",
+                         arguments=["--config", self.write(name, content)])
+        self.refused(USAGE, "it is empty", arguments=["--config", self.write("e.json", " \n")])
+        self.refused(USAGE, "is there a comma too many", arguments=["--config", self.write("f.json", '{"seed": 1,}')])
+        self.refused(USAGE, '"train", which is a group', '{"train": {...}}',
+                     arguments=["--config", self.write("g.json", '{"train": 5}')])
+
+    def data_refused(self, *parts, path):
+        self.refused(DATA, path, *parts, arguments=["--data", path, "--run-dir", "run", "--seq-len", "8"])
+
+    def test_a_folder_is_turned_into_a_command(self):
+        self.data_refused("is a directory", f"dtrain data prepare {self.folder} --output FILE.dtok", path=self.folder)
+
+    def test_tokens_of_other_trainers_are_recognised(self):
+        tokens = [(7919 * i) % 50257 for i in range(4000)]
+        path = self.write("train.bin", struct.pack("<4000H", *tokens))
+        self.data_refused("16-bit tokens without a header, as nanoGPT's", "docs/formats/tokens.md", path=path)
+        characters = self.write("char.bin", struct.pack("<4000H", *[i % 65 for i in tokens]))
+        self.data_refused("16-bit tokens without a header", path=characters)
+        for magic in (20240520, 20240801):
+            header = struct.pack("<256i", magic, 1, 4000, *[0] * 253)
+            path = self.write("val.bin", header + struct.pack("<4000H", *tokens))
+            self.data_refused("a token file of llm.c", "docs/formats/tokens.md", path=path)
+        self.data_refused("binary (it holds NUL bytes)", path=self.write("noise", bytes(range(250, -1, -1)) * 9))
+
+    def test_text_that_is_not_utf_8_says_how_to_convert_it(self):
+        text = "In the beginning God created the heaven and the earth.\n" * 9
+        for encoding, parts in (("utf-16", ["UTF-16 text", "iconv -f UTF-16 -t UTF-8"]),
+                                ("utf-16-le", ["UTF-16 text", "iconv -f UTF-16LE -t UTF-8"]),
+                                ("utf-16-be", ["UTF-16 text", "iconv -f UTF-16BE -t UTF-8"]),
+                                ("utf-32", ["UTF-32 text", "iconv -f UTF-32 -t UTF-8"])):
+            self.data_refused(*parts, path=self.write("text." + encoding, text.encode(encoding)))
+
+
+class Help(Case):
+    def help_of(self, *arguments):
+        result = run(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
+        return result.stdout
+
+    def test_every_subcommand_has_help_in_every_way_to_ask(self):
+        overview = self.help_of("--help")
+        for arguments in (["help"], ["help", "train"], ["train", "--help"], ["-h"], ["--steps", "5", "--help"]):
+            self.assertEqual(self.help_of(*arguments), overview)
+        for name in (["generate"], ["verify"], ["settings"], ["schedule"], ["data"], ["data", "prepare"],
+                     ["data", "baseline"], ["checkpoint"], ["checkpoint", "list"], ["checkpoint", "inspect"],
+                     ["checkpoint", "verify"], ["checkpoint", "diff"], ["checkpoint", "export"],
+                     ["checkpoint", "import"]):
+            text = self.help_of(*name, "--help")
+            self.assertIn("dtrain " + name[0], text)
+            self.assertEqual(self.help_of("help", *name), text)
+            self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        self.assertEqual(run("help", "trian").returncode, USAGE)
+
+
+if __name__ == "__main__":
+    unittest.main()
