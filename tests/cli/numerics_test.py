@@ -77,8 +77,9 @@ class TheEnd(ResumeTest):
         self.wait_for_step(1)
         (self.run_dir / "checkpoints").write_text("in the way")
         error = self.end_of(process, 6)
-        self.assertIn("done: 600 steps", error)
-        self.assertIn("checkpoints     1 could not be saved", error)
+        summary = self.progress.read_text()
+        self.assertIn("done: 600 steps", summary)
+        self.assertIn("checkpoints     1 could not be saved", summary)
         last = error.splitlines()[-1]
         self.assertIn("the checkpoint of step 600, the last one, failed", last)
         self.assertIn(str(self.run_dir / "checkpoints"), last)

@@ -209,7 +209,7 @@ print(len(got))
     def test_ranks_can_run_one_job_after_the_other(self):
         command = " ".join(f"'{word}'" for word in self.ddp_command("--overwrite", steps=1))
         result = self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", f"{command} && {command}"])
-        self.assertEqual(result.stderr.count("done: 1 steps"), 2, result.stderr)
+        self.assertEqual(result.stdout.count("done: 1 steps"), 2, result.stderr)
 
 
 class Secrets(RendezvousTest):
