@@ -13,12 +13,13 @@
 namespace dtrain::app {
 namespace {
 
+namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
 bool exists(const std::string& path) {
   std::error_code error;
-  return std::filesystem::exists(path, error);
+  return fs::exists(path, error);
 }
 
 }  // namespace
@@ -34,6 +35,10 @@ int export_checkpoint(const Arguments& arguments) {
   }
   if (exists(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
+         wanted.file);
+  }
+  if (std::error_code error; exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
+    fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
   }
   const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();

@@ -147,26 +147,51 @@ struct Tally {
   std::int64_t damaged = 0;
 };
 
-// Prints what f() throws for a checkpoint's sake and counts it.
+// Keeps what f() throws for a checkpoint's sake.
 template <typename F>
-void count_damage(Tally& tally, F f) {
+void note_damage(std::vector<std::string>& damage, F f) {
   try {
     f();
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::checkpoint) throw;
-    ++tally.damaged;
-    print(fmt::format("{}\n", error.what()));
+    damage.emplace_back(error.what());
   }
 }
 
-void verify_checkpoint(const std::string& path, Tally& tally) {
-  const format::Manifest manifest = store::read_manifest(path);
-  tally.tensors += std::ssize(manifest.contents.tensors);
-  for (const format::FileInfo& file : manifest.contents.files) {
-    ++tally.files;
-    tally.bytes += file.bytes;
-    count_damage(tally, [&] { store::verify_file(path, file); });
+// A line for each damaged file.
+std::vector<std::string> verify_checkpoint(const std::string& path, Tally& tally) {
+  std::vector<std::string> damage;
+  note_damage(damage, [&] {
+    const format::Manifest manifest = store::read_manifest(path);
+    tally.tensors += std::ssize(manifest.contents.tensors);
+    for (const format::FileInfo& file : manifest.contents.files) {
+      ++tally.files;
+      tally.bytes += file.bytes;
+      note_damage(damage, [&] { store::verify_file(path, file); });
+    }
+  });
+  return damage;
+}
+
+// A job that writes to the run folder takes a checkpoint's name away before it removes the files.
+bool is_gone(const std::string& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() == fs::file_type::not_found;
+}
+
+// Of a run folder's checkpoints, one that is removed meanwhile does not count.
+void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
+  Tally own;
+  const std::vector<std::string> damage = verify_checkpoint(path, own);
+  if (is_of_run && !damage.empty() && is_gone(path)) {
+    print(fmt::format("{}: a job removed it meanwhile\n", path));
+    return;
   }
+  for (const std::string& line : damage) print(line + "\n");
+  tally.files += own.files;
+  tally.bytes += own.bytes;
+  tally.tensors += own.tensors;
+  tally.damaged += std::ssize(damage);
 }
 
 std::string difference_text(const store::TensorDifference& difference) {
@@ -225,11 +250,15 @@ int verify_checkpoints(const Arguments& arguments) {
   if (!found) return 0;
   Tally tally;
   for (const std::string& path : store::checkpoints_at(found->front())) {
-    count_damage(tally, [&] { verify_checkpoint(path, tally); });
+    verify_one(path, path != found->front(), tally);
   }
   if (tally.damaged > 0) {
     fail(ErrorKind::checkpoint, "{}: {} damaged; do not load {}", found->front(),
          plural(tally.damaged, "file"), tally.damaged == 1 ? "it" : "them");
+  }
+  if (tally.files == 0) {
+    fail(ErrorKind::checkpoint, "{}: a job removed all that were there meanwhile; try again",
+         found->front());
   }
   print(fmt::format("ok: {}, {} bytes, {}\n", plural(tally.files, "file"), tally.bytes,
                     plural(tally.tensors, "tensor")));

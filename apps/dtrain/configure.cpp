@@ -1,8 +1,10 @@
 #include "configure.h"
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/config/command_line.h"
+#include "dtrain/config/continued_run.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/resolve.h"
 #include "help.h"
@@ -49,14 +51,27 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
     return std::nullopt;
   }
   const base::RankEnv env = base::rank_env_of_process();
-  const config::Loaded loaded = config::load(command_line);
-  Configured configured{config::resolve(command, loaded.config, launch_of(env)), env};
+  config::Loaded loaded = config::load(command_line);
+  const config::Launch launch = launch_of(env);
+  bool has_file = !command_line.config_file.empty();
+  if (auto run = config::continue_run(command_line, loaded, launch)) {
+    if (env.rank == 0) base::log_info("{}", run->notice);
+    loaded = std::move(run->loaded);
+    has_file = true;
+  }
+  Configured configured{.config = config::resolve(command, loaded.config, launch),
+                        .asked = loaded.config,
+                        .env = env,
+                        .has_file = has_file};
   if (env.rank == 0) {
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);
   }
   if (command_line.print_config) {
-    if (env.rank == 0) print(config::to_json(command, configured.config) + "\n");
+    if (env.rank == 0) {
+      base::tell_plain_output();
+      print(config::to_json(command, configured.config) + "\n");
+    }
     return std::nullopt;
   }
   require_rendezvous(env);

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -11,7 +12,9 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/threads.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/train/commands.h"
 #include "dtrain/train/export_checkpoint.h"
@@ -29,15 +32,34 @@ void write_output(std::string_view text) {
                std::strerror(errno));
 }
 
+// LibTorch keeps two pools for its arithmetic, one of them for each rank; a rank also reads ahead
+// and talks to the launcher.
+void require_threads(const config::Config& config) {
+  const bool is_local = config::strategy_of(config.layout).is_local();
+  const std::int64_t ranks = is_local ? config.layout.local_ranks : 1;
+  base::require_threads(config.machine.threads + ranks * (config.machine.threads + 2));
+}
+
+// A shell writes its prompt after the text.
+void generate(const config::Config& config) {
+  char last = '\n';
+  train::generate(config, [&last](std::string_view text) {
+    write_output(text);
+    if (!text.empty()) last = text.back();
+  });
+  if (last != '\n' && ::isatty(STDOUT_FILENO) == 1) write_output("\n");
+}
+
 int run(std::string_view text) {
   const config::Request request = config::from_request(text);
+  require_threads(request.config);
   metrics::install_counting_allocator();
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {
     case config::Command::train:
-      return train::train(request.config);
+      return train::train(request.config, request.record);
     case config::Command::generate:
-      train::generate(request.config, write_output);
+      generate(request.config);
       return 0;
     case config::Command::verify:
       train::verify(request.config, write_output);
@@ -59,8 +81,9 @@ int dtrain_run(const char* resolved_config) {
   try {
     return dtrain::run(resolved_config);
   } catch (const c10::Error& error) {
-    dtrain::base::log_line(std::string("error: unexpected: ") + error.what_without_backtrace());
-    return static_cast<int>(dtrain::base::ErrorKind::internal);
+    return dtrain::base::report_error(dtrain::base::ErrorKind::internal,
+                                      std::string("unexpected: ") + error.what_without_backtrace(),
+                                      dtrain::base::ErrorScope::own);
   } catch (...) {
     return dtrain::base::report_current_exception();
   }

@@ -46,11 +46,13 @@ class Experiments(unittest.TestCase):
         self.train("small", "--global-batch", "2")
 
     def test_25m(self):
-        self.train("25m", *SHRUNKEN, "--global-batch", "8")
+        config = self.train("25m", *SHRUNKEN)
+        self.assertEqual(config["batch"], {"global": 32, "microbatch": 1, "grad_accum": 32})
 
     def test_prod(self):
         config = self.train("prod", *SHRUNKEN, ranks=2)
-        self.assertEqual((config["layout"]["strategy"], config["batch"]["microbatch"]), ("ddp", 32))
+        resolved = config["resolved"]
+        self.assertEqual((resolved["layout"]["strategy"], resolved["batch"]["microbatch"]), ("fsdp", 1))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ class ResumeTest(TrainTest):
         strategy = ["--strategy", "ddp"] if ranks > 1 else []
         process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
                                                                                  steps=steps))],
-                                   stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, **(environment or {})})
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
         return process
 
@@ -168,6 +169,17 @@ class Stopping(ResumeTest):
         process.terminate()
         self.assert_stopped(self.end_of(process, 9), "SIGTERM")
 
+    def test_ranks_below_a_shell_save_when_dtrun_is_stopped(self):
+        command = [DTRUN, "-n", "2", "--", "bash", "-c", '"$0" "$@"; echo not reached >&2', DTRAIN, "--strategy", "ddp",
+                   *map(str, self.arguments(steps=1000))]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        self.wait_for_step(2)
+        process.terminate()
+        error = self.end_of(process, 9)
+        self.assertNotIn("not reached", error)
+        self.assert_stopped(error, "SIGTERM")
+
     def test_a_signal_to_one_rank_stops_all(self):
         process = self.start(ranks=2)
         self.wait_for_step(2)
@@ -305,14 +317,19 @@ class Refusals(ResumeTest):
 
 
 class Foreign(ResumeTest):
-    def test_what_cannot_be_removed_of_an_old_checkpoint_holds_no_restart_up(self):
+    def test_what_may_not_be_removed_holds_no_restart_up(self):
         self.single("--checkpoint-every", "1")
         (self.run_dir / "checkpoints/step-2/notes").mkdir()
-        self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
-        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=7)
+        (self.run_dir / "checkpoints/step-9.tmp-x").mkdir()
+        (self.run_dir / "checkpoints/step-9.tmp-x/notes").touch()
+        result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
         self.assertIn("a leftover of an earlier start stays: ", result.stderr)
-        self.assertIn("notes", [path.name for path in self.run_dir.glob("checkpoints/step-2.tmp-*/*")])
-        self.assertEqual(self.losses()[-1][0], 7)
+        self.assertIn("step-2' holds 'notes', which dtrain did not write", result.stderr)
+        self.assertEqual(self.steps_saved_whole(), [2, 4, 5, 6])
+        self.assertEqual(self.losses()[-1][0], 6)
+
+    def steps_saved_whole(self):
+        return sorted(int(path.parent.name[5:]) for path in self.run_dir.glob("checkpoints/step-?/manifest.json"))
 
     def test_a_checkpoint_under_the_name_of_another_step_is_passed_over(self):
         self.single(*EVERY, steps=8)

@@ -109,6 +109,12 @@ checkpoint::format::Contents save_example_shard(base::FileSystem& files,
       shard.pieces(), checkpoint::store::Pace());
 }
 
+void commit_example(base::FileSystem& files, const std::string& checkpoints,
+                    const checkpoint::format::Manifest& manifest) {
+  const std::string unsure = checkpoint::store::commit(files, checkpoints, manifest);
+  if (!unsure.empty()) base::fail(base::ErrorKind::checkpoint, "{}", unsure);
+}
+
 void save_example(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
                   std::int64_t num_ranks) {
   checkpoint::format::Manifest manifest = example_manifest(step, num_ranks);
@@ -117,7 +123,7 @@ void save_example(base::FileSystem& files, const std::string& checkpoints, std::
     checkpoint::format::merge(manifest.contents,
                               save_example_shard(files, checkpoints, step, rank, num_ranks));
   }
-  checkpoint::store::commit(files, checkpoints, manifest);
+  commit_example(files, checkpoints, manifest);
 }
 
 checkpoint::format::Manifest verify_all(const std::string& checkpoint) {

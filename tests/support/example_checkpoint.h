@@ -44,6 +44,10 @@ class ExampleShard {
                                                               std::int64_t step, std::int64_t rank,
                                                               std::int64_t num_ranks);
 
+/// commit(), where a checkpoint that may not survive a crash of the machine is an error.
+void commit_example(base::FileSystem& files, const std::string& checkpoints,
+                    const checkpoint::format::Manifest& manifest);
+
 /// All that ranks do for a checkpoint, one after the other, up to and with commit.
 void save_example(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
                   std::int64_t num_ranks);

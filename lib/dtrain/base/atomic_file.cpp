@@ -1,8 +1,10 @@
 #include "dtrain/base/atomic_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -12,9 +14,26 @@ namespace {
 
 std::string temporary_prefix(const std::string& path) { return path + ".tmp-"; }
 
+// "12-0", or "18ea4b45-12" of a job; a name that somebody else gave has words behind the prefix.
+bool is_number(std::string_view text) {
+  const auto dash = text.find('-');
+  return dash != std::string_view::npos && dash > 0 && dash + 1 < text.size() &&
+         text.substr(0, dash).find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+         text.substr(dash + 1).find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Renaming over a device or a FIFO would take it away from everybody else.
+void check_replaceable(const std::string& path, ErrorKind kind) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  fail(kind, "'{}' is {}, not a regular file, and is not replaced; name another file", path,
+       S_ISDIR(status.st_mode) ? "a folder" : "a device, FIFO or socket");
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path, ErrorKind kind) : disk_(kind), path_(std::move(path)) {
+  check_replaceable(path_, kind);
   // The number tells apart several writers of one process.
   for (int number = 0; temporary_.empty() || ::access(temporary_.c_str(), F_OK) == 0; ++number) {
     temporary_ = fmt::format("{}{}-{}", temporary_prefix(path_), ::getpid(), number);
@@ -41,7 +60,12 @@ void remove_temporaries_of(const std::string& path, ErrorKind kind) {
   std::error_code error;  // a folder that cannot be read has nothing that could be removed
   for (fs::directory_iterator entry(parent_folder(path), error);
        !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    if (entry->path().filename().string().starts_with(prefix)) found.push_back(entry->path());
+    const std::string name = entry->path().filename().string();
+    std::error_code unknown;
+    if (name.starts_with(prefix) && is_number(name.substr(prefix.size())) &&
+        fs::is_regular_file(entry->symlink_status(unknown))) {
+      found.push_back(entry->path());
+    }
   }
   for (const std::string& temporary : found) Disk(kind).remove_file(temporary);
 }

@@ -12,7 +12,8 @@ namespace dtrain::base {
 /// Writes a file under a temporary name in the same folder; commit() makes it durable and gives it
 /// its name in one step, replacing what was there. Without commit() the temporary file is removed.
 ///
-/// Throws:  Error{kind} naming the file if it cannot be created, written or renamed.
+/// Throws:  Error{kind} naming the file if it cannot be created, written or renamed, or if the path
+///          leads to something else than a regular file.
 /// Threads: one caller.
 class AtomicFile {
  public:
@@ -33,8 +34,8 @@ class AtomicFile {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Removes what AtomicFiles of `path` have left whose processes were killed. No other process may
-/// be writing it.
+/// Removes what AtomicFiles of `path` have left whose processes were killed: regular files named
+/// PATH.tmp-HEX-NUMBER, and nothing else. No other process may be writing it.
 ///
 /// Throws: Error{kind} as Disk::remove_file.
 void remove_temporaries_of(const std::string& path, ErrorKind kind);

@@ -14,4 +14,6 @@ void secure_standard_streams() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+void survive_file_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
+
 }  // namespace dtrain::base

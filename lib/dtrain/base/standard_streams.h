@@ -1,4 +1,5 @@
-// The three standard descriptors as a program may rely on them.
+// Sets up what a program relies on: the three standard descriptors, and writes that fail instead of
+// ending it.
 #pragma once
 
 namespace dtrain::base {
@@ -7,5 +8,9 @@ namespace dtrain::base {
 /// next file opened would get such a number, and messages would go into it. Writing to a pipe
 /// without a reader becomes an error instead of a signal. Call first in main.
 void secure_standard_streams();
+
+/// Makes a write beyond `ulimit -f` an error that names the file instead of the end of the process.
+/// Programs that it starts inherit this, unless they are given the default back.
+void survive_file_size_limit();
 
 }  // namespace dtrain::base

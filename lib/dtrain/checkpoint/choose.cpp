@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <exception>
+#include <functional>
 #include <sstream>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -24,15 +27,29 @@ struct Verdict {
   std::string damage;  // empty: whole
 };
 
-// Reads the manifest and every group.size()-th file.
+// This rank's files: each goes, the largest first, to whom the fewest bytes were dealt.
+std::vector<const format::FileInfo*> deal(const comm::ProcessGroup& group,
+                                          const std::vector<format::FileInfo>& files) {
+  std::vector<const format::FileInfo*> all;
+  for (const format::FileInfo& file : files) all.push_back(&file);
+  std::ranges::stable_sort(all, std::ranges::greater(), &format::FileInfo::bytes);
+  std::vector<std::int64_t> dealt(static_cast<std::size_t>(group.size()));  // bytes of each rank
+  std::vector<const format::FileInfo*> own;
+  for (const format::FileInfo* file : all) {
+    const auto least = std::ranges::min_element(dealt);
+    *least += file->bytes;
+    if (least - dealt.begin() == group.rank()) own.push_back(file);
+  }
+  return own;
+}
+
+// Reads the manifest and this rank's share of the files.
 std::string find_damage(const comm::ProcessGroup& group, const std::string& path,
                         format::Manifest& manifest) {
   try {
     manifest = store::read_manifest(path);
-    const auto& files = manifest.contents.files;
-    for (auto index = static_cast<std::size_t>(group.rank()); index < files.size();
-         index += static_cast<std::size_t>(group.size())) {
-      store::verify_file(path, files[index]);
+    for (const format::FileInfo* file : deal(group, manifest.contents.files)) {
+      store::verify_file(path, *file);
     }
   } catch (const std::exception& error) {
     return error.what();  // of any kind: the other ranks wait to hear of it
@@ -42,7 +59,9 @@ std::string find_damage(const comm::ProcessGroup& group, const std::string& path
 
 Verdict examine(comm::ProcessGroup& group, const std::string& path) {
   Verdict verdict;
-  const std::string own = find_damage(group, path, verdict.manifest);
+  std::string own;
+  comm::run_long(group, "verifying a checkpoint",
+                 [&] { own = find_damage(group, path, verdict.manifest); });
   for (const std::string& damage : comm::exchange_texts(group, own)) {
     if (!damage.empty() && verdict.damage.empty()) verdict.damage = damage;
   }

@@ -1,13 +1,16 @@
 #include "dtrain/checkpoint/saver.h"
 
 #include <ATen/ops/full.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "dtrain/base/check.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/comm/exchange.h"
 
@@ -30,6 +33,18 @@ std::string current_message() {
     return error.what();
   } catch (const store::Abandoned&) {
     return "given up";
+  }
+}
+
+// Where the system starts no more threads the work is done at once, and training waits for it.
+template <typename Work>
+auto start(const Work& work) {
+  try {
+    return std::async(std::launch::async, work);
+  } catch (const std::system_error&) {
+    std::packaged_task<decltype(work())()> task(work);
+    task();
+    return task.get_future();
   }
 }
 
@@ -59,8 +74,7 @@ void Saver::begin(const SavePoint& point, const State& state) {
              .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
   const State owned = owned_part(state);
   auto pieces = staging_ ? staging_->take(owned) : bytes_of(owned);
-  written_ =
-      std::async(std::launch::async, [this, pieces = std::move(pieces)] { return write(pieces); });
+  written_ = start([this, pieces = std::move(pieces)] { return write(pieces); });
   phase_ = Phase::writing;
   report_.stall_seconds = base::seconds_since(start_);
 }
@@ -138,7 +152,7 @@ void Saver::collect() {
   if (!leads()) return;
   report_.bytes = format::bytes_in(manifest_.contents);
   const bool is_whole = report_.error.empty();
-  committed_ = std::async(std::launch::async, [this, is_whole] {
+  committed_ = start([this, is_whole] {
     Committed committed = is_whole ? commit() : Committed{};
     if (!is_whole || !committed.error.empty()) give_up();
     return committed;
@@ -147,20 +161,37 @@ void Saver::collect() {
 
 // In the thread of a save, on rank 0.
 Saver::Committed Saver::commit() const {
+  std::string unsure;
   try {
-    store::commit(files_, options_.checkpoints, manifest_);
-    files_.sync_folder(base::parent_folder(options_.checkpoints));  // it may be a new folder
+    unsure = store::commit(files_, options_.checkpoints, manifest_);
   } catch (...) {
-    return {.error = current_message(), .prune_error = {}};
+    return {.error = current_message(), .warning = {}};
   }
+  try {
+    if (unsure.empty()) {
+      files_.sync_folder(base::parent_folder(options_.checkpoints));  // it may be a new folder
+    }
+  } catch (...) {
+    unsure = current_message();
+  }
+  if (unsure.empty()) return {.error = {}, .warning = prune()};
+  return {
+      .error = {},
+      .warning = "it may not survive a crash of the machine, so that older ones stay: " + unsure};
+}
+
+// In the thread of a save, on rank 0. Returns what stays that should have gone, and why.
+std::string Saver::prune() const {
   try {
     store::Retention retention = options_.retention;
     retention.newest_step = manifest_.step;
-    store::prune(files_, options_.checkpoints, retention, manifest_.run);
+    const store::Removed removed =
+        store::prune(files_, options_.checkpoints, retention, manifest_.run);
+    if (removed.left_alone.empty()) return {};
+    return fmt::format("left alone: {}", fmt::join(removed.left_alone, "; "));
   } catch (...) {
-    return {.error = {}, .prune_error = current_message()};
+    return "old checkpoints were not removed: " + current_message();
   }
-  return {};
 }
 
 // Removes what a failed save has written. Where that fails too, the next start does it.
@@ -176,7 +207,7 @@ SaveReport Saver::end() {
   if (leads()) {
     Committed committed = committed_.get();
     if (report_.error.empty()) report_.error = std::move(committed.error);
-    report_.prune_error = std::move(committed.prune_error);
+    report_.warning = std::move(committed.warning);
   }
   // Rank 0 alone knows how the commit went.
   report_.error = comm::exchange_texts(world_, report_.error).front();

@@ -37,11 +37,11 @@ struct SavePoint {
 struct SaveReport {
   std::int64_t step = 0;
   std::string path = {};
-  std::string error = {};        ///< empty: it is committed
-  std::int64_t bytes = 0;        ///< of all ranks' files; on rank 0
-  double stall_seconds = 0;      ///< training stood still for the save
-  double seconds = 0;            ///< from the start of the save to its commit
-  std::string prune_error = {};  ///< empty: what was to go is gone
+  std::string error = {};    ///< empty: it is committed
+  std::int64_t bytes = 0;    ///< of all ranks' files; on rank 0
+  double stall_seconds = 0;  ///< training stood still for the save
+  double seconds = 0;        ///< from the start of the save to its commit
+  std::string warning = {};  ///< it is committed, but something else went wrong
 };
 
 /// Takes a copy of this rank's part of the state into memory of its own, which is the only time
@@ -103,13 +103,14 @@ class Saver {
   };
   struct Committed {
     std::string error;
-    std::string prune_error;
+    std::string warning;
   };
 
   [[nodiscard]] bool leads() const { return world_.rank() == 0; }
   [[nodiscard]] std::string folder() const;
   [[nodiscard]] Written write(const std::vector<store::PieceBytes>& pieces) const;
   [[nodiscard]] Committed commit() const;
+  [[nodiscard]] std::string prune() const;
   void give_up() const;
   void wait_until(base::Clock::time_point end) const;
   void collect();

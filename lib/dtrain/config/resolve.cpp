@@ -60,10 +60,13 @@ std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
 // pipeline wants at least as many microbatches as it has stages.
 void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   const std::int64_t dp = layout.dp;
+  if (batch.global == 0 && batch.microbatch == 0) {
+    batch.microbatch = kDefaultMicrobatch;
+    if (batch.grad_accum == 0) batch.global = (kDefaultGlobalBatch + dp - 1) / dp * dp;
+  }
   const bool is_open = batch.global == 0 || batch.microbatch == 0;
   if (batch.grad_accum == 0 && is_open) batch.grad_accum = layout.pp;
   if (batch.global == 0) {
-    if (batch.microbatch == 0) batch.microbatch = kDefaultMicrobatch;
     batch.global = batch.microbatch * batch.grad_accum * dp;
   } else if (batch.microbatch == 0) {
     const std::string_view name = layout.pp == 1 ? "--grad-accum" : "--grad-accum (or --pp)";
@@ -162,6 +165,27 @@ void resolve_dtypes(MachineConfig& machine) {
   }
 }
 
+std::string batch_note(const BatchConfig& asked, const Config& config) {
+  const BatchConfig& batch = config.batch;
+  const std::int64_t dp = config.layout.dp;
+  const std::string ranks = fmt::format("{} data-parallel rank{}", dp, dp == 1 ? "" : "s");
+  const bool is_all_default =
+      asked.microbatch == 0 && asked.grad_accum == 0 && batch.global == kDefaultGlobalBatch;
+  if (asked.global == 0 && !is_all_default) {
+    return fmt::format(
+        "the global batch of {} follows from microbatches of {} and {}, so another number of ranks "
+        "trains another model; give --global-batch to keep it",
+        batch.global, batch.microbatch, ranks);
+  }
+  if (asked.global != 0 && asked.microbatch == 0) {
+    return fmt::format(
+        "the microbatch of {} follows from the global batch of {} and {}, so bits differ on "
+        "another number of ranks; give --microbatch, and --grad-accum follows, to keep them",
+        batch.microbatch, batch.global, ranks);
+  }
+  return {};
+}
+
 bool needs_loss_scaling(const MachineConfig& machine) {
   return machine.param_dtype == "float16" || machine.reduce_dtype == "float16";
 }
@@ -186,6 +210,9 @@ Config resolve(Command command, Config config, const Launch& launch) {
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   check_pipeline(config, command == Command::train);
+  if (!config.generate.prompt.empty() && !config.generate.prompt_file.empty()) {
+    fail(ErrorKind::usage, "--prompt and --prompt-file exclude each other: give one of them");
+  }
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");

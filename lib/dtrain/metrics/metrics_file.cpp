@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,9 +10,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <system_error>
 #include <utility>
 
+#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 
@@ -19,38 +22,52 @@ namespace dtrain::metrics {
 
 namespace {
 
-// Whether the line is whole and tells of no step after `step`.
-bool is_kept(const std::string& line, std::int64_t step) {
+enum class Line { kept, later, unreadable };
+
+Line kind_of(const std::string& line, std::int64_t step) {
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return false;
+  if (!json.is_object()) return Line::unreadable;
   const auto found = json.find("step");
-  return found == json.end() || (found->is_number_integer() && found->get<std::int64_t>() <= step);
+  if (found == json.end()) return Line::kept;
+  if (!found->is_number_integer()) return Line::unreadable;
+  return found->get<std::int64_t>() <= step ? Line::kept : Line::later;
+}
+
+// Follows no link, whose target would lose its content, and waits for no FIFO.
+int open_file(const std::string& path, MetricsFile::Start start) {
+  const int fd = ::open(path.c_str(),
+                        O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (fd < 0) {
+    const bool is_odd = errno == ELOOP || errno == ENXIO;  // a link, a FIFO without a reader
+    base::fail(base::ErrorKind::data, "{}: cannot be created: {}", path,
+               is_odd ? "it is a link or a FIFO; remove it" : std::strerror(errno));
+  }
+  struct stat status {};
+  const bool is_fifo = ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode);
+  if (!is_fifo && (start == MetricsFile::Start::appended || ::ftruncate(fd, 0) == 0)) return fd;
+  const std::string why = is_fifo ? "it is a FIFO; remove it" : std::strerror(errno);
+  ::close(fd);
+  base::fail(base::ErrorKind::data, "{}: cannot be written: {}", path, why);
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(std::string path, Start start)
-    : path_(std::move(path)),
-      fd_(::open(path_.c_str(),
-                 O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (start == Start::empty ? O_TRUNC : 0),
-                 0666)) {
-  if (fd_ < 0) {
-    base::fail(base::ErrorKind::data, "{}: cannot be created: {}", path_, std::strerror(errno));
-  }
-}
+MetricsFile::MetricsFile(std::string path, Start start) : path_(std::move(path)), start_(start) {}
 
 MetricsFile::~MetricsFile() {
   if (!write_waiting()) {
     base::log_warning("{}: its last lines are lost: {}", path_, std::strerror(errno));
   }
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 void MetricsFile::write(const nlohmann::ordered_json& line) {
+  if (fd_ < 0) fd_ = open_file(path_, start_);
   waiting_ += line.dump() + "\n";
   if (write_waiting()) return;
   const int reason = errno;
-  if ((reason != ENOSPC && reason != EDQUOT) || waiting_.size() > kMaxWaitingBytes) {
+  const bool has_no_room = reason == ENOSPC || reason == EDQUOT || reason == EFBIG;
+  if (!has_no_room || waiting_.size() > kMaxWaitingBytes) {
     base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
                std::strerror(reason));
   }
@@ -74,19 +91,35 @@ bool MetricsFile::write_waiting() {
 
 void cut_back(const std::string& path, std::int64_t step) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return;
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error))) return;
   std::ifstream file(path, std::ios::binary);
-  std::uintmax_t kept_bytes = 0;
-  std::string line;
-  // A last line without its end is read as one, but was cut short.
-  while (std::getline(file, line) && !file.eof() && is_kept(line, step)) {
-    kept_bytes += line.size() + 1;
+  std::string kept;
+  std::uintmax_t num_first = 0;  // bytes that are kept and come before any that are not
+  std::int64_t num_unreadable = 0;
+  bool has_later = false;
+  // A last line without its end was cut short.
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const Line kind = kind_of(line, step);
+    has_later = has_later || kind == Line::later;
+    if (kind == Line::unreadable) ++num_unreadable;
+    if (kind == Line::kept && !has_later) kept += line + "\n";
+    if (num_unreadable == 0) num_first = kept.size();
   }
-  if (!file.bad()) std::filesystem::resize_file(path, kept_bytes, error);
+  // A disk without room can still cut a file short.
+  if (!file.bad() && num_first == kept.size()) std::filesystem::resize_file(path, num_first, error);
   if (file.bad() || error) {
     base::fail(base::ErrorKind::data, "{}: cannot be cut back to step {}: {}", path, step,
                error ? error.message() : "it cannot be read");
   }
+  if (num_unreadable > 0) {
+    base::log_warning("{}: {} could not be read and {} left out", path,
+                      num_unreadable == 1 ? "a line" : fmt::format("{} lines", num_unreadable),
+                      num_unreadable == 1 ? "is" : "are");
+  }
+  if (num_first == kept.size()) return;
+  base::AtomicFile result(path, base::ErrorKind::data);
+  result.write(std::as_bytes(std::span(kept)));
+  result.commit();
 }
 
 bool has_evaluation(const std::string& path, std::int64_t step) {

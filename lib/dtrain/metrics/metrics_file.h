@@ -7,11 +7,13 @@
 
 namespace dtrain::metrics {
 
+/// Opened by the first line, so that a run that does not begin leaves an older file as it is.
+///
 /// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
 /// Lines wait in memory until there is room; a warning tells so, and at destruction what is lost.
 ///
-/// Throws:  Error{data} naming the file if it cannot be opened or written, or if more than
-///          kMaxWaitingBytes wait.
+/// Throws:  Error{data} naming the file if it cannot be opened or written, is a link or a FIFO,
+///          or if more than kMaxWaitingBytes wait.
 /// Threads: one caller.
 class MetricsFile {
  public:
@@ -34,16 +36,17 @@ class MetricsFile {
   [[nodiscard]] bool write_waiting();
 
   std::string path_;
-  int fd_ = -1;
+  Start start_;
+  int fd_ = -1;              // from the first line on
   std::string waiting_;      // text that the disk has not taken
   bool has_warned_ = false;  // that lines wait
 };
 
-/// Removes from the first line that tells of a later step than `step` on, and a last line that was
-/// cut short: a run that goes on from `step` writes them anew. A file that does not exist is left
-/// so.
+/// Removes everything from the first line of a later step than `step` on, lines that cannot be
+/// read, which a warning counts, and a last line that was cut short: a run that goes on from `step`
+/// writes what came later anew. A file that does not exist is left so.
 ///
-/// Throws: Error{data} naming the file if it cannot be read or cut.
+/// Throws: Error{data} naming the file if it cannot be read or written.
 void cut_back(const std::string& path, std::int64_t step);
 
 /// Whether the file has an "eval" line of this step. A file that cannot be read has none.

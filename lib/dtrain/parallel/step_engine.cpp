@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/parallel/disk_window.h"
 #include "dtrain/parallel/engine_state.h"
 #include "dtrain/parallel/equal_copies.h"
@@ -402,20 +403,28 @@ checkpoint::State StepEngine::state() const {
 }
 
 void StepEngine::load_state(checkpoint::Source& source) {
+  const checkpoint::State pieces = state();
+  comm::run_long(world(), "reading a checkpoint", [&] {
+    const at::NoGradGuard no_grad;
+    for (const checkpoint::Piece& piece : pieces) {
+      // A run that goes on in float16 starts with a scale of its own.
+      if (piece.name == kLossScale && !source.has(piece.name)) continue;
+      source.read(piece);
+    }
+  });
   const at::NoGradGuard no_grad;
-  for (const checkpoint::Piece& piece : state()) {
-    // A run that goes on in float16 starts with a scale of its own.
-    if (piece.name == kLossScale && !source.has(piece.name)) continue;
-    source.read(piece);
-  }
   axis_.parameters().refresh();
 }
 
 void StepEngine::load_weights(checkpoint::Source& source) {
+  const checkpoint::State pieces = state();
+  comm::run_long(world(), "reading weights", [&] {
+    const at::NoGradGuard no_grad;
+    for (const checkpoint::Piece& piece : pieces) {
+      if (piece.name.starts_with(checkpoint::kWeightPrefix)) source.read(piece);
+    }
+  });
   const at::NoGradGuard no_grad;
-  for (const checkpoint::Piece& piece : state()) {
-    if (piece.name.starts_with(checkpoint::kWeightPrefix)) source.read(piece);
-  }
   axis_.parameters().refresh();
 }
 

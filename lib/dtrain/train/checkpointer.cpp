@@ -44,7 +44,8 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
       reporter_(reporter),
       link_(link),
       interval_(config::parse_interval(job.config().checkpoint.every).value()),
-      disk_(base::ErrorKind::checkpoint),
+      check_folder_(options.check_folder),
+      disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(job.groups().world(), disk_, saver_options(job, options)),
       saved_step_(options.saved_step),
       newest_(options.saved_path) {
@@ -52,6 +53,7 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
 }
 
 parallel::StepFlags Checkpointer::flags(bool save_requested) {
+  check_folder_();
   // One clock decides for all: that of whoever sees the time pass first.
   const bool is_time = interval_.seconds > 0 && base::seconds_since(last_) >= interval_.seconds;
   return {.stop = false, .save = save_requested || is_time, .busy = saver_.is_busy()};
@@ -97,6 +99,7 @@ void Checkpointer::finish() {
 }
 
 std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
+  check_folder_();
   finish();
   if (!interval_.at_the_end) return {};
   if (saved_step_ != point.step) {
@@ -132,9 +135,12 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                         .bytes = report.bytes,
                         .stall_seconds = report.stall_seconds,
                         .seconds = report.seconds});
-  if (!report.prune_error.empty()) {
-    reporter_.warn(report.step, "old checkpoints were not removed: " + report.prune_error);
+  // The same folder may be in the way of every save: one warning is enough.
+  if (!report.warning.empty() && report.warning != last_warning_) {
+    reporter_.warn(report.step,
+                   fmt::format("checkpoint of step {}: {}", report.step, report.warning));
   }
+  last_warning_ = report.warning;
   if (job_.groups().world().rank() == 0) link_.committed(report.step);
 }
 

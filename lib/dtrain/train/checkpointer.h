@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/held_folder.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
 #include "dtrain/config/interval.h"
@@ -25,10 +25,12 @@ namespace dtrain::train {
 class Checkpointer {
  public:
   struct Options {
-    std::string run;               ///< the job's name
-    std::string data_fingerprint;  ///< of the training data
-    std::int64_t saved_step = -1;  ///< the step of the checkpoint that the run goes on from
-    std::string saved_path = {};   ///< its folder
+    std::string run;                     ///< the job's name
+    std::string data_fingerprint;        ///< data::to_text of its identity
+    std::int64_t saved_step = -1;        ///< the step of the checkpoint that the run goes on from
+    std::string saved_path = {};         ///< its folder
+    const base::HeldFolder& folder;      ///< the run's
+    std::function<void()> check_folder;  ///< throws where it is not this job's any more
   };
 
   /// All must outlive this.
@@ -38,6 +40,8 @@ class Checkpointer {
   void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
 
   /// What this rank has to say about saving in the next step. save_requested: by a user.
+  ///
+  /// Throws: as Options::check_folder, before the step.
   [[nodiscard]] parallel::StepFlags flags(bool save_requested);
 
   /// Does what is due after a step. agreed: the flags of all ranks in that step.
@@ -76,7 +80,8 @@ class Checkpointer {
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
   config::Interval interval_;
-  base::Disk disk_;
+  std::function<void()> check_folder_;
+  base::HeldDisk disk_;
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save
   std::int64_t saved_step_;
@@ -84,6 +89,7 @@ class Checkpointer {
   bool is_late_ = false;     // training has waited for it, in vain
   std::int64_t num_failures_ = 0;
   std::string last_error_;  // of the last save
+  std::string last_warning_;
   std::string newest_;
   std::function<void()> check_ = [] {};
 };

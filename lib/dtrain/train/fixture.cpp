@@ -182,8 +182,8 @@ std::map<std::string, double> noise_of(const nlohmann::json& entry) {
 std::map<std::string, double> read_noise(const std::string& path) {
   const std::filesystem::path fixture(path);
   const std::filesystem::path beside = fixture.parent_path() / "meta.json";
+  if (std::error_code error; !std::filesystem::is_regular_file(beside, error)) return {};
   std::ifstream file(beside);
-  if (!file) return {};
   try {
     const auto cases = nlohmann::json::parse(file).value("cases", nlohmann::json::object());
     const auto entry = cases.find(fixture.stem().string());

@@ -10,6 +10,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/train/model_description.h"

@@ -157,6 +157,8 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
                              .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
                              .master_port = env.master_port,
                              .store_fd = env.store_fd,
+                             .token = env.job_token,
+                             .token_file = env.job_token_file,
                              .group = group_options(config),
                              .count_memory = metrics::count_other_memory});
 }

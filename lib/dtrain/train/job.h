@@ -42,6 +42,8 @@ class Job {
   Job(const config::Config& config, std::shared_ptr<comm::World> world);
 
   [[nodiscard]] const config::Config& config() const { return config_; }
+  /// Gives run.dir the name that all ranks agreed on.
+  void set_run_folder(const std::string& folder) { config_.run.dir = folder; }
   [[nodiscard]] comm::World& world() { return *world_; }
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
   [[nodiscard]] comm::ProcessGroup& data_group() const { return groups_.along(mesh::Axis::dp); }

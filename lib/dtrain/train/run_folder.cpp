@@ -1,7 +1,10 @@
 #include "dtrain/train/run_folder.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -14,6 +17,7 @@
 #include "dtrain/config/json.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/metrics/metrics_file.h"
+#include "dtrain/train/shared_folder.h"
 
 namespace dtrain::train {
 namespace {
@@ -41,16 +45,27 @@ void write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-RunFolder::RunFolder(const config::Config& config, std::string run)
+RunFolder::RunFolder(const config::Config& config, std::string run, config::StartRecord record)
     : config_(config),
+      record_(std::move(record)),
       run_(std::move(run)),
       dir_(made_folder(config)),
       checkpoints_(store::checkpoints_folder(dir_)),
-      disk_(ErrorKind::checkpoint),
-      lock_(dir_) {
+      lock_(dir_),
+      held_(dir_, ErrorKind::checkpoint),
+      disk_(held_, ErrorKind::checkpoint) {
   // Again, now that no other job can change it.
   config::check_run_folder(config_);
   remove_leftovers();
+}
+
+void RunFolder::check() const {
+  held_.check();
+  if (!lock_.is_replaced()) return;
+  base::fail(ErrorKind::checkpoint,
+             "'{}/lock' is not this job's any more: another job has taken the folder; nothing more "
+             "is written there",
+             dir_);
 }
 
 void RunFolder::begin() {
@@ -62,11 +77,13 @@ void RunFolder::begin() {
         "with: name another folder, or give --overwrite instead to replace it",
         dir_);
   }
+  check_writable();
   if (config_.run.overwrite) remove_old_run();
   write_config();
 }
 
 std::vector<std::string> RunFolder::go_on(std::int64_t step) {
+  check_writable();
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
   metrics::cut_back(metrics_file(dir_), step);
   write_config();
@@ -74,6 +91,7 @@ std::vector<std::string> RunFolder::go_on(std::int64_t step) {
 }
 
 void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
+  check();
   write_file(dir_ + "/REQUEUE", fmt::format("stopped after step {} by {}\n", step, reason));
   try {
     disk_.remove_file(stop_file(dir_));
@@ -88,9 +106,26 @@ std::string RunFolder::metrics_file(const std::string& run_dir) {
   return run_dir + "/metrics.jsonl";
 }
 
+// What cannot be written at the end is found at the start.
+void RunFolder::check_writable() {
+  check();
+  const std::string model = store::final_model(dir_);
+  const std::string folder = base::parent_folder(model);
+  const bool is_new = !fs::exists(folder);
+  disk_.make_folder(folder);
+  { const base::AtomicFile probe(model, ErrorKind::checkpoint); }
+  if (is_new) disk_.remove_folder(folder);
+  if (fs::exists(checkpoints_) && ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK) != 0) {
+    base::fail(ErrorKind::checkpoint, "'{}' cannot be written ({})", checkpoints_,
+               std::strerror(errno));
+  }
+}
+
 // config.json, which marks the folder as a run's, goes last.
 void RunFolder::remove_old_run() {
-  store::remove_all(disk_, checkpoints_, run_);
+  for (const std::string& why : store::remove_all(disk_, checkpoints_, run_)) {
+    base::log_warning("--overwrite left alone: {}", why);
+  }
   for (const std::string& path :
        {metrics_file(dir_), store::final_model(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
@@ -103,16 +138,14 @@ void RunFolder::remove_leftovers() {
     base::log_warning("a leftover of an earlier start stays: {}", failure);
   }
   disk_.remove_file(dir_ + "/REQUEUE");
-  for (const std::string& file :
-       {store::final_model(dir_), dir_ + "/config.json", dir_ + "/REQUEUE"}) {
+  for (const std::string& file : {store::final_model(dir_), dir_ + "/config.json",
+                                  dir_ + "/REQUEUE", metrics_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
   }
 }
 
 void RunFolder::write_config() const {
-  config::Config saved = config_;
-  saved.run.overwrite = false;  // the file may start other runs, which must ask anew
-  write_file(dir_ + "/config.json", config::to_json(config::Command::train, saved) + "\n");
+  write_file(dir_ + "/config.json", config::saved_text(config_, record_));
 }
 
 }  // namespace dtrain::train

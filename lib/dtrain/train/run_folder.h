@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/base/file_system.h"
+#include "dtrain/base/held_folder.h"
 #include "dtrain/checkpoint/store/run_lock.h"
-#include "dtrain/config/config.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::train {
 
@@ -18,13 +18,20 @@ namespace dtrain::train {
 ///         Error{checkpoint} naming a path that cannot be written or removed.
 class RunFolder {
  public:
-  /// run: the job's name, part of temporary names.
-  RunFolder(const config::Config& config, std::string run);
+  /// run: the job's name, part of temporary names. record: for config.json.
+  RunFolder(const config::Config& config, std::string run, config::StartRecord record = {});
 
-  /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else.
+  /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path
+  /// to
+  ///         another lock: they are another job's.
+  void check() const;
+
+  /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else, once
+  /// it is known that the new one can write what it will.
   /// Writes config.json, which does not overwrite when it is used again.
   ///
-  /// Throws: also Error{usage} if --resume auto found nothing to go on from in a finished run.
+  /// Throws: as check(); also Error{usage} if --resume auto found nothing to go on from in a
+  /// finished run.
   void begin();
 
   /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
@@ -38,16 +45,19 @@ class RunFolder {
   [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
 
  private:
+  void check_writable();
   void remove_old_run();
   void remove_leftovers();
   void write_config() const;
 
   config::Config config_;
+  config::StartRecord record_;
   std::string run_;
   std::string dir_;
   std::string checkpoints_;
-  base::Disk disk_;
   checkpoint::store::RunLock lock_;
+  base::HeldFolder held_;
+  base::HeldDisk disk_;
 };
 
 }  // namespace dtrain::train

@@ -5,6 +5,9 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -19,7 +22,19 @@ static_assert(decltype(stop_signal)::is_always_lock_free &&
                   decltype(save_asked)::is_always_lock_free,
               "a handler may use nothing that takes a lock");
 
-void ask_to_stop(int signal) { stop_signal = signal; }
+// What the handler writes on SIGINT: a step may take long, and people press Ctrl-C again when
+// nothing happens.
+std::atomic<const char*> answer = nullptr;
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
+void ask_to_stop(int signal) {
+  stop_signal = signal;
+  const char* const text = answer;
+  if (signal != SIGINT || text == nullptr) return;
+  const int saved_errno = errno;
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+  errno = saved_errno;
+}
 void ask_to_save(int) { save_asked = true; }
 
 struct Handled {
@@ -51,6 +66,13 @@ std::string name_of(int signal) {
 
 StopRequests::StopRequests(Options options) : options_(std::move(options)) {
   const std::lock_guard lock(users_mutex);
+  if (options_.answers) {
+    constexpr const char* kAnswer =
+        "dtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
+    constexpr const char* kAnswerOverLiveLine =
+        "\r\x1b[Jdtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
+    answer = ::isatty(STDERR_FILENO) == 1 ? kAnswerOverLiveLine : kAnswer;
+  }
   if (++num_users > 1) return;
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
     struct sigaction action {};
@@ -68,6 +90,7 @@ StopRequests::~StopRequests() {
   }
   stop_signal = 0;
   save_asked = false;
+  answer = nullptr;
 }
 
 bool StopRequests::take_save() { return save_asked.exchange(false); }

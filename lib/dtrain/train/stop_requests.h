@@ -8,8 +8,8 @@
 namespace dtrain::train {
 
 /// While one of them lives, SIGTERM, SIGUSR1 and SIGINT ask this process to save and stop, and
-/// SIGUSR2 to save; their handlers only set a flag. A second SIGINT ends the process at once. The
-/// last one to go restores what signals did before.
+/// SIGUSR2 to save; their handlers set a flag, and answer a SIGINT. A second SIGINT ends the
+/// process at once. The last one to go restores what signals did before.
 ///
 /// Threads: one for each object; ranks that are threads of one process share its signals: all of
 ///          them see a stop, one of them a save.
@@ -18,6 +18,7 @@ class StopRequests {
   struct Options {
     double time_limit_seconds = 0;  ///< from construction; 0: none
     std::string stop_file;          ///< its appearance asks to stop; empty: not looked for
+    bool answers = false;           ///< says at once on standard error what Ctrl-C brings about
   };
 
   explicit StopRequests(Options options);

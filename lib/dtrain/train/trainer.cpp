@@ -58,6 +58,15 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
           .total_steps = train.steps};
 }
 
+// FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
+double peak_flops_of(Job& job) {
+  comm::ProcessGroup& world = job.groups().world();
+  world.barrier();
+  const double own = metrics::measure_peak_flops(dtype_of(job.config().machine.param_dtype));
+  world.barrier();
+  return own * static_cast<double>(world.size());
+}
+
 }  // namespace
 
 Trainer::Trainer(Parts parts, const StartPoint& start)
@@ -75,8 +84,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.param_dtype)) *
-                  static_cast<double>(job_.world().size())),
+      peak_flops_(peak_flops_of(job_)),
       predicted_memory_(sum_of_process(config_, job_.groups().world(), job_.memory().total())),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
@@ -224,6 +232,7 @@ bool Trainer::stops_after(const parallel::StepFlags& flags) {
 
 // False if somebody wants to stop: then nothing is known.
 bool Trainer::evaluate_validation() {
+  reporter_.evaluating(step_);
   const auto loss = evaluate(job_, validation_, [this] { return requests_.wants_stop(); });
   counters_ = job_.groups().counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step

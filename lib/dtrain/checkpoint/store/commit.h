@@ -1,5 +1,5 @@
-// From a folder that all ranks have written to a checkpoint, and from old ones to none. One rank
-// does this for all, holding the run's lock.
+// Commits a folder that all ranks have written, and removes old checkpoints. One rank does this for
+// all, holding the run's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,23 @@
 
 namespace dtrain::checkpoint::store {
 
-/// Writes the manifest, syncs it, its folder and, after giving the folder its name, the folder
-/// above. Before the name is given there is no checkpoint, afterwards it is whole: what a crash of
-/// the process or the machine leaves is one or the other. Every file must have been synced.
+/// Looks at every file that the manifest lists, writes the manifest, syncs it, its folder and,
+/// after giving the folder its name, the folder above. Before the name is given there is no
+/// checkpoint, afterwards it is whole: what a crash of the process or the machine leaves is one or
+/// the other. Every file must have been synced. A checkpoint of the same step is set aside as
+/// set_aside_after does.
 ///
-/// Throws: what `files` throws; Error{checkpoint} as check_contents. Nothing is committed then,
-///         unless it was the last sync that failed: the checkpoint is there, but may not survive a
-///         crash of the machine.
-void commit(base::FileSystem& files, const std::string& checkpoints,
-            const format::Manifest& manifest);
+/// Returns why the checkpoint, which stands, may not survive a crash of the machine: the sync after
+///         its name was given failed. Empty: it survives.
+/// Throws: what `files` throws; Error{checkpoint} as check_contents, or naming a listed file that
+///         cannot be seen or has another size. Nothing is committed then.
+[[nodiscard]] std::string commit(base::FileSystem& files, const std::string& checkpoints,
+                                 const format::Manifest& manifest);
 
-/// The same for a checkpoint of any name: `temporary` becomes `path`, beside it.
+/// The same for a checkpoint of any name: `temporary` becomes `path`, beside it. Nothing is set
+/// aside.
+///
+/// Throws: also if the last sync fails.
 void commit_as(base::FileSystem& files, const std::string& temporary, const std::string& path,
                const format::Manifest& manifest);
 
@@ -33,26 +39,31 @@ struct Retention {
   std::int64_t newest_step = std::numeric_limits<std::int64_t>::max();
 };
 
-/// Removes the committed checkpoints that are neither among the newest nor at a kept multiple.
-/// Returns their steps. run: whose name the folders bear while they are being removed.
-///
-/// Throws: what `files` throws.
-std::vector<std::int64_t> prune(base::FileSystem& files, const std::string& checkpoints,
-                                const Retention& retention, const std::string& run);
+/// What prune() did.
+struct Removed {
+  std::vector<std::int64_t> steps;      ///< are gone
+  std::vector<std::string> left_alone;  ///< why folders that had their turn stay, as why_kept says
+};
 
-/// Removes a folder of files that is no checkpoint; one that does not exist is no error.
+/// Removes the committed checkpoints that are neither among the newest nor at a kept multiple.
+/// What dtrain did not write, or not alone, neither counts nor goes (store/removal.h).
+/// run: whose name the folders bear while they are being removed.
 ///
 /// Throws: what `files` throws.
-void remove_folder_and_files(base::FileSystem& files, const std::string& folder);
+Removed prune(base::FileSystem& files, const std::string& checkpoints, const Retention& retention,
+              const std::string& run);
 
 /// Removes what runs that were killed have left in the checkpoints' folder. Returns what was wrong
 /// with those that cannot be removed; nobody takes them for checkpoints.
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints);
 
-/// Removes all checkpoints of a folder, those set aside included; other files stay.
+/// Removes all checkpoints of a folder, those set aside included; other files stay. Returns why
+/// folders with such names stay.
 ///
 /// Throws: what `files` throws.
-void remove_all(base::FileSystem& files, const std::string& checkpoints, const std::string& run);
+[[nodiscard]] std::vector<std::string> remove_all(base::FileSystem& files,
+                                                  const std::string& checkpoints,
+                                                  const std::string& run);
 
 /// Takes the checkpoints after `step` out of the way, which a run that goes on from `step` will
 /// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. Returns the

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -36,6 +37,32 @@ void write_holder(int fd) {
   }
 }
 
+// The file's name may have come from anybody who can write to the folder.
+std::string why_no_lock_file(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return fmt::format("cannot be examined: {}", std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return "is not a regular file";
+  if (status.st_uid != ::geteuid()) {
+    return fmt::format("belongs to user {}, and this is user {}", status.st_uid, ::geteuid());
+  }
+  return {};
+}
+
+// Follows no link and waits for no FIFO. Throws before anything is written.
+int open_lock(const std::string& path) {
+  const int fd =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0666);
+  const bool is_link = fd < 0 && errno == ELOOP;
+  if (fd < 0 && !is_link) {
+    fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(errno));
+  }
+  const std::string why = is_link ? "is a link" : why_no_lock_file(fd);
+  if (why.empty()) return fd;
+  if (fd >= 0) ::close(fd);
+  fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
+       path, why);
+}
+
 bool try_lock(int fd) {
   int status = 0;
   do {
@@ -46,12 +73,10 @@ bool try_lock(int fd) {
 
 }  // namespace
 
-RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience) {
+RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
+    : path_(run_dir + "/lock") {
   constexpr std::chrono::milliseconds kPause(50);
-  const std::string path = run_dir + "/lock";
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0)
-    fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(errno));
+  fd_ = open_lock(path_);
   const auto end = base::Clock::now() + patience;
   while (!try_lock(fd_)) {
     const int reason = errno;
@@ -62,7 +87,7 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
     const std::string holder = reason == EWOULDBLOCK ? read_holder(fd_) : "";
     ::close(fd_);
     if (holder.empty()) {
-      fail(ErrorKind::checkpoint, "'{}' cannot be locked ({})", path, std::strerror(reason));
+      fail(ErrorKind::checkpoint, "'{}' cannot be locked ({})", path_, std::strerror(reason));
     }
     fail(ErrorKind::usage,
          "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir,
@@ -72,5 +97,12 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
 }
 
 RunLock::~RunLock() { ::close(fd_); }
+
+bool RunLock::is_replaced() const {
+  struct stat own {};
+  struct stat there {};
+  if (::fstat(fd_, &own) != 0 || ::lstat(path_.c_str(), &there) != 0) return false;
+  return own.st_dev != there.st_dev || own.st_ino != there.st_ino;
+}
 
 }  // namespace dtrain::checkpoint::store

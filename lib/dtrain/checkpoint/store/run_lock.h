@@ -10,8 +10,11 @@ namespace dtrain::checkpoint::store {
 /// A lock that is held is tried again for `patience`, because a job that was just killed may still
 /// be on its way out.
 ///
-/// Throws: Error{usage} naming the folder and the host and process that hold it; Error{checkpoint}
-///         if the file cannot be made.
+/// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
+/// device is not waited for.
+///
+/// Throws: Error{usage} naming the folder and the host and process that hold it, or the file if it
+///         is none that can be locked; Error{checkpoint} if it cannot be made.
 class RunLock {
  public:
   explicit RunLock(const std::string& run_dir,
@@ -20,7 +23,12 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
   ~RunLock();
 
+  /// Whether the path leads to another file than the one that is locked: another job may hold that
+  /// one. False where there is no file any more.
+  [[nodiscard]] bool is_replaced() const;
+
  private:
+  std::string path_;
   int fd_ = -1;
 };
 

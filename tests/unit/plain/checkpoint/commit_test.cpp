@@ -5,6 +5,7 @@
 #include <set>
 
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/removal.h"
 #include "support/example_checkpoint.h"
 #include "support/temp_folder.h"
 
@@ -63,37 +64,95 @@ TEST_CASE("A checkpoint has its name only once it is committed") {
   disk.make_folder(dtrain::testing::example_folder(checkpoints, 4));
   manifest.contents = dtrain::testing::save_example_shard(disk, checkpoints, 4, 0, 1);
   CHECK(list_steps(checkpoints).empty());
-  commit(disk, checkpoints, manifest);
+  CHECK(commit(disk, checkpoints, manifest).empty());
   CHECK(list_steps(checkpoints) == Steps{4});
   CHECK(folder.count() == 1);
   CHECK(dtrain::testing::verify_all(folder.path("step-4")) == manifest);
 }
 
-TEST_CASE("What is not whole is not committed, and a checkpoint is not overwritten") {
+TEST_CASE("A step that is saved again sets its older checkpoint aside, and nobody else's folder") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
-  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(disk, checkpoints, 4, 2); }),
-             Contains("step-4"));
-  CHECK(dtrain::testing::verify_all(folder.path("step-4")).layout.world_size == 1);
+  save_example(disk, checkpoints, 4, 2);
+  CHECK(dtrain::testing::verify_all(folder.path("step-4")).layout.world_size == 2);
+  const std::string aside = folder.path(std::string("step-4.superseded-") + kExampleRun);
+  CHECK(dtrain::testing::verify_all(aside).layout.world_size == 1);
+  folder.write("step-5/notes.txt", "mine");
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(disk, checkpoints, 5, 1); }),
+             Contains("step-5"));
+  CHECK(folder.read("step-5/notes.txt") == "mine");
+}
+
+format::Manifest half_written(const std::string& checkpoints) {
   format::Manifest manifest = dtrain::testing::example_manifest(5, 2);
   disk.make_folder(dtrain::testing::example_folder(checkpoints, 5));
   manifest.contents = dtrain::testing::save_example_shard(disk, checkpoints, 5, 1, 2);
-  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { commit(disk, checkpoints, manifest); }),
-             Contains("model.rows"));
-  CHECK(list_steps(checkpoints) == Steps{4});
+  return manifest;
+}
+
+std::string refusal(const std::string& checkpoints, const format::Manifest& manifest) {
+  return message_of(ErrorKind::checkpoint,
+                    [&] { std::ignore = commit(disk, checkpoints, manifest); });
+}
+
+TEST_CASE("What is not whole is not committed") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  format::Manifest manifest = half_written(checkpoints);
+  CHECK_THAT(refusal(checkpoints, manifest), Contains("model.rows"));
+  format::merge(manifest.contents, dtrain::testing::save_example_shard(disk, checkpoints, 5, 0, 2));
+  const std::string temporary = dtrain::testing::example_folder(checkpoints, 5);
+  const std::string file = temporary + "/model-00002-of-00002.safetensors";
+  std::filesystem::resize_file(file, 8);
+  CHECK_THAT(refusal(checkpoints, manifest), Contains(file) && Contains("has 8 bytes"));
+  std::filesystem::remove(file);
+  CHECK_THAT(refusal(checkpoints, manifest), Contains(file) && Contains("share the run folder"));
+  CHECK(list_steps(checkpoints).empty());
+}
+
+/// A disk whose folder above the checkpoints cannot be synced once a checkpoint has its name.
+class FailsAfterRename final : public base::FileSystem {
+ public:
+  [[nodiscard]] std::unique_ptr<base::OutputFile> create_file(const std::string& path) override {
+    return disk.create_file(path);
+  }
+  void make_folder(const std::string& path) override { disk.make_folder(path); }
+  void sync_folder(const std::string& path) override {
+    if (renamed_) base::fail(ErrorKind::checkpoint, "'{}' cannot be made durable", path);
+    disk.sync_folder(path);
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    disk.rename(from, to);
+    renamed_ = true;
+  }
+  void remove_file(const std::string& path) override { disk.remove_file(path); }
+  void remove_folder(const std::string& path) override { disk.remove_folder(path); }
+
+ private:
+  bool renamed_ = false;
+};
+
+TEST_CASE("A sync that fails once a checkpoint has its name leaves a whole checkpoint") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  format::Manifest manifest = half_written(checkpoints);
+  format::merge(manifest.contents, dtrain::testing::save_example_shard(disk, checkpoints, 5, 0, 2));
+  FailsAfterRename files;
+  CHECK_THAT(commit(files, checkpoints, manifest), Contains("cannot be made durable"));
+  CHECK(dtrain::testing::example_difference(folder.path("step-5"), 5).empty());
 }
 
 TEST_CASE("The newest checkpoints and every kept multiple stay, the others go whole") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {10, 20, 25, 30, 40, 50}) save_example(disk, checkpoints, step, 1);
-  CHECK(prune(disk, checkpoints, {.keep_last = 6}, kExampleRun).empty());
-  CHECK(prune(disk, checkpoints, {.keep_last = 2, .keep_every = 20}, kExampleRun) ==
+  CHECK(prune(disk, checkpoints, {.keep_last = 6}, kExampleRun).steps.empty());
+  CHECK(prune(disk, checkpoints, {.keep_last = 2, .keep_every = 20}, kExampleRun).steps ==
         Steps{30, 25, 10});
   CHECK(list_steps(checkpoints) == Steps{50, 40, 20});
   CHECK(folder.count() == 3);
-  CHECK(prune(disk, checkpoints, {.keep_last = 2}, kExampleRun) == Steps{20});
+  CHECK(prune(disk, checkpoints, {.keep_last = 2}, kExampleRun).steps == Steps{20});
   for (const std::int64_t step : {40, 50}) {
     CHECK(dtrain::testing::example_difference(folder.path(checkpoint_name(step)), step).empty());
   }
@@ -103,7 +162,8 @@ TEST_CASE("Checkpoints of later steps than the newest one of a run neither count
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {1, 2, 3, 70, 80}) save_example(disk, checkpoints, step, 1);
-  CHECK(prune(disk, checkpoints, {.keep_last = 2, .newest_step = 3}, kExampleRun) == Steps{1});
+  CHECK(prune(disk, checkpoints, {.keep_last = 2, .newest_step = 3}, kExampleRun).steps ==
+        Steps{1});
   CHECK(list_steps(checkpoints) == Steps{80, 70, 3, 2});
 }
 
@@ -112,19 +172,51 @@ TEST_CASE("A leftover that cannot be removed is told, and the others go") {
   const std::string checkpoints = folder.path("");
   folder.write("step-5.tmp-a/folder/file", "x");
   folder.write("step-6.tmp-a", "a file");
-  folder.write("step-7.tmp-a/model", "x");
+  folder.write("step-7.tmp-a/model-00001-of-00001.safetensors", "x");
   const auto failures = remove_leftovers(disk, checkpoints);
   REQUIRE(failures.size() == 2);
   CHECK_THAT(failures[0] + failures[1],
-             Contains("step-5.tmp-a/folder") && Contains("step-6.tmp-a"));
+             Contains("step-5.tmp-a' holds 'folder'") && Contains("step-6.tmp-a"));
   CHECK(names_in(checkpoints) == std::set<std::string>{"step-5.tmp-a", "step-6.tmp-a"});
+}
+
+TEST_CASE("Only a folder of dtrain's own making is removed, and links are not followed") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("run");
+  disk.make_folder(checkpoints);
+  for (std::int64_t step = 1; step <= 8; ++step) save_example(disk, checkpoints, step, 1);
+  const auto in_run = [&](const char* name) { return "run/" + std::string(name); };
+  std::filesystem::rename(folder.path("run/step-1"), folder.path("elsewhere"));
+  std::filesystem::create_directory_symlink(folder.path("elsewhere"), folder.path("run/step-1"));
+  folder.write(in_run("step-2/notes.txt"), "mine");
+  std::filesystem::create_directory(folder.path("run/step-3/model-00001-of-00001.safetensors.old"));
+  folder.write(in_run("step-4/manifest.json"), "{}");
+  std::filesystem::remove(folder.path("run/step-5/manifest.json"));
+  std::filesystem::create_directory_symlink(folder.path("elsewhere"),
+                                            folder.path("run/step-9.tmp-x"));
+  const Removed removed = prune(disk, checkpoints, {.keep_last = 1}, kExampleRun);
+  CHECK(removed.steps == Steps{7, 6});
+  REQUIRE(removed.left_alone.size() == 5);
+  for (std::size_t index = 0; index < 5; ++index) {
+    CHECK_THAT(removed.left_alone[index],
+               Contains(checkpoint_name(5 - static_cast<std::int64_t>(index))));
+  }
+  CHECK_THAT(removed.left_alone[3], Contains("'notes.txt', which dtrain did not write"));
+  CHECK_THAT(removed.left_alone[4], Contains("is a link"));
+  CHECK(remove_leftovers(disk, checkpoints).size() == 1);
+  CHECK(remove_all(disk, checkpoints, kExampleRun).size() == 5);
+  CHECK(names_in(checkpoints) ==
+        std::set<std::string>{"step-1", "step-2", "step-3", "step-4", "step-5", "step-9.tmp-x"});
+  CHECK(dtrain::testing::example_difference(folder.path("elsewhere"), 1).empty());
+  CHECK(dtrain::testing::example_difference(folder.path("run/step-2"), 2).empty());
 }
 
 TEST_CASE("What killed runs left is removed, and nothing else is") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
-  folder.write("step-5.tmp-a/model", "x");
+  folder.write("step-5.tmp-a/model-00001-of-00002.safetensors", "x");
+  folder.write("step-5.tmp-a/optimizer-00001-of-00002-part2.safetensors", "x");
   folder.write("step-5.tmp-a/manifest.json", "x");
   std::filesystem::create_directory(folder.path("step-6.tmp-"));
   folder.write("step-4.superseded-b/model", "x");

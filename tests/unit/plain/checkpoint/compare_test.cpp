@@ -70,7 +70,7 @@ std::string save(const TempFolder& folder, const std::string& run,
     format::merge(manifest.contents,
                   write_shard(disk, {temporary, rank, num_ranks}, pieces, Pace()));
   }
-  commit(disk, checkpoints, manifest);
+  CHECK(commit(disk, checkpoints, manifest).empty());
   return checkpoints + "/" + checkpoint_name(5);
 }
 

@@ -69,7 +69,7 @@ class Saver {
     files_ = std::make_unique<ForgetfulFileSystem>(folder_.path("run"));
     dtrain::testing::save_example(*files_, checkpoints(), 2, 2);
     committed_ = files_->operations().size();
-    CHECK(prune(*files_, checkpoints(), {.keep_last = 1}, kExampleRun).size() == 1);
+    CHECK(prune(*files_, checkpoints(), {.keep_last = 1}, kExampleRun).steps.size() == 1);
   }
 
   [[nodiscard]] const std::vector<ForgetfulFileSystem::Operation>& operations() const {

@@ -1,6 +1,7 @@
 #include "dtrain/checkpoint/store/run_lock.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +90,37 @@ TEST_CASE("A lock ends with its owner, and names the next one") {
     message_of(ErrorKind::usage, [&] { RunLock(folder.path(""), std::chrono::milliseconds(0)); });
   }
   CHECK_NOTHROW(RunLock(folder.path(""), std::chrono::milliseconds(0)));
+}
+
+TEST_CASE("A link, a FIFO or another user's file is no lock, and keeps its content") {
+  const TempFolder folder;
+  const auto refusal = [&] {
+    return message_of(ErrorKind::usage,
+                      [&] { RunLock(folder.path(""), std::chrono::milliseconds(0)); });
+  };
+  const std::string precious = folder.write("precious", "twenty years of work");
+  std::filesystem::create_symlink(precious, folder.path("lock"));
+  CHECK_THAT(refusal(), Contains("lock' is a link"));
+  CHECK(folder.read("precious") == "twenty years of work");
+  std::filesystem::remove(folder.path("lock"));
+  REQUIRE(::mkfifo(folder.path("lock").c_str(), 0600) == 0);
+  CHECK_THAT(refusal(), Contains("is not a regular file"));
+  std::filesystem::remove(folder.path("lock"));
+  folder.write("lock", "a stranger's");
+  if (::chown(folder.path("lock").c_str(), 12345, 12345) != 0) return;  // root alone may
+  CHECK_THAT(refusal(), Contains("belongs to user 12345"));
+  CHECK(folder.read("lock") == "a stranger's");
+}
+
+TEST_CASE("A lock knows that its path leads to another file") {
+  const TempFolder folder;
+  const RunLock mine(folder.path(""));
+  CHECK_FALSE(mine.is_replaced());
+  std::filesystem::remove(folder.path("lock"));
+  CHECK_FALSE(mine.is_replaced());
+  const RunLock another(folder.path(""));
+  CHECK(mine.is_replaced());
+  CHECK_FALSE(another.is_replaced());
 }
 
 TEST_CASE("A lock in a folder that is not there is refused by name") {

@@ -34,11 +34,13 @@ void check_refused(const Config& config, const std::string& part, std::int64_t r
 }
 
 TEST_CASE("The batch's missing sizes follow from the given ones") {
-  CHECK(batch_of({0, 0, 0}, 2) == Batch{16, 8, 1});
+  CHECK(batch_of({0, 0, 0}, 2) == Batch{8, 1, 4});
+  CHECK(batch_of({0, 0, 0}, 3) == Batch{9, 1, 3});
+  CHECK(batch_of({0, 0, 0}, 16) == Batch{16, 1, 1});
   CHECK(batch_of({8, 0, 0}, 1) == Batch{8, 8, 1});
   CHECK(batch_of({8, 0, 0}, 2) == Batch{8, 4, 1});
   CHECK(batch_of({0, 2, 0}, 4) == Batch{8, 2, 1});
-  CHECK(batch_of({0, 0, 3}, 2) == Batch{48, 8, 3});
+  CHECK(batch_of({0, 0, 3}, 2) == Batch{6, 1, 3});
   CHECK(batch_of({24, 2, 0}, 4) == Batch{24, 2, 3});
   CHECK(batch_of({24, 0, 3}, 4) == Batch{24, 2, 3});
   CHECK(batch_of({0, 2, 3}, 4) == Batch{24, 2, 3});
@@ -127,7 +129,7 @@ TEST_CASE("Settings that contradict each other are refused") {
   config = {};
   config.train.schedule = "linear";
   config.train.min_lr = 0.01;
-  check_refused(config, "--min-lr 0.01 is above --lr 0.001");
+  check_refused(config, "--min-lr 0.01 is above --lr 0.003");
   config = {};
   config.data.validation = "v.bin";
   config.data.val_fraction = 0.1;

@@ -43,7 +43,12 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
                                 .total_steps = config.train.steps});
     base::LauncherLink link(-1);
     try {
-      Checkpointer checkpoints(job, reporter, link, {.run = "test", .data_fingerprint = ""});
+      const base::HeldFolder run_folder(config.run.dir, base::ErrorKind::checkpoint);
+      Checkpointer checkpoints(
+          job, reporter, link,
+          {.run = "test", .data_fingerprint = "", .folder = run_folder, .check_folder = [&] {
+             run_folder.check();
+           }});
       StopRequests requests({});
       Trainer({job, split, reporter, link, checkpoints, requests}, {}).run();
     } catch (const base::Error& error) {

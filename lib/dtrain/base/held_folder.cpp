@@ -1,0 +1,68 @@
+#include "dtrain/base/held_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace dtrain::base {
+
+HeldFolder::HeldFolder(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
+  fd_ = ::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0) fail(kind_, "folder '{}' cannot be opened ({})", path_, std::strerror(errno));
+}
+
+HeldFolder::~HeldFolder() { ::close(fd_); }
+
+void HeldFolder::check() const {
+  struct stat own {};
+  struct stat there {};
+  // The number of a folder that is open is not given to another one.
+  if (::fstat(fd_, &own) != 0) {
+    fail(kind_, "folder '{}' cannot be examined ({})", path_, std::strerror(errno));
+  }
+  if (::stat(path_.c_str(), &there) != 0) {
+    fail(kind_, "folder '{}' was moved or removed while this job ran ({}); nothing more is written",
+         path_, std::strerror(errno));
+  }
+  if (own.st_dev == there.st_dev && own.st_ino == there.st_ino) return;
+  fail(kind_,
+       "folder '{}' was moved while this job ran, and another has its name; nothing is written "
+       "there",
+       path_);
+}
+
+std::unique_ptr<OutputFile> HeldDisk::create_file(const std::string& path) {
+  folder_.check();
+  return disk_.create_file(path);
+}
+
+void HeldDisk::make_folder(const std::string& path) {
+  folder_.check();
+  disk_.make_folder(path);
+}
+
+void HeldDisk::sync_folder(const std::string& path) {
+  folder_.check();
+  disk_.sync_folder(path);
+}
+
+void HeldDisk::rename(const std::string& from, const std::string& to) {
+  folder_.check();
+  disk_.rename(from, to);
+}
+
+void HeldDisk::remove_file(const std::string& path) {
+  folder_.check();
+  disk_.remove_file(path);
+}
+
+void HeldDisk::remove_folder(const std::string& path) {
+  folder_.check();
+  disk_.remove_folder(path);
+}
+
+}  // namespace dtrain::base

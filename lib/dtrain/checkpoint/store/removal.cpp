@@ -1,0 +1,122 @@
+#include "dtrain/checkpoint/store/removal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/input_file.h"
+#include "dtrain/checkpoint/store/names.h"
+
+namespace dtrain::checkpoint::store {
+namespace {
+
+namespace fs = std::filesystem;
+using base::ErrorKind;
+
+// Every manifest begins with its checksum.
+constexpr std::string_view kMarker = R"({"xxh3": ")";
+constexpr base::FileRole kRole{ErrorKind::checkpoint, "checkpoint file", "check the disk"};
+
+[[noreturn]] void fail_to_read(const std::string& path, const std::error_code& error) {
+  base::fail(ErrorKind::checkpoint, "'{}' cannot be read: {}", path, error.message());
+}
+
+fs::file_status status_of(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (status.type() == fs::file_type::none) fail_to_read(path, error);
+  return status;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) fail_to_read(folder, error);
+  return names;
+}
+
+bool take_back(std::string_view& text, std::string_view end) {
+  if (!text.ends_with(end)) return false;
+  text.remove_suffix(end.size());
+  return true;
+}
+
+bool take_digits_back(std::string_view& text) {
+  const auto size = text.size();
+  while (!text.empty() && text.back() >= '0' && text.back() <= '9') text.remove_suffix(1);
+  return text.size() < size;
+}
+
+// KIND-RRRRR-of-WWWWW[-partP].safetensors
+bool is_data_file(std::string_view name) {
+  if (!take_back(name, ".safetensors") || !take_digits_back(name)) return false;
+  if (take_back(name, "-part") && !take_digits_back(name)) return false;
+  return take_back(name, "-of-") && take_digits_back(name) && take_back(name, "-") && !name.empty();
+}
+
+bool is_ours(const std::string& folder, const std::string& name) {
+  return (name == kManifestName || is_data_file(name)) &&
+         fs::is_regular_file(status_of(folder + "/" + name));
+}
+
+bool has_marker(const std::string& manifest) {
+  if (!fs::is_regular_file(status_of(manifest))) return false;
+  std::error_code error;
+  if (fs::file_size(manifest, error) < kMarker.size() || error) return false;
+  std::array<char, kMarker.size()> begin{};
+  base::InputFile::open(manifest, kRole).read(0, std::as_writable_bytes(std::span(begin)));
+  return std::string_view(begin.data(), begin.size()) == kMarker;
+}
+
+// For a folder that exists; lists it once, so that what is removed is what was looked at.
+std::string why_kept(const std::string& folder, FolderKind kind,
+                     const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (!is_ours(folder, name)) {
+      return fmt::format("'{}' holds '{}', which dtrain did not write", folder, name);
+    }
+  }
+  if (kind == FolderKind::checkpoint && !has_marker(fmt::format("{}/{}", folder, kManifestName))) {
+    return fmt::format("'{}' has no {} of dtrain's", folder, kManifestName);
+  }
+  return {};
+}
+
+std::string why_no_folder(const std::string& path, const fs::file_status& status) {
+  if (fs::is_symlink(status)) return fmt::format("'{}' is a link", path);
+  if (!fs::is_directory(status)) return fmt::format("'{}' is no folder", path);
+  return {};
+}
+
+}  // namespace
+
+std::string why_kept(const std::string& folder, FolderKind kind) {
+  std::string why = why_no_folder(folder, status_of(folder));
+  return why.empty() ? why_kept(folder, kind, names_in(folder)) : why;
+}
+
+void remove_folder_and_files(base::FileSystem& files, const std::string& folder) {
+  const fs::file_status status = status_of(folder);
+  if (!fs::exists(status)) return;
+  std::string why = why_no_folder(folder, status);
+  std::vector<std::string> names;
+  if (why.empty()) {
+    names = names_in(folder);
+    why = why_kept(folder, FolderKind::unfinished, names);
+  }
+  if (!why.empty()) base::fail(ErrorKind::checkpoint, "{}", why);
+  for (const std::string& name : names) files.remove_file(folder + "/" + name);
+  files.remove_folder(folder);
+}
+
+}  // namespace dtrain::checkpoint::store

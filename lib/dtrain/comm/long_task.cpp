@@ -1,0 +1,55 @@
+#include "dtrain/comm/long_task.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <chrono>
+#include <future>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll(500);
+
+// Where the system starts no more threads the task is done at once.
+std::future<void> start(const std::function<void()>& task) {
+  try {
+    return std::async(std::launch::async, task);
+  } catch (const std::system_error&) {
+    std::packaged_task<void()> here(task);
+    here();
+    return here.get_future();
+  }
+}
+
+}  // namespace
+
+void run_long(ProcessGroup& group, std::string_view what, const std::function<void()>& task) {
+  std::exception_ptr failure;
+  std::future<void> running = start([&] {
+    try {
+      task();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  bool is_busy = true;
+  bool has_failed = false;
+  while (is_busy) {
+    const bool is_done = running.wait_for(kPoll) == std::future_status::ready;
+    const at::Tensor state = at::zeros({2}, at::kDouble);  // ranks at work, ranks that failed
+    state.data_ptr<double>()[0] = is_done ? 0 : 1;
+    state.data_ptr<double>()[1] = is_done && failure ? 1 : 0;
+    group.all_reduce(state).wait();
+    is_busy = state.data_ptr<double>()[0] > 0;
+    has_failed = state.data_ptr<double>()[1] > 0;
+  }
+  if (failure) std::rethrow_exception(failure);
+  if (has_failed) {
+    base::fail(base::ErrorKind::comm, "another rank failed at {}; its own message tells why", what);
+  }
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,20 @@
+// Work that takes a rank longer than a collective call may wait, e.g. reading from a slow disk.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "dtrain/comm/process_group.h"
+
+namespace dtrain::comm {
+
+/// Runs `task` in a thread of its own on every rank, and returns when it has ended on all.
+/// Meanwhile ranks tell each other every half second that they are still at it, so that one that is
+/// slow is not taken for one that hangs. `task` must not communicate.
+///
+/// Collective: every rank of `group`.
+/// Throws:     on a rank whose task throws, that; on the others Error{comm} saying that a rank
+///             failed at `what`.
+void run_long(ProcessGroup& group, std::string_view what, const std::function<void()>& task);
+
+}  // namespace dtrain::comm

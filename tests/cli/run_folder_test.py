@@ -1,0 +1,331 @@
+"""A run folder is a fence: what is removed, what is left alone, and what happens when the folder changes hands."""
+
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import EVERY, ResumeTest  # noqa: E402
+from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
+
+USAGE, DATA, CHECKPOINT, MEMORY = 2, 3, 6, 8
+
+
+def content_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class FolderTest(ResumeTest):
+    def assert_one_line(self, result, *parts):
+        errors = [line for line in result.stderr.splitlines() if "error: " in line]
+        self.assertEqual(len(errors), 1, result.stderr)
+        for part in parts:
+            self.assertIn(str(part), errors[0])
+
+    def mount_read_only(self, folder):
+        folder.mkdir(exist_ok=True)
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=100k", "tmpfs", folder], capture_output=True,
+                               text=True, check=False)
+        if mount.returncode != 0:
+            self.skipTest("a file system cannot be mounted here: " + mount.stderr.strip())
+        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
+
+
+class Fence(FolderTest):
+    def foreign_run(self):
+        """A run with step-3 and step-4, a linked step-1 and somebody's own step-2."""
+        self.single("--checkpoint-every", "1", "--keep-last", "2")
+        checkpoints, elsewhere = self.run_dir / "checkpoints", self.root / (self.run_dir.name + "-elsewhere")
+        shutil.copytree(checkpoints / "step-3", elsewhere)
+        (checkpoints / "step-1").symlink_to(elsewhere)
+        (checkpoints / "step-2").mkdir()
+        (checkpoints / "step-2/thesis.txt").write_text("mine")
+        self.assertEqual(len(content_of(elsewhere)), 3)
+        return checkpoints, elsewhere, content_of(elsewhere)
+
+    def test_links_and_foreign_files_are_left_alone_and_named(self):
+        checkpoints, elsewhere, before = self.foreign_run()
+        for folder in (checkpoints / "step-9.tmp-x", checkpoints / "step-9.superseded-x"):
+            folder.symlink_to(elsewhere)
+        result = self.single("--checkpoint-every", "1", "--keep-last", "2", "--resume", "auto", steps=7)
+        self.assertEqual(content_of(elsewhere), before)
+        self.assertEqual((checkpoints / "step-2/thesis.txt").read_text(), "mine")
+        self.assertEqual(sorted(path.name for path in checkpoints.glob("step-?")),
+                         ["step-1", "step-2", "step-6", "step-7"])
+        for text in (f"left alone: '{checkpoints}/step-2' holds 'thesis.txt', which dtrain did not write",
+                     f"'{checkpoints}/step-1' is a link", f"'{checkpoints}/step-9.tmp-x' is a link"):
+            self.assertEqual(result.stderr.count(text), 1, result.stderr)
+
+    def test_overwrite_removes_neither(self):
+        checkpoints, elsewhere, before = self.foreign_run()
+        result = self.single("--overwrite")
+        self.assertEqual(content_of(elsewhere), before)
+        self.assertEqual((checkpoints / "step-2/thesis.txt").read_text(), "mine")
+        self.assertEqual(sorted(path.name for path in checkpoints.glob("step-[1-3]")), ["step-1", "step-2"])
+        self.assertIn("--overwrite left alone: ", result.stderr)
+
+    def test_a_link_in_place_of_a_folder_of_the_run_is_refused(self):
+        other = self.root / "other-run"
+        self.single(*EVERY, run_dir=other)
+        before = content_of(other)
+        for name in ("checkpoints", "final"):
+            self.run_dir = self.root / ("linked-" + name)
+            self.run_dir.mkdir()
+            (self.run_dir / name).symlink_to(other / name)
+            for flags in (("--overwrite",), ("--resume", "auto"), ()):
+                result = self.single(*EVERY, *flags, steps=8, status=USAGE)
+                self.assert_one_line(result, self.run_dir / name, "is a link")
+        self.assertEqual(content_of(other), before)
+
+    def test_nothing_is_written_through_a_linked_lock_or_metrics_file(self):
+        precious = self.root / "precious"
+        for name, status in (("lock", USAGE), ("metrics.jsonl", DATA)):
+            precious.write_text("twenty years of work")
+            self.run_dir = self.root / ("linked-" + name)
+            self.run_dir.mkdir()
+            (self.run_dir / name).symlink_to(precious)
+            self.assert_one_line(self.single("--resume", "auto", status=status), self.run_dir / name, "link")
+            self.assertEqual(precious.read_text(), "twenty years of work")
+
+    def test_a_fifo_is_refused_and_not_waited_for(self):
+        for name, status in (("lock", USAGE), ("metrics.jsonl", DATA), ("final/model.safetensors", USAGE)):
+            self.run_dir = self.root / ("fifo-" + name.replace("/", "-"))
+            (self.run_dir / name).parent.mkdir(parents=True)
+            os.mkfifo(self.run_dir / name)
+            self.assert_one_line(self.single("--resume", "auto", status=status), self.run_dir)
+        fifo = self.root / "fifo"
+        os.mkfifo(fifo)
+        for command in (["--config", fifo], ["--data", fifo], ["--val-data", fifo, "--val-fraction", "0"],
+                        ["--init-from", fifo]):
+            result = self.single(*command, run_dir=self.root / "no-run",
+                                 status={"--config": USAGE, "--init-from": CHECKPOINT}.get(command[0], DATA))
+            self.assert_one_line(result, fifo)
+        for command, status in ((["generate", "--from", fifo], CHECKPOINT), (["verify", "--golden", fifo], CHECKPOINT),
+                                (["checkpoint", "inspect", fifo], CHECKPOINT)):
+            self.assert_one_line(self.run_command([DTRAIN, *command], status), fifo)
+
+    def test_an_export_replaces_no_fifo_or_device(self):
+        self.single(*EVERY)
+        target = self.root / "a-fifo"
+        os.mkfifo(target)
+        result = self.run_command([DTRAIN, "checkpoint", "export", self.run_dir, target, "--overwrite"], USAGE)
+        self.assert_one_line(result, target, "not a regular file")
+        self.assertTrue(target.is_fifo())
+
+
+class OtherHands(FolderTest):
+    def test_a_run_whose_folder_was_moved_stops_and_touches_no_other(self):
+        first = self.start("--checkpoint-every", "1", "--resume", "auto", ranks=2, steps=1_000_000)
+        wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
+        moved = self.root / "moved-away"
+        self.run_dir.rename(moved)
+        error = self.end_of(first, CHECKPOINT)
+        self.assertIn(f"folder '{self.run_dir}' was moved", error)
+        self.assertFalse(self.run_dir.exists())
+        self.assertFalse((moved / "final").exists())
+        self.run_command([DTRAIN, "checkpoint", "verify", moved])
+
+    def test_a_second_job_under_the_old_name_keeps_all_that_it_writes(self):
+        second_run = self.root / "second"
+        self.single("--checkpoint-every", "1", "--keep-last", "9", "--seed", "7", run_dir=second_run)
+        before = content_of(second_run)
+        first = self.start("--checkpoint-every", "1", "--keep-last", "2", ranks=2, steps=1_000_000)
+        wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
+        os.rename(self.run_dir, self.root / "first-moved")
+        os.rename(second_run, self.run_dir)
+        self.assertIn(f"folder '{self.run_dir}' was moved", self.end_of(first, CHECKPOINT))
+        self.assertEqual(content_of(self.run_dir), before)
+
+    def steps_saved_by_name(self):
+        return [path for path in self.run_dir.glob("checkpoints/step-*") if path.name[5:].isdigit()]
+
+    def test_a_run_whose_lock_was_taken_stops(self):
+        first = self.start("--checkpoint-every", "1000", steps=1_000_000)
+        self.wait_for_step(2)
+        (self.run_dir / "lock").unlink()
+        second = self.start("--checkpoint-every", "1000", "--resume", "auto", steps=1_000_000)
+        self.assertIn("another job has taken the folder", self.end_of(first, CHECKPOINT))
+        self.assertIsNone(second.poll())
+        second.terminate()
+        second.communicate(timeout=LIMIT)
+
+    def test_ranks_that_do_not_share_the_folder_are_refused_and_named(self):
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("mount namespaces cannot be made here")
+        self.run_dir.mkdir()
+        wrapper = self.root / "own-folder.sh"
+        wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
+                           f'exec unshare -m sh -c \'mount -t tmpfs tmpfs {self.run_dir} && exec "$@"\' sh "$@"\n')
+        wrapper.chmod(0o755)
+        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp",
+                                   *self.arguments(*EVERY)], USAGE)
+        self.assertIn("rank 1 of 2 does not see rank 0's folder", result.stderr)
+        self.assertEqual([path.name for path in self.run_dir.iterdir()], ["lock"])
+
+    def test_a_folder_in_use_is_status_2_also_where_ranks_wait_for_less_long(self):
+        self.run_dir.mkdir()
+        holder = subprocess.Popen(["flock", self.run_dir / "lock", "sleep", "60"])
+        self.addCleanup(lambda: (holder.kill(), holder.wait()))
+        result = self.ddp("--comm-timeout", "2", status=USAGE)
+        self.assertIn("is in use by", result.stderr)
+
+
+class Early(FolderTest):
+    def test_a_final_model_that_cannot_be_written_is_found_at_the_start(self):
+        self.mount_read_only_final_of_new_run()
+        result = self.single(status=CHECKPOINT)
+        self.assert_one_line(result, self.run_dir / "final/model.safetensors")
+        self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+
+    def mount_read_only_final_of_new_run(self):
+        self.run_dir.mkdir()
+        self.mount_read_only(self.run_dir / "final")
+
+    def test_a_run_that_cannot_write_its_results_overwrites_nothing(self):
+        self.single(*EVERY)
+        (self.run_dir / "final/model.safetensors").unlink()
+        before = content_of(self.run_dir)
+        self.mount_read_only(self.run_dir / "final")
+        self.single("--overwrite", status=CHECKPOINT)
+        self.assertEqual({name: text for name, text in content_of(self.run_dir).items() if name != "lock"},
+                         {name: text for name, text in before.items() if name != "lock"})
+
+    def test_a_line_of_metrics_that_cannot_be_read_costs_no_other(self):
+        self.single(*EVERY)
+        path = self.run_dir / "metrics.jsonl"
+        before = self.losses()
+        lines = path.read_text().splitlines(True)
+        path.write_text("".join([*lines[:2], '{"step": 1, "lo\x00\n', *lines[2:]]))
+        result = self.single(*EVERY, "--resume", "auto", steps=6)
+        self.assertIn(f"{path}: a line could not be read and is left out", result.stderr)
+        self.assertEqual(self.losses()[:4], before)
+        self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 7)))
+
+    def test_a_deleted_working_folder_is_a_usage_error(self):
+        gone = self.root / "gone"
+        gone.mkdir()
+        flags = " ".join(map(str, self.arguments(run_dir="relative")))
+        for launcher in ("", f"{DTRUN} -n 2 -- "):
+            gone.mkdir(exist_ok=True)
+            result = self.run_command(["sh", "-c", f"cd {gone}; rmdir {gone}; exec {launcher}{DTRAIN} {flags}"
+                                       + (" --strategy ddp" if launcher else "")], USAGE)
+            self.assertIn("--run-dir relative: the current folder cannot be found", result.stderr)
+
+    def test_a_file_size_limit_fails_checkpoints_and_ends_no_run(self):
+        command = " ".join(f"'{word}'" for word in [DTRAIN, *self.arguments(*EVERY, steps=8)])
+        result = self.run_command(["bash", "-c", f"ulimit -f 60; exec {command}"], CHECKPOINT)
+        self.assertEqual([line["step"] for line in self.events("error")], [4, 8])
+        self.assertIn("File too large", result.stderr)
+        self.assertEqual(len(self.losses()), 8)
+
+    def test_a_file_size_limit_ends_no_launcher(self):
+        command = f"ulimit -f 4; exec {DTRUN} --log-dir {self.root}/logs -n 2 -- sh -c 'yes | head -20000'"
+        self.assertIn("File too large", self.run_command(["bash", "-c", command]).stderr)
+
+
+class Threads(FolderTest):
+    """Without the right to start a thread; root has it always."""
+
+    def as_nobody(self):
+        os.setgid(65534)
+        os.setuid(65534)
+
+    def no_threads(self):
+        if os.geteuid() == 0:
+            self.as_nobody()
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+
+    def allow_nobody(self):
+        if os.geteuid() != 0:
+            return
+        if subprocess.run([DTRAIN, "version"], preexec_fn=self.as_nobody, capture_output=True,
+                          check=False).returncode not in (0, USAGE):
+            self.skipTest("another user cannot run this build")
+        self.root.chmod(0o755)
+        self.run_dir.mkdir()
+        os.chown(self.run_dir, 65534, 65534)
+
+    def test_a_thread_that_cannot_be_started_is_status_8_and_one_line(self):
+        self.allow_nobody()
+        for flags in (("--threads", "2"), ("--strategy", "dp", "--local-ranks", "2")):
+            command = [DTRAIN, *map(str, self.arguments(*flags))]
+            result = subprocess.run(command, preexec_fn=self.no_threads, capture_output=True, text=True, timeout=LIMIT,
+                                    check=False)
+            self.assertEqual(result.returncode, MEMORY, result.stderr)
+            self.assert_one_line(result, "threads are needed, and the system starts only 0", "ulimit -u")
+
+    def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
+        self.allow_nobody()
+        as_root = os.geteuid() == 0
+        run = subprocess.Popen([DTRAIN, *map(str, self.arguments(*EVERY, steps=1_000_000))], stderr=subprocess.PIPE,
+                               text=True, preexec_fn=self.as_nobody if as_root else None)
+        self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
+        self.wait_for_step(1)
+        resource.prlimit(run.pid, resource.RLIMIT_NPROC, (1, 1))
+        done = self.losses()[-1][0]
+        wait_until(lambda: any(line["step"] > done + 4 for line in self.events("checkpoint")), "a checkpoint")
+        run.terminate()
+        self.end_of(run, 9)
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+
+
+class Slow(FolderTest):
+    """Slowness and moments, made with strace."""
+
+    def setUp(self):
+        super().setUp()
+        if shutil.which("strace") is None:
+            self.skipTest("there is no strace here, which slows system calls down")
+
+    def test_a_rank_that_verifies_for_longer_than_the_timeout_holds_no_resume_up(self):
+        self.ddp(*EVERY)
+        slow = self.run_dir / "checkpoints/step-4/optimizer-00002-of-00002.safetensors"  # dealt to rank 1
+        wrapper = self.root / "slow-disk.sh"
+        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
+                           f'exec strace -f --seccomp-bpf -o {self.root}/slow.log -e trace=pread64 -P {slow} '
+                           '-e inject=pread64:delay_enter=1500000:when=1 "$@"\n')
+        wrapper.chmod(0o755)
+        result = self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "1",
+                                   *self.arguments(*EVERY, "--resume", "auto", steps=5)])
+        self.assertIn("resumed from", result.stderr)
+        self.assertIn("pread64", (self.root / "slow.log").read_text())
+
+    def test_a_sync_that_fails_once_a_checkpoint_has_its_name_fails_no_save(self):
+        checkpoints = self.run_dir / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        result = self.run_command(["strace", "-f", "--seccomp-bpf", "-o", self.root / "sync.log", "-P", checkpoints,
+                                   "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1",
+                                   DTRAIN, *self.arguments("--checkpoint-every", "2", "--resume", "auto")])
+        self.assertIn("checkpoint of step 2: it may not survive a crash of the machine", result.stderr)
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)
+        self.assertEqual(self.steps_saved(), [2, 4])
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
+
+    def test_verify_beside_a_job_calls_no_removed_checkpoint_damaged(self):
+        self.single(*EVERY, steps=8)
+        checkpoints = self.run_dir / "checkpoints"
+        verify = subprocess.Popen(
+            ["strace", "-f", "-o", self.root / "verify.log", "-P", checkpoints / "step-8/manifest.json",
+             "-e", "inject=openat:signal=SIGSTOP:when=1", DTRAIN, "checkpoint", "verify", self.run_dir],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (verify.kill(), verify.wait(), verify.stdout.close(), verify.stderr.close()))
+        log = self.root / "verify.log"
+        wait_until(lambda: log.exists() and "stopped by SIGSTOP" in log.read_text(), "the stop")
+        child = pathlib.Path(f"/proc/{verify.pid}/task/{verify.pid}/children").read_text().split()
+        (checkpoints / "step-4").rename(checkpoints / "step-4.tmp-x")
+        os.kill(int(child[0]), signal.SIGCONT)
+        out, error = verify.communicate(timeout=LIMIT)
+        self.assertEqual((verify.returncode, error), (0, ""))
+        self.assertIn(f"{checkpoints}/step-4: a job removed it meanwhile\nok: ", out)
+        (checkpoints / "step-8/manifest.json").unlink()
+        self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir], CHECKPOINT)
+        self.run_command([DTRAIN, "checkpoint", "verify", checkpoints / "step-4"], CHECKPOINT)
+
+
+if __name__ == "__main__":
+    unittest.main()
