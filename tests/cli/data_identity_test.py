@@ -63,14 +63,12 @@ class DataIdentity(unittest.TestCase):
     def test_validation_data_is_compared_where_there_was_some(self):
         validation = ("--val-data", "other.txt")
         self.write("other.txt", TEXT[:8000])
-        self.train("--data", "book.txt", *validation, steps=1)
-        self.overwrite("other.txt", 4003, 2)
-        error = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2, status=USAGE)
-        self.refused(error, "data.validation (other.txt)")
-        error = self.train("--data", "book.txt", "--resume", "auto", steps=2)
-        self.assertIn("without its validation data", error)
-        error = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3)
+        self.train("--data", "book.txt", steps=1)
+        error = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
         self.assertIn("with new validation data", error)
+        self.overwrite("other.txt", 4003, 2)
+        error = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
+        self.refused(error, "data.validation (other.txt)")
 
     def test_the_part_kept_for_validation_belongs_to_it(self):
         self.train("--data", "book.txt", "--val-fraction", "0.1", steps=1)

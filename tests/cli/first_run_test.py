@@ -26,7 +26,7 @@ class FirstRun(unittest.TestCase):
         return result
 
     def train(self, *flags, status=0):
-        return self.run_here(BIN / "dtrain", "--data", "my book.txt", "--steps", "1", *flags, status=status).stderr
+        return self.run_here(BIN / "dtrain", "--data", "my book.txt", "--steps", "1", "--threads", "1", *flags, status=status).stderr
 
     def runs(self):
         return sorted(path.name for path in (self.folder / "runs").glob("*"))
@@ -37,8 +37,6 @@ class FirstRun(unittest.TestCase):
         run = self.folder / "runs" / "my book-1"
         for name in ("config.json", "metrics.jsonl", "final/model.safetensors"):
             self.assertTrue((run / name).is_file(), name)
-        config = json.loads((run / "config.json").read_text())
-        self.assertEqual(config["run"]["dir"], "runs/my book-1")
         self.assertIn("runs/my book-1", error)
         self.assertIn("configs/experiments/", error)
         self.assertIn("parameters      425,984\n", error)
