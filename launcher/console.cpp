@@ -1,65 +1,43 @@
 #include "launcher/console.h"
 
-#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace launcher {
 namespace {
 
-constexpr std::string_view kClearLine = "\r\033[K";
-constexpr std::size_t kPipePiece = 4096;  // PIPE_BUF: what a ready pipe takes at least
-constexpr std::size_t kTerminalPiece = 512;
-constexpr std::size_t kFilePiece = std::size_t{1} << 20;
+constexpr std::string_view kClearLine = "\r\033[J";
 
-bool same_terminal(int a, int b) {
+bool same_file(int a, int b) {
   struct stat first {};
   struct stat second {};
-  return ::isatty(a) == 1 && ::isatty(b) == 1 && ::fstat(a, &first) == 0 &&
-         ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
 }
 
-std::size_t piece_of(int fd) {
-  struct stat status {};
-  if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) return kFilePiece;
-  return ::isatty(fd) == 1 ? kTerminalPiece : kPipePiece;
+/// The longest beginning that fits in `columns`, counted in characters of UTF-8.
+std::string_view fitted(std::string_view text, std::size_t columns) {
+  std::size_t characters = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const bool begins_character = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+    if (begins_character && ++characters > columns) return text.substr(0, at);
+  }
+  return text;
 }
 
 }  // namespace
 
-Console::Sink::Sink(int descriptor) : fd(descriptor), piece(piece_of(descriptor)) {}
-
-void Console::Sink::flush() {
-  std::size_t done = 0;
-  while (!closed && done < pending.size()) {
-    pollfd ready{fd, POLLOUT, 0};
-    if (::poll(&ready, 1, 0) <= 0) break;
-    const ssize_t written =
-        ::write(fd, pending.data() + done, std::min(piece, pending.size() - done));
-    if (written >= 0) {
-      done += static_cast<std::size_t>(written);
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno != EINTR) {
-      closed = true;
-    }
-  }
-  if (closed) {
-    pending.clear();
-  } else {
-    pending.erase(0, done);
-  }
-}
-
 Console::Console()
-    : output_(STDOUT_FILENO),
-      error_(STDERR_FILENO),
-      terminal_(::isatty(STDERR_FILENO) == 1),
-      one_terminal_(same_terminal(STDOUT_FILENO, STDERR_FILENO)) {}
+    : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      error_(STDERR_FILENO, wake_.get()),
+      terminal_(::isatty(STDERR_FILENO) == 1) {
+  if (!same_file(STDOUT_FILENO, STDERR_FILENO)) output_.emplace(STDOUT_FILENO, wake_.get());
+}
 
 int Console::columns() const {
   winsize size{};
@@ -75,7 +53,11 @@ void Console::hide_live() {
 
 void Console::line(Stream stream, std::string_view prefix, std::string_view text) {
   Sink& sink = sink_of(stream);
-  if (sink.closed) return;
+  if (sink.writer.closed()) return;
+  if (limit_ && pending() > *limit_) {
+    ++lines_dropped_;
+    return;
+  }
   if (&sink == &error_) hide_live();
   sink.pending.append(prefix).append(text).append("\n");
 }
@@ -85,20 +67,34 @@ void Console::live(std::string_view text) {
   live_ = text;
 }
 
+void Console::redraw() { hide_live(); }
+
 void Console::commit_live(std::string_view prefix) {
   if (live_.empty()) return;
-  const std::string text = std::move(live_);
-  live_.clear();
+  hide_live();
+  const std::string text = std::exchange(live_, {});
   line(Stream::error, prefix, text);
 }
 
 void Console::flush() {
-  if (!live_.empty() && !live_shown_) {
-    error_.pending.append(kClearLine).append(live_);
+  // While earlier bytes wait, a newer text may still take the place of this one.
+  if (!live_.empty() && !live_shown_ && error_.writer.waiting() == 0 && !error_.writer.closed()) {
+    const auto width = static_cast<std::size_t>(columns());
+    error_.pending.append(kClearLine).append(fitted(live_, width - 1)).append("\r");
     live_shown_ = true;
   }
-  output_.flush();
-  error_.flush();
+  error_.writer.write(std::exchange(error_.pending, {}));
+  if (output_) output_->writer.write(std::exchange(output_->pending, {}));
+}
+
+std::size_t Console::pending() const {
+  const std::size_t error = error_.pending.size() + error_.writer.waiting();
+  return output_ ? error + output_->pending.size() + output_->writer.waiting() : error;
+}
+
+void Console::rest() const {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto length = ::read(wake_.get(), &count, sizeof(count));
 }
 
 }  // namespace launcher

@@ -1,23 +1,29 @@
 // dtrun's own standard output and error, shared by all ranks.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "launcher/descriptor.h"
+#include "launcher/output_writer.h"
 
 namespace launcher {
 
 enum class Stream : int { output = 1, error = 2 };
 
-/// Lines wait here until they can be written without blocking, so that a reader who pauses never
-/// keeps dtrun from seeing a rank fail. What cannot be written any more is dropped: a job does not
-/// end because nobody watches.
+/// Nothing here waits for a reader: lines go to threads that write them. What cannot be written any
+/// more is dropped: a job does not end because nobody watches.
 ///
 /// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
-/// again after it.
+/// again after it. The cursor waits at its start, so that it is cleared as a whole even where a
+/// narrower window has broken it into several rows.
 ///
 /// Threads: one.
 class Console {
  public:
+  /// Throws: Error{spawn} when its threads cannot be made.
   Console();
 
   /// Whether standard error is a terminal, that is, whether live() shows anything.
@@ -26,41 +32,47 @@ class Console {
   [[nodiscard]] int columns() const;
 
   void line(Stream stream, std::string_view prefix, std::string_view text);
-  /// Redraws the live line.
+  /// Redraws the live line, cut to the terminal's width.
   void live(std::string_view text);
   [[nodiscard]] bool has_live() const { return !live_.empty(); }
+  /// Draws the live line again, in the width that the terminal has now.
+  void redraw();
   /// Makes the live line an ordinary one; no effect without one.
   void commit_live(std::string_view prefix);
 
-  /// Writes what can be written without waiting.
+  /// From now on lines beyond `limit` waiting bytes are dropped, and counted.
+  void drop_beyond(std::size_t limit) { limit_ = limit; }
+  [[nodiscard]] std::int64_t lines_dropped() const { return lines_dropped_; }
+
+  /// Hands everything to the writers.
   void flush();
-  /// Bytes that wait.
-  [[nodiscard]] std::size_t pending() const {
-    return output_.pending.size() + error_.pending.size();
-  }
+  /// Bytes that are not written yet.
+  [[nodiscard]] std::size_t pending() const;
+  /// Readable when bytes were written since the last call of rest().
+  [[nodiscard]] int wake_fd() const { return wake_.get(); }
+  void rest() const;
 
  private:
   struct Sink {
-    int fd;
-    std::size_t piece;  // bytes that one write may take without blocking once the fd is ready
     std::string pending;
-    bool closed = false;
+    OutputWriter writer;
 
-    explicit Sink(int descriptor);
-    void flush();
+    Sink(int fd, int wake) : writer(fd, wake) {}
   };
 
   [[nodiscard]] Sink& sink_of(Stream stream) {
-    return stream == Stream::output && !one_terminal_ ? output_ : error_;
+    return stream == Stream::output && output_ ? *output_ : error_;
   }
   void hide_live();
 
-  Sink output_;
+  Descriptor wake_;
   Sink error_;
+  std::optional<Sink> output_;  // none where both are one file: one queue keeps the order
   bool terminal_;
-  bool one_terminal_;  // both are the same terminal: one queue keeps the order
   std::string live_;
   bool live_shown_ = false;
+  std::optional<std::size_t> limit_;
+  std::int64_t lines_dropped_ = 0;
 };
 
 }  // namespace launcher

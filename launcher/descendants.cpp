@@ -7,12 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/base/clock.h"
@@ -21,34 +23,68 @@
 namespace launcher {
 namespace {
 
-/// The parent of a process by /proc/PID/stat; 0 when it is gone.
-pid_t parent_of(const char* pid) {
-  const Descriptor file(
-      ::open((std::string("/proc/") + pid + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];
-  const ssize_t length = file ? ::read(file.get(), text, sizeof(text) - 1) : 0;
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  // "PID (NAME) STATE PPID ...": the name may hold anything, so look for its last bracket.
-  const char* const bracket = std::strrchr(text, ')');
-  return bracket == nullptr || std::strlen(bracket) < 4 ? 0 : std::atoi(bracket + 4);
+struct Process {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t group = 0;
+  char state = '?';
+
+  [[nodiscard]] bool running() const { return state != 'Z' && state != 'X'; }
+};
+
+std::string read_proc(pid_t pid, const char* name) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(4096, '\0');
+  const ssize_t length = file ? ::read(file.get(), text.data(), text.size()) : 0;
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  return text;
 }
 
-std::vector<pid_t> descendants() {
-  std::multimap<pid_t, pid_t> children;
+/// By /proc/PID/stat; without a parent when it is gone.
+Process look_at(pid_t pid) {
+  Process process{.pid = pid};
+  const std::string text = read_proc(pid, "stat");
+  // "PID (NAME) STATE PARENT GROUP ...": the name may hold anything, so look for its last bracket.
+  const auto bracket = text.rfind(')');
+  if (bracket == std::string::npos) return process;
+  std::sscanf(text.c_str() + bracket + 1, " %c %d %d", &process.state, &process.parent,
+              &process.group);
+  return process;
+}
+
+/// A /proc of another PID namespace has other numbers, and signals would go astray.
+bool proc_is_ours() {
+  char text[32] = "";
+  return ::readlink("/proc/self", text, sizeof(text) - 1) > 0 && std::atoi(text) == ::getpid();
+}
+
+std::vector<Process> descendants() {
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), &::closedir);
-  if (!proc) return {};
+  if (!proc || !proc_is_ours()) return {};
+  std::multimap<pid_t, Process> children;
   while (const dirent* entry = ::readdir(proc.get())) {
     const pid_t pid = std::atoi(entry->d_name);
-    if (pid > 0) children.emplace(parent_of(entry->d_name), pid);
+    if (pid <= 0) continue;
+    const Process process = look_at(pid);
+    children.emplace(process.parent, process);
   }
-  std::vector<pid_t> found = {::getpid()};
+  std::vector<Process> found = {{.pid = ::getpid()}};
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto [begin, end] = children.equal_range(found[i]);
+    const auto [begin, end] = children.equal_range(found[i].pid);
     for (auto child = begin; child != end; ++child) found.push_back(child->second);
   }
   found.erase(found.begin());
   return found;
+}
+
+bool handles(pid_t pid, int signal) {
+  constexpr std::string_view kCaught = "\nSigCgt:";
+  const std::string status = read_proc(pid, "status");
+  const auto at = status.find(kCaught);
+  if (at == std::string::npos) return false;
+  const auto caught = std::strtoull(status.c_str() + at + kCaught.size(), nullptr, 16);
+  return ((caught >> (signal - 1)) & 1) != 0;
 }
 
 }  // namespace
@@ -60,8 +96,27 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
 
+bool group_is_running(pid_t group) {
+  const std::vector<Process> all = descendants();
+  return std::any_of(all.begin(), all.end(), [group](const Process& process) {
+    return process.group == group && process.running();
+  });
+}
+
 void signal_descendants(int signal) {
-  for (const pid_t pid : descendants()) ::kill(pid, signal);
+  for (const Process& process : descendants()) ::kill(process.pid, signal);
+}
+
+void notify_group(pid_t leader, int signal) {
+  bool told = false;
+  if (!handles(leader, signal)) {
+    for (const Process& process : descendants()) {
+      if (process.group != leader || !handles(process.pid, signal)) continue;
+      ::kill(process.pid, signal);
+      told = true;
+    }
+  }
+  if (!told) ::kill(leader, signal);
 }
 
 bool kill_descendants(std::chrono::milliseconds limit) {

@@ -1,6 +1,8 @@
 // The processes that came from this one, however deep.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 
 namespace launcher {
@@ -11,8 +13,15 @@ void adopt_orphans();
 /// Whether this process still has a child, ended but unreaped ones included.
 [[nodiscard]] bool has_children();
 
+/// Whether a descendant of this process group has not ended.
+[[nodiscard]] bool group_is_running(pid_t group);
+
 /// Sends a signal to every process below this one.
 void signal_descendants(int signal);
+
+/// Sends a signal that would end most programs to those of a process group that handle it: to the
+/// leader if it does, else to its members that do, else (nobody does) to the leader all the same.
+void notify_group(pid_t leader, int signal);
 
 /// Kills and reaps every process below this one; gives up at the deadline.
 ///

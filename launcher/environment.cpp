@@ -94,8 +94,8 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_RUN_ID", rank.run_id},
       {"TORCHELASTIC_ERROR_FILE", rank.error_file},
-      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
-  if (rank.store_fd >= 0) own.emplace_back("DTRUN_STORE_FD", std::to_string(rank.store_fd));
+      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)},
+      {"DTRUN_STORE_FD", std::to_string(rank.store_fd)}};
   if (rank.terminal_columns > 0) {
     own.emplace_back("DTRUN_TERMINAL", "1");
     own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));

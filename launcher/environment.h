@@ -24,7 +24,7 @@ struct RankEnvironment {
   std::string run_id;
   std::string error_file;
   int control_fd = -1;
-  int store_fd = -1;         // -1: none (every rank but 0)
+  int store_fd = -1;         // an end of the door
   int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal
 };
 

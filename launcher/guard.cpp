@@ -17,7 +17,7 @@
 namespace launcher {
 namespace {
 
-constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 constexpr std::chrono::milliseconds kKillLimit{1000};
 
 bool ignored(int signal) {
@@ -39,7 +39,12 @@ sigset_t guarded_signals() {
 int guard(pid_t child, const Descriptor& signals, const sigset_t& watched) {
   for (;;) {
     int status = 0;
-    if (::waitpid(child, &status, WNOHANG) == child) {
+    pid_t ended = 0;
+    // As the first process of a container the guard gets orphans from all over it, too.
+    do {
+      ended = ::waitpid(-1, &status, WNOHANG);
+    } while (ended > 0 && ended != child);
+    if (ended == child) {
       if (WIFEXITED(status)) return WEXITSTATUS(status);
       kill_descendants(kKillLimit);  // they are this process's children now
       return 128 + WTERMSIG(status);
@@ -79,7 +84,8 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
     ::prctl(PR_SET_NAME, "dtrun-ranks");
     ::_exit(supervise(std::move(job), std::move(link)));
   }
-  job.port.socket.reset();  // it is rank 0's: when that dies, nobody must seem to listen
+  job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
+  job.door = {};
   link.signals.reset();
   return guard(child, writer, watched);
 }

@@ -26,8 +26,7 @@ struct Pipe {
 
 void require(bool good, const char* what) {
   if (!good) {
-    fail(ErrorKind::spawn, "cannot make {}: {}; raise the limit (ulimit -n) or use fewer ranks",
-         what, std::strerror(errno));
+    fail(ErrorKind::spawn, "cannot make {}: {}", what, std::strerror(errno));
   }
 }
 
@@ -93,8 +92,12 @@ Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Co
   environment.run_id = job.folder.run_id();
   environment.error_file = job.folder.error_file(index);
   environment.control_fd = control.writer.get();
-  if (index == 0) environment.store_fd = job.port.socket.get();
-  if (error_stream.live()) environment.terminal_columns = console.columns();
+  environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
+  // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
+  const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
+  if (error_stream.live() && sees_all) {
+    environment.terminal_columns = error_stream.columns_within(console.columns());
+  }
 
   const Descriptor input = input_of(index);
   SpawnRequest request;
@@ -104,8 +107,8 @@ Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Co
   request.standard_input = input.get();
   request.standard_output = output.writer.get();
   request.standard_error = error.writer.get();
-  request.inherited = {environment.control_fd};
-  if (index == 0) request.inherited.push_back(environment.store_fd);
+  request.inherited = {environment.control_fd, environment.store_fd};
+  request.open_files = job.open_files;
   request.signal_mask = signal_mask;
   const pid_t pid = spawn(request);
   Descriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -120,7 +123,9 @@ Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Co
               .control_partial = {},
               .output = std::move(output_stream),
               .error = std::move(error_stream),
-              .end = std::nullopt};
+              .told = std::nullopt,
+              .end = std::nullopt,
+              .orphan = std::nullopt};
 }
 
 }  // namespace launcher

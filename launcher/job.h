@@ -2,6 +2,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <string>
 #include <vector>
@@ -19,7 +20,9 @@ struct Job {
   Options options;
   std::string program_file;
   ReservedPort port;
+  Door door;
   RunFolder folder;
+  rlimit open_files{};  // RLIMIT_NOFILE as dtrun found it, which the ranks get
 };
 
 /// Starts one rank.

@@ -1,18 +1,25 @@
-// dtrun: starts the ranks of a job on this machine and answers for their end.
+// dtrun: starts the ranks of a job on this machine, supervises them and reports how they ended.
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/open_files.h"
 #include "dtrain/base/standard_streams.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"
 #include "launcher/options.h"
+#include "launcher/output_writer.h"
+#include "launcher/port_claim.h"
 #include "launcher/supervisor.h"
 
 namespace {
@@ -23,9 +30,9 @@ void write_text(int fd, std::string_view text) {
   [[maybe_unused]] const auto written = ::write(fd, text.data(), text.size());
 }
 
-/// Runs `action` and turns an exception into one line and an exit status.
-template <typename Action>
-int reported(Action&& action) {
+/// Runs `action` and turns an exception into one line, which `tell` prints, and an exit status.
+template <typename Action, typename Tell>
+int reported(Action&& action, Tell&& tell) {
   using dtrain::base::ErrorKind;
   int status = static_cast<int>(ErrorKind::internal);
   std::string message;
@@ -37,26 +44,51 @@ int reported(Action&& action) {
   } catch (const std::exception& error) {
     message = std::string("unexpected: ") + error.what();
   }
-  write_text(STDERR_FILENO, "dtrun: error: " + message + "\n");
+  tell("dtrun: error: " + dtrain::base::with_open_file_limit(std::move(message)) + "\n");
   return status;
+}
+
+/// A terminal that nobody reads must not keep the supervisor.
+void write_error_for_a_while(const std::string& text) {
+  constexpr auto kLimit = std::chrono::seconds(1);
+  try {
+    const Descriptor wake(::eventfd(0, EFD_CLOEXEC));
+    OutputWriter writer(STDERR_FILENO, wake.get());
+    writer.write(text);
+    const auto start = dtrain::base::Clock::now();
+    while (writer.waiting() > 0 && dtrain::base::Clock::now() - start < kLimit) ::usleep(1000);
+  } catch (const dtrain::base::Error&) {  // no thread can be made
+    write_text(STDERR_FILENO, text);
+  }
 }
 
 int supervise(Job job, GuardLink guard) {
   const RunFolder folder = job.folder;
-  const int status = reported([&] { return Supervisor(std::move(job), std::move(guard)).run(); });
+  const int status = reported([&] { return Supervisor(std::move(job), std::move(guard)).run(); },
+                              write_error_for_a_while);
   folder.remove_unless_kept();
   return status;
 }
 
 int run(const std::vector<std::string>& arguments) {
+  rlimit open_files{};
+  ::getrlimit(RLIMIT_NOFILE, &open_files);
+  dtrain::base::raise_open_file_limit();
   Options options = parse_options(arguments);
   if (options.help) return write_text(STDOUT_FILENO, help_text()), 0;
   if (options.version) return write_text(STDOUT_FILENO, "dtrun " DTRAIN_VERSION "\n"), 0;
   std::string program_file = find_program(options.program.front());
+  const Descriptor claim = claim_port(options.master_addr, options.master_port);
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
+  Door door = make_door();
   RunFolder folder(options);
-  const int status = run_guarded(
-      Job{std::move(options), std::move(program_file), std::move(port), folder}, &supervise);
+  const int status = run_guarded(Job{.options = std::move(options),
+                                     .program_file = std::move(program_file),
+                                     .port = std::move(port),
+                                     .door = std::move(door),
+                                     .folder = folder,
+                                     .open_files = open_files},
+                                 &supervise);
   folder.remove_unless_kept();  // again, for a supervisor that was killed
   return status;
 }
@@ -66,5 +98,9 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
   dtrain::base::survive_file_size_limit();
-  return reported([&] { return run({argv + 1, argv + argc}); });
+  return reported(
+      [&] {
+        return run({argv + 1, argv + argc});
+      },
+      [](const std::string& text) { write_text(STDERR_FILENO, text); });
 }

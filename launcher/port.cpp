@@ -37,8 +37,17 @@ sockaddr_in resolve(const std::string& address) {
 
 }  // namespace
 
+Door make_door() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    fail(ErrorKind::spawn, "cannot make a socket for the ranks to meet: {}", std::strerror(errno));
+  }
+  return {.inside = Descriptor(ends[0]), .outside = Descriptor(ends[1])};
+}
+
 ReservedPort reserve_port(const std::string& address, int port) {
   ReservedPort reserved{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  if (!reserved.socket) fail(ErrorKind::port, "no socket for a port: {}", std::strerror(errno));
   const int on = 1;
   sockaddr_in name = resolve(address);
   name.sin_port = htons(static_cast<std::uint16_t>(port));

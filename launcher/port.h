@@ -1,4 +1,4 @@
-// The port where the ranks meet.
+// Where the ranks meet: a door of their own for dtrain's, a free TCP port for other programs.
 #pragma once
 
 #include <string>
@@ -7,12 +7,22 @@
 
 namespace launcher {
 
-/// A bound TCP socket that does not listen: rank 0 listens on it, or, as it has SO_REUSEADDR, on a
-/// socket of its own with the same port.
+/// A bound TCP socket that never listens. As it has SO_REUSEADDR, so may rank 0 bind and listen at
+/// the same port, and dtrun's own hold keeps the system from giving it to anybody who asks for any.
 struct ReservedPort {
   Descriptor socket;
   int port = 0;
 };
+
+/// A unix socket pair through which ranks hand rank 0 their connections: it has no address, so
+/// nobody else can come to it.
+struct Door {
+  Descriptor inside;   // rank 0's end
+  Descriptor outside;  // of all other ranks
+};
+
+/// Throws: Error{spawn} with the reason.
+[[nodiscard]] Door make_door();
 
 /// Binds `port` (0: a free one) of `address`.
 ///

@@ -1,12 +1,14 @@
 // What the supervisor knows of one rank.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/base/error.h"
 #include "launcher/descriptor.h"
@@ -30,6 +32,14 @@ struct RankEnd {
     return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::comm);
   }
   [[nodiscard]] int exit_status() const { return by_signal ? 128 + code : code; }
+  [[nodiscard]] bool terminated() const { return by_signal && code == SIGTERM; }
+};
+
+/// The last error of a program, as it would have written it to its standard error.
+struct ToldError {
+  int status = 0;       // that it is about to exit with
+  bool of_all = false;  // by its own account every rank would fail so
+  std::string line;
 };
 
 struct Rank {
@@ -42,9 +52,22 @@ struct Rank {
   RankStream error;
   std::int64_t step = -1;  // last one it reported
   bool stopped = false;    // by SIGSTOP or the like
+  std::optional<ToldError> told;
   std::optional<RankEnd> end;
+  std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end; }
+  /// Takes the end of a process that its leader left behind in its group. A leader that a stop's
+  /// SIGTERM ended (a shell) says nothing of the program it had started: that one's end counts.
+  void take_orphan(const RankEnd& ended);
 };
+
+/// Whether a step was made.
+[[nodiscard]] bool has_begun(const std::vector<Rank>& ranks);
+/// Whether both told the same error.
+[[nodiscard]] bool same_error(const Rank& rank, const Rank& culprit);
+
+/// Takes bytes of the control descriptor (docs/dtrun.md). Returns: whether an error was told.
+[[nodiscard]] bool read_control(Rank& rank, std::string_view bytes);
 
 }  // namespace launcher

@@ -22,7 +22,7 @@ bool strip_erasures(std::string_view& text) {
   const auto before = text.size();
   for (bool found = true; found;) {
     found = false;
-    for (const std::string_view erase : {"\x1b[K", "\x1b[2K"}) {
+    for (const std::string_view erase : {"\x1b[K", "\x1b[2K", "\x1b[J"}) {
       if (!text.starts_with(erase)) continue;
       text.remove_prefix(erase.size());
       found = true;
@@ -64,10 +64,7 @@ void RankStream::take(Console& console, std::string_view text, bool is_live) {
     if (erased || !text.empty()) console.live(text);
     return;
   }
-  if (options_.stream == Stream::error && !text.empty()) {
-    last_lines_.emplace_back(text.substr(0, kKeptBytesOfLine));
-    if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
-  }
+  if (options_.stream == Stream::error && !text.empty()) keep(text);
   if (!options_.shown) return;
   // An empty line after progress text is how a program leaves its progress standing.
   if (options_.live && text.empty() && console.has_live()) {
@@ -75,6 +72,23 @@ void RankStream::take(Console& console, std::string_view text, bool is_live) {
     return;
   }
   console.line(options_.stream, options_.prefix, text);
+}
+
+void RankStream::keep(std::string_view line) {
+  last_lines_.emplace_back(line.substr(0, kKeptBytesOfLine));
+  if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
+}
+
+void RankStream::insert(Console& console, std::string_view line,
+                        std::optional<std::string_view> prefix) {
+  constexpr int kMaxReads = 16;
+  for (int reads = 0; reads < kMaxReads && open() && read(console); ++reads) {
+  }
+  splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
+  write_file(console, std::string(line) + "\n");
+  keep(line);
+  if (options_.live) console.live({});
+  if (prefix) console.line(options_.stream, *prefix, line);
 }
 
 void RankStream::write_file(Console& console, std::string_view bytes) {

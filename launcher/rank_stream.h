@@ -1,8 +1,11 @@
 // One output stream of one rank, on its way to the console and to a file.
 #pragma once
 
+#include <algorithm>
 #include <deque>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "launcher/console.h"
 #include "launcher/descriptor.h"
@@ -27,8 +30,19 @@ class RankStream {
   [[nodiscard]] int fd() const { return pipe_.get(); }
   [[nodiscard]] bool open() const { return static_cast<bool>(pipe_); }
   [[nodiscard]] bool live() const { return options_.live; }
+  [[nodiscard]] bool shown() const { return options_.shown; }
+  /// What is left of a terminal's columns beside the prefix.
+  [[nodiscard]] int columns_within(int columns) const {
+    return std::max(1, columns - static_cast<int>(options_.prefix.size()));
+  }
+  [[nodiscard]] const std::string& prefix() const { return options_.prefix; }
+  /// What follows is shown without the prefix.
+  void drop_prefix() { options_.prefix.clear(); }
   /// Takes what is there, up to one buffer. Returns whether there was anything; closes at the end.
   bool read(Console& console);
+  /// Takes a line as if the rank had written it; `prefix` is for the console, none: not shown
+  /// there.
+  void insert(Console& console, std::string_view line, std::optional<std::string_view> prefix);
   /// Takes all that is there, prints a last line without end, and closes.
   void finish(Console& console);
 
@@ -36,6 +50,7 @@ class RankStream {
 
  private:
   void take(Console& console, std::string_view text, bool is_live);
+  void keep(std::string_view line);
   void write_file(Console& console, std::string_view bytes);
 
   Descriptor pipe_;

@@ -6,12 +6,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+#include "dtrain/base/readable.h"
 
 namespace launcher {
 namespace {
 
 constexpr std::string_view kPrefix = "dtrun: ";
 constexpr double kNanosecond = 1e-9;
+constexpr int kComm = static_cast<int>(dtrain::base::ErrorKind::comm);
 
 std::string signal_name(int signal) {
   const char* const name = ::sigabbrev_np(signal);
@@ -27,6 +32,29 @@ std::string host_name() {
   char name[256] = "?";
   ::gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+std::string time_of(std::int64_t ns) {
+  return dtrain::base::readable_time(static_cast<double>(ns) * kNanosecond);
+}
+
+/// Whether the culprit's error is no rank's own: it says so, or all others told the same. Before
+/// the job began, those that were only told of a failure do not contradict.
+bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
+  if (!culprit.told || culprit.stopped) return false;
+  const bool begun = has_begun(ranks);
+  return culprit.told->of_all || std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
+           return same_error(rank, culprit) || (!begun && rank.told && rank.told->status == kComm);
+         });
+}
+
+/// What ranks told of another's failure, in case it is all that is known.
+void report_blames(const Rank& culprit, const std::vector<Rank>& ranks, Console& console) {
+  for (const Rank& rank : ranks) {
+    if (rank.told && rank.told->status == kComm && rank.index != culprit.index) {
+      console.line(Stream::error, rank.error.prefix(), rank.told->line);
+    }
+  }
 }
 
 std::string reason_of(const Rank& culprit) {
@@ -52,30 +80,35 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   std::sort(dead.begin(), dead.end(),
             [](const Rank* a, const Rank* b) { return a->end->time_ns < b->end->time_ns; });
   for (const Rank* rank : dead) {
-    text += fmt::format(", rank {} ({}, {:+.9f} s)", rank->index, describe(*rank->end),
-                        static_cast<double>(rank->end->time_ns - verdict.failed_ns) * kNanosecond);
+    const std::int64_t after_ns = rank->end->time_ns - verdict.failed_ns;
+    text += fmt::format(", rank {} ({}, {} {})", rank->index, describe(*rank->end),
+                        time_of(std::abs(after_ns)), after_ns < 0 ? "before" : "later");
   }
   return text.empty() ? text : text.substr(2);
 }
 
 void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
-  if (culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
+  if (error_is_of_all(culprit, ranks)) return;  // it has been printed, and nobody is to blame
+  const bool begun = has_begun(ranks);
+  report_blames(culprit, ranks, console);
+  if (!culprit.told &&
+      culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
     console.line(Stream::error, kPrefix,
                  fmt::format("last lines of rank {}'s standard error:", culprit.index));
     for (const std::string& text : culprit.error.last_lines()) {
       console.line(Stream::error, "dtrun:   | ", text);
     }
   }
-  if (const std::string others = victims(verdict, ranks); !others.empty()) {
+  const std::string others = victims(verdict, ranks);
+  if (!others.empty() && (begun || !culprit.told)) {
     console.line(Stream::error, kPrefix, "ended because of it: " + others);
   }
   const std::string step = culprit.step >= 0 ? fmt::format(" at step {}", culprit.step) : "";
-  console.line(
-      Stream::error, kPrefix,
-      fmt::format("failed: rank {} (pid {} on {}) {} after {:.3f} s{}{}", culprit.index,
-                  culprit.pid, host_name(), describe(culprit),
-                  static_cast<double>(verdict.failed_ns) * kNanosecond, step, reason_of(culprit)));
+  console.line(Stream::error, kPrefix,
+               fmt::format("failed: rank {} (pid {} on {}) {} after {}{}{}", culprit.index,
+                           culprit.pid, host_name(), describe(culprit), time_of(verdict.failed_ns),
+                           step, reason_of(culprit)));
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {
@@ -110,6 +143,11 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
 }
 
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+  if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
+    console.drop_beyond(std::numeric_limits<std::size_t>::max());
+    console.line(Stream::error, kPrefix,
+                 fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));
+  }
   if (verdict.culprit) {
     report_failure(verdict, ranks, console);
   } else if (verdict.stop_signal != 0) {

@@ -17,6 +17,8 @@ struct Verdict {
   std::int64_t failed_ns = 0;  // when that was seen, since the start of the ranks
   int stop_signal = 0;         // what the user sent; 0: nothing
   bool overdue = false;        // ranks did not end in time after one had saved and left
+
+  [[nodiscard]] bool clean() const { return !culprit && stop_signal == 0 && !overdue; }
 };
 
 /// "exited with status 3", "was killed by signal 9 (SIGKILL)", "was stopped ...".

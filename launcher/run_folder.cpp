@@ -1,13 +1,19 @@
 #include "launcher/run_folder.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "dtrain/base/error.h"
 
@@ -17,13 +23,77 @@ namespace {
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
+/// Start time, host and chance: process ids are equal in all containers.
 std::string make_run_id() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   ::localtime_r(&now, &local);
   char text[32];
   std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
-  return fmt::format("{}-{}", text, ::getpid());
+  char host[64] = "";
+  ::gethostname(host, sizeof(host) - 1);
+  for (char& c : host) {
+    if (c == '/') c = '-';
+  }
+  std::uint32_t random = 0;
+  if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
+  return fmt::format("{}-{}-{:08x}", text, host, random);
+}
+
+/// Holds a lock on a folder while a process of this dtrun lives; none: the folder is gone.
+Descriptor lock_folder(const std::string& path) {
+  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat held {};
+  struct stat named {};
+  const bool good = folder && ::flock(folder.get(), LOCK_EX) == 0 &&
+                    ::fstat(folder.get(), &held) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+                    held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+  return good ? std::move(folder) : Descriptor();
+}
+
+bool is_error_file(const std::string& name) {
+  return name.starts_with("error-") && name.ends_with(".json");
+}
+
+/// Removes a temporary folder that a killed dtrun left behind; those with logs stay.
+void remove_if_dead(const std::filesystem::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!folder || ::fstat(folder.get(), &status) != 0 || status.st_uid != ::geteuid()) return;
+  if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return;  // its dtrun lives
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    names.push_back(entry.path().filename().string());
+    if (!is_error_file(names.back())) return;
+  }
+  for (const std::string& name : names) ::unlinkat(folder.get(), name.c_str(), 0);
+  ::rmdir(path.c_str());
+}
+
+void sweep(const std::filesystem::path& folder) {
+  constexpr std::size_t kNameLength = std::string_view("dtrun-XXXXXX").size();
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() == kNameLength && name.starts_with("dtrun-")) remove_if_dead(entry.path());
+  }
+}
+
+/// A private folder among the temporary files; `lock` shows other dtruns that it is in use.
+std::string make_temporary(std::error_code& error, Descriptor& lock) {
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  if (error) return {};
+  sweep(parent);
+  for (;;) {
+    std::string path = (parent / "dtrun-XXXXXX").string();
+    if (::mkdtemp(path.data()) == nullptr) {
+      error.assign(errno, std::system_category());
+      return path;
+    }
+    lock = lock_folder(path);
+    if (lock || errno != ENOENT) return path;  // else another dtrun's sweep was faster
+  }
 }
 
 }  // namespace
@@ -39,8 +109,9 @@ RunFolder::RunFolder(const Options& options)
     std::filesystem::create_directories(options.log_dir, error);
     if (::mkdir(root_.c_str(), 0777) != 0 && !error) error.assign(errno, std::system_category());
   } else {
-    root_ = (std::filesystem::temp_directory_path(error) / "dtrun-XXXXXX").string();
-    if (::mkdtemp(root_.data()) == nullptr) error.assign(errno, std::system_category());
+    Descriptor lock;
+    root_ = make_temporary(error, lock);
+    lock_ = std::make_shared<Descriptor>(std::move(lock));
   }
   attempt_ = root_ + "/attempt_0";
   // Without logs the error files lie side by side: two folders fewer for each rank.

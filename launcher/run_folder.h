@@ -1,6 +1,7 @@
 // Where the files of a run lie.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "launcher/descriptor.h"
@@ -9,7 +10,8 @@
 namespace launcher {
 
 /// RUN_ID/attempt_0/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
-/// them; a private temporary folder otherwise, removed at the end unless it holds logs.
+/// them; a private temporary folder otherwise, removed at the end unless it holds logs. Those that
+/// a killed dtrun left behind are removed by the next one.
 class RunFolder {
  public:
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
@@ -36,6 +38,7 @@ class RunFolder {
   std::string run_id_;
   std::string root_;
   std::string attempt_;
+  std::shared_ptr<Descriptor> lock_;  // of a temporary folder
 };
 
 }  // namespace launcher

@@ -36,6 +36,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   ::sigaction(SIGTTOU, &standard, nullptr);
   ::sigaction(SIGXFSZ, &standard, nullptr);
   ::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr);
+  ::setrlimit(RLIMIT_NOFILE, &request.open_files);
   ::execve(request.file.c_str(), arguments, environment);
   error = errno;
   ::_exit(127);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <string>
@@ -19,6 +20,7 @@ struct SpawnRequest {
   int standard_error = -1;
   std::vector<int> inherited;  // kept open in the rank under the same numbers
   sigset_t signal_mask{};      // of the rank
+  rlimit open_files{};         // of the rank (RLIMIT_NOFILE)
 };
 
 /// Starts the program in a process group of its own, to be killed by the kernel when dtrun dies.

@@ -23,13 +23,14 @@ using namespace std::chrono_literals;
 // From the moment a failure is seen, blame + --abort-grace + kill + leftovers + drain end within 3
 // s at the default grace of 2 s.
 constexpr auto kBlameWindow = 150ms;
+constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
 constexpr auto kKillLimit = 300ms;
 constexpr auto kLeftoverKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
 // After a clean end, how long a rank's helpers (a tee, say) may finish before SIGTERM.
 constexpr auto kLeftoverPeace = 200ms;
 constexpr std::size_t kMaxPendingOutput = std::size_t{1} << 20;
-constexpr std::size_t kMaxControlLine = 4096;
+constexpr std::size_t kMaxControlText = 8192;
 
 // What an event is about: a kind, and for most kinds a rank.
 enum class Source : std::uint32_t { guard, child, console, end, control, output, error };
@@ -52,9 +53,7 @@ Supervisor::Supervisor(Job job, GuardLink guard)
   child_signals_ = Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
   watch(guard_.signals.get(), tag_of(Source::guard), EPOLLIN);
   watch(child_signals_.get(), tag_of(Source::child), EPOLLIN);
-  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-    watch(fd, tag_of(Source::console), EPOLLOUT | EPOLLET);  // refused for files, which never wait
-  }
+  watch(console_.wake_fd(), tag_of(Source::console), EPOLLIN);
 }
 
 int Supervisor::run() {
@@ -76,8 +75,7 @@ void Supervisor::start_ranks() {
     kill_descendants(kKillLimit);
     throw;
   }
-  // Rank 0 alone holds the port from here on: when it dies, nobody must seem to listen.
-  job_.port.socket.reset();
+  job_.door = {};  // the ranks alone hold it from here on, so that they notice each other's ends
   for (const Rank& rank : ranks_) {
     watch(rank.pidfd.get(), tag_of(Source::end, rank.index), EPOLLIN);
     watch(rank.control.get(), tag_of(Source::control, rank.index), EPOLLIN);
@@ -117,14 +115,18 @@ void Supervisor::handle(std::uint64_t tag) {
   const auto source = static_cast<Source>(tag >> 32);
   if (source == Source::guard) return on_guard();
   if (source == Source::child) return on_child();
-  if (source == Source::console) return;  // advance() writes
+  if (source == Source::console) return console_.rest();  // advance() goes on
   Rank& rank = ranks_[tag & 0xFFFFFFFF];
   if (source == Source::end) return on_end(rank);
-  if (source == Source::control) return on_control(rank);
-  on_output(source == Source::output ? rank.output : rank.error);
+  if (source == Source::control) return (void)on_control(rank);
+  if (source == Source::error) return on_output(rank.error);
+  while (on_control(rank)) {  // what a rank says of its output precedes it
+  }
+  on_output(rank.output);
 }
 
 void Supervisor::advance() {
+  reap_orphans();
   if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
   if (phase_ < Phase::leftovers && !any_running()) end_leftovers();
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
@@ -181,9 +183,10 @@ void Supervisor::on_guard() {
 }
 
 void Supervisor::on_signal(int signal) {
+  if (signal == SIGWINCH) return on_resize();
   if (signal == SIGUSR1 || signal == SIGUSR2) {
     for (const Rank& rank : ranks_) {
-      if (rank.running()) ::kill(rank.pid, signal);
+      if (rank.running()) notify_group(rank.pid, signal);
     }
     return;
   }
@@ -191,18 +194,29 @@ void Supervisor::on_signal(int signal) {
     phase_ = Phase::done;
     return;
   }
-  if (phase_ >= Phase::leftovers) return;
+  const bool kills = signal == SIGINT || signal == SIGQUIT;
+  if (phase_ >= Phase::leftovers) {
+    if (!kills || phase_ == Phase::done) return;
+    kill_descendants(kLeftoverKillLimit);
+    return finish_output();
+  }
   const bool first = phase_ == Phase::running || phase_ == Phase::leaving;
   if (first) verdict_.stop_signal = signal;
-  if (signal == SIGQUIT || (!first && signal == SIGINT)) return kill_ranks();
+  if (signal == SIGQUIT || (!first && kills)) return kill_ranks();
   if (!first) return;
   say("stopping; the ranks may save (a second Ctrl-C kills at once)");
   for (const Rank& rank : ranks_) {
     if (!rank.running()) continue;
-    ::kill(rank.pid, SIGTERM);
+    ::kill(-rank.pid, SIGTERM);  // the program may lie below a shell
     ::kill(-rank.pid, SIGCONT);
   }
   enter(Phase::stopping, job_.options.stop_grace);
+}
+
+void Supervisor::on_resize() {
+  console_.redraw();
+  const int columns = ranks_.front().error.columns_within(console_.columns());
+  tell(ranks_.front(), fmt::format("columns {}\n", columns));
 }
 
 void Supervisor::on_child() {
@@ -217,7 +231,11 @@ void Supervisor::on_child() {
       on_stopped(rank);
     }
   }
-  // Adopted processes have no descriptor that tells of their end.
+}
+
+// Adopted processes have no descriptor that tells of their end. Asked after all events: while an
+// ended rank is not reaped, it hides those that ended after it, and no further signal would come.
+void Supervisor::reap_orphans() {
   for (;;) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
@@ -225,6 +243,11 @@ void Supervisor::on_child() {
       return rank.running() && rank.pid == info.si_pid;
     });
     if (is_rank) return;  // its own event comes; the order of deaths is epoll's
+    const RankEnd end{now_ns(), info.si_code != CLD_EXITED, info.si_status};
+    const pid_t group = ::getpgid(info.si_pid);
+    for (Rank& rank : ranks_) {
+      if (rank.pid == group && verdict_.stop_signal != 0) rank.take_orphan(end);
+    }
     ::waitpid(info.si_pid, nullptr, 0);
   }
 }
@@ -237,6 +260,8 @@ void Supervisor::on_end(Rank& rank) {
     return;
   }
   unwatch(rank.pidfd.get());
+  while (on_control(rank)) {  // its last words may not have been seen yet
+  }
   rank.end = RankEnd{now_ns(), info.si_code != CLD_EXITED, info.si_status};
   const bool free = phase_ == Phase::running || phase_ == Phase::leaving;
   if (free && rank.end->failed()) {
@@ -244,6 +269,16 @@ void Supervisor::on_end(Rank& rank) {
   } else if (phase_ == Phase::running && rank.end->saved()) {
     enter(Phase::leaving, job_.options.stop_grace);
   } else if (phase_ == Phase::blaming && rank.end->failed() && !rank.end->blames_another()) {
+    blame(rank);
+  }
+}
+
+// Another rank failed while it was not clear whose failure came first.
+void Supervisor::blame(const Rank& rank) {
+  const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
+  if (culprit.stopped || !culprit.end->blames_another()) {
+    if (!same_error(rank, culprit)) abort_ranks();
+  } else {
     begin_failure(rank);
   }
 }
@@ -251,30 +286,41 @@ void Supervisor::on_end(Rank& rank) {
 void Supervisor::on_stopped(Rank& rank) {
   if (phase_ != Phase::running && phase_ != Phase::leaving && phase_ != Phase::blaming) return;
   rank.stopped = true;
-  begin_failure(rank);
+  if (phase_ == Phase::blaming) {
+    blame(rank);
+  } else {
+    begin_failure(rank);
+  }
 }
 
-void Supervisor::on_control(Rank& rank) {
-  std::array<char, kMaxControlLine> buffer;
+bool Supervisor::on_control(Rank& rank) {
+  std::array<char, kMaxControlText> buffer;
   const ssize_t length = ::recv(rank.control.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (length <= 0) {  // a program that does not know the descriptor may close it
     unwatch(rank.control.get());
-    return;
+    return false;
   }
-  rank.control_partial.append(buffer.data(), static_cast<std::size_t>(length));
-  constexpr std::string_view kProgress = "progress ";
-  for (;;) {
-    const auto end = rank.control_partial.find('\n');
-    if (end == std::string::npos) break;
-    std::string_view line(rank.control_partial.data(), end);
-    if (line.starts_with(kProgress)) {
-      line.remove_prefix(kProgress.size());
-      std::from_chars(line.data(), line.data() + line.size(), rank.step);
+  const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
+  if (read_control(rank, bytes)) show_error(rank);
+  return true;
+}
+
+// Prints an error that a rank told instead of writing it: once, however many ranks tell it.
+void Supervisor::show_error(Rank& rank) {
+  const std::string& line = rank.told->line;
+  std::optional<std::string_view> prefix = "";
+  // What blames another waits for the report: the other one's own words may still come.
+  if (rank.told->status == static_cast<int>(dtrain::base::ErrorKind::comm)) prefix.reset();
+  for (const Rank& other : ranks_) {
+    if (&other == &rank || !other.told || !prefix) continue;
+    if (other.told->line == line) {
+      prefix.reset();
+    } else {
+      prefix = rank.error.prefix();
     }
-    rank.control_partial.erase(0, end + 1);
   }
-  if (rank.control_partial.size() > kMaxControlLine) rank.control_partial.clear();
+  rank.error.insert(console_, line, prefix);
 }
 
 void Supervisor::on_output(RankStream& stream) {
@@ -284,7 +330,11 @@ void Supervisor::on_output(RankStream& stream) {
 }
 
 void Supervisor::hold_back_output() {
-  const bool hold = console_.pending() > kMaxPendingOutput;
+  // Ranks that are to save or to end must not wait for a reader, so from then on output that nobody
+  // reads is dropped.
+  const bool ends = !verdict_.clean();
+  if (ends) console_.drop_beyond(kMaxPendingOutput);
+  const bool hold = !ends && console_.pending() > kMaxPendingOutput;
   if (hold == output_held_ || phase_ >= Phase::draining) return;
   output_held_ = hold;
   for (const Rank& rank : ranks_) {
@@ -304,8 +354,9 @@ void Supervisor::begin_failure(const Rank& culprit) {
   verdict_.culprit = culprit.index;
   verdict_.failed_ns = culprit.end ? culprit.end->time_ns : now_ns();
   const bool blames_another = !culprit.stopped && culprit.end->blames_another();
-  if (blames_another && any_running()) {
-    enter(Phase::blaming, kBlameWindow);
+  const bool may_be_of_all = !culprit.stopped && culprit.told && !culprit.told->of_all;
+  if (any_running() && (blames_another || may_be_of_all)) {
+    enter(Phase::blaming, blames_another ? kBlameWindow : kSameErrorWindow);
   } else {
     abort_ranks();
   }
@@ -314,15 +365,24 @@ void Supervisor::begin_failure(const Rank& culprit) {
 void Supervisor::abort_ranks() {
   const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
   const std::string how = describe(culprit);
-  if (any_running()) say(fmt::format("rank {} {}; ending the others", culprit.index, how));
-  const std::string line = fmt::format("abort {} {}\n", culprit.index, how);
+  // Where the job has not begun, the culprit's own line says it all.
+  const bool quietly = culprit.told && !has_begun(ranks_);
+  if (any_running() && !quietly)
+    say(fmt::format("rank {} {}; ending the others", culprit.index, how));
+  const std::string line = quietly ? "leave\n" : fmt::format("abort {} {}\n", culprit.index, how);
   for (const Rank& rank : ranks_) {
     if (!rank.running()) continue;
-    ::send(rank.control.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    tell(rank, line);
     ::kill(-rank.pid, SIGCONT);
     ::kill(-rank.pid, SIGTERM);
   }
-  enter(Phase::aborting, job_.options.abort_grace);
+  const Duration grace = job_.options.abort_grace;
+  const Duration spent = std::chrono::nanoseconds(now_ns() - verdict_.failed_ns) - kBlameWindow;
+  enter(Phase::aborting, grace - std::clamp(spent, Duration(0), grace / 2));
+}
+
+void Supervisor::tell(const Rank& rank, std::string_view line) const {
+  ::send(rank.control.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void Supervisor::kill_ranks() {
@@ -340,7 +400,13 @@ void Supervisor::end_leftovers() {
     kill_descendants(kLeftoverKillLimit);
     return finish_output();
   }
-  enter(Phase::leftovers, kLeftoverPeace);
+  if (phase_ != Phase::stopping) return enter(Phase::leftovers, kLeftoverPeace);
+  // Programs below a shell that did not wait for them may still be saving.
+  const bool are_told = std::any_of(ranks_.begin(), ranks_.end(),
+                                    [](const Rank& rank) { return group_is_running(rank.pid); });
+  if (are_told) return;
+  signal_descendants(SIGTERM);     // those that have left the groups
+  phase_ = Phase::leftovers_term;  // with what is left of --stop-grace
 }
 
 void Supervisor::finish_output() {
@@ -348,13 +414,15 @@ void Supervisor::finish_output() {
     rank.output.finish(console_);
     rank.error.finish(console_);
   }
+  for (Rank& rank : ranks_) {
+    if (rank.orphan) rank.end = rank.orphan;
+  }
   console_.commit_live("");
   report(verdict_, ranks_, console_);
   deadline_.reset();
   phase_ = Phase::draining;
   // After a clean end a reader who pauses is waited for, as by any program.
-  const bool clean = !verdict_.culprit && verdict_.stop_signal == 0 && !verdict_.overdue;
-  if (!clean) enter(Phase::draining, kDrainLimit);
+  if (!verdict_.clean()) enter(Phase::draining, kDrainLimit);
 }
 
 void Supervisor::enter(Phase phase, Duration limit) {

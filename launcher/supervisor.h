@@ -21,7 +21,8 @@ namespace launcher {
 ///
 ///   running -> leaving   a rank has saved and left (status 9), the others follow
 ///           -> stopping  SIGINT or SIGTERM: the ranks have --stop-grace to save
-///           -> blaming   a rank ended with status 4, "another rank failed": which one?
+///           -> blaming   a rank ended with status 4, "another rank failed": which one? Or it told
+///                        its error: is it that of all?
 ///           -> aborting  a rank failed: the others have --abort-grace to end
 ///           -> killing   they had their time
 ///   -> leftovers (what the ranks have started), then their SIGTERM -> draining (output) -> done
@@ -60,15 +61,20 @@ class Supervisor {
 
   void on_guard();
   void on_signal(int signal);
+  void on_resize();
   void on_child();
+  void reap_orphans();
   void on_end(Rank& rank);
   void on_stopped(Rank& rank);
-  void on_control(Rank& rank);
+  bool on_control(Rank& rank);
   void on_output(RankStream& stream);
+  void show_error(Rank& rank);
   void hold_back_output();
 
   void begin_failure(const Rank& culprit);
+  void blame(const Rank& rank);
   void abort_ranks();
+  void tell(const Rank& rank, std::string_view line) const;
   void kill_ranks();
   void end_leftovers();
   void finish_output();

@@ -2,15 +2,19 @@
 # soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
+#   attack       another user attacks a running job, which ends as if left alone (a minute; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
-#   parity       random configurations give the same bits on one process and on 2, 4 and 8
+#   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
+#                go and resumed on other ranks, with every optimizer, dtype and instruction set
 #   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
 #                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
 #   mutations    defects planted in the library are noticed by the tests (takes what it takes)
 #   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
 #   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
-#   repeat       every test again and again until one fails
+#   repeat       200 processes on 1, 2 and 4 threads and on 4 ranks that are threads compute the same bits (takes what it
+#                takes)
+#   flaky        every test again and again until one fails
 #   all          these, one after the other
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,8 +30,10 @@ build() {
 }
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
+# Status 77 says that this user cannot act as another one, which is no failure.
+attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
-parity() { build && /usr/bin/python3 scripts/soak_parity.py "$minutes"; }
+parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
@@ -37,7 +43,9 @@ asan() { scripts/test.sh --preset=asan; }
 # Status 77 says that there is no clang, which is no failure.
 fuzz() { build && { /usr/bin/python3 scripts/soak_fuzz.py build/release || [ $? -eq 77 ]; }; }
 
-repeat() {
+repeat() { build && /usr/bin/python3 scripts/soak_repeat.py 200; }
+
+flaky() {
   local end=$((SECONDS + ${minutes%.*} * 60))
   build || return
   while [ "$SECONDS" -lt "$end" ]; do scripts/test.sh || return; done
@@ -45,14 +53,17 @@ repeat() {
 
 all() {
   local status=0 campaign
-  for campaign in kills checkpoints parity mesh memory mutations asan fuzz repeat; do $campaign || status=1; done
+  for campaign in kills attack checkpoints parity mesh memory mutations asan fuzz repeat flaky; do
+    $campaign || status=1
+  done
   return $status
 }
 
 campaign=${1:-}
-minutes=${2:-30}
+given=${2:-}
+minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | all) $campaign ;;
+  kills | attack | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
   *) usage ;;
 esac

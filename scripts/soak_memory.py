@@ -1,5 +1,7 @@
 """Trains a model in a memory cgroup that ddp does not fit into and full sharding does; see scripts/soak.sh.
 
+ddp is refused there before it starts, and ended by the system where a limit of the user's says to try.
+
 Status 77 says that no such group can be made here (it takes root, or a delegated cgroup).
 """
 
@@ -18,6 +20,7 @@ PARAMETERS = LEVELS * 3 * WIDTH * HEADS * NEURONS + 2 * 256 * WIDTH
 PROGRAM = 120 * 2**20  # bytes that each rank takes without a model: LibTorch's own
 # Midway between what full sharding holds in all, 16 bytes a parameter, and what ddp holds, 16 a rank.
 MEMORY = int((16 + 16 * RANKS) / 2 * PARAMETERS) + RANKS * PROGRAM
+REFUSED = 2  # the exit status of what does not fit by its prediction
 
 
 def place_of_own_group():
@@ -44,12 +47,13 @@ def memory_group(limit):
         group.rmdir()
 
 
-def train(strategy, limit):
+def train(strategy, limit, *more):
     """(exit status, peak of the group in bytes, what was said last)."""
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder, memory_group(limit) as (group, peak):
         flags = ["--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--tie-levels", "off",
                  "--seq-len", 16, "--microbatch", 1, "--steps", 3, "--threads", 1, "--log-every", 0,
-                 "--data", ROOT / "tests/golden/text.bin", "--run-dir", pathlib.Path(folder) / "run"]
+                 "--data", ROOT / "tests/golden/text.bin", "--run-dir", pathlib.Path(folder) / "run",
+                 *more]
         command = [BIN / "dtrun", "-n", RANKS, "--", BIN / "dtrain", "--strategy", strategy, *flags]
         result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                                 preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())))
@@ -66,9 +70,11 @@ def main():
         return 77
     print(f"memory: {PARAMETERS:,} parameters on {RANKS} ranks in {MEMORY / 2**20:.0f} MiB", flush=True)
     failed = False
-    for strategy, limit, trains in (("ddp", 0, True), ("ddp", MEMORY, False), ("fsdp", MEMORY, True)):
-        status, used, last = train(strategy, limit)
-        is_right = (status == 0) == trains
+    any_way = ("--memory-limit", "1TiB")
+    for strategy, limit, more, ends in (("ddp", 0, (), "done"), ("ddp", MEMORY, (), "refused"),
+                                        ("ddp", MEMORY, any_way, "killed"), ("fsdp", MEMORY, (), "done")):
+        status, used, last = train(strategy, limit, *more)
+        is_right = {0: "done", REFUSED: "refused"}.get(status, "killed") == ends
         failed |= not is_right
         print(f"  {strategy:5} {'limited' if limit else 'free':8} status {status:3}, peak {used / 2**20:6.0f} MiB: "
               f"{'as it must be' if is_right else 'WRONG'}   {last}", flush=True)

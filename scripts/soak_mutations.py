@@ -118,6 +118,8 @@ MUTATIONS = [
              "if (!is_left_out) engine", "(void)is_left_out, engine", "unit_tests"),
     Mutation("decay on everything", "optim/optimizer.cpp", ".decay ? weight_decay : 0.0",
              ".decay ? weight_decay : weight_decay", "unit_tests"),
+    Mutation("an update that rounds a product and a sum at once", "optim/update_rules.cpp", "f.beta1 * first[i] + f.first_gain * g;",
+             "std::fma(f.beta1, first[i], f.first_gain * g);", "unit_tests"),
     Mutation("state with the weights in a moment's place", "parallel/engine_state.cpp", "*part.arena, state);",
              "engine.masters, state);", "unit_tests"),
     Mutation("a save that is written from the state itself", "checkpoint/saver.cpp",

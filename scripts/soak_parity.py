@@ -1,7 +1,9 @@
-"""Trains random small configurations on one process and on several under random data axes, and compares every bit;
-see scripts/soak.sh."""
+"""Trains random small configurations on one process and on several under random layouts that promise its bits, in one
+go and resumed from one layout to another, and compares every bit; see scripts/soak.sh."""
 
+import argparse
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -10,88 +12,148 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
-COMPARED = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "val_loss")
+BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
+COMPARED = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples")
+# What ATen and oneDNN compute with; the bits of one are not those of another.
+INSTRUCTION_SETS = ({}, {}, {"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"},
+                    {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"})
+LIMIT = 600  # seconds after which a run hangs; none needs more than a few
 
 
 def random_settings():
-    """Settings of a run, and how many microbatches a step has."""
+    """Settings of a run, how many microbatches a step has, and the environment of its processes."""
     choose = random.choice
     microbatches = choose((2, 4, 8))
     settings = {
-        "--levels": choose((1, 2, 3)), "--width": choose((16, 24, 64)), "--heads": choose((1, 2, 3)),
-        "--neurons": 2 * random.randint(4, 80), "--seq-len": random.randint(3, 48),
+        "--levels": choose((1, 2, 3)), "--width": choose((7, 30, 31, 33, 64, random.randint(2, 80))),
+        "--heads": random.randint(1, 4), "--neurons": 2 * random.randint(1, 60),
+        "--vocab": choose((256, 257, random.randint(256, 400))), "--seq-len": random.randint(3, 40),
         "--microbatch": choose((1, 2, 3)), "--dropout": choose((0, 0.1, 0.5)), "--tie-levels": choose(("on", "off")),
-        "--dtype": choose(("float32", "float32", "float64", "bfloat16", "float16")), "--steps": random.randint(2, 12), "--seed": random.randrange(2**31),
-        "--lr": choose((1e-3, 1e-2)), "--grad-clip": choose((0, 0.1, 1)), "--schedule": choose(("constant", "cosine")),
-        "--eval-batches": random.randint(1, 9), "--freeze": choose(("", "encoder", "embed.weight")),
-        "--threads": 1, "--log-every": 0, "--val-fraction": 0.2, "--data": ROOT / "tests/golden/text.bin"}
+        "--dtype": choose(("float32", "float32", "float32", "float64", "bfloat16", "float16")),
+        "--optimizer": choose(("adamw", "adamw", "sgd")), "--weight-decay": choose((0, 0.1, 1)),
+        "--steps": random.randint(4, 12), "--seed": random.randrange(2**31), "--lr": choose((1e-3, 1e-2)),
+        "--grad-clip": choose((0, 0.1, 1)), "--schedule": choose(("constant", "cosine")),
+        "--eval-sequences": choose((random.randint(1, 30), "all")), "--freeze": choose(("", "encoder", "embed.weight")),
+        "--threads": choose((1, 2)) if microbatches == 2 else 1, "--log-every": 0, "--val-fraction": 0.2,
+        "--data": ROOT / "tests/golden/text.bin"}
     if settings["--tie-levels"] == "off" or not settings["--freeze"]:
         del settings["--freeze"]  # untied levels have other names
-    return settings, microbatches
+    if settings["--optimizer"] == "sgd":
+        settings["--momentum"] = choose((0, 0.9))
+    return settings, microbatches, choose(INSTRUCTION_SETS)
 
 
 def random_layout(ranks):
-    """Any data axis on so many ranks, as flags; settings without effect are among them."""
+    """Any data axis on so many ranks, as flags; settings without effect are among them. {disk} names a folder."""
     choose = random.choice
+    offload = choose(([], [], ["--offload", "disk:{disk}"]))
+    if ranks == 1:
+        return ["--strategy", "single", *offload]
     flags = list(choose((
-        ("--strategy", "ddp"), ("--strategy", "zero", "--zero-stage", 1),
+        ("--strategy", "dp", "--local-ranks", ranks), ("--strategy", "ddp"), ("--strategy", "zero", "--zero-stage", 1),
         ("--strategy", choose(("zero", "deepspeed")), "--zero-stage", choose((2, 3))),
         ("--strategy", "fsdp", "--fsdp-sharding", choose(("full", "full", "grad-op", "none"))),
         ("--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", choose([n for n in (1, 2, 4, 8) if n <= ranks])))))
-    if "fsdp" in flags or "zero" in flags:
+    if "dp" in flags:
+        return [*flags, *offload]
+    if "ddp" not in flags:
         flags += ["--wrap", choose(("block", "block", "none", f"size:{random.randint(1, 20000)}")),
                   "--accumulate", choose(("auto", "local")), "--backward-prefetch", choose(("pre", "post", "none")),
                   "--forward-prefetch", choose(("on", "off")), "--limit-gathers", random.randint(1, 4)]
-    return [*flags, "--backend", choose(("gloo", "shm"))]
+    return [*flags, *offload, "--backend", choose(("gloo", "shm"))]
 
 
-def train(settings, ranks, accumulation, layout, folder):
-    """What the run computed: compared keys of every line of metrics, and the model file's bytes."""
-    launcher = [BIN / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
-    flags = [word for pair in settings.items() for word in pair]
-    command = [*launcher, BIN / "dtrain", *layout, "--grad-accum", accumulation, "--run-dir", folder, *flags]
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        return f"status {result.returncode}: {result.stderr[-2000:]}", None
+def random_legs(settings, microbatches):
+    """Layouts that a run goes through, each with its number of ranks and the step at which it ends."""
+    steps = settings["--steps"]
+    # A schedule that falls depends on where it ends.
+    is_resumed = settings["--schedule"] == "constant" and random.random() < 0.5
+    ends = sorted(random.sample(range(1, steps), random.randint(1, 2))) + [steps] if is_resumed else [steps]
+    counts = [n for n in (1, 2, 2, 2, 4, 4, 8) if n <= microbatches]
+    legs = []
+    for end in ends:
+        ranks = random.choice(counts if is_resumed or random.random() < 0.2 else counts[1:])
+        legs.append((ranks, random_layout(ranks), end))
+    return legs
+
+
+def train(settings, microbatches, environment, legs, folder):
+    """What the run computed: compared keys of every step, its validation loss and the model file's bytes; or, with no
+    bytes, why it failed."""
+    for ranks, layout, end in legs:
+        processes = ranks if "dp" not in layout else 1
+        launcher = [BIN / "dtrun", "-n", processes, "--"] if processes > 1 else []
+        flags = [word for pair in {**settings, "--steps": end}.items() for word in pair]
+        layout = [str(word).format(disk=folder.parent) for word in layout]
+        resumed = ["--checkpoint-every", end, "--resume", "auto"] if len(legs) > 1 else []
+        command = [*launcher, BIN / "dtrain", *layout, *resumed, "--grad-accum", microbatches // ranks, "--run-dir", folder, *flags]
+        try:
+            result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
+                                    timeout=LIMIT, env={**os.environ, **environment})
+        except subprocess.TimeoutExpired:
+            return f"no end within {LIMIT} s", None
+        if result.returncode != 0:
+            return f"status {result.returncode}: {result.stderr[-2000:]}", None
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    numbers = [{key: repr(line[key]) for key in COMPARED if key in line} for line in lines]
-    return numbers, (folder / "final" / "model.safetensors").read_bytes()
+    numbers = [{key: repr(line[key]) for key in COMPARED} for line in lines if "event" not in line]
+    validation = [repr(line["val_loss"]) for line in lines if line.get("event") == "end"][-1:]
+    return numbers + validation, (folder / "final" / "model.safetensors").read_bytes()
 
 
-def compare(settings, microbatches):
-    """The layouts that differ from one process."""
+def difference(found, expected):
+    """What tells two outcomes of train() apart, or nothing."""
+    if found[1] is None:
+        return found[0]
+    if found[0] != expected[0]:
+        pairs = [pair for pair in zip(found[0], expected[0]) if pair[0] != pair[1]]
+        return f"{pairs[0][0]} instead of {pairs[0][1]}" if pairs else "another number of steps"
+    return None if found[1] == expected[1] else "another final model"
+
+
+def compare(settings, microbatches, environment, runs):
+    """The runs, each a list of legs, whose outcome is not that of one process, with what is different."""
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder:
         base = pathlib.Path(folder)
-        expected = train(settings, 1, microbatches, ["--strategy", "single"], base / "1")
+        whole = [(1, ["--strategy", "single"], settings["--steps"])]
+        expected = train(settings, microbatches, environment, whole, base / "whole")
         if expected[1] is None:
             return [f"one process: {expected[0]}"]
         different = []
-        for ranks in (2, 4, 8):
-            if ranks <= microbatches and random.random() < 0.6:
-                layout = random_layout(ranks)
-                found = train(settings, ranks, microbatches // ranks, layout, base / str(ranks))
-                if found != expected:
-                    different.append(f"{ranks} ranks, {' '.join(map(str, layout))}: " + (found[0] if found[1] is None else "other bits"))
+        for number, legs in enumerate(runs):
+            problem = difference(train(settings, microbatches, environment, legs, base / str(number)), expected)
+            if problem:
+                told = "; ".join(f"{ranks} ranks to step {end}: {' '.join(map(str, layout))}" for ranks, layout, end in legs)
+                different.append(f"{told}\n    {problem}")
         return different
 
 
-def main(minutes):
-    seed = random.randrange(2**32)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument("--shapes", type=int, default=300, metavar="N")
+    limit.add_argument("--minutes", type=float, metavar="M", help="as many shapes as they allow")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), metavar="S")
+    options = parser.parse_args()
+    return campaign(options.shapes, options.minutes, options.seed)
+
+
+def campaign(shapes, minutes, seed):
+    """The status: 0 if no shape differed."""
     random.seed(seed)
-    print(f"parity: {minutes:g} minutes, seed {seed}", flush=True)
-    end, runs, bad = time.monotonic() + 60 * minutes, 0, 0
-    while time.monotonic() < end:
-        settings, microbatches = random_settings()
-        problems = compare(settings, microbatches)
-        runs += 1
+    print(f"parity: {f'{minutes:g} minutes' if minutes else f'{shapes} shapes'}, seed {seed}", flush=True)
+    begin, done, runs, bad = time.monotonic(), 0, 0, 0
+    while time.monotonic() < begin + 60 * minutes if minutes else done < shapes:
+        settings, microbatches, environment = random_settings()
+        chosen = [random_legs(settings, microbatches) for _ in range(random.randint(1, 2))]
+        problems = compare(settings, microbatches, environment, chosen)
+        done, runs = done + 1, runs + len(chosen)
         if problems:
             bad += 1
             flags = " ".join(f"{key} {value}" for key, value in settings.items())
-            print(f"{microbatches} microbatches, {flags}\n  " + "\n  ".join(problems), flush=True)
-    print(f"parity: {runs} configurations, {bad} differed")
-    return 0 if runs and not bad else 1
+            print(f"{environment}, {microbatches} microbatches, {flags}\n  " + "\n  ".join(problems), flush=True)
+    print(f"parity: {done} shapes, {runs} runs beside one process, {bad} shapes differed, {time.monotonic() - begin:.0f} s")
+    return 0 if done and not bad else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(main())

@@ -9,12 +9,13 @@
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/unknown_word.h"
 #include "help.h"
+#include "provenance.h"
 
 namespace dtrain::app {
 namespace {
 
 int print_version() {
-  print("dtrain " DTRAIN_VERSION "\n");
+  print(fmt::format("dtrain {}\n", version_text()));
   return 0;
 }
 
@@ -38,7 +39,7 @@ int run_named(const std::string& name, const Arguments& arguments) {
     if (subcommand.name == name) return subcommand.run(arguments);
     names.push_back(subcommand.name);
   }
-  std::string advice = config::advice_for_word(name);
+  std::string advice = config::advice_for_word(name, config::Command::train);
   if (advice.empty()) advice = base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "unknown subcommand \"{}\"{}", name,
              advice.empty() ? "; dtrain --help lists them" : advice);

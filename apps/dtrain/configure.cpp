@@ -1,8 +1,10 @@
 #include "configure.h"
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/config/command_line.h"
+#include "dtrain/config/continued_run.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/resolve.h"
 #include "help.h"
@@ -34,6 +36,12 @@ void warn_unused(const config::CommandLine& command_line, const std::vector<std:
                     config::name_of(command_line.command), fmt::join(unused, ", "));
 }
 
+void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig& resolved) {
+  if (asked.warmup_steps == resolved.warmup_steps) return;
+  base::log_warning("--warmup-steps {} is more than --steps {}: the warm-up takes half of them, {}",
+                    asked.warmup_steps, asked.steps, resolved.warmup_steps);
+}
+
 }  // namespace
 
 std::optional<Configured> configure(config::Command command, const Arguments& arguments) {
@@ -44,10 +52,26 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   }
   const base::RankEnv env = base::rank_env_of_process();
   config::Loaded loaded = config::load(command_line);
-  Configured configured{config::resolve(command, std::move(loaded.config), launch_of(env)), env};
-  if (env.rank == 0) warn_unused(command_line, loaded.unused);
+  const config::Launch launch = launch_of(env);
+  bool has_file = !command_line.config_file.empty();
+  if (auto run = config::continue_run(command_line, loaded, launch)) {
+    if (env.rank == 0) base::log_info("{}", run->notice);
+    loaded = std::move(run->loaded);
+    has_file = true;
+  }
+  Configured configured{.config = config::resolve(command, loaded.config, launch),
+                        .asked = loaded.config,
+                        .env = env,
+                        .has_file = has_file};
+  if (env.rank == 0) {
+    warn_unused(command_line, loaded.unused);
+    warn_shortened(loaded.config.train, configured.config.train);
+  }
   if (command_line.print_config) {
-    if (env.rank == 0) print(config::to_json(command, configured.config) + "\n");
+    if (env.rank == 0) {
+      base::tell_plain_output();
+      print(config::to_json(command, configured.config) + "\n");
+    }
     return std::nullopt;
   }
   require_rendezvous(env);

@@ -11,7 +11,9 @@ namespace dtrain::app {
 
 struct Configured {
   config::Config config;  ///< resolved
+  config::Config asked;   ///< before that
   base::RankEnv env;
+  bool has_file = false;  ///< settings come from --config, or from the run that is resumed
 };
 
 /// Reads arguments, files and environment. Nothing is returned where --help or --print-config was

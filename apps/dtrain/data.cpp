@@ -1,10 +1,10 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
 
 #include "commands.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/command_line.h"
+#include "dtrain/config/interval.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
 #include "dtrain/data/prepare.h"
@@ -44,11 +44,13 @@ int run_prepare(const Arguments& arguments) {
   return 0;
 }
 
-// The batch decides how much of the validation text a run is evaluated on, the layout does not.
+// Ranks and batch do not decide which validation text a run is evaluated on, so that a run's
+// configuration may say anything of them.
 config::Config baseline_config(const config::CommandLine& command_line) {
   config::Config config = config::load(command_line).config;
   config.layout = {};
   config.machine = {};
+  config.batch = {};
   return config::resolve(config::Command::train, config, {});
 }
 
@@ -61,9 +63,8 @@ int run_baseline(const Arguments& arguments) {
   const config::Config config = baseline_config(command_line);
   if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
   const data::Split split = data::open_split(data::split_options(config));
-  const std::int64_t samples =
-      std::min(config.report.eval_batches * config.batch.microbatch, split.validation.size());
-  const data::NgramLoss loss = data::evaluate_ngrams(split, samples);
+  const auto sequences = config::parse_sequences(config.report.eval_sequences).value();
+  const data::NgramLoss loss = data::evaluate_ngrams(split, sequences);
   print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
                     loss.trigram, loss.num_targets));
   return 0;

@@ -1,20 +1,74 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+using base::fail;
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// The file that --from means: itself, or the final model of a run folder.
+std::string model_file_of(const std::string& from) {
+  std::error_code error;
+  if (!fs::is_directory(from, error)) return from;
+  const fs::path own = fs::path(from) / "model.safetensors";  // --from RUN/final
+  const bool is_checkpoint = is_there(fs::path(from) / store::kManifestName);
+  if (!is_checkpoint && is_there(own)) return own.string();
+  if (!is_checkpoint && is_there(store::final_model(from))) return store::final_model(from);
+  const std::string checkpoint = store::checkpoints_at(from).front();  // refuses other folders
+  fail(ErrorKind::checkpoint,
+       "--from {}: {}; make a model file of {}: dtrain checkpoint export {} FILE.safetensors", from,
+       is_checkpoint ? "it is a checkpoint, not a model file"
+                     : "the run has no final model yet, but checkpoints",
+       is_checkpoint ? "it" : "the newest", checkpoint);
+}
+
+// A pipe is left alone: what opens it takes its bytes.
+void check_prompt_file(const std::string& path) {
+  if (path.empty() || path == "-") return;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    fail(ErrorKind::data, "--prompt-file {}: it is a directory", path);
+  }
+  if (::access(path.c_str(), R_OK) != 0) {
+    fail(ErrorKind::data, "--prompt-file {}: {}", path, std::strerror(errno));
+  }
+}
+
+}  // namespace
 
 int run_generate(const Arguments& arguments) {
   const auto configured = configure(config::Command::generate, arguments);
   if (!configured) return 0;
-  const config::GenerateConfig& generate = configured->config.generate;
-  if (generate.from.empty()) {
-    base::fail(base::ErrorKind::usage, "--from is missing: name a model.safetensors");
+  config::Config config = configured->config;
+  if (config.generate.from.empty()) {
+    fail(ErrorKind::usage, "--from is missing: name a run folder or a model.safetensors");
   }
-  (void)checkpoint::format::SafetensorsFile::open(generate.from);  // refuses what is no model file
-  return RuntimeLibrary::open().run({config::Command::generate, configured->config});
+  config.generate.from = model_file_of(config.generate.from);
+  // Refuses what is no model file.
+  (void)checkpoint::format::SafetensorsFile::open(config.generate.from);
+  check_prompt_file(config.generate.prompt_file);
+  return RuntimeLibrary::open().run({config::Command::generate, config});
 }
 
 }  // namespace dtrain::app

@@ -8,8 +8,8 @@ namespace {
 constexpr const char* kOverview =
     R"(dtrain trains BDH language models, with one process or with many ranks under dtrun.
 
-  dtrain [train] --data FILE --run-dir DIR [flags]
-  dtrun -n 2 -- dtrain --strategy ddp --data FILE --run-dir DIR [flags]
+  dtrain [train] --data FILE [--config FILE] [--run-dir DIR] [flags]
+  dtrun -n 2 -- dtrain --strategy ddp --data FILE [flags]
 
 subcommands
   train                     train a model (the default)
@@ -20,7 +20,7 @@ subcommands
   schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
   help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
-  --version                 print the version
+  --version                 print version and commit
 
 )";
 
@@ -92,15 +92,13 @@ std::string command_help(config::Command command) {
     case config::Command::train:
       return overview_help();
     case config::Command::generate:
-      usage = "dtrain generate --from FILE [--prompt TEXT] [flags]\n\n";
+      usage = "dtrain generate --from RUN [--prompt TEXT | --prompt-file FILE] [flags]\n\n";
       break;
     case config::Command::verify:
       usage =
           "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] "
           "[flags]\n"
-          "  Prints one JSON object in one line; under dtrun the line begins with '[0] ', the mark "
-          "of "
-          "rank 0.\n\n";
+          "  Prints one JSON object in one line.\n\n";
       break;
     case config::Command::export_checkpoint:
       usage = "dtrain checkpoint export PATH FILE [flags]\n\n";

@@ -1,9 +1,11 @@
 #include "commands.h"
+#include "dtrain/base/open_files.h"
 #include "dtrain/base/standard_streams.h"
 #include "ranks.h"
 
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
+  dtrain::base::raise_open_file_limit();
   dtrain::base::survive_file_size_limit();
   try {
     return dtrain::app::run({argv + 1, argv + argc});

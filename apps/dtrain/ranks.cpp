@@ -13,6 +13,8 @@ namespace {
 // A launcher ends the other ranks within milliseconds of the first one's failure.
 constexpr std::chrono::seconds kWaitToBeEnded{1};
 
+base::ErrorScope scope_of_error = base::ErrorScope::own;
+
 bool first_of_machine() {
   try {
     return base::rank_env_of_process().local_rank == 0;
@@ -24,8 +26,14 @@ bool first_of_machine() {
 }  // namespace
 
 int report_on_one_rank() {
-  if (!first_of_machine()) std::this_thread::sleep_for(kWaitToBeEnded);
-  return base::report_current_exception();
+  if (!base::has_launcher() && !first_of_machine()) std::this_thread::sleep_for(kWaitToBeEnded);
+  return base::report_current_exception(scope_of_error);
+}
+
+void check_for_all_ranks(const std::function<void()>& check) {
+  scope_of_error = base::ErrorScope::all;
+  check();
+  scope_of_error = base::ErrorScope::own;
 }
 
 }  // namespace dtrain::app

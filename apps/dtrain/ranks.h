@@ -1,11 +1,17 @@
 // What the ranks of one machine do together before they can communicate.
 #pragma once
 
+#include <functional>
+
 namespace dtrain::app {
 
 /// As base::report_current_exception, but the ranks of a machine print an error that all of them
 /// meet once: the first of them prints at once, the others wait for the launcher to end them and
-/// print only if it does not, for then the error is theirs alone. Call inside a catch block.
+/// print only if it does not, for then the error is theirs alone. Under dtrun all tell it, and it
+/// prints once what all tell. Call inside a catch block.
 [[nodiscard]] int report_on_one_rank();
+
+/// Runs a check that one rank makes for all: what it throws is every rank's error.
+void check_for_all_ranks(const std::function<void()>& check);
 
 }  // namespace dtrain::app

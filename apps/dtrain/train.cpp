@@ -5,8 +5,11 @@
 #include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/machine.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "provenance.h"
+#include "ranks.h"
 #include "runtime_library.h"
 #include "start_paths.h"
 
@@ -162,8 +165,17 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
     base::log_warning("--decay-steps {} has no effect with --schedule {}", config.train.decay_steps,
                       config.train.schedule);
   }
+  if (config.train.max_skipped != config::TrainConfig{}.max_skipped &&
+      config.train.on_nonfinite == "stop" && !config::needs_loss_scaling(config.machine)) {
+    base::log_warning("--max-skipped {} has no effect without --on-nonfinite skip or float16",
+                      config.train.max_skipped);
+  }
   if (checkpoint.strict_resume && checkpoint.resume == "none") {
     base::log_warning("--strict-resume has no effect without --resume");
+  }
+  if (config.report.eval_sequences != config::ReportConfig{}.eval_sequences && !has_validation) {
+    base::log_warning("--eval-sequences {} has no effect without --val-data or --val-fraction",
+                      config.report.eval_sequences);
   }
   if (!config::parse_interval(checkpoint.every)->is_never()) return;
   if (checkpoint.keep_every > 0) {
@@ -178,10 +190,35 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
 
 void check_data(const config::Config& config, bool may_warn) {
   if (config.data.train.empty()) {
-    base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
+    const bool goes_on = config.checkpoint.resume == "auto" && !config.run.dir.empty();
+    if (!goes_on) {
+      base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
+    }
+    base::fail(
+        base::ErrorKind::usage,
+        "--resume auto: {} holds no config.json that says what to train: check --run-dir, or "
+        "give --data and the other settings of the run",
+        config.run.dir);
   }
   const data::Split split = data::open_split(data::split_options(config));
   if (may_warn) warn_without_effect(config, split.validation.size() > 0);
+}
+
+// Where nothing was said about the model, what it is, and where larger ones are.
+void note_default_model(const config::ModelConfig& model) {
+  const config::ModelConfig plain;
+  const bool is_default = model.levels == plain.levels && model.width == plain.width &&
+                          model.heads == plain.heads && model.neurons == plain.neurons;
+  if (!is_default) return;
+  base::log_info(
+      "without --config this trains a small model, for minutes on a laptop; larger ones: --config "
+      "configs/experiments/small.json, 25m.json or prod.json");
+}
+
+void note_start(const Configured& configured) {
+  if (!configured.has_file) note_default_model(configured.config.model);
+  const std::string note = config::batch_note(configured.asked.batch, configured.config);
+  if (!note.empty()) base::log_info("{}", note);
 }
 
 }  // namespace
@@ -192,10 +229,18 @@ int run_train(const Arguments& arguments) {
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) config::check_run_folder(config);
-  if (first) check_start_paths(config.checkpoint);
+  if (first) {
+    check_for_all_ranks([&] {
+      config::check_run_folder(config);
+      check_start_paths(config.checkpoint);
+    });
+  }
   check_data(config, first);
-  return RuntimeLibrary::open().run({config::Command::train, config});
+  if (first) note_start(*configured);
+  const bool has_threads = config::strategy_of(config.layout).is_local();
+  const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
+  return RuntimeLibrary::open().run(
+      {config::Command::train, config, {configured->asked, provenance(ranks)}});
 }
 
 }  // namespace dtrain::app

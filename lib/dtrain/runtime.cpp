@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -39,6 +40,16 @@ void require_threads(const config::Config& config) {
   base::require_threads(config.machine.threads + ranks * (config.machine.threads + 2));
 }
 
+// A shell writes its prompt after the text.
+void generate(const config::Config& config) {
+  char last = '\n';
+  train::generate(config, [&last](std::string_view text) {
+    write_output(text);
+    if (!text.empty()) last = text.back();
+  });
+  if (last != '\n' && ::isatty(STDOUT_FILENO) == 1) write_output("\n");
+}
+
 int run(std::string_view text) {
   const config::Request request = config::from_request(text);
   require_threads(request.config);
@@ -46,9 +57,9 @@ int run(std::string_view text) {
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {
     case config::Command::train:
-      return train::train(request.config);
+      return train::train(request.config, request.record);
     case config::Command::generate:
-      train::generate(request.config, write_output);
+      generate(request.config);
       return 0;
     case config::Command::verify:
       train::verify(request.config, write_output);
@@ -70,8 +81,9 @@ int dtrain_run(const char* resolved_config) {
   try {
     return dtrain::run(resolved_config);
   } catch (const c10::Error& error) {
-    dtrain::base::log_line(std::string("error: unexpected: ") + error.what_without_backtrace());
-    return static_cast<int>(dtrain::base::ErrorKind::internal);
+    return dtrain::base::report_error(dtrain::base::ErrorKind::internal,
+                                      std::string("unexpected: ") + error.what_without_backtrace(),
+                                      dtrain::base::ErrorScope::own);
   } catch (...) {
     return dtrain::base::report_current_exception();
   }

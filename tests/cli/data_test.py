@@ -122,12 +122,14 @@ class Baseline(Case):
         path = self.write("text", text)
         cut = len(text) - int(len(text) * 0.2)
         oracle = Ngrams(text[:cut])
-        for eval_batches, num_samples in ((3, 6), (1000, (len(text) - cut - 1) // 32)):
+        there_are = (len(text) - cut - 1) // 32
+        for asked, samples in ((3, [0, there_are // 3, 2 * there_are // 3]), (1000, range(there_are)), ("all", range(there_are))):
             result = json.loads(self.succeeds("data", "baseline", "--data", path, "--val-fraction", 0.2, "--seq-len", 32,
-                                              "--microbatch", 2, "--eval-batches", eval_batches))
-            self.assertEqual(result["targets"], num_samples * 32)
+                                              "--eval-sequences", asked))
+            self.assertEqual(result["targets"], len(samples) * 32)
             for name, order in (("bigram", 2), ("trigram", 3)):
-                self.assertAlmostEqual(result[name], oracle.loss(text[cut:], 32, num_samples, order), places=10)
+                pieces = [oracle.loss(text[cut + 32 * i:cut + 32 * i + 33], 32, 1, order) for i in samples]
+                self.assertAlmostEqual(result[name], sum(pieces) / len(pieces), places=10)
 
     def test_a_token_file_gives_what_its_text_gives(self):
         text = some_text(3000)

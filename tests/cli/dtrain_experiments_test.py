@@ -23,7 +23,7 @@ class Experiments(unittest.TestCase):
         launcher = [BUILD / "bin" / "dtrun", "-n", str(ranks), "--"] if ranks else []
         command = [*launcher, BUILD / "bin" / "dtrain", "--config", SOURCE / f"configs/experiments/{name}.json",
                    "--data", SOURCE / "tests/golden/text.bin", "--run-dir", self.run_dir, "--steps", str(STEPS),
-                   "--warmup-steps", "1", "--val-fraction", "0.2", "--eval-batches", "2", "--log-every", "1", *flags]
+                   "--warmup-steps", "1", "--val-fraction", "0.2", "--eval-sequences", "9", "--log-every", "1", *flags]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
         lines = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -46,11 +46,13 @@ class Experiments(unittest.TestCase):
         self.train("small", "--global-batch", "2")
 
     def test_25m(self):
-        self.train("25m", *SHRUNKEN, "--global-batch", "8")
+        config = self.train("25m", *SHRUNKEN)
+        self.assertEqual(config["batch"], {"global": 32, "microbatch": 1, "grad_accum": 32})
 
     def test_prod(self):
         config = self.train("prod", *SHRUNKEN, ranks=2)
-        self.assertEqual((config["layout"]["strategy"], config["batch"]["microbatch"]), ("ddp", 32))
+        resolved = config["resolved"]
+        self.assertEqual((resolved["layout"]["strategy"], resolved["batch"]["microbatch"]), ("fsdp", 1))
 
 
 if __name__ == "__main__":

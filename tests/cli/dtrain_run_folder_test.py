@@ -52,7 +52,7 @@ class FrontEnd(unittest.TestCase):
         request = json.loads(result.stdout)
         self.assertEqual(request["command"], "train")
         config = request["config"]
-        self.assertEqual(config["batch"], {"global": 8, "microbatch": 8, "grad_accum": 1})
+        self.assertEqual(config["batch"], {"global": 8, "microbatch": 1, "grad_accum": 8})
         self.assertEqual((config["machine"]["threads"], config["machine"]["backend"]), (2, "none"))
         self.assertEqual(config["train"]["lr"], 3e-3)
         self.assertFalse(self.run_dir.exists(), "the folder is claimed once the job stands")

@@ -31,13 +31,20 @@ else:
             time.sleep(0.01)
 """
 
-# What dtrain's rank 0 does: it listens on the descriptor it was given.
-MEET_ON_DESCRIPTOR = MEET.replace("""    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind((%s, address[1]))
-""", """    server = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))
-    assert server.getsockname() == ("127.0.0.1", address[1])
-""")
+# What dtrain does: the other ranks hand rank 0 one end of a connection each, through dtrun's door.
+MEET_AT_DOOR = """
+import os, socket
+door = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))
+if os.environ["RANK"] == "0":
+    for _ in range(2):
+        _, descriptors, _, _ = socket.recv_fds(door, 16, 1)
+        socket.socket(fileno=descriptors[0]).sendall(b"met")
+else:
+    own, handed = socket.socketpair()
+    socket.send_fds(door, [b"x"], [handed.fileno()])
+    handed.close()
+    print(own.recv(16).decode())
+"""
 
 
 class PythonTest(DtrunTest):
@@ -62,7 +69,7 @@ class EnvironmentTest(PythonTest):
                              {k: found.get(k) for k in expected})
             self.assertGreater(int(found["MASTER_PORT"]), 1023)
             self.assertTrue(found["TORCHELASTIC_RUN_ID"])
-            self.assertEqual(rank == 0, "DTRUN_STORE_FD" in found)
+            self.assertIn("DTRUN_STORE_FD", found)
             self.assertIn("DTRUN_CONTROL_FD", found)
 
     def test_ranks_agree_on_the_job_and_have_error_files_of_their_own(self):
@@ -107,10 +114,10 @@ class EnvironmentTest(PythonTest):
         self.assertEqual(2, process.out.count("dtrun "))
 
     def test_a_dtrun_within_a_rank_does_not_see_the_outer_ones_descriptors(self):
-        process = self.dtrun("-n", "1", "--", DTRUN, "-n", "2", "--", "sh", "-c",
-                             "echo ${DTRUN_STORE_FD:-none}")
-        self.assertIn("[1] none", process.out.splitlines())
-        self.assertNotIn("[0] none", process.out.splitlines())
+        look = "echo $DTRUN_CONTROL_FD $DTRUN_STORE_FD $(readlink /proc/self/fd/$DTRUN_STORE_FD)"
+        process = self.dtrun("-n", "1", "--", "sh", "-c", f"{look}; exec {DTRUN} -n 2 -- sh -c '{look}'")
+        outer, *inner = sorted(process.out.splitlines(), key=lambda line: line.startswith("["))
+        self.assertEqual(3, len({line.split()[-1] for line in [outer, *inner]}), process.out)
 
 
 class InheritanceTest(DtrunTest):
@@ -126,8 +133,8 @@ class InheritanceTest(DtrunTest):
                                          "\\(socket\\|pipe\\|anon\\|[^:]*eventpoll\\).*/\\1 \\2/p'"))
         kinds = {rank: sorted(line.split()[2] for line in process.out.splitlines()
                               if line.startswith(f"[{rank}]")) for rank in "01"}
-        # Standard output and error (and the pipe to sed), the control line, rank 0's port.
-        self.assertEqual(1, kinds["1"].count("socket"), process.out)
+        # Standard output and error (and the pipe to sed), the control line, the door to the store.
+        self.assertEqual(2, kinds["1"].count("socket"), process.out)
         self.assertEqual(2, kinds["0"].count("socket"), process.out)
         self.assertEqual(2, kinds["0"].count("pipe"), process.out)
         self.assertEqual(2, kinds["1"].count("pipe"), process.out)
@@ -145,8 +152,19 @@ class PortTest(PythonTest):
         for address in ("address[0]", "'0.0.0.0'"):
             self.assertEqual("[1] met\n", self.python(MEET % address).out)
 
-    def test_rank_0_may_listen_on_the_descriptor(self):
-        self.assertEqual("[1] met\n", self.python(MEET_ON_DESCRIPTOR).out)
+    def test_ranks_can_meet_at_the_door_without_an_address(self):
+        self.assertEqual(["[1] met", "[2] met"], sorted(self.python(MEET_AT_DOOR, ranks=3).out.splitlines()))
+
+    def test_the_port_stays_taken_as_long_as_the_job_runs(self):
+        text = """
+import os, socket
+with socket.socket() as other:  # without SO_REUSEADDR, as somebody who wants a port of his own
+    try:
+        other.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+    except OSError as error:
+        print(error.strerror)
+"""
+        self.assertEqual(2, self.python(text).out.count("Address already in use"))
 
     def test_a_port_that_was_asked_for_is_used(self):
         with socket.socket() as probe:
@@ -172,7 +190,9 @@ class PortTest(PythonTest):
 import os, signal, socket, time
 port = int(os.environ["MASTER_PORT"])
 if os.environ["RANK"] == "0":
-    server = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", port))
     server.listen()
     open("listening", "w").close()
     kept = server.accept()

@@ -4,6 +4,7 @@ import os
 import pty
 import select
 import signal
+import subprocess
 import time
 
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, state_of, wait_until
@@ -167,6 +168,139 @@ class StopTest(DtrunTest):
         time.sleep(0.1)
         (self.folder / "go").touch()
         self.assertEqual(0, self.end(process))
+
+
+class WrapperTest(DtrunTest):
+    """Programs that a shell starts and does not end with: `bash -c 'prog; x'`."""
+
+    run_until_ready = DeathTest.run_until_ready
+    end = DeathTest.end
+    SAVER = ("sh -c 'trap \"sleep 0.6; touch saved$RANK; exit {status}\" TERM; touch ready$RANK; "
+             "while :; do sleep 0.02; done'; echo not reached")
+
+    def stop(self, text, sent=signal.SIGTERM):
+        # It saves for longer than leftovers of a job that ended well would have.
+        process = self.run_until_ready(text, "--abort-grace", "0.1")
+        process.send_signal(sent)
+        status = self.end(process)
+        self.assert_nothing_left()
+        self.assertNotIn("not reached", process.out)
+        return status, process.err
+
+    def test_a_program_below_a_shell_saves_and_its_status_counts(self):
+        status, err = self.stop(self.SAVER.format(status=9))
+        self.assertEqual(9, status, err)
+        self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
+        self.assertIn("rank 0 exited with status 9", err)
+
+    def test_a_program_below_a_shell_that_fails_to_save_is_believed(self):
+        text = self.SAVER.format(status=6)
+        status, err = self.stop(text, signal.SIGINT)
+        self.assertEqual(130, status)
+        self.assertIn("rank 0 exited with status 6", err)
+
+    def test_the_end_of_a_helper_hides_nothing(self):
+        helper = "sh -c 'trap \"exit 0\" TERM; while :; do sleep 0.02; done' & "
+        text = helper + self.SAVER.format(status=9)
+        self.assertEqual(9, self.stop(text)[0])
+
+    def test_programs_that_left_the_group_get_the_grace_too(self):
+        text = "setsid " + self.SAVER.format(status=0)
+        self.assertEqual(143, self.stop(text)[0])
+        self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
+
+    def test_the_grace_ends_for_them_as_well(self):
+        text = "sh -c 'trap : TERM; touch ready$RANK; while :; do sleep 0.02; done'; echo not reached"
+        process = self.run_until_ready(text, "--stop-grace", "0.3")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(143, self.end(process))
+        self.assert_nothing_left()
+
+    def test_a_second_ctrl_c_ends_them_at_once(self):
+        text = "sh -c 'trap \"touch told$RANK\" TERM; touch ready$RANK; while :; do sleep 0.02; done'; :"
+        process = self.run_until_ready(text, "--stop-grace", "1000")
+        process.send_signal(signal.SIGINT)
+        self.wait_for_files("told0", "told1")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(130, self.end(process))
+        self.assert_nothing_left()
+
+    def test_user_signals_reach_a_program_below_a_shell_and_spare_the_shell(self):
+        text = ("sh -c 'trap \"echo got; exit 0\" USR1; touch ready$RANK; while :; do sleep 0.02; done'; "
+                "echo after")
+        process = self.run_until_ready(text)
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(0, self.end(process), process.err)
+        self.assertEqual(["[0] after", "[0] got", "[1] after", "[1] got"],
+                         sorted(process.out.splitlines()))
+
+
+class ZombieTest(DtrunTest):
+    def test_an_orphan_that_ends_with_its_rank_does_not_delay_a_good_end(self):
+        # The supervisor finds both ended at once: the rank must not hide its orphan.
+        text = ("(until [ -e go ]; do sleep 0.02; done) & echo $! > orphan$RANK.new; "
+                "mv orphan$RANK.new orphan$RANK; exit 0")
+        hold = "; until [ -e exit ]; do sleep 0.02; done; exit 0"
+        process = self.start(*self.shell("sh -c '" + text + "'" + hold, "--abort-grace", "1000"))
+        self.wait_for_files("orphan0", "orphan1")
+        (supervisor,) = children_of(process.pid)[:1]
+        ranks = children_of(supervisor)
+        os.kill(supervisor, signal.SIGSTOP)
+        wait_until(lambda: state_of(supervisor) == "T", "the supervisor to stop")
+        (self.folder / "exit").touch()
+        (self.folder / "go").touch()
+        for pid in ranks:
+            wait_until(lambda: state_of(pid) == "Z", "all below the supervisor to end")
+        os.kill(supervisor, signal.SIGCONT)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(0, process.returncode)
+        self.assert_nothing_left()
+
+    def test_as_the_first_process_of_a_container_dtrun_reaps_everybodys_orphans(self):
+        unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("PID namespaces cannot be made here (root only)")
+        rank = ("touch ready; until [ -e looked ]; do sleep 0.02; done")
+        inside = (f"cd {self.folder}; until [ -e ready ]; do sleep 0.02; done; "
+                  "sh -c 'sh -c \"exit 0\" & exit 0'; sleep 0.3; "
+                  "grep -l '^State:.Z' /proc/[0-9]*/status > zombies; touch looked")
+        process = subprocess.Popen([*unshare, DTRUN, "-n", "1", "--", "sh", "-c", rank], cwd=self.folder,
+                                   env=self.environment())
+        self.wait_for_files("ready")
+        first = wait_until(lambda: children_of(process.pid), "the container")[0]
+        # Another program of the container, as by docker exec: its orphans go to process 1.
+        subprocess.run(["nsenter", "-t", str(first), "-p", "-m", "sh", "-c", inside], cwd=self.folder,
+                       check=True, timeout=LIMIT)
+        self.assertEqual(0, process.wait(LIMIT))
+        self.assertEqual("", (self.folder / "zombies").read_text())
+        self.assert_nothing_left()
+
+
+class LeftFolderTest(DtrunTest):
+    def test_a_temporary_folder_of_a_killed_dtrun_is_removed_by_the_next(self):
+        dead = self.start(*self.shell("touch ready$RANK; exec sleep 60"))
+        self.wait_for_files("ready0", "ready1")
+        (supervisor,) = children_of(dead.pid)
+        for pid in (dead.pid, supervisor):
+            os.kill(pid, signal.SIGSTOP)  # so that neither sees the other's end
+        for pid in (supervisor, dead.pid):
+            os.kill(pid, signal.SIGKILL)
+        dead.communicate(timeout=LIMIT)
+        living = self.start(*self.shell("touch alive$RANK; until [ -e go ]; do sleep 0.02; done"))
+        self.wait_for_files("alive0", "alive1")
+        self.assertEqual(1, len(os.listdir(self.folder / "tmp")))  # its own
+        kept = self.folder / "tmp" / "dtrun-mylogs"
+        kept.mkdir()
+        (kept / "log").touch()
+        other = self.start(*self.shell(":"))
+        other.communicate(timeout=LIMIT)
+        self.assertEqual(2, len(os.listdir(self.folder / "tmp")))  # a living one's, and a user's
+        (kept / "log").unlink()
+        kept.rmdir()
+        (self.folder / "go").touch()
+        self.assertEqual(0, living.wait(LIMIT))
+        living.communicate()
+        self.assert_nothing_left()
 
 
 class TerminalStopTest(DtrunTest):

@@ -5,12 +5,14 @@ import os
 import pathlib
 import pty
 import re
+import select
+import signal
 import struct
 import subprocess
 import termios
 import time
 
-from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main
+from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, wait_until
 
 CHATTY = """
 import os, sys
@@ -47,6 +49,22 @@ class LinesTest(DtrunTest):
         process = self.dtrun(*self.shell("printf whole; printf broken >&2; exit 3", ranks=1))
         self.assertEqual("whole\n", process.out)
         self.assertEqual("broken", process.err.splitlines()[0])
+
+    def test_a_rank_may_ask_for_output_without_its_prefix(self):
+        text = """
+import os
+if os.environ["RANK"] == "0":
+    os.write(1, b"before\\n")
+    os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"plain-output\\n")
+    os.write(1, b"one result\\nof two lines\\n")
+    os.write(2, b"errors keep it\\n")
+else:
+    os.write(1, b"of another rank\\n")
+"""
+        process = self.python(text)
+        self.assertEqual(["[1] of another rank", "of two lines", "one result"],
+                         sorted(line for line in process.out.splitlines() if "before" not in line))
+        self.assertEqual("[0] errors keep it\n", process.err)
 
     def test_one_rank_has_no_prefix(self):
         self.assertEqual("a\nb\n", self.dtrun(*self.shell("echo a; echo b", ranks=1)).out)
@@ -107,6 +125,45 @@ class ReaderTest(DtrunTest):
         self.assertEqual([str(n) for n in range(1, 300001)], out.splitlines())
 
 
+class UnreadTerminalTest(DtrunTest):
+    """A terminal that nobody reads: a write to it may block though poll says that it would not."""
+
+    FLOOD = "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; done"
+
+    def start_unread(self, text, *options):
+        self.master, slave = pty.openpty()
+        self.addCleanup(os.close, self.master)
+        process = self.start(*self.shell(text, *options), stdout=slave, stderr=slave)
+        self.wait_until_full(slave)
+        os.close(slave)
+        return process
+
+    def wait_until_full(self, terminal):
+        def is_full():
+            return not select.select([], [terminal], [], 0)[1]
+        wait_until(is_full, "the terminal to be full")
+
+    def test_a_failed_rank_is_seen(self):
+        process = self.start_unread(f"[ $RANK = 0 ] && {{ {self.FLOOD}; }}; "
+                                    "until [ -e go ]; do sleep 0.01; done; exit 3")
+        (self.folder / "go").touch()
+        self.assertEqual(3, process.wait(LIMIT))
+        self.assert_nothing_left()
+
+    def test_ranks_that_are_stopped_can_save(self):
+        process = self.start_unread(f"trap 'touch saved$RANK; exit 9' TERM; {self.FLOOD}")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(9, process.wait(LIMIT))
+        self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
+        self.assert_nothing_left()
+
+    def test_nothing_outlives_a_killed_dtrun(self):
+        process = self.start_unread(self.FLOOD)
+        process.kill()
+        process.wait(LIMIT)
+        self.assert_nothing_left(limit=3)
+
+
 class FilesTest(DtrunTest):
     TEXT = "echo out $RANK; echo err $RANK >&2; printf end"
 
@@ -154,6 +211,17 @@ class FilesTest(DtrunTest):
             self.dtrun(*self.shell(self.TEXT, "--log-dir", "logs"))
         self.assertEqual(2, len(list((self.folder / "logs").iterdir())))
 
+    def test_containers_may_share_a_log_folder(self):
+        contained = ["unshare", "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*contained, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("PID namespaces cannot be made here (root only)")
+        # Each dtrun has process id 1, and most of them start within one second.
+        runs = [subprocess.Popen([*contained, DTRUN, "--log-dir", "logs", "--", "true"], cwd=self.folder,
+                                 env=self.environment(), stderr=subprocess.PIPE, text=True) for _ in range(8)]
+        ends = [(run.communicate(timeout=LIMIT)[1], run.returncode) for run in runs]
+        self.assertEqual([0] * 8, [status for _, status in ends], ends)
+        self.assertEqual(8, len(list((self.folder / "logs").iterdir())))
+
     def test_logs_without_a_named_folder_are_kept_and_their_place_is_told(self):
         process = self.start(*self.shell(self.TEXT, "--tee", "1"))
         _, err = process.communicate(timeout=LIMIT)
@@ -168,12 +236,17 @@ class FilesTest(DtrunTest):
 
 
 class TerminalTest(DtrunTest):
-    def on_terminal(self, text, *options, ranks=2, columns=97):
-        """What dtrun writes to a terminal of the given width, and its exit status."""
+    def on_terminal(self, text, *options, ranks=2, columns=97, then=lambda process, resize: None):
+        """What dtrun writes to a terminal of the given width; `then` may resize it meanwhile."""
         master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+        def resize(width):
+            fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+
+        resize(columns)
         process = self.start(*self.shell(text, *options, ranks=ranks), stdout=slave, stderr=slave)
         os.close(slave)
+        then(process, resize)
         output = b""
         try:
             while piece := os.read(master, 65536):
@@ -187,8 +260,8 @@ class TerminalTest(DtrunTest):
     def screen(self, output):
         """The lines a terminal would show, by its rules for \\r, \\n and 'erase to the right'."""
         lines, column = [""], 0
-        for part in re.findall(r"\x1b\[K|\r|\n|[^\x1b\r\n]+", output):
-            if part == "\x1b[K":
+        for part in re.findall(r"\x1b\[[KJ]|\r|\n|[^\x1b\r\n]+", output):
+            if part in ("\x1b[K", "\x1b[J"):
                 lines[-1] = lines[-1][:column]
             elif part == "\r":
                 column = 0
@@ -202,7 +275,7 @@ class TerminalTest(DtrunTest):
 
     def test_rank_0_alone_is_told_of_the_terminal_and_its_width(self):
         output = self.on_terminal('echo "t=${DTRUN_TERMINAL:-no} c=${COLUMNS:-no}"')
-        self.assertEqual(["", "[0] t=1 c=97", "[1] t=no c=no"], sorted(self.screen(output)))
+        self.assertEqual(["", "[0] t=1 c=93", "[1] t=no c=no"], sorted(self.screen(output)))
 
     def test_without_a_terminal_nobody_is_told(self):
         process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"'),
@@ -228,7 +301,28 @@ class TerminalTest(DtrunTest):
                 "echo hello; touch said; fi")
         output = self.on_terminal(text)
         self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], self.screen(output))
-        self.assertEqual(2, len(re.findall(r"\x1b\[Kworking", output)))
+        self.assertEqual(2, len(re.findall(r"\x1b\[Jworking", output)))
+
+    def test_a_live_line_is_cut_to_the_width_and_follows_a_resize(self):
+        def then(process, resize):
+            self.wait_for_files("drawn")
+            time.sleep(0.1)
+            resize(40)
+            process.send_signal(signal.SIGWINCH)  # the kernel sends it where this is the job's terminal
+
+        text = (r"printf 'BEGIN%0150d\r' 7 >&2; touch drawn; read -r line <&$DTRUN_CONTROL_FD; "
+                r"sleep 0.1; printf '\033[J\r' >&2; echo told $line")
+        output = self.on_terminal(f"exec bash -c '{text.replace(chr(39), chr(34))}'", ranks=1, then=then)
+        drawn = re.findall(r"\r\x1b\[J(BEGIN0*)\r", output)
+        self.assertEqual([96, 39], [len(line) for line in drawn])
+        self.assertEqual(["told columns 40", ""], self.screen(output))
+
+    def test_a_program_is_told_of_the_terminal_only_where_all_output_goes_there(self):
+        master, slave = pty.openpty()
+        process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"', ranks=1), stderr=slave)
+        os.close(slave)
+        os.close(master)
+        self.assertEqual("t=no\n", process.out)
 
     def test_a_program_may_erase_its_progress_line(self):
         erase = r"\033[2K"

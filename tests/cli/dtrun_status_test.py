@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 
 from dtrun_harness import DTRUN, DtrunTest, children_of, main, state_of, wait_until
@@ -120,6 +121,74 @@ class StatusTest(DtrunTest):
         self.assertIn(" at step 42", last_line(process))
 
 
+class ToldErrorTest(DtrunTest):
+    """Ranks that tell their last line over the control descriptor instead of writing it."""
+
+    def tell(self, message, status):
+        return f"eval \"printf '{message}\\n' >&$DTRUN_CONTROL_FD\"; exit {status}; "
+
+    def bash(self, text, *options, ranks=3):
+        return self.dtrun("-n", str(ranks), *options, "--", "bash", "-c", text)
+
+    def test_an_error_of_all_ranks_is_one_line_and_nobodys_fault(self):
+        process = self.bash("[ $RANK = 1 ] && sleep 0.1; " + self.tell("error 2 prog: wrong flag", 2))
+        self.assertEqual((2, "prog: wrong flag\n"), (process.returncode, process.err))
+        process = self.bash(self.tell("error 2 prog: wrong flag", 2), ranks=1)
+        self.assertEqual((2, "prog: wrong flag\n"), (process.returncode, process.err))
+
+    def test_an_error_of_all_in_mid_run_is_one_line_too(self):
+        process = self.bash(self.tell("progress 7\\nerror 7 prog: loss nan", 7))
+        self.assertEqual((7, "prog: loss nan\n"), (process.returncode, process.err))
+
+    def test_an_error_that_one_rank_finds_for_all_is_one_line(self):
+        process = self.bash("[ $RANK = 0 ] || exec sleep 60; " + self.tell("refused 2 prog: the folder is full", 2))
+        self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
+
+    def test_ranks_that_only_heard_of_it_before_the_start_add_nothing(self):
+        process = self.bash("[ $RANK = 0 ] || { " + self.tell("error 4 prog: rank 0 failed", 4) + "}; "
+                            + self.tell("error 2 prog: the folder is full", 2))
+        self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
+
+    def test_an_error_of_one_rank_is_printed_and_the_rank_named(self):
+        for rank in (0, 2):
+            process = self.bash(f"[ $RANK = {rank} ] || exec sleep 60; " + self.tell("error 2 prog: my own", 2))
+            self.assertEqual(2, process.returncode)
+            lines = process.err.splitlines()
+            self.assertEqual(["prog: my own"], lines[:-1])
+            self.assertRegex(lines[-1], rf"failed: rank {rank} .*status 2 after .*: prog: my own$")
+
+    def test_an_error_of_one_rank_in_mid_run_ends_the_others(self):
+        process = self.bash("[ $RANK = 1 ] || { trap 'exit 4' TERM; sleep 60 & wait; }; "
+                            + self.tell("progress 7\\nerror 7 prog: loss nan", 7))
+        self.assertEqual(7, process.returncode)
+        self.assertIn("ended because of it: rank ", process.err)
+        self.assertRegex(last_line(process), "failed: rank 1 .* at step 7: prog: loss nan$")
+
+    def test_different_errors_are_all_printed(self):
+        process = self.bash("sleep 0.0$RANK; " + self.tell("error 3 prog: error of $RANK", 3), ranks=2)
+        self.assertEqual(3, process.returncode)
+        self.assertEqual(1, len(re.findall(r"^(?:\[0\] )?prog: error of 0$", process.err, re.MULTILINE)))
+        self.assertEqual(1, len(re.findall(r"^(?:\[1\] )?prog: error of 1$", process.err, re.MULTILINE)))
+
+    def test_an_error_that_does_not_end_the_rank_is_printed(self):
+        process = self.bash("(" + self.tell("error 2 prog: wrong flag", 2) + "); sleep 0.1; exit 0", ranks=2)
+        self.assertEqual((0, "prog: wrong flag\n"), (process.returncode, process.err))
+
+    def test_each_ranks_log_has_its_error(self):
+        self.bash(self.tell("error 2 prog: wrong flag", 2), "--log-dir", "logs")
+        logs = [path.read_text() for path in (self.folder / "logs").rglob("stderr.log")]
+        self.assertEqual(["prog: wrong flag\n"] * 3, logs)
+
+
+class TimesTest(DtrunTest):
+    def test_times_are_readable_and_never_negative(self):
+        process = self.dtrun(*self.shell("[ $RANK = 0 ] && exit 4; [ $RANK = 1 ] && { sleep 0.05; exit 7; }; "
+                                         "sleep 60", ranks=3))
+        self.assertRegex(process.err, r"rank 0 \(exited with status 4, \d+ ms before\)")
+        self.assertRegex(process.err, r"rank 2 \(was killed by signal 15 \(SIGTERM\), [\d.]+ m?s later\)")
+        self.assertRegex(last_line(process), r"exited with status 7 after ([\d.]+ s|\d+ ms)$")
+
+
 class AbortTest(DtrunTest):
     def test_the_others_are_told_who_failed_and_why(self):
         listen = ("import os, signal, socket\n"
@@ -177,6 +246,22 @@ class RefusalTest(DtrunTest):
         ):
             with self.subTest(arguments=arguments):
                 self.assertIn(words, self.refused(2, *arguments))
+
+    def test_a_port_that_another_dtrun_uses_gives_11_and_names_it(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        first = self.start("--master-port", port, "--", "sh", "-c",
+                           "touch ready; until [ -e go ]; do sleep 0.02; done")
+        self.wait_for_files("ready")
+        second = self.start("--master-port", port, "--", "true")
+        _, errors = second.communicate(timeout=20)
+        self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
+        self.assertIn(f"port {port} of 127.0.0.1 is used by another dtrun (pid {first.pid})", errors)
+        (self.folder / "go").touch()
+        first.communicate(timeout=20)
+        self.assertEqual(0, first.returncode)
+        self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
 
     def test_gpu_without_a_gpu_is_refused(self):
         if os.path.exists("/proc/driver/nvidia/gpus") or os.path.exists("/dev/nvidia0"):

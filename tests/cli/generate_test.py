@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pty
 import subprocess
 import tempfile
 import unittest
@@ -10,11 +11,11 @@ BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 DTRAIN = BUILD / "bin" / "dtrain"
 GOLDEN = SOURCE / "tests" / "golden" / "mini.safetensors"
-USAGE, CHECKPOINT = 2, 6
+USAGE, DATA, CHECKPOINT = 2, 3, 6
 
 
-def dtrain(*arguments):
-    return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, timeout=120, check=False)
+def dtrain(*arguments, **options):
+    return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, timeout=120, check=False, **options)
 
 
 class Generate(unittest.TestCase):
@@ -53,6 +54,22 @@ class Generate(unittest.TestCase):
         self.assertEqual(len(self.text("--prompt", "abc", "--max-tokens", 17)), 3 + 17)
         self.assertTrue(self.text("--prompt", "h\u00e9", "--max-tokens", 1).startswith("h\u00e9".encode()))
 
+    def test_on_a_terminal_the_text_ends_with_a_newline(self):
+        for tokens, text in ((5, b"abcdefgh\r\n"), (24, b"abcdefghijklmnopqrstuvwxyz\r\n")):
+            master, slave = pty.openpty()
+            command = [DTRAIN, "generate", "--from", self.model, "--threads", 1, "--prompt", "abc", "--temperature", 0,
+                       "--max-tokens", tokens]
+            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=slave)
+            os.close(slave)
+            output = b""
+            try:
+                while piece := os.read(master, 4096):
+                    output += piece
+            except OSError:  # the terminal's end
+                pass
+            os.close(master)
+            self.assertEqual((process.wait(120), output), (0, text))
+
     def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(self):
         arguments = ("--prompt", "a", "--max-tokens", 80, "--temperature", 3)
         self.assertEqual(self.text(*arguments, "--seed", 5), self.text(*arguments, "--seed", 5))
@@ -64,6 +81,39 @@ class Generate(unittest.TestCase):
 
     def test_without_a_prompt_a_line_begins(self):
         self.assertEqual(self.text("--max-tokens", 10, "--temperature", 0), b"abcdefghij")
+
+    def test_a_run_folder_stands_for_its_final_model(self):
+        arguments = ("--prompt", "abc", "--max-tokens", 20)
+        text = self.text(*arguments)
+        for path in (self.folder / "run", self.folder / "run/final", str(self.folder / "run") + "/"):
+            result = dtrain("generate", "--from", path, "--threads", 1, *arguments)
+            self.assertEqual((result.returncode, result.stdout), (0, text), result.stderr)
+
+    def test_checkpoints_and_other_folders_say_what_to_do(self):
+        run = self.folder / "unfinished"
+        step = run / "checkpoints/step-3"
+        step.mkdir(parents=True)
+        (step / "manifest.json").write_text("{}")
+        export = f"dtrain checkpoint export {step} FILE.safetensors"
+        self.refused(CHECKPOINT, "it is a checkpoint", export, arguments=["--from", step])
+        self.refused(CHECKPOINT, "no final model yet", export, arguments=["--from", run])
+        self.refused(CHECKPOINT, "no run folder", arguments=["--from", run / "checkpoints"])
+
+    def test_a_prompt_comes_from_standard_input_or_a_file(self):
+        prompt = b"abc\xff\n"  # any bytes, all of them
+        expected = dtrain("generate", "--from", self.model, "--threads", 1, "--max-tokens", 8, "--prompt", "-",
+                          input=prompt)
+        self.assertEqual((expected.returncode, expected.stdout[:5]), (0, prompt), expected.stderr)
+        self.assertEqual(len(expected.stdout), 13)
+        file = self.folder / "prompt"
+        file.write_bytes(prompt)
+        self.assertEqual(self.text("--prompt-file", file, "--max-tokens", 8), expected.stdout)
+        self.refused(USAGE, "--prompt and --prompt-file exclude each other",
+                     arguments=["--from", self.model, "--prompt", "a", "--prompt-file", file])
+        self.refused(DATA, "--prompt-file", "No such file", arguments=["--from", self.model, "--prompt-file", "none"])
+        self.refused(DATA, "it is a directory", arguments=["--from", self.model, "--prompt-file", self.folder])
+        file.write_bytes(b"x" * 70000)
+        self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt-file", file])
 
     def test_bad_input_is_refused_in_one_line(self):
         self.refused(USAGE, "--from", arguments=["--prompt", "x"])

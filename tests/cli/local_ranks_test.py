@@ -11,7 +11,7 @@ from resume_test import ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
 DP = ("--strategy", "dp")
-VALIDATION = ("--val-fraction", "0.05", "--eval-batches", "4", "--eval-every", "4", "--dropout", "0.1",
+VALIDATION = ("--val-fraction", "0.05", "--eval-sequences", "16", "--eval-every", "4", "--dropout", "0.1",
               "--checkpoint-every", "4")
 
 

@@ -12,7 +12,7 @@ BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
 TINY = ["--levels", "4", "--width", "32", "--heads", "4", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
-        "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "4", "--eval-every", "2",
+        "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "11", "--eval-every", "2",
         "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few
 LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples

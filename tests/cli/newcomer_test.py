@@ -57,7 +57,17 @@ class Values(Case):
         self.refused(USAGE, "--lr: found -1", arguments=["--lr", "-1"])
         self.refused(DATA, "'--odd-name'", arguments=["--data=--odd-name", "--run-dir", "r"])
 
+    def test_an_empty_value_does_not_take_the_next_flag(self):
+        self.refused(USAGE, '--steps: found ""', arguments=["--steps=", "--data", self.text()])
+        self.refused(USAGE, "--config is empty", arguments=["--config=", "--overwrite"])
+        self.refused(USAGE, "--config is empty", arguments=["--config", ""])
+
+    def test_a_home_folder_that_no_shell_replaced_is_told(self):
+        self.refused(DATA, "'~/book.txt'", "shells replace ~", arguments=["--data=~/book.txt", "--run-dir", "r"])
+
     def test_a_switch_takes_no_value(self):
+        for flag in ("--overwrite", "--help", "--print-config"):
+            self.refused(USAGE, f'{flag}: found "banana", but it is a switch', arguments=[f"{flag}=banana"])
         self.refused(USAGE, '--overwrite takes no value, but "true" follows it', arguments=["--overwrite", "true"])
 
     def test_units_are_told(self):
@@ -136,6 +146,8 @@ class Names(Case):
         self.refused(USAGE, f"give it as --data {book}", arguments=["train", book])
         self.write("mine.json", "{}")
         self.refused(USAGE, "give it as --config mine.json", arguments=["mine.json"])
+        self.refused(USAGE, f"give it as --from or --prompt-file {book}", arguments=["generate", book])
+        self.refused(USAGE, "a text is given as --prompt TEXT", arguments=["generate", "Once upon a time"])
         self.refused(USAGE, "--data takes one file", "data prepare", arguments=["--data", book, "other.txt"])
         self.refused(USAGE, "give it as --set model.width=64", arguments=["train", "model.width=64"])
         self.refused(USAGE, "give it as --steps=5", arguments=["train", "steps=5"])

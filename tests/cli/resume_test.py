@@ -20,7 +20,8 @@ class ResumeTest(TrainTest):
         strategy = ["--strategy", "ddp"] if ranks > 1 else []
         process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
                                                                                  steps=steps))],
-                                   stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, **(environment or {})})
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
         return process
 
@@ -168,6 +169,17 @@ class Stopping(ResumeTest):
         process.terminate()
         self.assert_stopped(self.end_of(process, 9), "SIGTERM")
 
+    def test_ranks_below_a_shell_save_when_dtrun_is_stopped(self):
+        command = [DTRUN, "-n", "2", "--", "bash", "-c", '"$0" "$@"; echo not reached >&2', DTRAIN, "--strategy", "ddp",
+                   *map(str, self.arguments(steps=1000))]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        self.wait_for_step(2)
+        process.terminate()
+        error = self.end_of(process, 9)
+        self.assertNotIn("not reached", error)
+        self.assert_stopped(error, "SIGTERM")
+
     def test_a_signal_to_one_rank_stops_all(self):
         process = self.start(ranks=2)
         self.wait_for_step(2)
@@ -280,7 +292,7 @@ class Refusals(ResumeTest):
         self.assertEqual(self.losses(), before)
 
     def test_a_finished_run_without_checkpoints_is_not_begun_anew(self):
-        self.single()
+        self.single("--checkpoint-every", "none")
         before = self.losses()
         self.assertIn("--resume auto", self.single("--resume", "auto", status=2).stderr)
         self.assertEqual(self.losses(), before)
@@ -382,7 +394,7 @@ class SlowAndFull(ResumeTest):
 
     def test_a_full_disk_is_reported_and_training_goes_on(self):
         self.mount_small_disk(self.run_dir / "checkpoints")
-        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10)
+        result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10, status=6)
         self.assertEqual(self.steps_saved(), [2, 4])
         self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10])
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
@@ -391,7 +403,7 @@ class SlowAndFull(ResumeTest):
 
     def test_no_line_of_metrics_is_lost_while_checkpoints_fill_the_disk(self):
         self.mount_small_disk(self.run_dir)
-        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80)
+        self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80, status=6)
         self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")))
         self.assertEqual(self.steps_saved(), [2, 4])

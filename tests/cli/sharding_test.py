@@ -11,7 +11,7 @@ BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
-        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "3", "--eval-every", "2", "--dropout", "0.1",
+        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "13", "--eval-every", "2", "--dropout", "0.1",
         "--threads", "1", "--steps", "3", "--data", SOURCE / "tests/golden/text.bin"]
 LIMIT = 120  # seconds after which a test has failed; none needs more than a few
 
@@ -43,7 +43,7 @@ class Results(Case):
         for tied in ("on", "off"):
             self.train(f"one-{tied}", "--tie-levels", tied, "--grad-accum", "4", ranks=1)
             expected = self.outcome(f"one-{tied}")
-            self.assertEqual(len(expected[0]), 1 + 3 + 1 + 2 + 1)  # start, steps, memory, evaluations, end
+            self.assertEqual(len(expected[0]), 1 + 3 + 1 + 2 + 1 + 1)  # start, steps, memory, evaluations, checkpoint, end
             for number, (ranks, flags) in enumerate([
                     (2, "--strategy fsdp"), (2, "--strategy fsdp --fsdp-sharding grad-op --backend gloo"),
                     (2, "--strategy zero --zero-stage 1"), (4, "--strategy deepspeed --zero-stage 2"),

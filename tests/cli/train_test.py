@@ -20,7 +20,7 @@ DTRUN = BUILD / "bin" / "dtrun"
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
-        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-batches", "4", "--threads", "1"]
+        "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "16", "--threads", "1"]
 LIMIT = 60  # seconds after which a test has failed; none needs more than a few
 
 
@@ -71,7 +71,7 @@ class RunFolder(TrainTest):
         self.assertTrue(raw.endswith("\n"))
         lines = self.metrics()
         self.assertEqual([line.get("event", "step") for line in lines],
-                         ["start", "step", "step", "eval", "step", "memory", "step", "eval", "end"])
+                         ["start", "step", "step", "eval", "step", "memory", "step", "eval", "checkpoint", "end"])
         steps = [line for line in lines if "event" not in line]
         for number, (line, text) in enumerate(zip(steps, [t for t in raw.splitlines() if '"event"' not in t]), 1):
             self.assertEqual(list(line), STEP_KEYS)
@@ -83,13 +83,13 @@ class RunFolder(TrainTest):
             self.assertGreater(line["memory_bytes"], 0)
             self.assertEqual(line["comm_bytes"], 0)
         self.assertEqual([list(line) for line in lines if line.get("event") == "eval"],
-                         [["event", "step", "val_loss"]] * 2)
+                         [["event", "step", "val_loss", "tokens"]] * 2)
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
-                                          "memory_predicted_bytes"])
+                                          "memory_predicted_bytes", "provenance"])
         self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
-                                           "failed_checkpoints", "val_loss"])
-        self.assertEqual(lines[-1]["val_loss"], lines[-2]["val_loss"])
+                                           "skipped_updates", "failed_checkpoints", "val_loss"])
+        self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
 
     def test_a_second_run_into_the_folder_is_refused_and_overwrite_replaces_it(self):
@@ -148,12 +148,18 @@ class Layouts(TrainTest):
 
 
 class Screen(TrainTest):
-    def on_terminal(self, command, columns=140):
+    def on_terminal(self, command, columns=140, status=0, then=lambda process, resize: None, **more):
+        """What is written to a terminal of the given width; `then` may resize it meanwhile."""
         master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
-                                   env={**os.environ, "COLUMNS": str(columns)})
+
+        def resize(width):
+            fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+
+        resize(columns)
+        process = subprocess.Popen(command, **{"stdin": subprocess.DEVNULL, "stdout": slave, "stderr": slave,
+                                               "env": {**os.environ, "COLUMNS": str(columns)}, **more})
         os.close(slave)
+        then(process, resize)
         output = b""
         try:
             while piece := os.read(master, 65536):
@@ -161,28 +167,101 @@ class Screen(TrainTest):
         except OSError:  # the terminal's end
             pass
         os.close(master)
-        self.assertEqual(process.wait(LIMIT), 0, output)
+        self.assertEqual(process.wait(LIMIT), status, output)
         return output.decode()
+
+    def screen(self, output):
+        """The lines that stay, by a terminal's rules for \\r, \\n and 'erase downwards' (on a last line)."""
+        lines, column = [""], 0
+        for part in re.findall(r"\x1b\[J|\r|\n|[^\x1b\r\n]+", output):
+            if part == "\x1b[J":
+                lines[-1] = lines[-1][:column]
+            elif part == "\r":
+                column = 0
+            elif part == "\n":
+                lines.append("")
+                column = 0
+            else:
+                lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
+                column += len(part)
+        return lines
 
     PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
              r"[\d.]+ MiB \| eta 0:0\d")
 
     def test_a_terminal_shows_one_line_that_is_redrawn(self):
         output = self.on_terminal([DTRAIN, *self.arguments()])
-        self.assertRegex(output, r"\x1b\[2K" + self.PARTS + r"[^\n]*\r")
-        self.assertNotRegex(output, r"step \d/4[^\r]*\n")
+        self.assertRegex(output, r"\x1b\[J" + self.PARTS + r"\r")
         self.assertIn("done: 4 steps", output)
+
+    def test_on_a_terminal_everything_but_the_live_line_stays(self):
+        for launcher, ddp in (((), ()), ((DTRUN, "-n", "2", "--"), ("--strategy", "ddp"))):
+            with self.subTest(launcher):
+                output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments(
+                    "--log-every", "2", "--eval-every", "2", "--checkpoint-every", "3", "--overwrite")], columns=80)
+                lines = [line.removeprefix("[0] ") for line in self.screen(output)]
+                steps = [line for line in lines if line.startswith("step ")]
+                kinds = [re.sub(r"(checkpoint|loss) .*", r"\1", line) for line in steps]
+                self.assertIn("step 3 | checkpoint", kinds)
+                self.assertEqual([kind for kind in kinds if not kind.endswith("checkpoint")],
+                                 ["step 1/4 | loss", "step 2/4 | loss", "step 2 | validation loss",
+                                  "step 4/4 | loss", "step 4 | validation loss"])
+                self.assertEqual([line for line in steps if "/4" in line and " | eta 0:" not in line], [])
+                self.assertIn("step 2/4 | evaluating ...\r", output)
+                shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
+                self.assertTrue(shown)
+                self.assertLess(max(map(len, shown)), 80)
+
+    def test_after_a_resize_dtruns_live_line_has_what_the_new_width_allows(self):
+        def then(process, resize):
+            metrics = self.run_dir / "metrics.jsonl"
+            wait_until(lambda: metrics.exists() and '"step":5,' in metrics.read_text(), "steps")
+            resize(45)
+            process.send_signal(signal.SIGWINCH)  # the kernel sends it where this is the job's terminal
+            wait_until(lambda: len(metrics.read_text().splitlines()) > 300, "more steps")
+            process.send_signal(signal.SIGTERM)
+
+        output = self.on_terminal([DTRUN, "--", DTRAIN, *self.arguments(steps=1000000)], then=then, status=9)
+        shown = re.findall(r"\x1b\[J(step [^\r\n\x1b]+)\r(?!\n)", output)
+        self.assertIn(" mfu ", shown[0])
+        self.assertLess(len(shown[-1]), 45)
+        self.assertRegex(shown[-1], r"^step \d+/1000000 \|? ?loss .* eta \d+:\d\d(:\d\d)?$")
+
+    def test_ctrl_c_is_answered_at_once(self):
+        def then(process, _):
+            metrics = self.run_dir / "metrics.jsonl"
+            wait_until(lambda: metrics.exists() and '"step":5,' in metrics.read_text(), "steps")
+            process.send_signal(signal.SIGINT)
+
+        output = self.on_terminal([DTRAIN, *self.arguments(steps=1000000)], then=then, status=9)
+        lines = self.screen(output)
+        answer = [number for number, line in enumerate(lines) if line.startswith("dtrain: stopping after this step")]
+        stopped = [number for number, line in enumerate(lines) if line.startswith("stopped after step")]
+        self.assertEqual((1, 1), (len(answer), len(stopped)), lines)
+        self.assertLess(answer[0], stopped[0])
+        self.assertIn("Ctrl-C again ends at once", lines[answer[0]])
 
     def test_a_terminal_of_dtrun_shows_the_same_line(self):
         output = self.on_terminal([DTRUN, "-n", "2", "--", DTRAIN, "--strategy", "ddp", *self.arguments()])
         self.assertRegex(output, self.PARTS)
 
-    def test_elsewhere_lines_are_plain(self):
+    def test_elsewhere_lines_are_plain_and_progress_is_on_standard_output(self):
         result = self.single("--log-every", "1")
-        self.assertRegex(result.stderr, "\n" + self.PARTS + r"\n")
-        self.assertNotIn("\x1b", result.stderr)
-        self.assertNotIn("\r", result.stderr)
-        self.assertEqual(result.stdout, "")
+        self.assertRegex(result.stdout, "\n" + self.PARTS + r"\n")
+        for text in (result.stdout, result.stderr):
+            self.assertNotIn("\x1b", text)
+            self.assertNotIn("\r", text)
+        self.assertNotIn("step ", result.stderr)
+
+    def test_a_pipe_gets_the_progress_though_standard_error_is_a_terminal(self):
+        for launcher, ddp in (((), ()), ((DTRUN, "-n", "2", "--"), ("--strategy", "ddp"))):
+            with self.subTest(launcher), open(self.root / "log", "w+", encoding="utf-8") as log:
+                screen = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments("--overwrite")], stdout=log)
+                self.assertNotIn("step ", screen)
+                log.seek(0)
+                text = log.read()
+                self.assertRegex(text, r"step 4/4 \| loss")
+                self.assertIn("done: 4 steps", text)
 
     def test_the_start_table_comes_first(self):
         lines = self.single().stderr.splitlines()

@@ -388,16 +388,16 @@ TEST_CASE("A rank that was never started is named by all who wait for it") {
 }
 
 TEST_CASE("Two processes with one rank are refused") {
-  const int store = comm::listen_at("127.0.0.1", 0);
+  const int probe = comm::listen_at("127.0.0.1", 0);
   comm::WorldOptions options{.backend = "gloo", .size = 3, .group = {.timeout = seconds(5)}};
-  options.master_port = comm::port_of(store);
+  options.master_port = comm::port_of(probe);
+  ::close(probe);
   std::vector<Failure> failures(3);
   {
     std::vector<std::jthread> threads;
     for (const auto index : {0u, 1u, 2u}) {
-      threads.emplace_back([&failures, options, index, store]() mutable {
+      threads.emplace_back([&failures, options, index]() mutable {
         options.rank = index == 2 ? 1 : index;
-        options.store_fd = options.rank == 0 ? store : -1;
         failures[index] = failure_of([&] { (void)comm::create_world(options); });
       });
     }

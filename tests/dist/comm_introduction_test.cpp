@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/shm/control_block.h"
 #include "dtrain/comm/shm/introduction.h"
 #include "dtrain/comm/shm/segment.h"
 
@@ -90,6 +91,21 @@ TEST_CASE(
   ends.join();
   CHECK(failure.kind == base::ErrorKind::comm);
   CHECK_THAT(failure.message, Catch::Contains("rank 2 ended while the ranks met"));
+}
+
+TEST_CASE("An offset of a control block that another rank tells is checked before it is used") {
+  const std::int64_t room = 1 << 20;
+  const std::int64_t last = room - comm::ControlBlock::bytes_for(2);
+  CHECK(comm::ControlBlock::offset_of("4096", 2, room) == 4096);
+  CHECK(comm::ControlBlock::offset_of(std::to_string(last), 2, room) == last);
+  for (const std::string& text :
+       {std::string("-64"), std::string("1"), std::string(""), std::string("64 "),
+        std::string("0x40"), std::to_string(last + 64), std::string("9223372036854775744"),
+        std::string("99999999999999999999999")}) {
+    CAPTURE(text);
+    CHECK_FALSE(comm::ControlBlock::offset_of(text, 2, room));
+  }
+  CHECK_FALSE(comm::ControlBlock::offset_of("0", 1 << 20, room));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "dtrain/checkpoint/format/checksum.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/checkpoint/format/manifest.h"
 #include "fuzz/outcome.h"
 
@@ -35,6 +35,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text(reinterpret_cast<const char*>(data), size);
   parse(text);
   // A checksum that is right, which no chance would find.
-  parse(R"({"xxh3": ")" + format::checksum_text(format::checksum_of(text)) + "\"," + text);
+  parse(R"({"xxh3": ")" + base::checksum_text(base::checksum_of(text)) + "\"," + text);
   return 0;
 }

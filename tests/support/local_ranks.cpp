@@ -1,7 +1,6 @@
 #include "support/local_ranks.h"
 
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -43,19 +43,18 @@ struct RankTask {
   std::string backend;
   std::int64_t rank = 0;
   std::int64_t size = 0;
-  std::int64_t port = 0;
   std::int64_t timeout_ms = 0;
   std::int64_t fast = 0;
   std::string argument;
 
   [[nodiscard]] std::string packed() const {
-    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", program, backend, rank, size, port,
-                       timeout_ms, fast, argument);
+    return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", program, backend, rank, size, timeout_ms, fast,
+                       argument);
   }
   static RankTask unpacked(const std::string& text) {
     std::vector<std::string> lines;
     std::size_t begin = 0;
-    for (int i = 0; i < 7; ++i) {
+    for (int i = 0; i < 6; ++i) {
       const auto end = text.find('\n', begin);
       lines.push_back(text.substr(begin, end - begin));
       begin = end + 1;
@@ -66,7 +65,6 @@ struct RankTask {
             std::stoll(lines[3]),
             std::stoll(lines[4]),
             std::stoll(lines[5]),
-            std::stoll(lines[6]),
             text.substr(begin)};
   }
 };
@@ -85,8 +83,7 @@ std::string run_task(const RankTask& task) {
   options.backend = task.backend;
   options.rank = task.rank;
   options.size = task.size;
-  options.master_port = task.port;
-  options.store_fd = task.rank == 0 ? kStoreDescriptor : -1;
+  options.store_fd = kStoreDescriptor;
   options.group.timeout = std::chrono::milliseconds(task.timeout_ms);
   options.count_memory = metrics::count_other_memory;
   options.group.reduction = task.fast != 0 ? comm::Reduction::fast : comm::Reduction::ordered;
@@ -111,19 +108,13 @@ std::string run_task(const RankTask& task) {
   ::_exit(status);  // not the end of a test: Catch has nothing to report
 }
 
-/// A socket bound to the loopback alone and a port of its choice, as dtrun hands it over.
-int bind_loopback(std::int64_t& port) {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  if (::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    throw std::runtime_error("cannot bind a loopback port");
+/// The two ends of a door, as dtrun hands them down: rank 0's, and that of the others.
+std::array<int, 2> make_door() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw std::runtime_error("no socket pair");
   }
-  port = ntohs(address.sin_port);
-  return descriptor;
+  return ends;
 }
 
 }  // namespace
@@ -183,7 +174,7 @@ struct RankProcesses::Process {
     const int high_store = ::fcntl(store, F_DUPFD_CLOEXEC, 100);
     posix_spawn_file_actions_adddup2(&actions, error_pipe[1], STDERR_FILENO);
     posix_spawn_file_actions_adddup2(&actions, high_report, kReportDescriptor);
-    if (task.rank == 0) posix_spawn_file_actions_adddup2(&actions, high_store, kStoreDescriptor);
+    posix_spawn_file_actions_adddup2(&actions, high_store, kStoreDescriptor);
     const std::string variable = fmt::format("{}={}", kVariable, task.packed());
     std::vector<char*> environment{const_cast<char*>(variable.c_str())};
     for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
@@ -233,8 +224,7 @@ struct RankProcesses::Process {
 
 RankProcesses::RankProcesses(const std::string& program, const ProcessOptions& options)
     : limit_(options.limit) {
-  std::int64_t port = 0;
-  const int store = bind_loopback(port);
+  const std::array<int, 2> door = make_door();
   for (std::int64_t rank = 0; rank < options.size; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
     processes_.push_back(std::make_unique<Process>());
@@ -243,13 +233,12 @@ RankProcesses::RankProcesses(const std::string& program, const ProcessOptions& o
                   .backend = options.backend,
                   .rank = rank,
                   .size = options.told_sizes.empty() ? options.size : options.told_sizes[index],
-                  .port = port,
                   .timeout_ms = options.group.timeout.count(),
                   .fast = options.group.reduction == comm::Reduction::fast ? 1 : 0,
                   .argument = options.argument};
-    processes_.back()->start_task(task, store);
+    processes_.back()->start_task(task, door[rank == 0 ? 0 : 1]);
   }
-  ::close(store);
+  for (const int end : door) ::close(end);
 }
 
 RankProcesses::~RankProcesses() = default;

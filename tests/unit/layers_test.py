@@ -18,7 +18,7 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
     {"runtime"},
 ]
 WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/", "lib/dtrain/checkpoint/store/",
-                    "lib/dtrain/parallel/pipeline/",
+                    "lib/dtrain/parallel/pipeline/", "lib/dtrain/comm/rendezvous/",
                     "launcher/", "apps/")
 LIBTORCH = re.compile(r"(ATen|torch|c10|caffe2)/")
 TRANSPORT = re.compile(r"(torch/csrc/distributed|gloo)/")  # c10d and gloo

@@ -9,12 +9,14 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <string>
 #include <string_view>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/rank_env.h"
 
 namespace dtrain::base {
 namespace {
@@ -27,8 +29,15 @@ constexpr std::size_t kMaxLine = 4096;  // a launcher's line is shorter
 }
 
 /// Acts on a line of the launcher; lines of a later one that are not known here are passed over.
-void obey(std::string_view line) {
+void obey(std::string_view line, std::atomic<std::int64_t>& columns) {
   constexpr std::string_view kAbort = "abort ";
+  constexpr std::string_view kColumns = "columns ";
+  if (line.starts_with(kColumns)) {
+    std::int64_t width = 0;
+    std::from_chars(line.data() + kColumns.size(), line.data() + line.size(), width);
+    columns = width;
+  }
+  if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
   if (!line.starts_with(kAbort)) return;
   line.remove_prefix(kAbort.size());
   const auto space = line.find(' ');
@@ -47,6 +56,24 @@ std::thread start_without_signals(Body body) {
   std::thread thread(body);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
+}
+
+/// The descriptor of this process, if it is still a line to a launcher; -1 else.
+int control_fd_of_process() noexcept {
+  int fd = -1;
+  try {
+    fd = rank_env_of_process().control_fd;
+  } catch (...) {  // the environment is what is wrong
+    return -1;
+  }
+  // A program between dtrun and this one may have closed it, and the number may be another file's.
+  const auto option = [fd](int name) {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    return ::getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+  };
+  const bool is_line = fd >= 0 && option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_STREAM;
+  return is_line ? fd : -1;
 }
 
 }  // namespace
@@ -68,7 +95,6 @@ LauncherLink::~LauncherLink() {
   [[maybe_unused]] const auto written = ::write(stop_fd_, &one, sizeof(one));
   thread_.join();
   ::close(stop_fd_);
-  ::close(control_fd_);
 }
 
 void LauncherLink::progress(std::int64_t step) noexcept { tell("progress", step); }
@@ -83,7 +109,30 @@ void LauncherLink::tell(const char* what, std::int64_t step) noexcept {
       ::send(control_fd_, line.data(), end.size, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void LauncherLink::listen() const {
+bool has_launcher() noexcept { return control_fd_of_process() >= 0; }
+
+bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept {
+  constexpr std::size_t kMaxMessage = 4096;
+  const int fd = control_fd_of_process();
+  if (fd < 0) return false;
+  std::array<char, kMaxMessage> message;
+  const char* const word = scope == ErrorScope::all ? "refused" : "error";
+  const auto end =
+      fmt::format_to_n(message.data(), message.size(), "{} {} {}\n", word, status, line);
+  if (end.size > message.size()) return false;
+  return ::send(fd, message.data(), end.size, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(end.size);
+}
+
+void tell_plain_output() noexcept {
+  constexpr std::string_view kMessage = "plain-output\n";
+  const int fd = control_fd_of_process();
+  if (fd < 0) return;
+  [[maybe_unused]] const auto sent =
+      ::send(fd, kMessage.data(), kMessage.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void LauncherLink::listen() {
   std::string partial;
   std::array<char, kMaxLine> buffer;
   for (;;) {
@@ -98,7 +147,7 @@ void LauncherLink::listen() const {
     if (length <= 0) end_process("ended because dtrun is gone");
     partial.append(buffer.data(), static_cast<std::size_t>(length));
     for (auto end = partial.find('\n'); end != std::string::npos; end = partial.find('\n')) {
-      obey(std::string_view(partial).substr(0, end));
+      obey(std::string_view(partial).substr(0, end), columns_);
       partial.erase(0, end + 1);
     }
     if (partial.size() > kMaxLine) partial.clear();

@@ -1,19 +1,21 @@
 // The rank's end of the line to its launcher (docs/dtrun.md, "The control descriptor").
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <string_view>
 #include <thread>
 
 namespace dtrain::base {
 
 /// Listens for dtrun's word that another rank has failed, and reports progress to it.
 ///
-/// On `abort RANK REASON`, and when the launcher is gone, the process ends at once with the status
-/// of ErrorKind::comm: no destructor runs and nothing is saved, because the others will not answer
-/// any more.
+/// On `abort RANK REASON` or `leave`, and when the launcher is gone, the process ends at once with
+/// the status of ErrorKind::comm: no destructor runs and nothing is saved, because the others will
+/// not answer any more.
 ///
-/// Owns the descriptor: closes it when destroyed. A descriptor of -1 means there is no launcher;
-/// then nothing is done.
+/// The descriptor stays open, for tell_error. One of -1 means there is no launcher; then nothing is
+/// done.
 ///
 /// Threads: one caller; the listening thread takes no signals.
 class LauncherLink {
@@ -27,14 +29,32 @@ class LauncherLink {
   void progress(std::int64_t step) noexcept;
   /// Tells that the checkpoint of `step` stands; as progress.
   void committed(std::int64_t step) noexcept;
+  /// The width of dtrun's terminal since it was last resized; 0: it was not.
+  [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
 
  private:
   void tell(const char* what, std::int64_t step) noexcept;
-  void listen() const;
+  void listen();
 
   int control_fd_;
   int stop_fd_ = -1;  // readable once the destructor wants the thread back
+  std::atomic<std::int64_t> columns_ = 0;
   std::thread thread_;
 };
+
+/// What an error says of the other ranks.
+enum class ErrorScope { own, all };
+
+/// Tells dtrun the last line of this process, so that one that all ranks tell is printed once.
+/// `all`: found by one rank, but every rank would end so.
+///
+/// Returns: whether dtrun has it; else the caller prints it.
+[[nodiscard]] bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept;
+/// Tells dtrun that this rank's standard output goes on without "[RANK] ": for programs whose one
+/// result others read. To be called before it is written.
+void tell_plain_output() noexcept;
+
+/// Whether tell_error reaches a dtrun.
+[[nodiscard]] bool has_launcher() noexcept;
 
 }  // namespace dtrain::base

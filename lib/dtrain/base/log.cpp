@@ -6,7 +6,8 @@
 #include <string>
 #include <system_error>
 
-#include "dtrain/base/error.h"
+#include "dtrain/base/open_files.h"
+#include "dtrain/base/printable.h"
 
 namespace dtrain::base {
 
@@ -16,7 +17,17 @@ void log_line(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-int report_current_exception() {
+int report_error(ErrorKind kind, std::string message, ErrorScope scope) {
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  message = with_open_file_limit(printable(message));
+  const int status = static_cast<int>(kind);
+  if (!tell_error(status, "dtrain: error: " + message, scope)) log_line("error: " + message);
+  return status;
+}
+
+int report_current_exception(ErrorScope scope) {
   ErrorKind kind = ErrorKind::internal;
   std::string message;
   try {
@@ -26,13 +37,14 @@ int report_current_exception() {
     message = error.what();
   } catch (const std::bad_alloc&) {
     kind = ErrorKind::memory;
-    message = "out of memory; use a smaller microbatch or model";
+    message = "out of memory; use --recompute level, a smaller --microbatch or a smaller model";
   } catch (const std::system_error& error) {
     const bool is_of_thread = error.code() == std::errc::resource_unavailable_try_again;
     if (is_of_thread) kind = ErrorKind::memory;
     message = is_of_thread ? fmt::format(
-                                 "a thread could not be started ({}): raise the limit of "
-                                 "processes (ulimit -u) or memory, or lower --threads",
+                                 "cannot start a thread ({}): raise the limit on processes and "
+                                 "threads (ulimit -u, or the cgroup's pids.max) or memory, or "
+                                 "lower --threads",
                                  error.code().message())
                            : fmt::format("unexpected: {}", error.what());
   } catch (const std::exception& error) {
@@ -40,11 +52,7 @@ int report_current_exception() {
   } catch (...) {
     message = "unexpected exception of unknown type";
   }
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
-  }
-  log_line("error: " + message);
-  return static_cast<int>(kind);
+  return report_error(kind, std::move(message), scope);
 }
 
 }  // namespace dtrain::base

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "dtrain/base/cpu_quota.h"
+#include "dtrain/base/cpu_settings.h"
 #include "dtrain/base/error.h"
 
 namespace dtrain::base {
@@ -161,6 +163,8 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   // Other programs of this machine may use the name in their own way.
   if (env.world_size > 1) env.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
   env.store_fd = read_descriptor(reader, "DTRUN_STORE_FD");
+  env.job_token = reader.text("DTRAIN_JOB_TOKEN");
+  env.job_token_file = reader.text("DTRAIN_JOB_TOKEN_FILE");
   env.control_fd = read_descriptor(reader, "DTRUN_CONTROL_FD");
   env.threads_hint = read_threads(reader);
   env.launcher_terminal = reader.text("DTRUN_TERMINAL") == "1";
@@ -179,11 +183,23 @@ RankEnv rank_env_of_process() {
   });
 }
 
+std::string cpu_settings_of_process() {
+  std::string settings;
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",
+                           "MKL_CBWR", "MKL_DEBUG_CPU_TYPE"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, value);
+  }
+  return settings;
+}
+
 std::int64_t usable_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
   if (sched_getaffinity(0, sizeof(mask), &mask) != 0) return 1;
-  return std::max(1, CPU_COUNT(&mask));
+  const std::int64_t allowed = std::max(1, CPU_COUNT(&mask));
+  return std::min(allowed, cpu_quota().value_or(allowed));
 }
 
 }  // namespace dtrain::base

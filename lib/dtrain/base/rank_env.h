@@ -21,8 +21,11 @@ struct RankEnv {
 
   std::string master_addr;       ///< where rank 0's store listens; empty: not set
   std::int64_t master_port = 0;  ///< 0: not set
-  int store_fd = -1;             ///< bound descriptor for rank 0's store (DTRUN_STORE_FD)
+  int store_fd = -1;             ///< dtrun's door to rank 0's store (DTRUN_STORE_FD)
   int control_fd = -1;           ///< line to dtrun (DTRUN_CONTROL_FD)
+
+  std::string job_token;       ///< the secret of a job that meets over TCP (DTRAIN_JOB_TOKEN)
+  std::string job_token_file;  ///< a file that holds it (DTRAIN_JOB_TOKEN_FILE)
 
   std::int64_t threads_hint = 0;  ///< OMP_NUM_THREADS; 0: not set
   std::int64_t terminal_columns =
@@ -44,7 +47,7 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// read_rank_env of this process's environment.
 [[nodiscard]] RankEnv rank_env_of_process();
 
-/// Cores this process may run on, at least 1.
+/// Cores this process may run on, by its affinity mask and its control groups' quota, at least 1.
 [[nodiscard]] std::int64_t usable_cores();
 
 }  // namespace dtrain::base

@@ -10,6 +10,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/hash.h"
+#include "dtrain/base/printable.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::comm {
@@ -33,9 +34,13 @@ std::string packed(const std::vector<NamedValue>& values) {
 
 std::string take_text(std::string_view& bytes) {
   std::uint64_t size = 0;
-  std::memcpy(&size, bytes.data(), sizeof size);
+  const bool has_size = bytes.size() >= sizeof size;
+  if (has_size) std::memcpy(&size, bytes.data(), sizeof size);
+  if (!has_size || size > bytes.size() - sizeof size) {
+    base::fail(base::ErrorKind::comm, "a rank sent settings to compare that make no sense");
+  }
   bytes.remove_prefix(sizeof size);
-  const std::string text(bytes.substr(0, size));
+  std::string text = base::printable(bytes.substr(0, size), size);
   bytes.remove_prefix(size);
   return text;
 }

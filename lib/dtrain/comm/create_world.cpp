@@ -1,9 +1,14 @@
 #include "dtrain/comm/create_world.h"
 
+#include <c10/util/Logging.h>
+
+#include <utility>
+
 #include "dtrain/base/error.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/rendezvous/rendezvous.h"
+#include "dtrain/comm/met_world.h"
+#include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/shm/shm_world.h"
 
 namespace dtrain::comm {
@@ -26,23 +31,39 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     return make_local_worlds(1, options.group).front();
   }
   if (backend == "gloo" || backend == "shm" || backend == "auto") {
+    // c10d writes warnings with stack traces to standard error for what we report in one line.
+    // Once: the flag is LibTorch's, shared by all threads.
+    [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
     if (alone && options.master_port == 0) {
       base::fail(ErrorKind::usage,
                  "--backend {} needs several ranks, and this process was started alone: start them "
                  "with dtrun, or use --backend auto",
                  backend);
     }
-    if (options.master_port < 1 || options.master_port > 65'535) {
+    const bool is_port = options.master_port >= 1 && options.master_port <= 65'535;
+    if (options.store_fd < 0 && !is_port) {
       base::fail(ErrorKind::usage,
                  "the store's port is {}; start the ranks with dtrun, or give each the same "
                  "MASTER_ADDR and MASTER_PORT (1 to 65535)",
                  options.master_port);
     }
-    const Rendezvous rendezvous = meet_all_ranks(options, Deadline(options.group.timeout));
+    auto rendezvous = meet_all_ranks(
+        {.rank = options.rank,
+         .size = options.size,
+         .store_fd = options.store_fd,
+         .master_addr = options.master_addr,
+         .master_port = options.master_port,
+         .token = options.store_fd < 0 ? job_secret(options.token, options.token_file) : ""},
+        Deadline(options.group.timeout));
     const auto shm = backend == "gloo" ? nullptr : create_shm_world(options, rendezvous);
-    return shm ? shm : create_gloo_world(options, rendezvous);
+    return shm ? shm : create_gloo_world(options, std::move(rendezvous));
   }
   base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm or gloo", backend);
+}
+
+void end_meeting(World& world) {
+  // Ranks that are threads have met nowhere.
+  if (auto* met = dynamic_cast<MetWorld*>(&world)) met->end_meeting();
 }
 
 std::int64_t backend_memory(std::string_view backend, std::int64_t size) {

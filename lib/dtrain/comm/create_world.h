@@ -20,7 +20,9 @@ struct WorldOptions {
   std::int64_t size = 1;
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
-  int store_fd = -1;  ///< rank 0: a bound socket to serve the store on; -1: bind master_port
+  int store_fd = -1;  ///< this rank's end of dtrun's door to rank 0's store; -1: they meet over TCP
+  std::string token = {};       ///< the job's secret, for TCP; empty: none
+  std::string token_file = {};  ///< or a file that holds it
   GroupOptions group = {};
   /// Told the bytes by which the memory grows (or shrinks, if negative) that World::allocate takes
   /// from elsewhere than LibTorch's CPU allocator. From any thread.
@@ -31,9 +33,15 @@ struct WorldOptions {
 ///
 /// Collective: all ranks of the job.
 /// Throws:     Error{usage} for an unknown backend, for ranks that were told different world sizes,
-///             for two processes with one rank, and for shm among several hosts; Error{timeout}
-///             naming the address when the store does not answer, or the ranks that did not come.
+///             for two processes with one rank, for shm among several hosts, and where the ranks'
+///             secrets differ or ranks on several machines have none; Error{timeout} naming the
+///             address when the store does not answer, or the ranks that did not come; Error{comm}
+///             naming an address where something else answers, or a rank that has gone.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
+
+/// Tells that this rank makes no more groups, so that the store through which the ranks met can be
+/// closed. split() fails afterwards.
+void end_meeting(World& world);
 
 /// What a rank of a world of `size` needs at most for communication itself, beside the tensors that
 /// it sends: what WorldOptions::count_memory will be told of.

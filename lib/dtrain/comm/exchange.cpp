@@ -6,7 +6,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dtrain/base/error.h"
+
 namespace dtrain::comm {
+
+namespace {
+
+constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of one text
+
+}  // namespace
 
 std::vector<std::string> exchange_texts(ProcessGroup& group, const std::string& text) {
   const auto size = at::empty({1}, at::kLong);
@@ -14,7 +22,12 @@ std::vector<std::string> exchange_texts(ProcessGroup& group, const std::string& 
   const auto sizes = at::empty({group.size()}, at::kLong);
   group.all_gather(size, sizes).wait_host();
   const auto* begin = sizes.const_data_ptr<std::int64_t>();
-  const std::int64_t largest = *std::max_element(begin, begin + group.size());
+  const auto [least, most] = std::minmax_element(begin, begin + group.size());
+  if (*least < 0 || *most > kMostBytes) {
+    base::fail(base::ErrorKind::comm, "a rank has a text of {} bytes to tell, which cannot be",
+               *least < 0 ? *least : *most);
+  }
+  const std::int64_t largest = *most;
   std::vector<std::string> texts(static_cast<std::size_t>(group.size()));
   if (largest == 0) return texts;
 

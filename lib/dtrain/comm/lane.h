@@ -20,6 +20,8 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   /// `task` must not throw.
+  ///
+  /// Throws: std::system_error when the thread cannot be started; the task is then not kept.
   void post(std::function<void()> task);
 
  private:

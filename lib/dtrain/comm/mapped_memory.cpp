@@ -15,8 +15,8 @@ at::Tensor mapped_memory(std::int64_t bytes, const std::function<void(std::int64
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     base::fail(base::ErrorKind::memory,
-               "out of memory: {} bytes for parameters or gradients; use more ranks that shard, or "
-               "a smaller model",
+               "out of memory: {} bytes for parameters or gradients; use --recompute level, a "
+               "smaller --microbatch, more ranks that shard, or a smaller model",
                bytes);
   }
   if (count) count(bytes);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/comm/reduce.h"
 
 namespace dtrain::comm {
@@ -149,10 +150,16 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
   if (size() == 1) {
     carry_out(
         numbered, [](const Deadline&) { return std::int64_t{0}; }, *completion);
-  } else {
+    return Work(completion);
+  }
+  try {
     lane.post([this, numbered, completion, operation = std::move(operation)] {
       carry_out(numbered, operation, *completion);
     });
+  } catch (const std::exception& caught) {
+    --pending_;
+    abort(fmt::format("rank {} cannot start a thread: {}", world_rank(rank()), caught.what()));
+    throw;
   }
   return Work(completion);
 }
@@ -193,10 +200,11 @@ std::exception_ptr QueuedGroup::worded(const CallRecord& call,
       fmt::format("rank {}, group '{}', {}", world_rank(rank()), identity_.name, describe(call));
   switch (failure.cause()) {
     case TransportFailure::Cause::no_answer:
-      return std::make_exception_ptr(base::Error(
-          ErrorKind::timeout,
-          fmt::format("{}: {} did not answer within {:.1f} s (--comm-timeout){}{}", where,
-                      who.empty() ? "a peer" : who, seconds, detail.empty() ? "" : ": ", detail)));
+      return std::make_exception_ptr(
+          base::Error(ErrorKind::timeout,
+                      fmt::format("{}: {} did not answer within {} (--comm-timeout){}{}", where,
+                                  who.empty() ? "a peer" : who, base::readable_time(seconds),
+                                  detail.empty() ? "" : ": ", detail)));
     case TransportFailure::Cause::gone:
       return std::make_exception_ptr(base::Error(
           ErrorKind::comm,

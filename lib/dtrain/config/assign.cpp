@@ -84,6 +84,7 @@ std::optional<T> from_value(const Json& value) {
   } else if constexpr (std::is_same_v<T, double>) {
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
+    if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible
     if (!value.is_string()) return std::nullopt;
   } else {
     if (!value.is_array()) return std::nullopt;

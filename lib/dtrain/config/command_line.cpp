@@ -64,25 +64,54 @@ std::string value_name_of(const std::string& flag, Command command) {
   return "VALUE";
 }
 
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
+
+// "--flag=value" as the parser's words: it would take the word after "--flag=" for the value.
+void add_with_equals(const CLI::Option& option, const std::string& word, std::size_t equals,
+                     std::vector<std::string>& words) {
+  const std::string flag = word.substr(0, equals);
+  const std::string value = word.substr(equals + 1);
+  if (takes_value(option)) {
+    words.insert(words.end(), {flag, value});
+  } else if (value == "on" || value == "true") {
+    words.push_back(flag);
+  } else if (value != "off" && value != "false") {
+    fail(ErrorKind::usage, "{}: found \"{}\", but it is a switch: give it without a value", flag,
+         value);
+  }
+}
+
 // Refuses "--resume --print-config", where the second flag would be taken for the first one's
 // value. Negative numbers have one dash.
-void require_values(Command command, const CLI::App& app,
-                    const std::vector<std::string>& arguments) {
+void require_value(Command command, const std::string& flag, const std::string* next) {
+  const std::string value = value_name_of(flag, command);
+  if (next == nullptr) fail(ErrorKind::usage, "{} needs a value: {}", flag, value);
+  if (!next->starts_with("--")) return;
+  fail(ErrorKind::usage,
+       "{} needs a value: {}; found {} (a value that begins with -- is given as {}=VALUE)", flag,
+       value, *next, flag);
+}
+
+// The arguments as the parser takes them, each flag with the value that follows it.
+std::vector<std::string> checked_words(Command command, const CLI::App& app,
+                                       const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& flag = arguments[i];
-    const CLI::Option* option = flag.starts_with("--") ? app.get_option_no_throw(flag) : nullptr;
-    if (option == nullptr || option->get_items_expected_min() == 0) continue;
-    const bool is_last = i + 1 == arguments.size();
-    if (!is_last && !arguments[i + 1].starts_with("--")) {
-      ++i;
+    const std::string& word = arguments[i];
+    const std::size_t equals = word.find('=');
+    const CLI::Option* option =
+        word.starts_with("--") ? app.get_option_no_throw(word.substr(0, equals)) : nullptr;
+    if (option != nullptr && equals != word.npos) {
+      add_with_equals(*option, word, equals, words);
       continue;
     }
-    const std::string value = value_name_of(flag, command);
-    if (is_last) fail(ErrorKind::usage, "{} needs a value: {}", flag, value);
-    fail(ErrorKind::usage,
-         "{} needs a value: {}; found {} (a value that begins with -- is given as {}=VALUE)", flag,
-         value, arguments[i + 1], flag);
+    words.push_back(word);
+    if (option == nullptr || !takes_value(*option)) continue;
+    const bool has_next = i + 1 < arguments.size();
+    require_value(command, word, has_next ? &arguments[i + 1] : nullptr);
+    words.push_back(arguments[++i]);
   }
+  return words;
 }
 
 [[noreturn]] void refuse_rest(const CLI::App& app, Command command,
@@ -91,6 +120,20 @@ void require_values(Command command, const CLI::App& app,
   for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
   refuse_word(app.remaining().front(),
               {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
+}
+
+// A layout that a file asks for must not be checked where there is none.
+void forget_unused(Command command, Config& config) {
+  const Config plain;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) continue;
+    visit_value(setting, config, [&]<typename T>(T& value) {
+      value = visit_value(setting, plain, [](const auto& same) -> T {
+        if constexpr (std::is_same_v<std::decay_t<decltype(same)>, T>) return same;
+        return T{};
+      });
+    });
+  }
 }
 
 }  // namespace
@@ -104,11 +147,14 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_flag("-h,--help", result.help);
   app.add_flag("--print-config", result.print_config);
-  app.add_option("--config", result.config_file);
+  app.add_option_function<std::string>("--config", [&result](const std::string& file) {
+    if (file.empty()) fail(ErrorKind::usage, "--config is empty: name a file");
+    result.config_file = file;
+  });
   add_settings(result, app);
-  require_values(command, app, arguments);
+  const std::vector<std::string> words = checked_words(command, app, arguments);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::Error& error) {
     fail(ErrorKind::usage, "{}", error.what());
   }
@@ -116,13 +162,18 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   return result;
 }
 
-Loaded load(const CommandLine& command_line) {
+Loaded load(const CommandLine& command_line, const Config& base) {
   Loaded loaded;
+  loaded.config = base;
   if (!command_line.config_file.empty()) {
-    loaded.unused = apply_file(command_line.config_file, command_line.command, loaded.config);
+    FileSettings file = apply_file(command_line.config_file, command_line.command, loaded.config);
+    loaded.unused = std::move(file.unused);
+    loaded.given = std::move(file.given);
+    forget_unused(command_line.command, loaded.config);
   }
   for (const Assignment& assignment : command_line.assignments) {
     assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
+    loaded.given.push_back(assignment.setting);
   }
   return loaded;
 }

@@ -33,12 +33,14 @@ struct CommandLine {
 /// A configuration as the user asked for it, before anything is resolved.
 struct Loaded {
   Config config;
-  std::vector<std::string> unused;  ///< keys of the file that the command does not use
+  std::vector<std::string> unused;    ///< keys of the file that the command does not use
+  std::vector<const Setting*> given;  ///< by files and flags, some perhaps several times
 };
 
-/// Defaults < files < flags; of repeated flags the last wins.
+/// base < files < flags; of repeated flags the last wins. What a file sets and the command does not
+/// use stays at its default.
 ///
 /// Throws: Error{usage} naming the file or flag of a wrong value.
-[[nodiscard]] Loaded load(const CommandLine& command_line);
+[[nodiscard]] Loaded load(const CommandLine& command_line, const Config& base = {});
 
 }  // namespace dtrain::config

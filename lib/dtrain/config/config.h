@@ -8,13 +8,14 @@
 
 namespace dtrain::config {
 
+/// As configs/experiments/mini.json: what trains on a laptop in minutes.
 struct ModelConfig {
   std::string name = "bdh";
-  std::int64_t levels = 6;
-  std::int64_t width = 256;     // D
-  std::int64_t heads = 4;       // nh
-  std::int64_t neurons = 8192;  // N, per head
-  std::int64_t vocab = 256;     // V
+  std::int64_t levels = 4;
+  std::int64_t width = 64;     // D
+  std::int64_t heads = 4;      // nh
+  std::int64_t neurons = 512;  // N, per head
+  std::int64_t vocab = 256;    // V
   double dropout = 0.1;
   bool tie_levels = true;
 };
@@ -23,10 +24,10 @@ struct DataConfig {
   std::string train;           // token file, or text read as bytes
   std::string validation;      // the same; empty: val_fraction of `train`
   double val_fraction = 0.0;   // share of `train` (its end) kept for validation
-  std::int64_t seq_len = 512;  // T
+  std::int64_t seq_len = 128;  // T
 };
 
-/// global = microbatch * grad_accum * dp; 0 means: follows from the other two.
+/// global = microbatch * grad_accum * dp; 0 means: follows from the other two (config/resolve.cpp).
 struct BatchConfig {
   std::int64_t global = 0;      // sequences per optimizer step
   std::int64_t microbatch = 0;  // sequences per rank and backward pass
@@ -34,9 +35,9 @@ struct BatchConfig {
 };
 
 struct TrainConfig {
-  std::int64_t steps = 1000;
+  std::int64_t steps = 800;
   std::uint64_t seed = 1;
-  double lr = 1e-3;
+  double lr = 3e-3;
   double weight_decay = 0.1;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -49,6 +50,7 @@ struct TrainConfig {
   double min_lr = 0.0;                // where linear, cosine and wsd end
   std::string optimizer = "adamw";    // adamw | sgd
   std::string on_nonfinite = "stop";  // stop | skip
+  std::int64_t max_skipped = 20;      // updates left out in a row
   std::vector<std::string> freeze;    // exported parameter names
 };
 
@@ -88,16 +90,17 @@ struct MachineConfig {
   std::string offload = "none";    // none | optimizer | all | disk:DIR
   std::string recompute = "none";  // none | level | every:K | auto
   std::string memory_limit = "0";  // of a rank's tensors, "2GiB"; 0: none
+  bool mixed_cpus = false;         // ranks may be on CPUs of several types
 };
 
 struct ReportConfig {
-  std::int64_t log_every = 10;     // steps; 0: off
-  std::int64_t eval_every = 0;     // steps; 0: only at the end
-  std::int64_t eval_batches = 32;  // microbatches per evaluation, over all ranks
+  std::int64_t log_every = 10;         // steps; 0: off
+  std::int64_t eval_every = 0;         // steps; 0: only at the end
+  std::string eval_sequences = "256";  // per evaluation, over all ranks; or "all"
 };
 
 struct CheckpointConfig {
-  std::string every = "0";      // steps ("100") or time ("10m"); 0: only when stopped early
+  std::string every = "0";      // steps ("100") or time ("10m"); 0: the last; none: not even it
   std::int64_t keep_last = 3;   // checkpoints
   std::int64_t keep_every = 0;  // steps whose multiples are never removed; 0: none
   std::string resume = "none";  // auto | none | a checkpoint or run folder
@@ -107,15 +110,16 @@ struct CheckpointConfig {
 };
 
 struct RunConfig {
-  std::string dir;  // run folder
+  std::string dir;  // run folder; empty: runs/NAME-N, named when the run begins
   bool overwrite = false;
   std::string time_limit = "0";  // "90m"; 0: none
 };
 
 struct GenerateConfig {
-  std::string from;              // model.safetensors
+  std::string from;              // run folder, or model.safetensors
   std::int64_t from_levels = 0;  // of a file that does not say its model's levels; 0: it says
-  std::string prompt;
+  std::string prompt;            // "-": standard input
+  std::string prompt_file;       // "-": standard input; empty: prompt
   std::int64_t max_tokens = 200;
   double temperature = 1.0;  // 0: the most likely token
   std::int64_t top_k = 0;    // 0: off

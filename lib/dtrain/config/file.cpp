@@ -13,6 +13,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/foreign_format.h"
 #include "dtrain/config/nearest_key.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::config {
 namespace {
@@ -158,6 +159,14 @@ std::vector<std::string> extended_paths(const Json& value, const std::string& pa
   return paths;
 }
 
+// Takes out what is no setting. Returns whether a run has written the object.
+bool drop_sections(Json& object) {
+  const bool is_saved = object.contains(kResolvedKey);
+  object.erase(std::string(kResolvedKey));
+  object.erase(std::string(kProvenanceKey));
+  return is_saved;
+}
+
 class FileReader {
  public:
   FileReader(Command command, Config& config) : command_(command), config_(config) {}
@@ -177,31 +186,41 @@ class FileReader {
         read(base, path + ": extends");
       }
     }
+    const bool is_saved = drop_sections(object);
     for (const Setting* setting : apply_entries(object, path, command_, config_)) {
-      if (!setting->is_for(command_)) unused_.emplace_back(setting->key);
+      found_.given.push_back(setting);
+      if (!is_saved && !setting->is_for(command_)) found_.unused.emplace_back(setting->key);
     }
     open_.pop_back();
   }
 
-  [[nodiscard]] std::vector<std::string> take_unused() { return std::move(unused_); }
+  [[nodiscard]] FileSettings take_found() { return std::move(found_); }
 
  private:
   Command command_;
   Config& config_;
   std::vector<std::string> open_;  // files being read, outermost first
-  std::vector<std::string> unused_;
+  FileSettings found_;
 };
 
 }  // namespace
 
-std::vector<std::string> apply_file(const std::string& path, Command command, Config& config) {
+FileSettings apply_file(const std::string& path, Command command, Config& config) {
   FileReader reader(command, config);
   reader.read(path, "--config");
-  return reader.take_unused();
+  return reader.take_found();
+}
+
+std::string value_in_file(const std::string& path, std::string_view key) {
+  const Json object = parse(read_text(path, "--config"), path);
+  const auto found = object.find(key);
+  return found == object.end() ? std::string() : found->dump();
 }
 
 void apply_text(std::string_view text, const std::string& origin, Config& config) {
-  apply_entries(parse(text, origin), origin, Command::train, config);
+  Json object = parse(text, origin);
+  drop_sections(object);
+  apply_entries(object, origin, Command::train, config);
 }
 
 }  // namespace dtrain::config

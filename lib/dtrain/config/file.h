@@ -10,13 +10,23 @@
 
 namespace dtrain::config {
 
-/// Applies the file at `path` over `config`, after the files that it extends.
+/// What a file and those that it extends set.
+struct FileSettings {
+  std::vector<const Setting*> given;
+  std::vector<std::string> unused;  ///< keys that the command does not use, config.json's left out
+};
+
+/// Applies the file at `path` over `config`, after the files that it extends. What a run has added
+/// to its config.json (saved_run.h) is passed over.
 ///
-/// Returns: the keys it sets that `command` does not use.
-/// Throws:  Error{usage} naming the file and key: unreadable, not JSON, unknown or repeated keys,
-///          wrong values, an `extends` cycle.
-[[nodiscard]] std::vector<std::string> apply_file(const std::string& path, Command command,
-                                                  Config& config);
+/// Throws: Error{usage} naming the file and key: unreadable, not JSON, unknown or repeated keys,
+///         wrong values, an `extends` cycle.
+[[nodiscard]] FileSettings apply_file(const std::string& path, Command command, Config& config);
+
+/// The value of a key at the top of a file as JSON text; empty if the file lacks the key.
+///
+/// Throws: Error{usage} as apply_file.
+[[nodiscard]] std::string value_in_file(const std::string& path, std::string_view key);
 
 /// Applies one JSON object of settings, nested or dotted; `origin` names it in messages. As
 /// apply_file, without `extends`.

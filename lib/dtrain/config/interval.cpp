@@ -2,11 +2,20 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 namespace dtrain::config {
 namespace {
 
 constexpr double kLongest = 1e9;  // seconds: what a clock can count
+constexpr std::int64_t kMostSequences = std::int64_t{1} << 31;
+
+std::optional<std::int64_t> parse_whole(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 std::optional<double> seconds_in(char unit) {
   switch (unit) {
@@ -53,14 +62,19 @@ std::optional<double> parse_duration(std::string_view text) {
 }
 
 std::optional<Interval> parse_interval(std::string_view text) {
-  std::int64_t steps = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
-  if (!text.empty() && error == std::errc() && end == text.data() + text.size()) {
-    return steps >= 0 ? std::optional(Interval{.steps = steps}) : std::nullopt;
+  if (text == "none") return Interval{.at_the_end = false};
+  if (const auto steps = parse_whole(text)) {
+    return *steps >= 0 ? std::optional(Interval{.steps = *steps}) : std::nullopt;
   }
   const bool has_unit = text.find_first_of("smhd") != std::string_view::npos;
   const auto seconds = has_unit ? parse_duration(text) : std::nullopt;
   return seconds ? std::optional(Interval{.seconds = *seconds}) : std::nullopt;
+}
+
+std::optional<std::int64_t> parse_sequences(std::string_view text) {
+  if (text == "all") return std::numeric_limits<std::int64_t>::max();
+  const auto count = parse_whole(text);
+  return count && *count >= 1 && *count <= kMostSequences ? count : std::nullopt;
 }
 
 }  // namespace dtrain::config

@@ -14,11 +14,16 @@ namespace dtrain::config {
 struct Interval {
   std::int64_t steps = 0;
   double seconds = 0;
+  bool at_the_end = true;  ///< it also happens when all is done
 
   [[nodiscard]] bool is_never() const { return steps == 0 && seconds == 0; }
 };
 
-/// "100" means steps, a number with a unit time. Nothing for other texts.
+/// "100" means steps, a number with a unit time, "none" never and not at the end either. Nothing
+/// for other texts.
 [[nodiscard]] std::optional<Interval> parse_interval(std::string_view text);
+
+/// Sequences of "256", at least 1; of "all", the largest number there is. Nothing for other texts.
+[[nodiscard]] std::optional<std::int64_t> parse_sequences(std::string_view text);
 
 }  // namespace dtrain::config

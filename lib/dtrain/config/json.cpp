@@ -35,9 +35,11 @@ Config from_json(std::string_view text) {
 }
 
 std::string to_request(const Request& request) {
-  return Json{{"command", name_of(request.command)},
-              {"config", json_of(request.command, request.config)}}
-      .dump();
+  Json object{{"command", name_of(request.command)},
+              {"config", json_of(request.command, request.config)},
+              {"provenance", Json::parse(request.record.provenance)}};
+  if (request.record.asked) object["asked"] = json_of(request.command, *request.record.asked);
+  return object.dump();
 }
 
 Request from_request(std::string_view text) {
@@ -46,7 +48,10 @@ Request from_request(std::string_view text) {
                "not a request: {}", text);
   for (const Command command : kCommands) {
     if (object["command"] == name_of(command)) {
-      return {command, from_json(object["config"].dump())};
+      Request request{command, from_json(object["config"].dump())};
+      if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
+      if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
+      return request;
     }
   }
   base::fail(base::ErrorKind::internal, "unknown command in request: {}", text);

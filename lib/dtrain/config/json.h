@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/config/saved_run.h"
 #include "dtrain/config/schema.h"
 
 namespace dtrain::config {
@@ -21,9 +22,10 @@ namespace dtrain::config {
 struct Request {
   Command command = Command::train;
   Config config;
+  StartRecord record = {};
 };
 
-/// {"command": "train", "config": {...}}
+/// {"command": "train", "config": {...}, "asked": {...}, "provenance": {...}}
 [[nodiscard]] std::string to_request(const Request& request);
 [[nodiscard]] Request from_request(std::string_view text);
 

@@ -60,10 +60,13 @@ std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
 // pipeline wants at least as many microbatches as it has stages.
 void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   const std::int64_t dp = layout.dp;
+  if (batch.global == 0 && batch.microbatch == 0) {
+    batch.microbatch = kDefaultMicrobatch;
+    if (batch.grad_accum == 0) batch.global = (kDefaultGlobalBatch + dp - 1) / dp * dp;
+  }
   const bool is_open = batch.global == 0 || batch.microbatch == 0;
   if (batch.grad_accum == 0 && is_open) batch.grad_accum = layout.pp;
   if (batch.global == 0) {
-    if (batch.microbatch == 0) batch.microbatch = kDefaultMicrobatch;
     batch.global = batch.microbatch * batch.grad_accum * dp;
   } else if (batch.microbatch == 0) {
     const std::string_view name = layout.pp == 1 ? "--grad-accum" : "--grad-accum (or --pp)";
@@ -80,7 +83,9 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   }
 }
 
+// A short run, such as a first try of a shipped configuration, warms up over its first half.
 void resolve_training(TrainConfig& train) {
+  if (train.warmup_steps > train.steps) train.warmup_steps = train.steps / 2;
   const bool decays_at_the_end = train.schedule == "wsd";
   if (decays_at_the_end && train.decay_steps == 0) train.decay_steps = (train.steps + 9) / 10;
   if (decays_at_the_end && train.warmup_steps + train.decay_steps > train.steps) {
@@ -98,10 +103,6 @@ void check_training(const Config& config) {
          "--neurons {} is odd: neurons turn in pairs, so it must be even; use {} or {}",
          config.model.neurons, config.model.neurons - 1, config.model.neurons + 1);
   }
-  if (train.warmup_steps > train.steps) {
-    fail(ErrorKind::usage, "--warmup-steps {} is more than --steps {}: lower it to {} or less",
-         train.warmup_steps, train.steps, train.steps);
-  }
   if (train.schedule != "constant" && train.min_lr > train.lr) {
     fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
          train.min_lr, train.lr, train.schedule);
@@ -112,13 +113,19 @@ void check_training(const Config& config) {
   }
 }
 
-void check_checkpoints(const Config& config) {
+void check_reports(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (!parse_interval(checkpoint.every)) {
     fail(ErrorKind::usage,
          "--checkpoint-every: found \"{}\", but it must be a number of steps (100) or a time (90s, "
-         "10m, 1h30m)",
+         "10m, 1h30m); none for not even the last step's",
          checkpoint.every);
+  }
+  if (!parse_sequences(config.report.eval_sequences)) {
+    fail(ErrorKind::usage,
+         "--eval-sequences: found \"{}\", but it must be a number of sequences from 1 to 2^31, or "
+         "all",
+         config.report.eval_sequences);
   }
   if (!parse_duration(config.run.time_limit)) {
     fail(ErrorKind::usage,
@@ -158,6 +165,27 @@ void resolve_dtypes(MachineConfig& machine) {
   }
 }
 
+std::string batch_note(const BatchConfig& asked, const Config& config) {
+  const BatchConfig& batch = config.batch;
+  const std::int64_t dp = config.layout.dp;
+  const std::string ranks = fmt::format("{} data-parallel rank{}", dp, dp == 1 ? "" : "s");
+  const bool is_all_default =
+      asked.microbatch == 0 && asked.grad_accum == 0 && batch.global == kDefaultGlobalBatch;
+  if (asked.global == 0 && !is_all_default) {
+    return fmt::format(
+        "the global batch of {} follows from microbatches of {} and {}, so another number of ranks "
+        "trains another model; give --global-batch to keep it",
+        batch.global, batch.microbatch, ranks);
+  }
+  if (asked.global != 0 && asked.microbatch == 0) {
+    return fmt::format(
+        "the microbatch of {} follows from the global batch of {} and {}, so bits differ on "
+        "another number of ranks; give --microbatch, and --grad-accum follows, to keep them",
+        batch.microbatch, batch.global, ranks);
+  }
+  return {};
+}
+
 bool needs_loss_scaling(const MachineConfig& machine) {
   return machine.param_dtype == "float16" || machine.reduce_dtype == "float16";
 }
@@ -177,11 +205,14 @@ Config resolve(Command command, Config config, const Launch& launch) {
     resolve_batch(config.batch, config.layout);
     check_training(config);
     resolve_training(config.train);
-    check_checkpoints(config);
+    check_reports(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;
   check_pipeline(config, command == Command::train);
+  if (!config.generate.prompt.empty() && !config.generate.prompt_file.empty()) {
+    fail(ErrorKind::usage, "--prompt and --prompt-file exclude each other: give one of them");
+  }
   if (command == Command::verify &&
       config.verify.trajectory.empty() != config.verify.name.empty()) {
     fail(ErrorKind::usage, "--trajectory and --name go together: give both or neither");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "dtrain/config/schema.h"
 
@@ -16,8 +17,10 @@ struct Launch {
   std::int64_t usable_cores = 1;      ///< of this machine, for all its ranks
 };
 
-/// Sequences per rank and backward pass where nothing is said about the batch.
-inline constexpr std::int64_t kDefaultMicrobatch = 8;
+/// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal
+/// on any number of ranks that divides them; on others the step grows to the next multiple.
+inline constexpr std::int64_t kDefaultGlobalBatch = 8;
+inline constexpr std::int64_t kDefaultMicrobatch = 1;
 
 /// Gives every role the dtype that follows from machine.dtype, unless it was told one.
 ///
@@ -31,6 +34,10 @@ void resolve_dtypes(MachineConfig& machine);
 ///
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);
+
+/// What of the batch changes with the number of ranks, so that runs on different numbers of them
+/// differ: one line, or nothing. asked: before resolve(); config: after it.
+[[nodiscard]] std::string batch_note(const BatchConfig& asked, const Config& config);
 
 /// Whether gradients are float16 somewhere on their way, so that small ones would be lost. Of a
 /// resolved configuration.

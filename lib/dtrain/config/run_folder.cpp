@@ -19,6 +19,9 @@ using base::fail;
 constexpr const char* kRunFiles[] = {"metrics.jsonl", "final/model.safetensors", "checkpoints",
                                      "config.json"};
 
+// Where runs without a folder of their own go.
+constexpr const char* kRuns = "runs";
+constexpr int kMostRuns = 10'000;
 // What a run writes to and removes from below its folder.
 constexpr const char* kOwnFolders[] = {"checkpoints", "final"};
 
@@ -64,8 +67,12 @@ bool resumes_within(const Config& config) {
 }  // namespace
 
 void check_run_folder(const Config& config) {
-  const std::string& folder = config.run.dir;
-  if (folder.empty()) fail(ErrorKind::usage, "--run-dir is missing: name a folder for the results");
+  const bool goes_on = config.checkpoint.resume == "auto";
+  if (config.run.dir.empty() && (goes_on || config.run.overwrite)) {
+    fail(ErrorKind::usage, "{} needs --run-dir: name the run to {}",
+         goes_on ? "--resume auto" : "--overwrite", goes_on ? "go on with" : "replace");
+  }
+  const std::string folder = config.run.dir.empty() ? kRuns : config.run.dir;
   const fs::path parent = existing_parent(folder);
   std::error_code error;
   if (!fs::is_directory(parent, error)) {
@@ -75,6 +82,7 @@ void check_run_folder(const Config& config) {
     fail(ErrorKind::usage, "--run-dir {}: cannot write to {}: {}", folder, parent.string(),
          std::strerror(errno));
   }
+  if (config.run.dir.empty()) return;
   for (const char* name : kOwnFolders) check_own_folder(folder, name);
   if (config.run.overwrite || resumes_within(config)) return;
   for (const char* name : kRunFiles) {
@@ -85,6 +93,20 @@ void check_run_folder(const Config& config) {
            folder, name);
     }
   }
+}
+
+std::string named_run_folder(const Config& config) {
+  if (!config.run.dir.empty()) return config.run.dir;
+  const std::string name = fs::path(config.data.train).stem().string();
+  std::error_code error;
+  fs::create_directories(kRuns, error);
+  for (int number = 1; !error && number <= kMostRuns; ++number) {
+    const std::string folder = fmt::format("{}/{}-{}", kRuns, name, number);
+    if (fs::create_directory(folder, error)) return folder;
+    if (error == std::errc::file_exists) error.clear();  // something that is no folder
+  }
+  fail(ErrorKind::usage, "a run folder cannot be made in {}: {}; give --run-dir",
+       fs::absolute(kRuns).string(), error ? error.message() : "there are too many");
 }
 
 }  // namespace dtrain::config

@@ -10,9 +10,14 @@ namespace dtrain::config {
 /// Refuses a folder that cannot become this run's: one that holds a run needs run.overwrite, or a
 /// resume from what it holds. Changes nothing.
 ///
-/// Throws: Error{usage} naming the folder: not given, no folder, not writable, holding a run, or
-/// with
-///         a link in place of one of its own folders.
+/// Throws: Error{usage} naming the folder: no folder, not writable, holding a run, with a link in
+///         place of one of its own folders, or not given where only a given one makes sense.
 void check_run_folder(const Config& config);
+
+/// run.dir; where it is empty a new folder, made here: runs/NAME-N with the name of the training
+/// data and the first number that is free, so that no two runs take the same.
+///
+/// Throws: Error{usage} naming the folder that cannot be made.
+[[nodiscard]] std::string named_run_folder(const Config& config);
 
 }  // namespace dtrain::config

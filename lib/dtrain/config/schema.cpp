@@ -97,11 +97,13 @@ constexpr Setting kSettings[] = {
      FIELD(data.seq_len), between(1, kMaxPositions)},
 
     {"batch.global", "--global-batch", "N", "sequences",
-     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp", kTrain,
-     FIELD(batch.global), between(0, kMaxGlobalBatch)},
+     "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 where "
+     "neither is given",
+     kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch)},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "what a rank computes at once; 0: follows from the global batch, else 8", kTrain,
-     FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
+     "what a rank computes at once, which decides the bits; 0: follows from the global batch and "
+     "the ranks, or 1 without one",
+     kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
      "pipeline that trains",
@@ -162,6 +164,10 @@ constexpr Setting kSettings[] = {
      FIELD(train.on_nonfinite),
      {},
      kOnNonfinite},
+    {"train.max_skipped", "--max-skipped", "N", "steps",
+     "updates in a row that may be left out (--on-nonfinite skip, overflows of float16); one more "
+     "ends the run",
+     kTrain, FIELD(train.max_skipped), between(0, kMaxSteps)},
     {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",
      kTrain, FIELD(train.freeze)},
 
@@ -354,21 +360,27 @@ constexpr Setting kSettings[] = {
      kTrain | kVerify, FIELD(machine.recompute)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
-     "start; 0: none",
+     "start; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit)},
+    {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
+     "let ranks run on CPUs of several types, whose rounding differs: every checkpoint makes their "
+     "copies of weights and moments equal again",
+     kTrain | kVerify, FIELD(machine.mixed_cpus)},
 
     {"report.log_every", "--log-every", "N", "steps", "between progress reports; 0 is off", kTrain,
      FIELD(report.log_every), between(0, kMaxSteps)},
     {"report.eval_every", "--eval-every", "N", "steps",
      "between validation losses; 0: only at the end", kTrain, FIELD(report.eval_every),
      between(0, kMaxSteps)},
-    {"report.eval_batches", "--eval-batches", "N", "microbatches",
-     "of validation data per evaluation, over all ranks", kTrain, FIELD(report.eval_batches),
-     between(1, kMaxGlobalBatch)},
+    {"report.eval_sequences", "--eval-sequences", "N|all", "sequences",
+     "of validation data per evaluation, spread evenly over it; the same ones on any number of "
+     "ranks",
+     kTrain, FIELD(report.eval_sequences)},
 
-    {"checkpoint.every", "--checkpoint-every", "N|TIME", "",
-     "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only when stopped early", kTrain,
-     FIELD(checkpoint.every)},
+    {"checkpoint.every", "--checkpoint-every", "N|TIME|none", "",
+     "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
+     "stopped early; none: only when stopped early",
+     kTrain, FIELD(checkpoint.every)},
     {"checkpoint.keep_last", "--keep-last", "N", "checkpoints", "the newest ones that are kept",
      kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
@@ -387,20 +399,26 @@ constexpr Setting kSettings[] = {
      "of each rank while it writes checkpoints; 0: as fast as it goes", kTrain,
      FIELD(checkpoint.write_limit_mbps), at_least(0)},
 
-    {"run.dir", "--run-dir", "DIR", "", "folder for config.json, metrics.jsonl and the model",
+    {"run.dir", "--run-dir", "DIR", "",
+     "folder for config.json, metrics.jsonl and the model; without it a new one, runs/NAME-N with "
+     "the name of the data",
      kTrain, FIELD(run.dir)},
     {"run.overwrite", "--overwrite", "", "", "replace the run that the folder holds", kTrain,
      FIELD(run.overwrite)},
     {"run.time_limit", "--time-limit", "TIME", "",
      "save and stop after this time (90s, 10m, 1h30m); 0: none", kTrain, FIELD(run.time_limit)},
 
-    {"generate.from", "--from", "FILE", "", "model.safetensors of a run", kGenerate,
+    {"generate.from", "--from", "PATH", "", "run folder, or model.safetensors", kGenerate,
      FIELD(generate.from)},
     {"generate.from_levels", "--from-levels", "L", "",
      "levels of the model in a --from file that does not say; 0: the file says", kGenerate,
      FIELD(generate.from_levels), between(0, kMaxLevels)},
-    {"generate.prompt", "--prompt", "TEXT", "", "text to continue; empty: begin after a newline",
-     kGenerate, FIELD(generate.prompt)},
+    {"generate.prompt", "--prompt", "TEXT", "",
+     "text to continue; -: that of standard input; empty: begin after a newline", kGenerate,
+     FIELD(generate.prompt)},
+    {"generate.prompt_file", "--prompt-file", "FILE", "",
+     "file that holds the text to continue, every byte of it; -: standard input", kGenerate,
+     FIELD(generate.prompt_file)},
     {"generate.max_tokens", "--max-tokens", "N", "tokens", "tokens to generate", kGenerate,
      FIELD(generate.max_tokens), between(1, kMaxPositions)},
     {"generate.temperature", "--temperature", "X", "",
@@ -416,8 +434,8 @@ constexpr Setting kSettings[] = {
     {"verify.name", "--name", "NAME", "", "entry of the trajectory file", kVerify,
      FIELD(verify.name)},
     {"verify.tolerance", "--tolerance", "X", "",
-     "largest relative error; 0: what the fixture's own rounding allows", kVerify,
-     FIELD(verify.tolerance), at_least(0)},
+     "largest relative error; 0: what rounding in --dtype allows", kVerify, FIELD(verify.tolerance),
+     at_least(0)},
 
     {"export.checkpoint", "PATH", "", "", "checkpoint, or run folder for its newest one", kExport,
      FIELD(exporting.checkpoint)},

@@ -70,23 +70,28 @@ bool follows_data(const std::string& word, const std::vector<std::string>& argum
          "prepare FILE... --output FILE.dtok",
          word);
   }
-  const std::string advice = advice_for_word(word);
+  const std::string advice = advice_for_word(word, known.command);
   fail(ErrorKind::usage, "dtrain {}: unexpected word \"{}\"{}", name, word,
        advice.empty() ? "; settings are given as --NAME VALUE" : advice);
 }
 
 }  // namespace
 
-std::string advice_for_word(const std::string& word) {
+std::string advice_for_word(const std::string& word, Command command) {
   if (std::string advice = advice_for_dashes(word); !advice.empty()) return advice;
   const std::string key = word.substr(0, word.find('='));
   if (key != word && find_key(key) != nullptr) return fmt::format(": give it as --set {}", word);
   if (key != word && find_flag("--" + key) != nullptr)
     return fmt::format(": give it as --{}", word);
   std::error_code error;
-  if (!fs::is_regular_file(word, error)) return {};
-  return fmt::format("; it is a file: give it as {} {}",
-                     word.ends_with(".json") ? "--config" : "--data", word);
+  const bool generates = command == Command::generate;
+  if (!fs::is_regular_file(word, error)) {
+    return generates ? "; a text is given as --prompt TEXT" : "";
+  }
+  const std::string_view flag = word.ends_with(".json") ? "--config"
+                                : generates             ? "--from or --prompt-file"
+                                                        : "--data";
+  return fmt::format("; it is a file: give it as {} {}", flag, word);
 }
 
 void refuse_word(const std::string& word, const KnownFlags& known) {

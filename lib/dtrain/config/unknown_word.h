@@ -22,6 +22,6 @@ struct KnownFlags {
 
 /// What to do with a word where none belongs: "; it is a file: give it as --data book.txt" and the
 /// like; empty where nothing is known of it.
-[[nodiscard]] std::string advice_for_word(const std::string& word);
+[[nodiscard]] std::string advice_for_word(const std::string& word, Command command);
 
 }  // namespace dtrain::config

@@ -84,20 +84,20 @@ void Loader::read_ahead(const std::stop_token& stop) {
   }
 }
 
-ValidationBatches::ValidationBatches(Samples samples, std::int64_t microbatch)
-    : samples_(std::move(samples)), microbatch_(microbatch) {
-  DTRAIN_CHECK(microbatch >= 1, "microbatch {}", microbatch);
+EvaluationSequences::EvaluationSequences(Samples samples, std::int64_t count)
+    : samples_(std::move(samples)), count_(std::min(count, samples_.size())) {
+  DTRAIN_CHECK(count >= 1, "{} sequences", count);
 }
 
-std::int64_t ValidationBatches::size() const noexcept {
-  return (samples_.size() + microbatch_ - 1) / microbatch_;
+// number * size / count, without a product that could pass 2^63: a count below the size is at most
+// 2^31.
+std::int64_t EvaluationSequences::sample(std::int64_t number) const {
+  DTRAIN_CHECK(0 <= number && number < count_, "sequence {} of {}", number, count_);
+  return number * (samples_.size() / count_) + number * (samples_.size() % count_) / count_;
 }
 
-Batch ValidationBatches::operator[](std::int64_t index) const {
-  DTRAIN_CHECK(0 <= index && index < size(), "batch {} of {}", index, size());
-  const std::int64_t first = index * microbatch_;
-  return read_batch(samples_, first, std::min(microbatch_, samples_.size() - first),
-                    [](std::int64_t sample) { return sample; });
+Batch EvaluationSequences::read(std::int64_t first, std::int64_t count) const {
+  return read_batch(samples_, first, count, [this](std::int64_t number) { return sample(number); });
 }
 
 }  // namespace dtrain::data

@@ -1,4 +1,4 @@
-// Batches for training, read ahead by a thread, and batches for validation.
+// Batches for training, read ahead by a thread, and what an evaluation reads.
 #pragma once
 
 #include <condition_variable>
@@ -63,23 +63,27 @@ class Loader {
   std::jthread thread_;  // last, so that it is stopped and joined before the rest goes
 };
 
-/// Validation samples in file order, `microbatch` at a time, the last batch possibly short.
+/// What an evaluation reads: `count` samples of `samples`, or all if there are fewer, spread
+/// evenly: its sequence j is the sample floor(j * samples.size() / count).
 ///
 /// Threads: any number of readers.
-class ValidationBatches {
+class EvaluationSequences {
  public:
-  ValidationBatches(Samples samples, std::int64_t microbatch);
+  EvaluationSequences(Samples samples, std::int64_t count);
 
-  /// Number of batches.
-  [[nodiscard]] std::int64_t size() const noexcept;
-  /// Batch `index` < size(): samples [index * microbatch, + microbatch), as far as there are any.
+  /// Number of sequences.
+  [[nodiscard]] std::int64_t size() const noexcept { return count_; }
+  [[nodiscard]] std::int64_t tokens() const noexcept { return count_ * samples_.seq_len(); }
+  /// Which sample sequence `number` < size() is.
+  [[nodiscard]] std::int64_t sample(std::int64_t number) const;
+  /// Sequences [first, first + count), all below size().
   ///
   /// Throws: Error{data} as TokenFile::copy.
-  [[nodiscard]] Batch operator[](std::int64_t index) const;
+  [[nodiscard]] Batch read(std::int64_t first, std::int64_t count) const;
 
  private:
   Samples samples_;
-  std::int64_t microbatch_;
+  std::int64_t count_;
 };
 
 }  // namespace dtrain::data

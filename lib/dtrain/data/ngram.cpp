@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "dtrain/base/check.h"
+#include "dtrain/data/loader.h"
 
 namespace dtrain::data {
 
@@ -79,20 +80,20 @@ double NgramModel::probability(std::span<const std::int64_t> context, std::int64
   return result;
 }
 
-NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_samples) {
+NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_sequences) {
   const Samples& validation = split.validation;
-  num_samples = std::min(num_samples, validation.size());
-  if (num_samples < 1) {
+  if (validation.size() < 1) {
     fail(ErrorKind::data, "data file '{}' gives no validation sample; set --val-fraction",
          split.train.file().path());
   }
+  const EvaluationSequences sequences(validation, num_sequences);
   const NgramModel model(split.train);
   const auto length = static_cast<std::size_t>(validation.seq_len());
   std::vector<std::int64_t> inputs(length);
   std::vector<std::int64_t> targets(length);
   NgramLoss loss;
-  for (std::int64_t sample = 0; sample < num_samples; ++sample) {
-    validation.copy(sample, inputs, targets);
+  for (std::int64_t number = 0; number < sequences.size(); ++number) {
+    validation.copy(sequences.sample(number), inputs, targets);
     byte_of(inputs[0], validation.file());
     for (std::size_t t = 0; t < length; ++t) {
       const std::span<const std::int64_t> seen(inputs.data(), t + 1);

@@ -49,11 +49,11 @@ struct NgramLoss {
   std::int64_t num_targets = 0;
 };
 
-/// Trains on split.train and evaluates the targets of the first `num_samples` validation samples
-/// (at most all of them): the ones a run evaluates in as many sequences. Like a model, it sees only
+/// Trains on split.train and evaluates the targets of `num_sequences` validation samples (at most
+/// all of them): those of EvaluationSequences, which a run scores too. Like a model, it sees only
 /// the inputs of the sample, so that the trigram model has one byte of context at the first target.
 ///
 /// Throws: Error{data} if there is no validation sample or a token is not a byte.
-[[nodiscard]] NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_samples);
+[[nodiscard]] NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_sequences);
 
 }  // namespace dtrain::data

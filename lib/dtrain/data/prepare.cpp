@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "dtrain/base/atomic_file.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/data/text.h"
 #include "dtrain/data/token_file.h"
 
@@ -67,14 +68,22 @@ struct Source {
   std::size_t num_bytes;
 };
 
-std::vector<Source> examine(const std::vector<std::string>& files) {
+struct Examined {
   std::vector<Source> sources;
+  std::uint64_t checksum = 0;  // of all bytes
+};
+
+Examined examine(const std::vector<std::string>& files) {
+  Examined examined;
+  base::Checksum checksum;
   for (const std::string& file : files) {
     const auto text = base::MappedFile::open(file, data_file_role());
     check_is_text(text);
-    sources.push_back({file, text.bytes().size()});
+    checksum.add(text.bytes());
+    examined.sources.push_back({file, text.bytes().size()});
   }
-  return sources;
+  examined.checksum = checksum.value();
+  return examined;
 }
 
 }  // namespace
@@ -86,14 +95,16 @@ PrepareReport prepare(const PrepareOptions& options) {
          options.inputs.size());
   }
   check_output(options, files);
-  const std::vector<Source> sources = examine(files);
-  PrepareReport report{.num_files = static_cast<std::int64_t>(sources.size())};
-  for (const Source& source : sources) {
+  const Examined examined = examine(files);
+  PrepareReport report{.num_files = static_cast<std::int64_t>(examined.sources.size())};
+  for (const Source& source : examined.sources) {
     report.num_tokens += static_cast<std::int64_t>(source.num_bytes);
   }
   base::AtomicFile output(options.output, ErrorKind::data);
-  output.write(encode_token_header({.num_tokens = report.num_tokens}));
-  for (const Source& source : sources) {
+  output.write(
+      encode_token_header({.num_tokens = report.num_tokens, .checksum = examined.checksum}));
+  base::Checksum written;
+  for (const Source& source : examined.sources) {
     const auto text = base::MappedFile::open(source.path, data_file_role());
     if (text.bytes().size() != source.num_bytes) {
       fail(ErrorKind::data,
@@ -101,6 +112,11 @@ PrepareReport prepare(const PrepareOptions& options) {
            source.num_bytes, text.bytes().size());
     }
     output.write(text.bytes());
+    written.add(text.bytes());
+  }
+  if (written.value() != examined.checksum) {
+    fail(ErrorKind::data, "a data file changed while being read ('{}' or another); try again",
+         examined.sources.front().path);
   }
   output.commit();
   return report;

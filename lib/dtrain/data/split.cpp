@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "dtrain/base/check.h"
-#include "dtrain/base/hash.h"
 
 namespace dtrain::data {
 
@@ -31,19 +29,6 @@ void Samples::copy(std::int64_t sample, std::span<std::int64_t> inputs,
   const std::int64_t begin = range_.begin + sample * seq_len_;
   file_->copy(begin, inputs);
   file_->copy(begin + 1, targets);
-}
-
-std::uint64_t Samples::fingerprint() const {
-  constexpr std::int64_t kProbes = 64;
-  std::vector<std::int64_t> inputs(static_cast<std::size_t>(seq_len_));
-  std::vector<std::int64_t> targets(inputs.size());
-  const std::int64_t count = size();
-  std::uint64_t hash = base::hash_bytes(std::as_bytes(std::span(&count, 1)));
-  for (std::int64_t probe = 0; probe < std::min(count, kProbes); ++probe) {
-    copy(probe * count / std::min(count, kProbes), inputs, targets);
-    hash = base::hash_bytes(std::as_bytes(std::span(targets)), hash);
-  }
-  return hash;
 }
 
 namespace {

@@ -32,11 +32,6 @@ class Samples {
   [[nodiscard]] TokenRange range() const noexcept { return range_; }
   [[nodiscard]] const TokenFile& file() const noexcept { return *file_; }
 
-  /// A hash of the size and of up to 64 samples spread over the range: tells files apart, at once.
-  ///
-  /// Throws: Error{data} as TokenFile::copy.
-  [[nodiscard]] std::uint64_t fingerprint() const;
-
   /// Shapes: inputs and targets (seq_len).
   /// Throws: Error{data} as TokenFile::copy.
   void copy(std::int64_t sample, std::span<std::int64_t> inputs,

@@ -87,6 +87,12 @@ void check_is_text(const base::MappedFile& file) {
 
 void refuse_folder(const std::string& path) {
   std::error_code error;
+  if (path.starts_with("~/") && !std::filesystem::exists(path, error)) {
+    fail(ErrorKind::data,
+         "data file '{}' does not exist: shells replace ~ only at the beginning of a word without "
+         "quotes; put a space in place of =, or give the full path",
+         path);
+  }
   if (!std::filesystem::is_directory(path, error)) return;
   fail(ErrorKind::data,
        "data file '{}' is a directory; make one token file of all it holds: dtrain data prepare {} "

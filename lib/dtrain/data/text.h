@@ -22,7 +22,8 @@ inline constexpr std::string_view kTokenMagic =
 /// Throws: Error{data} naming the file, what it looks like and what to do.
 void check_is_text(const base::MappedFile& file);
 
-/// Throws: Error{data} that says how to make a token file of a folder, if `path` is one.
+/// Throws: Error{data} that says how to make a token file of a folder, if `path` is one; or that ~
+///         was not replaced.
 void refuse_folder(const std::string& path);
 
 /// How a data file that cannot be read is spoken of.

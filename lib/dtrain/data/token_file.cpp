@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/hash.h"
 #include "dtrain/data/text.h"
 
@@ -18,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "token files are read 
 
 using base::ErrorKind;
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kLatestVersion = 2;
 constexpr std::size_t kChecksumOffset = kTokenHeaderBytes - sizeof(std::uint64_t);
 
 /// The header as bytes lie in the file, little-endian.
@@ -63,15 +64,20 @@ auto with_token_type(std::int64_t bytes_per_token, F f) {
 
 }  // namespace
 
-std::array<std::byte, kTokenHeaderBytes> encode_token_header(const TokenHeader& header) {
+std::vector<std::byte> encode_token_header(const TokenHeader& header) {
   RawHeader raw{};
   std::copy(kTokenMagic.begin(), kTokenMagic.end(), raw.magic.begin());
-  raw.version = kVersion;
+  raw.version = header.checksum ? kLatestVersion : 1;
   raw.bytes_per_token = base::narrow<std::uint32_t>(header.bytes_per_token);
   raw.vocab = base::narrow<std::uint64_t>(header.vocab);
   raw.num_tokens = base::narrow<std::uint64_t>(header.num_tokens);
   raw.checksum = base::hash_bytes(std::as_bytes(std::span(&raw, 1)).first(kChecksumOffset));
-  return std::bit_cast<std::array<std::byte, kTokenHeaderBytes>>(raw);
+  std::vector<std::byte> bytes(sizeof(raw) + (header.checksum ? sizeof(*header.checksum) : 0));
+  std::memcpy(bytes.data(), &raw, sizeof(raw));
+  if (header.checksum) {
+    std::memcpy(bytes.data() + sizeof(raw), &*header.checksum, sizeof(*header.checksum));
+  }
+  return bytes;
 }
 
 TokenFile TokenFile::open(const std::string& path, std::int64_t vocab) {
@@ -108,8 +114,9 @@ void TokenFile::read_header() {
   }
   RawHeader header;
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.version != kVersion) {
-    refuse(fmt::format("has format version {}, known is {}", header.version, kVersion));
+  if (header.version < 1 || header.version > kLatestVersion) {
+    refuse(
+        fmt::format("has format version {}, known are 1 and {}", header.version, kLatestVersion));
   }
   if (header.checksum != base::hash_bytes(bytes.first(kChecksumOffset))) {
     refuse("has a damaged header: its checksum does not agree");
@@ -120,6 +127,7 @@ void TokenFile::read_header() {
   }
   if (header.num_tokens == 0) refuse("holds no tokens");
   tokens_ = bytes.subspan(kTokenHeaderBytes);
+  if (header.version > 1) read_checksum();
   // Division, since the product of a damaged count may wrap.
   if (tokens_.size() / width < header.num_tokens) {
     refuse(fmt::format("is truncated: {} of {} tokens are there", tokens_.size() / width,
@@ -138,6 +146,18 @@ void TokenFile::read_header() {
   bytes_per_token_ = static_cast<std::int64_t>(width);
 }
 
+// Of version 2: it stands between the header and the tokens.
+void TokenFile::read_checksum() {
+  std::uint64_t stored = 0;
+  if (tokens_.size() < sizeof(stored)) {
+    fail(ErrorKind::data, "token file '{}' is truncated; make it anew with `dtrain data prepare`",
+         path());
+  }
+  std::memcpy(&stored, tokens_.data(), sizeof(stored));
+  stored_checksum_ = stored;
+  tokens_ = tokens_.subspan(sizeof(stored));
+}
+
 void TokenFile::check_tokens() const {
   if (vocab_ >= std::int64_t{1} << (8 * bytes_per_token_)) return;
   with_token_type(bytes_per_token_, [&]<typename Token>(Token largest) {
@@ -151,6 +171,17 @@ void TokenFile::check_tokens() const {
       if (token >= vocab_) fail_outside(path(), token, i, vocab_);
     }
   });
+}
+
+std::uint64_t TokenFile::checksum() const {
+  const std::uint64_t found = base::checksum_of(tokens_);
+  if (stored_checksum_ && *stored_checksum_ != found) {
+    fail(ErrorKind::data,
+         "token file '{}' is damaged: its tokens have the checksum {}, its header says {}; make it "
+         "anew with `dtrain data prepare`",
+         path(), base::checksum_text(found), base::checksum_text(*stored_checksum_));
+  }
+  return found;
 }
 
 std::int64_t TokenFile::operator[](std::int64_t index) const {

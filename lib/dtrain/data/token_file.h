@@ -1,11 +1,12 @@
 // Token files, and texts read as bytes (docs/formats/tokens.md).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dtrain/base/mapped_file.h"
 
@@ -19,13 +20,15 @@ struct TokenHeader {
   std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
   std::int64_t vocab = kByteVocab;   ///< every token is below it
   std::int64_t num_tokens = 0;
+  std::optional<std::uint64_t> checksum = {};  ///< XXH3 of the tokens; none in files of version 1
 };
 
+/// Of version 1; version 2 has the checksum of the tokens behind it.
 inline constexpr std::size_t kTokenHeaderBytes = 40;
 
-/// The header as it stands in a file, checksum included.
-[[nodiscard]] std::array<std::byte, kTokenHeaderBytes> encode_token_header(
-    const TokenHeader& header);
+/// The header as it stands in a file, its own checksum included: of version 2 with a checksum of
+/// the tokens, else of version 1.
+[[nodiscard]] std::vector<std::byte> encode_token_header(const TokenHeader& header);
 
 /// A memory-mapped sequence of tokens: a token file, or any text, one token a byte.
 ///
@@ -40,7 +43,14 @@ class TokenFile {
   [[nodiscard]] static TokenFile open(const std::string& path, std::int64_t vocab);
 
   [[nodiscard]] std::int64_t size() const noexcept { return num_tokens_; }
+  [[nodiscard]] std::int64_t bytes_per_token() const noexcept { return bytes_per_token_; }
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
+
+  /// XXH3, 64 bits, of all tokens as they lie in the file, without its header: a text and the token
+  /// file made of it have the same. Reads the whole file.
+  ///
+  /// Throws: Error{data} naming a token file whose header has another checksum.
+  [[nodiscard]] std::uint64_t checksum() const;
 
   /// Token `index`, 0 <= index < size().
   [[nodiscard]] std::int64_t operator[](std::int64_t index) const;
@@ -50,6 +60,7 @@ class TokenFile {
  private:
   TokenFile(base::MappedFile file, std::int64_t vocab);
   void read_header();
+  void read_checksum();
   void check_tokens() const;
 
   base::MappedFile file_;
@@ -57,6 +68,7 @@ class TokenFile {
   std::int64_t vocab_;
   std::int64_t num_tokens_ = 0;
   std::int64_t bytes_per_token_ = 1;
+  std::optional<std::uint64_t> stored_checksum_;
 };
 
 }  // namespace dtrain::data

@@ -1,34 +1,42 @@
 // What a person sees while training: whole lines, and on a terminal one line that is redrawn.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
+#include <functional>
 #include <string_view>
 
 namespace dtrain::metrics {
 
-/// Writes to standard error, which leaves standard output to results.
+/// What is about the run goes to standard error, its progress to standard output, so that
+/// `dtrain ... | tee log` keeps it; on a terminal everything goes to standard error.
 ///
 /// Threads: one.
 class Console {
  public:
   struct Options {
-    bool live = false;         ///< standard error is a terminal, or dtrun shows it on one
-    std::int64_t columns = 0;  ///< of the terminal; 0: asked of standard error at each line
+    bool live = false;                ///< standard error is a terminal, or dtrun shows it on one
+    bool progress_to_output = false;  ///< standard output is no terminal, and not live
+    std::function<std::int64_t()> columns{};  ///< of the terminal; none or 0: asks standard error
   };
 
-  explicit Console(Options options) : options_(options) {}
+  explicit Console(Options options);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   [[nodiscard]] bool is_live() const { return options_.live; }
-  /// One or more whole lines, '\n' between them.
+  /// What fits in one line of the terminal as it is now; unlimited on anything else.
+  [[nodiscard]] std::size_t room() const;
+  /// One or more whole lines about the run, '\n' between them.
   void print(std::string_view text);
+  /// As print, of its progress.
+  void print_progress(std::string_view text);
   /// Redraws the live line; on anything but a terminal nothing happens.
   void show_progress(std::string_view text);
 
  private:
+  void print_to(int fd, std::string_view text);
   void clear_progress();
 
   Options options_;

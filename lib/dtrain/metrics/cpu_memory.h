@@ -17,7 +17,10 @@ struct MemoryUse {
 /// again and again, and pages that the system takes back and zeroes anew cost more than the
 /// products of a small model. Kept blocks count as free.
 ///
-/// Call once, before the first tensor. Threads: the allocator serves any.
+/// Call once, before the first tensor: what LibTorch takes without a tensor (c10::Allocator::
+/// raw_allocate, as oneDNN does) is freed by the allocator of that moment.
+///
+/// Threads: the allocator serves any.
 void install_counting_allocator();
 
 /// Counts tensor memory that comes from elsewhere: `bytes` more, or less if negative.

@@ -122,6 +122,17 @@ void cut_back(const std::string& path, std::int64_t step) {
   result.commit();
 }
 
+bool has_evaluation(const std::string& path, std::int64_t step) {
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) continue;
+    const nlohmann::json none;
+    if (json.value("event", none) == "eval" && json.value("step", none) == step) return true;
+  }
+  return false;
+}
+
 nlohmann::ordered_json json_number(double value) {
   if (std::isfinite(value)) return value;
   // A NaN's sign means nothing, and depends on the processor.

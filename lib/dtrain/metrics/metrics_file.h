@@ -49,6 +49,9 @@ class MetricsFile {
 /// Throws: Error{data} naming the file if it cannot be read or written.
 void cut_back(const std::string& path, std::int64_t step);
 
+/// Whether the file has an "eval" line of this step. A file that cannot be read has none.
+[[nodiscard]] bool has_evaluation(const std::string& path, std::int64_t step);
+
 /// A number as metrics.jsonl writes it.
 [[nodiscard]] nlohmann::ordered_json json_number(double value);
 

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "dtrain/base/readable.h"
 #include "dtrain/metrics/format.h"
+#include "dtrain/metrics/progress_line.h"
 
 namespace dtrain::metrics {
 namespace {
@@ -52,19 +54,29 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   console_->print(table);
 }
 
-std::string Reporter::progress_line(const StepRecord& record) const {
+std::string Reporter::progress_line(const StepRecord& record, std::size_t room) const {
   const double left =
       static_cast<double>(options_.total_steps - record.step) * smoothed_step_seconds_;
   const std::string scaling =
-      record.loss_scaling ? fmt::format(" | scale {:g}, {} skipped", record.loss_scaling->scale,
+      record.loss_scaling ? fmt::format("scale {:g}, {} skipped", record.loss_scaling->scale,
                                         record.loss_scaling->skipped_steps)
                           : std::string();
-  return fmt::format(
-      "step {}/{} | loss {:.4f} | grad {:.3f} | lr {:.2e} | {} tok/s | mfu {:.0f}% | {} | eta "
-      "{}{}{}",
-      record.step, options_.total_steps, record.loss, record.grad_norm, record.learning_rate,
-      format_rate(record.tokens_per_second), 100 * record.mfu, format_bytes(record.memory_bytes),
-      format_duration(left), scaling, last_validation_);
+  return fit_parts({{fmt::format("step {}/{}", record.step, options_.total_steps), 0},
+                    {fmt::format("loss {:.4f}", record.loss), 0},
+                    {fmt::format("grad {:.3f}", record.grad_norm), 3},
+                    {fmt::format("lr {:.2e}", record.learning_rate), 4},
+                    {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 1},
+                    {fmt::format("mfu {:.0f}%", 100 * record.mfu), 8},
+                    {format_bytes(record.memory_bytes), 9},
+                    {fmt::format("eta {}", format_duration(left)), 0},
+                    {scaling, 2},
+                    {last_validation_, 5}},
+                   room);
+}
+
+void Reporter::evaluating(std::int64_t step) {
+  if (!options_.writes) return;
+  console_->show_progress(fmt::format("step {}/{} | evaluating ...", step, options_.total_steps));
 }
 
 void Reporter::step(const StepRecord& record) {
@@ -76,20 +88,20 @@ void Reporter::step(const StepRecord& record) {
           ? record.step_seconds
           : smoothed_step_seconds_ + kSmoothing * (record.step_seconds - smoothed_step_seconds_);
   if (options_.log_every == 0) return;
-  if (console_->is_live()) {
-    console_->show_progress(progress_line(record));
-  } else if (record.step % options_.log_every == 0 || record.step == 1 ||
-             record.step == options_.total_steps) {
-    console_->print(progress_line(record));
+  const std::string line = progress_line(record, console_->room());
+  if (record.step % options_.log_every == 0 || record.step == 1 ||
+      record.step == options_.total_steps) {
+    console_->print_progress(line);
   }
+  console_->show_progress(line);
 }
 
-void Reporter::evaluation(std::int64_t step, double val_loss) {
+void Reporter::evaluation(std::int64_t step, double val_loss, std::int64_t tokens) {
   if (!options_.writes) return;
-  file_->write({{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}});
-  last_validation_ = fmt::format(" | val {:.4f}", val_loss);
-  if (!console_->is_live())
-    console_->print(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
+  file_->write(
+      {{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}, {"tokens", tokens}});
+  last_validation_ = fmt::format("val {:.4f}", val_loss);
+  console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
 }
 
 void Reporter::memory(const MemoryRecord& record) {
@@ -115,10 +127,10 @@ void Reporter::checkpoint(const CheckpointRecord& record) {
                 {"bytes", record.bytes},
                 {"stall_seconds", record.stall_seconds},
                 {"seconds", record.seconds}});
-  if (console_->is_live()) return;
-  console_->print(fmt::format("step {} | checkpoint {} ({} in {:.2f} s, stall {:.3f} s)",
-                              record.step, record.path, format_bytes(record.bytes), record.seconds,
-                              record.stall_seconds));
+  console_->print_progress(fmt::format("step {} | checkpoint {} ({} in {}, stall {})", record.step,
+                                       record.path, format_bytes(record.bytes),
+                                       base::readable_time(record.seconds),
+                                       base::readable_time(record.stall_seconds)));
 }
 
 void Reporter::resume(const ResumeRecord& record) {
@@ -127,8 +139,8 @@ void Reporter::resume(const ResumeRecord& record) {
                 {"step", record.step},
                 {"path", record.path},
                 {"seconds", record.seconds}});
-  console_->print(fmt::format("resumed from {} after step {} in {:.2f} s", record.path, record.step,
-                              record.seconds));
+  console_->print(fmt::format("resumed from {} after step {} in {}", record.path, record.step,
+                              base::readable_time(record.seconds)));
 }
 
 void Reporter::warn(std::int64_t step, const std::string& message) {
@@ -146,7 +158,7 @@ void Reporter::end(const Summary& summary) {
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
   std::string text =
       fmt::format("done: {} steps in {} ({} tok/s)\n", summary.steps,
-                  format_duration(summary.seconds), format_rate(summary.tokens_per_second));
+                  base::readable_time(summary.seconds), format_rate(summary.tokens_per_second));
   if (summary.train_loss) {
     line["train_loss"] = json_number(*summary.train_loss);
     text += fmt::format("  training loss   {:.4f} nats per token\n", *summary.train_loss);
@@ -154,13 +166,20 @@ void Reporter::end(const Summary& summary) {
   line.update({{"seconds", summary.seconds},
                {"tokens_per_second", summary.tokens_per_second},
                {"model", summary.model_path},
+               {"skipped_updates", summary.skipped_updates},
                {"failed_checkpoints", summary.failed_checkpoints}});
   if (summary.has_validation) {
     line["val_loss"] = json_number(summary.val_loss);
     text += fmt::format("  validation loss {:.4f} nats per token\n", summary.val_loss);
   }
+  if (summary.skipped_updates > 0) {
+    text += fmt::format("  updates skipped {}, of this start\n", summary.skipped_updates);
+  }
+  if (summary.failed_checkpoints > 0) {
+    text += fmt::format("  checkpoints     {} could not be saved\n", summary.failed_checkpoints);
+  }
   file_->write(line);
-  console_->print(text + "  model           " + summary.model_path);
+  console_->print_progress(text + "  model           " + summary.model_path);
 }
 
 }  // namespace dtrain::metrics

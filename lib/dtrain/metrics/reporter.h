@@ -1,6 +1,7 @@
 // Everything a run tells: metrics.jsonl, the live line or plain lines, and the summary.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@ struct Summary {
   double seconds = 0;
   double tokens_per_second = 0;
   std::string model_path;
+  std::int64_t skipped_updates = 0;  ///< left out since this start
   std::int64_t failed_checkpoints = 0;
 };
 
@@ -68,7 +70,10 @@ class Reporter {
   /// table: lines for people. fields: of the "start" line.
   void start(const std::string& table, const nlohmann::ordered_json& fields);
   void step(const StepRecord& record);
-  void evaluation(std::int64_t step, double val_loss);
+  /// Says on a terminal what takes so long.
+  void evaluating(std::int64_t step);
+  /// tokens: whose loss it is.
+  void evaluation(std::int64_t step, double val_loss, std::int64_t tokens);
   /// What the start table predicted, beside what the first steps needed at most; in bytes of this
   /// rank. Warns where they are more than a tenth apart.
   void memory(const MemoryRecord& record);
@@ -81,7 +86,8 @@ class Reporter {
   void end(const Summary& summary);
 
  private:
-  [[nodiscard]] std::string progress_line(const StepRecord& record) const;
+  /// In at most `room` characters.
+  [[nodiscard]] std::string progress_line(const StepRecord& record, std::size_t room) const;
 
   Options options_;
   std::unique_ptr<MetricsFile> file_;

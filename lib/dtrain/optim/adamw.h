@@ -1,4 +1,4 @@
-// AdamW over arenas: one fused call for each run of parameters that decay alike.
+// AdamW over arenas: one pass for each run of parameters that decay alike.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,11 @@ struct AdamWOptions {
   std::vector<param::ParameterId> frozen;  ///< never updated nor decayed
 };
 
-/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019), through
-/// LibTorch's fused kernel, whose result for an element does not depend on the range it is called
-/// with (ranges start at multiples of 64).
+/// The rule is written out in optim/update_rules.h; it agrees with torch.optim.AdamW to rounding.
+///
+/// Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (ICLR 2019). Differs: loops
+/// of our own, since LibTorch's fused kernel rounds the last elements of a range otherwise than the
+/// others, so that an element's bits would depend on where shards end.
 class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerShard& shard, const AdamWOptions& options);

@@ -1,10 +1,10 @@
 #include "dtrain/optim/schedule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/elementary.h"
 
 namespace dtrain::optim {
 
@@ -32,7 +32,8 @@ double Schedule::rate(std::int64_t step) const {
     case ScheduleShape::warmup_stable_decay:
       return peak + (minimum - peak) * progress;
     case ScheduleShape::cosine:
-      return minimum + (peak - minimum) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+      return minimum +
+             (peak - minimum) * 0.5 * (1 + base::sine_cosine(std::numbers::pi * progress).cosine);
   }
   return peak;
 }

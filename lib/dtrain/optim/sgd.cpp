@@ -1,6 +1,9 @@
 #include "dtrain/optim/sgd.h"
 
-#include <ATen/ops/_fused_sgd.h>
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include "dtrain/optim/update_rules.h"
 
 namespace dtrain::optim {
 
@@ -11,11 +14,23 @@ Sgd::Sgd(const OptimizerShard& shard, const SgdOptions& options)
 
 void Sgd::update(const UpdateGroup& group, const param::Arena& parameters,
                  const param::Arena& gradients, double learning_rate) {
-  std::vector<at::Tensor> momentum;
-  if (momentum_) momentum.push_back(momentum_->slice(group.range));
-  at::_fused_sgd_({parameters.slice(group.range)}, {gradients.slice(group.range)}, momentum,
-                  group.weight_decay, options_.momentum, learning_rate, /*dampening=*/0,
-                  /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
+  const at::Tensor weight = parameters.slice(group.range);
+  const at::Tensor gradient = gradients.slice(group.range);
+  const at::Tensor buffer = momentum_ ? momentum_->slice(group.range) : at::Tensor();
+  AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "sgd", [&] {
+    const SgdFactors<scalar_t> factors{.decay = static_cast<scalar_t>(group.weight_decay),
+                                       .momentum = static_cast<scalar_t>(options_.momentum),
+                                       .rate = static_cast<scalar_t>(learning_rate)};
+    auto* weights = weight.mutable_data_ptr<scalar_t>();
+    const auto* gradients_data = gradient.const_data_ptr<scalar_t>();
+    auto* buffers = buffer.defined() ? buffer.mutable_data_ptr<scalar_t>() : nullptr;
+    at::parallel_for(
+        0, group.range.size(), kUpdateGrain, [&](std::int64_t begin, std::int64_t end) {
+          update_sgd(SgdElements<scalar_t>{end - begin, weights + begin, gradients_data + begin,
+                                           buffers == nullptr ? nullptr : buffers + begin},
+                     factors);
+        });
+  });
 }
 
 std::vector<NamedArena> Sgd::state() const {

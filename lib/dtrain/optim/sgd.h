@@ -1,4 +1,4 @@
-// SGD with momentum over arenas: one fused call for each run of parameters that decay alike.
+// SGD with momentum over arenas: one pass for each run of parameters that decay alike.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,8 @@ struct SgdOptions {
 /// zero, so that the first update is like the others.
 ///
 /// Source: Sutskever et al., On the importance of initialization and momentum (ICML 2013), in the
-/// form of torch.optim.SGD without dampening, through LibTorch's fused kernel.
+/// form of torch.optim.SGD without dampening. Differs: loops of our own (optim/update_rules.h), for
+/// the reason that AdamW gives.
 class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerShard& shard, const SgdOptions& options);

@@ -13,6 +13,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/parallel/disk_window.h"
 #include "dtrain/parallel/engine_state.h"
+#include "dtrain/parallel/equal_copies.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -333,31 +334,32 @@ void StepEngine::optimizer_step(double learning_rate) {
   axis_.parameters().refresh();
 }
 
-StepLoss StepEngine::evaluate(std::int64_t num_batches,
-                              const std::function<data::Batch(std::int64_t)>& batch) {
-  // Two numbers a batch, each in its slot: adding zeros is exact, so the order of the reduction
-  // does not matter.
-  at::Tensor slots = at::zeros({num_batches, 2}, at::TensorOptions().dtype(at::kDouble));
-  const std::int64_t size = groups_.data.all.size();
-  for (std::int64_t round = 0; round * size < num_batches; ++round) {
+std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
+  const comm::ProcessGroup& ranks = groups_.data.all;
+  const std::int64_t stages =
+      groups_.pipeline == nullptr ? 1 : groups_.pipeline->activations.size();
+  EvaluationReports reports(world(), /*max_under_way=*/world().size() == 1 ? 0 : stages);
+  const std::int64_t round = ranks.size() * plan.batch_size;
+  std::int64_t begin = 0;
+  for (; begin < plan.num_sequences && !reports.is_stopped(); begin += round) {
     // A stage that is faster than the next one must not pile up what it sends.
     if (transfers_) transfers_->finish();
-    const std::int64_t slot = round * size + groups_.data.all.rank();
-    if (slot >= num_batches) {
+    const at::Tensor losses = reports.begin_round(std::min(round, plan.num_sequences - begin));
+    const std::int64_t own = ranks.rank() * plan.batch_size;  // where this rank's batch begins
+    const std::int64_t count = std::min(plan.batch_size, losses.numel() - own);
+    if (count <= 0) {
       (void)evaluate_one(nullptr);
-      continue;
+    } else {
+      const data::Batch batch = plan.read(begin + own, count);
+      const at::Tensor token_losses = evaluate_one(&batch);  // (B, T), where the stage gives losses
+      if (reports_losses()) sum_rows(token_losses, losses.narrow(0, own, count));
     }
-    const data::Batch current = batch(slot);
-    const at::Tensor last = evaluate_one(&current);
-    if (!reports_losses()) continue;
-    slots[slot][0].copy_(last.sum(at::kDouble));
-    slots[slot][1].fill_(static_cast<double>(tokens_in(current)));
+    reports.end_round(plan.wants_stop && plan.wants_stop());
   }
   if (transfers_) transfers_->finish();
-  world().all_reduce(slots).wait();
-  const at::Tensor columns = slots.t().contiguous();  // (2, num_batches)
-  return {.sum_nll = sum_in_order(columns[0]),
-          .num_tokens = static_cast<std::int64_t>(sum_in_order(columns[1]))};
+  const double sum_nll = reports.finish();
+  if (begin < plan.num_sequences) return std::nullopt;
+  return StepLoss{.sum_nll = sum_nll, .num_tokens = plan.num_sequences * plan.length};
 }
 
 at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
@@ -375,6 +377,18 @@ at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
     if (batch != nullptr && gives_to_stage(block)) transfers_->send(Channel::activations, x);
   }
   return x;
+}
+
+void StepEngine::make_copies_equal() {
+  std::vector<const param::Arena*> arenas{&parameters()};
+  for (const optim::NamedArena& part : optimizer_->state()) arenas.push_back(part.arena);
+  parallel::make_copies_equal({.model = model_,
+                               .layout = layout_,
+                               .data = groups_.data,
+                               .tensor = groups_.tensor,
+                               .shared = groups_.shared},
+                              arenas);
+  axis_.parameters().refresh();
 }
 
 checkpoint::State StepEngine::state() const {

@@ -23,6 +23,7 @@
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/data/data_memory.h"
 #include "dtrain/parallel/data/data_traffic.h"
+#include "dtrain/parallel/evaluation.h"
 #include "dtrain/parallel/placement.h"
 #include "dtrain/parallel/stage/stage_plan.h"
 #include "dtrain/parallel/stage/transfers.h"
@@ -123,13 +124,17 @@ class StepEngine {
   /// Collective.
   void optimizer_step(double learning_rate);
 
-  /// The loss over batches 0 to num_batches - 1, without dropout. Batch j is computed by rank
-  /// j mod size, which asks `batch` for it by its number when the one before is done: one at a
-  /// time is held. num_batches counts those of all ranks.
+  /// The loss over the plan's sequences, without dropout: each one's sum over its tokens, added in
+  /// their order. Nothing if a rank wanted to stop before the last round began.
+  ///
+  /// Collective: with equal plans.
+  [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan);
+
+  /// Makes copies of parameters and optimizer state that several ranks hold equal to those of the
+  /// first of them; without effect where all ranks round alike.
   ///
   /// Collective.
-  [[nodiscard]] StepLoss evaluate(std::int64_t num_batches,
-                                  const std::function<data::Batch(std::int64_t)>& batch);
+  void make_copies_equal();
 
   /// What a checkpoint holds of this rank (engine_state.h), sharing memory.
   [[nodiscard]] checkpoint::State state() const;

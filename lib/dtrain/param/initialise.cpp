@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/elementary.h"
 #include "dtrain/base/hash.h"
 #include "dtrain/base/philox.h"
 
@@ -19,9 +20,9 @@ namespace {
 // Two normal values from two words; the half keeps the logarithm's argument above zero.
 std::array<double, 2> box_muller(std::uint32_t a, std::uint32_t b) {
   constexpr double kScale = 1.0 / 4294967296.0;
-  const double radius = std::sqrt(-2.0 * std::log((a + 0.5) * kScale));
-  const double angle = 2.0 * std::numbers::pi * b * kScale;
-  return {radius * std::cos(angle), radius * std::sin(angle)};
+  const double radius = std::sqrt(-2.0 * base::logarithm((a + 0.5) * kScale));
+  const auto [sine, cosine] = base::sine_cosine(2.0 * std::numbers::pi * b * kScale);
+  return {radius * cosine, radius * sine};
 }
 
 // The values of a parameter, by index in its exported shape.

@@ -29,7 +29,10 @@ class ParameterUse : public torch::autograd::Function<ParameterUse> {
 }  // namespace
 
 at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& sink) {
-  if (!at::GradMode::is_enabled() || !leaf.requires_grad()) return leaf;
+  if (!at::GradMode::is_enabled()) return leaf;
+  // A frozen parameter's values are saved for the gradients of others. They may be fetched anew for
+  // the backward pass, which autograd would take for a change of what it saved.
+  if (!leaf.requires_grad()) return leaf.variable_data();
   return ParameterUse::apply(leaf, id, reinterpret_cast<std::int64_t>(&sink));
 }
 

@@ -21,9 +21,9 @@ class GradientSink {
 
 /// The parameter's values for one use inside a block's forward.
 ///
-/// leaf: the parameter's arena view with requires_grad set. The result shares its memory; its
-/// gradient goes to `sink`, which must outlive the graph. Without grad mode the leaf itself is
-/// returned.
+/// leaf: the parameter's arena view with requires_grad set, unless it is frozen. The result shares
+/// its memory; its gradient goes to `sink`, which must outlive the graph. Writing to the leaf does
+/// not count as a change of the result. Without grad mode the leaf itself is returned.
 [[nodiscard]] at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& sink);
 
 }  // namespace dtrain::param

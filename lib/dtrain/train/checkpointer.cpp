@@ -47,7 +47,8 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
       check_folder_(options.check_folder),
       disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(job.groups().world(), disk_, saver_options(job, options)),
-      saved_step_(options.saved_step) {
+      saved_step_(options.saved_step),
+      newest_(options.saved_path) {
   if (!interval_.is_never()) saver_.stage(job_.engine().state());
 }
 
@@ -84,6 +85,7 @@ void Checkpointer::make_room(std::int64_t step) {
 }
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {
+  check_();
   saver_.begin(point, job_.engine().state());
   last_ = base::Clock::now();
   saved_step_ = point.step;
@@ -96,12 +98,15 @@ void Checkpointer::finish() {
   if (saver_.is_saving()) tell(saver_.finish());
 }
 
-void Checkpointer::save_last(const checkpoint::SavePoint& point) {
+std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
   check_folder_();
   finish();
-  if (interval_.is_never() || saved_step_ == point.step) return;
-  begin(point);
-  finish();
+  if (!interval_.at_the_end) return {};
+  if (saved_step_ != point.step) {
+    begin(point);
+    finish();
+  }
+  return last_error_;
 }
 
 void Checkpointer::save_now(const checkpoint::SavePoint& point) {
@@ -124,6 +129,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {} failed: {}", report.step, report.error));
     return;
   }
+  newest_ = report.path;
   reporter_.checkpoint({.step = report.step,
                         .path = report.path,
                         .bytes = report.bytes,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/held_folder.h"
@@ -18,21 +19,25 @@ namespace dtrain::train {
 /// Saves a job's state at --checkpoint-every, on request, and at the end, while training goes on. A
 /// save that is due while the last one is being written waits for it for a second; after that
 /// training goes on, and the save is made as soon as the last one is over. A save that fails is
-/// reported and counted, and training goes on.
+/// reported and counted, and training goes on. Before each save a check may refuse the state.
 ///
 /// Threads: one.
 class Checkpointer {
  public:
   struct Options {
     std::string run;                     ///< the job's name
-    std::string data_fingerprint;        ///< of the training data
+    std::string data_fingerprint;        ///< data::to_text of its identity
     std::int64_t saved_step = -1;        ///< the step of the checkpoint that the run goes on from
+    std::string saved_path = {};         ///< its folder
     const base::HeldFolder& folder;      ///< the run's
     std::function<void()> check_folder;  ///< throws where it is not this job's any more
   };
 
   /// All must outlive this.
   Checkpointer(Job& job, metrics::Reporter& reporter, base::LauncherLink& link, Options options);
+
+  /// Has `check` called on all ranks before each save begins; what it throws ends that save.
+  void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
 
   /// What this rank has to say about saving in the next step. save_requested: by a user.
   ///
@@ -44,10 +49,16 @@ class Checkpointer {
   /// Collective: every rank of the world, with equal arguments.
   void after_step(const checkpoint::SavePoint& point, const parallel::StepFlags& agreed);
 
-  /// Saves the last step of a run that saves at all. A failure is reported.
+  /// Saves the last step, unless --checkpoint-every is none. Returns what went wrong, which is
+  /// reported too; empty: nothing.
   ///
   /// Collective: every rank of the world.
-  void save_last(const checkpoint::SavePoint& point);
+  [[nodiscard]] std::string save_last(const checkpoint::SavePoint& point);
+
+  /// Waits for the save under way, if there is one.
+  ///
+  /// Collective: every rank of the world.
+  void finish();
 
   /// Saves and returns when the checkpoint stands.
   ///
@@ -56,12 +67,13 @@ class Checkpointer {
   void save_now(const checkpoint::SavePoint& point);
 
   [[nodiscard]] std::int64_t num_failures() const { return num_failures_; }
+  /// The newest checkpoint that stands, or that the run goes on from; empty: there is none.
+  [[nodiscard]] const std::string& newest() const { return newest_; }
 
  private:
   [[nodiscard]] bool is_due(std::int64_t step, const parallel::StepFlags& agreed) const;
   void make_room(std::int64_t step);
   void begin(const checkpoint::SavePoint& point);
-  void finish();
   void tell(const checkpoint::SaveReport& report);
 
   Job& job_;
@@ -76,8 +88,10 @@ class Checkpointer {
   bool is_waiting_ = false;  // a save is due, and the last one not over
   bool is_late_ = false;     // training has waited for it, in vain
   std::int64_t num_failures_ = 0;
-  std::string last_error_;
+  std::string last_error_;  // of the last save
   std::string last_warning_;
+  std::string newest_;
+  std::function<void()> check_ = [] {};
 };
 
 }  // namespace dtrain::train

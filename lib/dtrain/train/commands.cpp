@@ -12,10 +12,14 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/agreement.h"
+#include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/run_folder.h"
+#include "dtrain/data/identity.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/job.h"
 #include "dtrain/train/ranks.h"
@@ -30,18 +34,19 @@ namespace dtrain::train {
 namespace {
 
 metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env,
-                                const StartPoint& start) {
-  const bool live = env.launcher_terminal || ::isatty(STDERR_FILENO) == 1;
-  return metrics::Reporter({.writes = env.rank == 0,
-                            .metrics_path = RunFolder::metrics_file(config.run.dir),
-                            .appends = !start.checkpoint.empty(),
-                            .console = {.live = live, .columns = env.terminal_columns},
-                            .log_every = config.report.log_every,
-                            .total_steps = config.train.steps});
-}
-
-std::string describe(const data::Samples& samples) {
-  return fmt::format("{} samples, fingerprint {:016x}", samples.size(), samples.fingerprint());
+                                const base::LauncherLink& link, const StartPoint& start) {
+  const bool has_terminal = ::isatty(STDOUT_FILENO) == 1;
+  const bool live = env.launcher_terminal || (has_terminal && ::isatty(STDERR_FILENO) == 1);
+  const auto columns = [&link, told = env.terminal_columns] {
+    return link.columns() > 0 ? link.columns() : told;
+  };
+  return metrics::Reporter(
+      {.writes = env.rank == 0,
+       .metrics_path = RunFolder::metrics_file(config.run.dir),
+       .appends = !start.checkpoint.empty(),
+       .console = {.live = live, .progress_to_output = !live && !has_terminal, .columns = columns},
+       .log_every = config.report.log_every,
+       .total_steps = config.train.steps});
 }
 
 // A name for this start of the job that no other has; rank 0's.
@@ -59,54 +64,97 @@ void begin_in(RunFolder& folder, const StartPoint& start) {
   }
 }
 
-StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
-  return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
-          .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string()};
+// A run that was stopped while it evaluated has saved the step, but has no loss of it.
+bool is_evaluated(comm::ProcessGroup& world, const config::Config& config,
+                  const StartPoint& start) {
+  if (config.report.eval_every == 0) return true;
+  return !comm::leader_text(world, "reading metrics.jsonl", [&] {
+            const std::string path = RunFolder::metrics_file(config.run.dir);
+            return std::string(metrics::has_evaluation(path, start.step) ? "yes" : "");
+          }).empty();
 }
 
-int train_rank(const config::Config& config, const base::RankEnv& env, const JoinWorld& join) {
+StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
+  return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
+          .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string(),
+          .answers = env.rank == 0};
+}
+
+// What a start was asked for: its settings, resolved, and what is recorded of it.
+struct Asked {
+  const config::Config& config;
+  const config::StartRecord& record;
+};
+
+// The table, and which of the settings in it somebody has chosen.
+std::string table_text(Job& job, const data::Split& split, const config::StartRecord& record) {
+  const std::string changed = config::changed_settings(record.asked.value_or(job.config()));
+  return start_table(job, split) +
+         "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed);
+}
+
+nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
+                                       const config::StartRecord& record) {
+  nlohmann::ordered_json fields = start_fields(job, split);
+  fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
+  return fields;
+}
+
+int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& join) {
+  const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
-  const data::Split split = data::open_split(data::split_options(config));
-  Job job(config, join());
+  const data::Split split = data::open_split(data::split_options(resolved));
+  const data::DataIdentity data = data::identify(split);
+  Job job(resolved, join());
+  comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
+  if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
+    base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
+                      job.cpus().text);
+  }
   // Equal paths may hold different files on different machines.
-  const std::string text = describe(split.train);
   comm::check_agreement(
-      world, {{"the training data", text}, {"the validation data", describe(split.validation)}});
+      world, {{"the training data", data.training}, {"the validation data", data.validation}});
   const std::string run = job_name(world);
+  job.set_run_folder(comm::leader_text(world, "naming the run folder",
+                                       [&] { return config::named_run_folder(resolved); }));
+  const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
   comm::run_long(world, "taking the run folder", [&] {
-    if (env.rank == 0) folder.emplace(config, run);
+    if (env.rank == 0) folder.emplace(config, run, asked.record);
   });
   const auto held = hold_shared_folder(world, config.run.dir, run);
-  const StartPoint start = load_start(job, text);
+  StartPoint start = load_start(job, data);
 
   StopRequests requests(stop_options(config, env));
-  metrics::Reporter reporter = make_reporter(config, env, start);
+  metrics::Reporter reporter = make_reporter(config, env, link, start);
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
-                            .data_fingerprint = text,
+                            .data_fingerprint = data::to_text(data),
                             .saved_step = start.checkpoint.empty() ? -1 : start.step,
+                            .saved_path = start.checkpoint,
                             .folder = *held,
                             .check_folder = [&] {
                               if (folder) folder->check();
                             }});
   // Last, when all ranks have what they need: an older run is gone afterwards.
   comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
-  reporter.start(start_table(job, split), start_fields(job, split));
+  start.is_evaluated = is_evaluated(world, config, start);
+  reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
   const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
   if (!end.stopped) return 0;
   comm::on_leader(world, "asking for a requeue", [&] {
-    (void)requests.poll();  // a signal that another rank saw first may have come here since
+    (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
     const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
     folder->ask_for_requeue(end.step, reason);
-    reporter.note(
-        fmt::format("stopped after step {} by {} and saved; the same command with "
-                    "--resume auto goes on",
-                    end.step, reason));
+    reporter.note(fmt::format(
+        "stopped after step {} by {} and saved; the same command with {}--resume auto "
+        "goes on",
+        end.step, reason,
+        resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : ""));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
@@ -116,7 +164,10 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const J
                  const Output& output) {
   const base::LauncherLink link(env.control_fd);
   const Verification result = verify(config, join());
-  if (env.rank == 0) output(result.to_json(config) + "\n");
+  if (env.rank == 0) {
+    base::tell_plain_output();
+    output(result.to_json(config) + "\n");
+  }
   if (result.passed()) return;
   const auto worst = std::max_element(
       result.checks.begin(), result.checks.end(),
@@ -127,9 +178,9 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const J
 
 }  // namespace
 
-int train(const config::Config& config) {
+int train(const config::Config& config, const config::StartRecord& record) {
   return run_ranks(config, [&](const base::RankEnv& env, const JoinWorld& join) {
-    return train_rank(config, env, join);
+    return train_rank({config, record}, env, join);
   });
 }
 

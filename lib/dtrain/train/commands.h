@@ -4,16 +4,17 @@
 #include <functional>
 #include <string_view>
 
-#include "dtrain/config/config.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::train {
 
-/// Trains a model and writes the run folder. Returns the exit status: 0, or that of
-/// ErrorKind::interrupted when it was asked to stop early and has saved (0 within a SLURM job).
+/// Trains a model and writes the run folder; `record` goes to its config.json and metrics. Returns
+/// the exit status: 0, or that of ErrorKind::interrupted when it was asked to stop early and has
+/// saved (0 within a SLURM job).
 ///
 /// Collective: every rank of the job.
 /// Throws:     as Trainer, make_world, Job, load_start and RunFolder.
-[[nodiscard]] int train(const config::Config& config);
+[[nodiscard]] int train(const config::Config& config, const config::StartRecord& record);
 
 /// Takes results as they come; the library itself never writes to standard output.
 using Output = std::function<void(std::string_view)>;

@@ -1,15 +1,16 @@
 #include "dtrain/train/evaluator.h"
 
-#include <algorithm>
-
-#include "dtrain/data/loader.h"
-
 namespace dtrain::train {
 
-parallel::StepLoss evaluate(Job& job, const data::Samples& validation) {
-  const data::ValidationBatches batches(validation, job.config().batch.microbatch);
-  const std::int64_t count = std::min(batches.size(), job.config().report.eval_batches);
-  return job.engine().evaluate(count, [&](std::int64_t number) { return batches[number]; });
+std::optional<double> evaluate(Job& job, const data::EvaluationSequences& sequences,
+                               const std::function<bool()>& wants_stop) {
+  const auto loss = job.engine().evaluate(
+      {.num_sequences = sequences.size(),
+       .length = job.config().data.seq_len,
+       .batch_size = job.config().batch.microbatch,
+       .read = [&](std::int64_t first, std::int64_t count) { return sequences.read(first, count); },
+       .wants_stop = wants_stop});
+  return loss ? std::optional(loss->mean()) : std::nullopt;
 }
 
 }  // namespace dtrain::train

@@ -1,15 +1,22 @@
 // The loss on held-out text.
 #pragma once
 
-#include "dtrain/data/split.h"
+#include <functional>
+#include <optional>
+
+#include "dtrain/data/loader.h"
 #include "dtrain/train/job.h"
 
 namespace dtrain::train {
 
-/// The loss over the first report.eval_batches microbatches of `validation`, in file order, without
-/// dropout. Batch j is computed by rank j mod dp; the result has the same bits for every dp.
+/// The loss over all of `sequences`, in nats per token, without dropout. A sequence is computed
+/// beside the same others (batch.microbatch at a time) and its loss is added at the same place
+/// whatever the number of ranks: the result has the same bits for every dp. Nothing if wants_stop,
+/// which is asked after each batch, was true on a rank before the end.
 ///
-/// Collective: over the data group.
-[[nodiscard]] parallel::StepLoss evaluate(Job& job, const data::Samples& validation);
+/// Collective: every rank of the world.
+/// Throws:     Error{data} as EvaluationSequences::read.
+[[nodiscard]] std::optional<double> evaluate(Job& job, const data::EvaluationSequences& sequences,
+                                             const std::function<bool()>& wants_stop);
 
 }  // namespace dtrain::train

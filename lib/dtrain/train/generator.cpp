@@ -7,6 +7,7 @@
 #include "dtrain/model/bdh/bdh_recurrent.h"
 #include "dtrain/train/job.h"
 #include "dtrain/train/model_description.h"
+#include "dtrain/train/prompt.h"
 #include "dtrain/train/token_sampler.h"
 
 namespace dtrain::train {
@@ -35,23 +36,23 @@ model::bdh::BdhRecurrent open_model(const config::GenerateConfig& generate, at::
           checkpoint::read_model_file(file, model->parameters, exported_buffers(*model), dtype)};
 }
 
-void check_length(const config::GenerateConfig& generate) {
-  const auto prompt = static_cast<std::int64_t>(generate.prompt.size());
+void check_length(const config::GenerateConfig& generate, const std::string& text) {
+  const auto prompt = static_cast<std::int64_t>(text.size());
   if (prompt + generate.max_tokens > model::bdh::kMaxPositions) {
     base::fail(ErrorKind::usage,
-               "--max-tokens {} after a --prompt of {} bytes: a BDH has {} positions; shorten one",
-               generate.max_tokens, prompt, model::bdh::kMaxPositions);
+               "--max-tokens {} after a prompt of {} bytes{}: a BDH has {} positions; shorten one",
+               generate.max_tokens, prompt, prompt > model::bdh::kMaxPositions ? " or more" : "",
+               model::bdh::kMaxPositions);
   }
 }
 
 }  // namespace
 
 void generate(const config::Config& config, const TextSink& write) {
-  check_length(config.generate);
+  const std::string prompt = read_prompt(config.generate);
+  check_length(config.generate, prompt);
   model::bdh::BdhRecurrent model = open_model(config.generate, dtype_of(config.machine.dtype));
-  write(config.generate.prompt);
-
-  const std::string& prompt = config.generate.prompt;
+  write(prompt);
   at::Tensor logits;  // (V)
   for (const char c : prompt.empty() ? std::string("\n") : prompt) {
     logits = model.step(static_cast<unsigned char>(c));

@@ -13,6 +13,7 @@
 #include "dtrain/parallel/plan.h"
 #include "dtrain/parallel/stage/make_stage.h"
 #include "dtrain/parallel/step_engine.h"
+#include "dtrain/train/cpu_type.h"
 #include "dtrain/train/memory_plan.h"
 
 namespace dtrain::train {
@@ -35,12 +36,14 @@ class Job {
   /// Builds the model and engine in `world`; config.batch.grad_accum must be set.
   ///
   /// Collective: every rank of the world.
-  /// Throws:     Error{usage} naming the setting that differs between ranks, a --freeze name
-  /// without a parameter, a --memory-limit that cannot be met, or a machine with less memory than
-  /// its ranks are predicted to hold.
+  /// Throws:     Error{usage} naming the setting or the CPU type that differs between ranks, a
+  /// --freeze name without a parameter, a --memory-limit that cannot be met, or a machine with less
+  /// memory than its ranks are predicted to hold.
   Job(const config::Config& config, std::shared_ptr<comm::World> world);
 
   [[nodiscard]] const config::Config& config() const { return config_; }
+  /// Gives run.dir the name that all ranks agreed on.
+  void set_run_folder(const std::string& folder) { config_.run.dir = folder; }
   [[nodiscard]] comm::World& world() { return *world_; }
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
   [[nodiscard]] comm::ProcessGroup& data_group() const { return groups_.along(mesh::Axis::dp); }
@@ -55,6 +58,8 @@ class Job {
   /// What this rank is predicted to hold.
   [[nodiscard]] const MemoryPlan& memory() const { return memory_; }
   [[nodiscard]] const parallel::RecomputePlan& recompute() const { return recompute_; }
+  /// The CPU types of all ranks.
+  [[nodiscard]] const CpuTypes& cpus() const { return cpus_; }
 
  private:
   [[nodiscard]] parallel::Stage make_stage() const;
@@ -65,6 +70,7 @@ class Job {
   std::shared_ptr<comm::World> world_;
   parallel::Plan plan_;
   mesh::MeshGroups groups_;
+  CpuTypes cpus_;
   std::unique_ptr<model::Model> whole_model_;
   std::unique_ptr<model::TensorAxis> tensor_axis_;  // null: of size 1
   parallel::Stage stage_;

@@ -45,8 +45,9 @@ void write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-RunFolder::RunFolder(const config::Config& config, std::string run)
+RunFolder::RunFolder(const config::Config& config, std::string run, config::StartRecord record)
     : config_(config),
+      record_(std::move(record)),
       run_(std::move(run)),
       dir_(made_folder(config)),
       checkpoints_(store::checkpoints_folder(dir_)),
@@ -144,9 +145,7 @@ void RunFolder::remove_leftovers() {
 }
 
 void RunFolder::write_config() const {
-  config::Config saved = config_;
-  saved.run.overwrite = false;  // the file may start other runs, which must ask anew
-  write_file(dir_ + "/config.json", config::to_json(config::Command::train, saved) + "\n");
+  write_file(dir_ + "/config.json", config::saved_text(config_, record_));
 }
 
 }  // namespace dtrain::train

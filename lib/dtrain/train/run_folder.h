@@ -7,7 +7,7 @@
 
 #include "dtrain/base/held_folder.h"
 #include "dtrain/checkpoint/store/run_lock.h"
-#include "dtrain/config/config.h"
+#include "dtrain/config/saved_run.h"
 
 namespace dtrain::train {
 
@@ -18,8 +18,8 @@ namespace dtrain::train {
 ///         Error{checkpoint} naming a path that cannot be written or removed.
 class RunFolder {
  public:
-  /// run: the job's name, part of temporary names.
-  RunFolder(const config::Config& config, std::string run);
+  /// run: the job's name, part of temporary names. record: for config.json.
+  RunFolder(const config::Config& config, std::string run, config::StartRecord record = {});
 
   /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path
   /// to
@@ -51,6 +51,7 @@ class RunFolder {
   void write_config() const;
 
   config::Config config_;
+  config::StartRecord record_;
   std::string run_;
   std::string dir_;
   std::string checkpoints_;

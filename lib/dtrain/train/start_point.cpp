@@ -46,6 +46,8 @@ constexpr std::array<std::string_view, 7> kNoted = {"train.",
 // May change without a word, unless the learning rate follows them.
 constexpr std::string_view kSteps = "train.steps";
 constexpr std::string_view kDecaySteps = "train.decay_steps";
+// Decides only when a run gives up.
+constexpr std::string_view kMaxSkipped = "train.max_skipped";
 // Of the optimizers that read them.
 constexpr std::array<std::string_view, 3> kOfAdamW = {"train.beta1", "train.beta2", "train.eps"};
 constexpr std::string_view kMomentum = "train.momentum";
@@ -58,6 +60,7 @@ bool begins_with_one_of(std::string_view key, std::span<const std::string_view> 
 bool has_effect(std::string_view key, const config::TrainConfig& train) {
   if (key == kSteps) return train.schedule != "constant";
   if (key == kDecaySteps) return train.schedule == "wsd";
+  if (key == kMaxSkipped) return false;
   if (key == kMomentum) return train.optimizer == "sgd";
   return !begins_with_one_of(key, kOfAdamW) || train.optimizer == "adamw";
 }
@@ -105,20 +108,53 @@ config::Config config_of(const Chosen& chosen) {
   }
 }
 
-void check_same_run(Job& job, const Chosen& chosen, const std::string& data_fingerprint) {
+// The number of samples, which both forms of an identity begin with.
+std::string_view count_of(std::string_view identity) {
+  return identity.substr(0, identity.find(' '));
+}
+
+[[noreturn]] void refuse_data(const Chosen& chosen, std::string_view key, const std::string& file,
+                              std::string_view found, std::string_view saved) {
+  base::fail(ErrorKind::usage,
+             "cannot go on from {}: {} ({}) is other data than the checkpoint's: it has {}, the "
+             "checkpoint {}; give the file as it was, or --init-from to take the weights alone",
+             chosen.path, key, file, found, saved);
+}
+
+void check_same_data(Job& job, const Chosen& chosen, const data::DataIdentity& now) {
+  const config::DataConfig& config = job.config().data;
+  const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
+  if (data::is_without_checksum(saved.training) &&
+      count_of(saved.training) == count_of(now.training)) {
+    if (is_leader(job)) {
+      base::log_warning(
+          "{} is of an older dtrain, which kept no checksum of its data: it may be "
+          "other data than {}, of which the number of samples is equal",
+          chosen.path, config.train);
+    }
+    return;
+  }
+  if (saved.training != now.training) {
+    refuse_data(chosen, "data.train", config.train, now.training, saved.training);
+  }
+  if (saved.validation == now.validation) return;
+  if (saved.validation != "none" && now.validation != "none") {
+    refuse_data(chosen, "data.validation", config.validation, now.validation, saved.validation);
+  }
+  if (is_leader(job)) {
+    base::log_warning("going on from {} {} validation data", chosen.path,
+                      now.validation == "none" ? "without its" : "with new");
+  }
+}
+
+void check_same_run(Job& job, const Chosen& chosen, const data::DataIdentity& data) {
   const Differences differences = compare_settings(job.config(), config_of(chosen));
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
                "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
                chosen.path, differences.refused);
   }
-  if (chosen.manifest.data_fingerprint != data_fingerprint) {
-    base::fail(ErrorKind::usage,
-               "cannot go on from {}: data.train ({}) is other text than the checkpoint's: it has "
-               "{}, the checkpoint {}",
-               chosen.path, job.config().data.train, data_fingerprint,
-               chosen.manifest.data_fingerprint);
-  }
+  check_same_data(job, chosen, data);
   if (!differences.noted.empty() && is_leader(job)) {
     base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
   }
@@ -167,6 +203,7 @@ void initialise_from(Job& job, const std::string& path) {
 // Equal paths may hold different files on different machines.
 void check_loaded_weights(Job& job) {
   const double norm = job.engine().parameter_norm();
+  if (job.cpus().are_mixed) return;  // they would find different norms of the same weights
   comm::check_agreement(job.groups().world(),
                         {{"the norm of the weights that were loaded", fmt::format("{:a}", norm)}});
 }
@@ -190,11 +227,11 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
   return differences;
 }
 
-StartPoint load_start(Job& job, const std::string& data_fingerprint) {
+StartPoint load_start(Job& job, const data::DataIdentity& data) {
   const auto begin = base::Clock::now();
   StartPoint start;
   if (const auto chosen = find(job)) {
-    check_same_run(job, *chosen, data_fingerprint);
+    check_same_run(job, *chosen, data);
     start = resume(job, *chosen);
     check_loaded_weights(job);
   } else if (const std::string& path = job.config().checkpoint.init_from; !path.empty()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dtrain/data/identity.h"
 #include "dtrain/train/job.h"
 
 namespace dtrain::train {
@@ -14,15 +15,18 @@ struct StartPoint {
   std::int64_t tokens = 0;
   std::string checkpoint = {};  ///< folder; empty: the run begins
   double seconds = 0;           ///< to find, verify and load it
+  bool is_evaluated = true;     ///< metrics.jsonl has a validation loss of its step, if one is due
 };
 
 /// Finds what config.checkpoint asks for, verifies it and loads it into the job's engine.
 ///
-/// data_fingerprint: of the training data, to be compared with the checkpoint's.
+/// data: to be compared with the checkpoint's.
 /// Collective: every rank of the world.
-/// Throws:     Error{usage} naming the setting in which the checkpoint's run differs, or a --resume
+/// Throws:     Error{usage} naming the setting or the data in which the checkpoint's run differs,
+/// or
+///             a --resume
 ///             or --init-from path that is none; Error{checkpoint} as checkpoint::choose.
-[[nodiscard]] StartPoint load_start(Job& job, const std::string& data_fingerprint);
+[[nodiscard]] StartPoint load_start(Job& job, const data::DataIdentity& data);
 
 /// The settings in which a run may not differ from the one that it goes on from, each as "KEY is A,
 /// the checkpoint has B"; and those in which it may and does. Empty texts: none.

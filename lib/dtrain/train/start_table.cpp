@@ -1,6 +1,5 @@
 #include "dtrain/train/start_table.h"
 
-#include <ATen/Version.h>
 #include <ATen/native/CPUBlas.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -107,14 +106,18 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   return text;
 }
 
-std::string bitwise_class(const config::Config& config) {
+std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
   const config::MachineConfig& machine = config.machine;
   const config::LayoutConfig& layout = config.layout;
   if (machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
+  if (cpus.are_mixed) {
+    return fmt::format("none (--mixed-cpus: {}; copies are made equal at every checkpoint)",
+                       cpus.text);
+  }
   std::string text = machine.param_dtype;
   if (machine.buffer_dtype != wide_dtype(machine)) text += " buffers=" + machine.buffer_dtype;
   text += fmt::format(" microbatch={} threads={} kernels=plain cpu={}", config.batch.microbatch,
-                      machine.threads, at::get_cpu_capability());
+                      machine.threads, cpus.text);
   const bool rounds = layout.dp > 1 && machine.reduce_dtype != wide_dtype(machine);
   if (rounds) text += " reduce=" + machine.reduce_dtype;
   const bool adds_uses =
@@ -143,7 +146,7 @@ std::string start_table(Job& job, const data::Split& split) {
                   job.world().backend(), c10::DeviceTypeName(job.world().device().type(), true));
   text += mesh_lines(job.groups().mesh());
   text += pipeline_line(job);
-  text += fmt::format("bitwise class   {}\n", bitwise_class(config));
+  text += fmt::format("bitwise class   {}\n", bitwise_class(config, job.cpus()));
   text += fmt::format(
       "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
       format_count(split.train.size()), config.data.seq_len, epochs,
@@ -166,7 +169,7 @@ nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
                                 {"world_size", job.world().size()},
                                 {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
                                 {"backend", job.world().backend()},
-                                {"bitwise_class", bitwise_class(job.config())},
+                                {"bitwise_class", bitwise_class(job.config(), job.cpus())},
                                 {"train_samples", split.train.size()},
                                 {"validation_samples", split.validation.size()},
                                 {"flops_per_token", job.whole_model().training_flops_per_token()},

@@ -11,7 +11,7 @@ namespace dtrain::train {
 
 /// Runs with equal text here have equal bits in every loss, norm and weight over the data axis, as
 /// far as counts of ranks and microbatches are powers of two.
-[[nodiscard]] std::string bitwise_class(const config::Config& config);
+[[nodiscard]] std::string bitwise_class(const config::Config& config, const CpuTypes& cpus);
 
 /// The place of each rank, and for each axis of several ranks which ranks are a group along it: a
 /// line each, shortened where there are many. Empty for one rank.

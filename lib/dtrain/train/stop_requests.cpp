@@ -4,18 +4,38 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <mutex>
 #include <utility>
 
 namespace dtrain::train {
 namespace {
 
-// A handler can reach nothing else. Written by handlers, read and cleared by poll().
-volatile std::sig_atomic_t stop_signal = 0;
-volatile std::sig_atomic_t save_signal = 0;
+// A handler can reach nothing else. Reading and clearing a request is one operation, so that none
+// that comes in between is lost.
+std::atomic<int> stop_signal = 0;
+std::atomic<bool> save_asked = false;
+static_assert(decltype(stop_signal)::is_always_lock_free &&
+                  decltype(save_asked)::is_always_lock_free,
+              "a handler may use nothing that takes a lock");
 
-void ask_to_stop(int signal) { stop_signal = signal; }
-void ask_to_save(int signal) { save_signal = signal; }
+// What the handler writes on SIGINT: a step may take long, and people press Ctrl-C again when
+// nothing happens.
+std::atomic<const char*> answer = nullptr;
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
+void ask_to_stop(int signal) {
+  stop_signal = signal;
+  const char* const text = answer;
+  if (signal != SIGINT || text == nullptr) return;
+  const int saved_errno = errno;
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+  errno = saved_errno;
+}
+void ask_to_save(int) { save_asked = true; }
 
 struct Handled {
   int signal;
@@ -30,6 +50,11 @@ constexpr std::array<Handled, 4> kHandled{
      {SIGINT, "SIGINT", ask_to_stop, static_cast<int>(SA_RESTART | SA_RESETHAND)},
      {SIGUSR2, "SIGUSR2", ask_to_save, SA_RESTART}}};
 
+// What the process's signals did before the first StopRequests, and how many there are.
+std::mutex users_mutex;
+std::int64_t num_users = 0;                                // guarded by users_mutex
+std::array<struct sigaction, kHandled.size()> previous{};  // guarded by users_mutex
+
 std::string name_of(int signal) {
   for (const Handled& handled : kHandled) {
     if (handled.signal == signal) return handled.name;
@@ -40,20 +65,37 @@ std::string name_of(int signal) {
 }  // namespace
 
 StopRequests::StopRequests(Options options) : options_(std::move(options)) {
-  for (const Handled& handled : kHandled) {
+  const std::lock_guard lock(users_mutex);
+  if (options_.answers) {
+    constexpr const char* kAnswer =
+        "dtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
+    constexpr const char* kAnswerOverLiveLine =
+        "\r\x1b[Jdtrain: stopping after this step and saving; Ctrl-C again ends at once\n";
+    answer = ::isatty(STDERR_FILENO) == 1 ? kAnswerOverLiveLine : kAnswer;
+  }
+  if (++num_users > 1) return;
+  for (std::size_t index = 0; index < kHandled.size(); ++index) {
     struct sigaction action {};
-    action.sa_handler = handled.handler;
-    action.sa_flags = handled.flags;
-    ::sigaction(handled.signal, &action, nullptr);
+    action.sa_handler = kHandled[index].handler;
+    action.sa_flags = kHandled[index].flags;
+    ::sigaction(kHandled[index].signal, &action, &previous[index]);
   }
 }
 
 StopRequests::~StopRequests() {
-  for (const Handled& handled : kHandled) ::signal(handled.signal, SIG_DFL);
+  const std::lock_guard lock(users_mutex);
+  if (--num_users > 0) return;
+  for (std::size_t index = 0; index < kHandled.size(); ++index) {
+    ::sigaction(kHandled[index].signal, &previous[index], nullptr);
+  }
   stop_signal = 0;
+  save_asked = false;
+  answer = nullptr;
 }
 
-Requests StopRequests::poll() {
+bool StopRequests::take_save() { return save_asked.exchange(false); }
+
+bool StopRequests::wants_stop() {
   if (reason_.empty()) {
     if (const int signal = stop_signal; signal != 0) {
       reason_ = name_of(signal);
@@ -64,9 +106,7 @@ Requests StopRequests::poll() {
       reason_ = "the file " + options_.stop_file;
     }
   }
-  const bool save = save_signal != 0;
-  save_signal = 0;
-  return {.stop = !reason_.empty(), .save = save};
+  return !reason_.empty();
 }
 
 }  // namespace dtrain::train

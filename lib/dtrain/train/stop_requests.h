@@ -7,21 +7,18 @@
 
 namespace dtrain::train {
 
-/// What this rank was asked for since the last poll.
-struct Requests {
-  bool stop = false;  ///< save and leave
-  bool save = false;  ///< save and go on
-};
-
-/// While it lives, SIGTERM, SIGUSR1 and SIGINT ask this process to save and stop, and SIGUSR2 to
-/// save; their handlers only set a flag. A second SIGINT ends the process at once.
+/// While one of them lives, SIGTERM, SIGUSR1 and SIGINT ask this process to save and stop, and
+/// SIGUSR2 to save; their handlers set a flag, and answer a SIGINT. A second SIGINT ends the
+/// process at once. The last one to go restores what signals did before.
 ///
-/// Threads: one for each object; ranks that are threads of one process share its signals.
+/// Threads: one for each object; ranks that are threads of one process share its signals: all of
+///          them see a stop, one of them a save.
 class StopRequests {
  public:
   struct Options {
     double time_limit_seconds = 0;  ///< from construction; 0: none
     std::string stop_file;          ///< its appearance asks to stop; empty: not looked for
+    bool answers = false;           ///< says at once on standard error what Ctrl-C brings about
   };
 
   explicit StopRequests(Options options);
@@ -29,8 +26,10 @@ class StopRequests {
   StopRequests& operator=(const StopRequests&) = delete;
   ~StopRequests();
 
-  /// A stop once asked for stays; a save is told once.
-  [[nodiscard]] Requests poll();
+  /// Whether this rank was asked to save and leave; once it was, that stays.
+  [[nodiscard]] bool wants_stop();
+  /// Whether this process was asked to save since the last call, on whichever of its threads.
+  [[nodiscard]] bool take_save();
 
   /// What asked this rank to stop: "SIGTERM", "--time-limit", "the file RUN/STOP"; empty: nothing.
   [[nodiscard]] const std::string& reason() const { return reason_; }

@@ -8,6 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/config/interval.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/train/evaluator.h"
@@ -31,6 +32,23 @@ data::LoaderOptions loader_options(Job& job, const StartPoint& start) {
           .start_position = start.samples};
 }
 
+bool is_due(std::int64_t step, const config::Config& config) {
+  const std::int64_t every = config.report.eval_every;
+  return step >= config.train.steps || (every > 0 && step > 0 && step % every == 0);
+}
+
+data::EvaluationSequences validation_of(const config::Config& config, const data::Split& split) {
+  return {split.validation, config::parse_sequences(config.report.eval_sequences).value()};
+}
+
+// A NaN's sign means nothing, and depends on the processor.
+std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
+
+std::string found_in(std::int64_t step, const StepResult& result) {
+  return fmt::format("step {}: loss {}, gradient norm {}", step, shown(result.loss),
+                     shown(result.grad_norm));
+}
+
 optim::Schedule schedule_of(const config::TrainConfig& train) {
   return {.shape = optim::schedule_shape(train.schedule),
           .peak = train.lr,
@@ -38,6 +56,15 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
           .warmup_steps = train.warmup_steps,
           .decay_steps = train.decay_steps,
           .total_steps = train.steps};
+}
+
+// FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
+double peak_flops_of(Job& job) {
+  comm::ProcessGroup& world = job.groups().world();
+  world.barrier();
+  const double own = metrics::measure_peak_flops(dtype_of(job.config().machine.param_dtype));
+  world.barrier();
+  return own * static_cast<double>(world.size());
 }
 
 }  // namespace
@@ -50,33 +77,38 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       link_(parts.link),
       checkpoints_(parts.checkpoints),
       requests_(parts.requests),
+      validation_(validation_of(config_, split_)),
+      probe_(split_.train, config_.batch.microbatch * job_.data_group().size()),
       loader_(split_.train, loader_options(job_, start)),
       schedule_(schedule_of(config_.train)),
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(metrics::measure_peak_flops(dtype_of(config_.machine.param_dtype)) *
-                  static_cast<double>(job_.world().size())),
-      predicted_memory_(sum_of_process(config_, job_.groups().world(), job_.memory().total())) {}
+      peak_flops_(peak_flops_of(job_)),
+      predicted_memory_(sum_of_process(config_, job_.groups().world(), job_.memory().total())),
+      owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
+                       (step_ >= config_.train.steps || !start.is_evaluated)) {
+  checkpoints_.check_before_saving([this] { check_model(); });
+}
 
 RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
   counters_ = job_.groups().counters();
-  metrics::restart_peak();                             // what the start needed is over
-  if (step_ >= config_.train.steps) maybe_evaluate();  // the run had come to its end before
-  while (step_ < config_.train.steps) {
+  metrics::restart_peak();  // what the start needed is over
+  bool stops = owes_evaluation_ && !evaluate_validation();
+  while (!stops && step_ < config_.train.steps) {
     const std::vector<data::Batch> microbatches =
         loader_.next();  // this rank's part of the global batch
     const StepResult result = train_step(microbatches);
     ++step_;
     report(result);
     report_memory();
-    maybe_evaluate();
-    checkpoints_.after_step(save_point(), result.flags);
-    if (result.flags.stop && step_ < config_.train.steps) {
-      checkpoints_.save_now(save_point());
-      return {.stopped = true, .step = step_};
-    }
+    stops = stops_after(result.flags);
+    if (!stops) checkpoints_.after_step(save_point(), result.flags);
+  }
+  if (stops) {
+    checkpoints_.save_now(save_point());
+    return {.stopped = true, .step = step_};
   }
   save_final();
   return {.stopped = false, .step = step_};
@@ -84,31 +116,71 @@ RunEnd Trainer::run() {
 
 StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
   parallel::StepEngine& engine = job_.engine();
-  const Requests requests = requests_.poll();
-  parallel::StepFlags flags = checkpoints_.flags(requests.save);
-  flags.stop = requests.stop;
+  parallel::StepFlags flags = checkpoints_.flags(requests_.take_save());
+  flags.stop = requests_.wants_stop();
   const parallel::StepLoss loss = engine.forward_backward(microbatches, flags);
   const StepResult result{.loss = loss.mean(),
                           .grad_norm = engine.clip_grad_norm(config_.train.grad_clip),
                           .learning_rate = schedule_.rate(step_),
                           .num_tokens = loss.num_tokens,
                           .flags = loss.flags};
-  const bool is_left_out = engine.has_overflowed(result.grad_norm) || is_refused(result);
-  if (!is_left_out) engine.optimizer_step(result.learning_rate);
+  if (engine.has_overflowed(result.grad_norm) || is_refused(result)) {
+    count_skip(result);
+  } else {
+    engine.optimizer_step(result.learning_rate);
+    skipped_in_a_row_ = 0;
+  }
   return result;
 }
 
 // The loss and the norm are equal on all ranks, so all refuse together.
 bool Trainer::is_refused(const StepResult& result) {
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return false;
-  const std::string found =
-      fmt::format("step {}: loss {}, gradient norm {}", step_ + 1, result.loss, result.grad_norm);
+  const std::string found = found_in(step_ + 1, result);
   if (config_.train.on_nonfinite == "stop") {
-    base::fail(base::ErrorKind::numerics,
-               "{}: stopped before the update; lower --lr, or --on-nonfinite skip", found);
+    fail(found + ": stopped before the update", "lower --lr, or --on-nonfinite skip");
   }
   reporter_.warn(step_ + 1, found + ": update skipped");
   return true;
+}
+
+// An update that is left out changes nothing, so that one too many in a row shows that more will
+// not help. In float16 the loss's scale halves with each.
+void Trainer::count_skip(const StepResult& result) {
+  ++skipped_;
+  if (++skipped_in_a_row_ <= config_.train.max_skipped) return;
+  fail(fmt::format("{}: {} updates in a row were left out, more than --max-skipped {}",
+                   found_in(step_ + 1, result), skipped_in_a_row_, config_.train.max_skipped),
+       "lower --lr");
+}
+
+// What ends a run for its numbers ends it on all ranks after the same step.
+void Trainer::fail(const std::string& found, const std::string& advice) {
+  checkpoints_.finish();  // what was good when its save began
+  const std::string& newest = checkpoints_.newest();
+  base::fail(base::ErrorKind::numerics, "{}; {}; {}", found,
+             newest.empty() ? "there is no checkpoint of an earlier step"
+                            : "the last good checkpoint is " + newest,
+             advice);
+}
+
+// Parameters may be finite and yet so large that no loss is. Costs one pass over the parameters
+// and, if the step was not evaluated, the forward pass of a microbatch.
+void Trainer::check_model() {
+  if (checked_step_ == step_) return;
+  if (job_.cpus().are_mixed) job_.engine().make_copies_equal();
+  const auto refuse = [&](std::string_view what, double value) {
+    fail(fmt::format("after step {}: {} is {}, so nothing of it was saved", step_, what,
+                     shown(value)),
+         "lower --lr");
+  };
+  const double norm = job_.engine().parameter_norm();
+  if (!std::isfinite(norm)) refuse("the norm of the parameters", norm);
+  if (evaluated_step_ != step_) {
+    const double loss = evaluate(job_, probe_, {}).value();
+    if (!std::isfinite(loss)) refuse("the loss on training text", loss);
+  }
+  checked_step_ = step_;
 }
 
 void Trainer::report(const StepResult& result) {
@@ -150,14 +222,30 @@ std::optional<metrics::LossScaling> Trainer::loss_scaling() {
   return metrics::LossScaling{.scale = scaler->scale(), .skipped_steps = scaler->num_skipped()};
 }
 
-void Trainer::maybe_evaluate() {
-  const std::int64_t every = config_.report.eval_every;
-  const bool is_due = step_ >= config_.train.steps || (every > 0 && step_ % every == 0);
-  if (!is_due || split_.validation.size() == 0) return;
-  val_loss_ = evaluate(job_, split_.validation).mean();
-  reporter_.evaluation(step_, val_loss_);
+// Whoever asks to stop may have little time: an evaluation that is due is left to the next start.
+bool Trainer::stops_after(const parallel::StepFlags& flags) {
+  if (validation_.size() > 0 && is_due(step_, config_)) {
+    return flags.stop || !evaluate_validation();
+  }
+  return flags.stop && step_ < config_.train.steps;
+}
+
+// False if somebody wants to stop: then nothing is known.
+bool Trainer::evaluate_validation() {
+  reporter_.evaluating(step_);
+  const auto loss = evaluate(job_, validation_, [this] { return requests_.wants_stop(); });
   counters_ = job_.groups().counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
+  if (!loss) return false;
+  val_loss_ = *loss;
+  reporter_.evaluation(step_, val_loss_, validation_.tokens());
+  if (!std::isfinite(val_loss_)) {
+    fail(fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step_,
+                     shown(val_loss_)),
+         "lower --lr");
+  }
+  evaluated_step_ = step_;
+  return true;
 }
 
 checkpoint::SavePoint Trainer::save_point() const {
@@ -165,9 +253,15 @@ checkpoint::SavePoint Trainer::save_point() const {
 }
 
 void Trainer::save_final() {
-  checkpoints_.save_last(save_point());
-  write_final_model(job_, checkpoint::store::final_model(config_.run.dir));
+  const std::string error = checkpoints_.save_last(save_point());
+  const std::string model = checkpoint::store::final_model(config_.run.dir);
+  check_model();
+  write_final_model(job_, model);
   summarize();
+  if (error.empty()) return;
+  base::fail(base::ErrorKind::checkpoint,
+             "{} is written, but the checkpoint of step {}, the last one, failed: {}", model, step_,
+             error);
 }
 
 void Trainer::summarize() {
@@ -180,10 +274,11 @@ void Trainer::summarize() {
   reporter_.end({.steps = step_,
                  .train_loss = train_loss,
                  .val_loss = val_loss_,
-                 .has_validation = split_.validation.size() > 0,
+                 .has_validation = validation_.size() > 0,
                  .seconds = seconds,
                  .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
                  .model_path = checkpoint::store::final_model(config_.run.dir),
+                 .skipped_updates = skipped_,
                  .failed_checkpoints = checkpoints_.num_failures()});
 }
 

@@ -36,11 +36,12 @@ struct RunEnd {
 };
 
 /// Drives a job's engine over the training data until train.steps updates are done, or somebody
-/// asks it to stop.
+/// asks it to stop. Nothing is saved whose loss or parameters are not finite.
 ///
 /// Collective: every rank constructs and runs one.
-/// Throws:     Error{numerics} on all ranks at once for a loss or gradient that is not finite,
-/// before the update;
+/// Throws:     Error{numerics} on all ranks at once, naming the newest checkpoint: for a loss or
+///             gradient that is not finite, before the update; after more updates in a row that
+///             were left out than train.max_skipped; for a model that is not finite, before a save;
 ///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
 class Trainer {
  public:
@@ -60,10 +61,14 @@ class Trainer {
  private:
   [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
   [[nodiscard]] bool is_refused(const StepResult& result);
+  void count_skip(const StepResult& result);
   void report(const StepResult& result);
   void report_memory();
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
-  void maybe_evaluate();
+  [[nodiscard]] bool stops_after(const parallel::StepFlags& flags);
+  [[nodiscard]] bool evaluate_validation();
+  void check_model();
+  [[noreturn]] void fail(const std::string& found, const std::string& advice);
   [[nodiscard]] checkpoint::SavePoint save_point() const;
   void save_final();
   void summarize();
@@ -75,6 +80,8 @@ class Trainer {
   base::LauncherLink& link_;
   Checkpointer& checkpoints_;
   StopRequests& requests_;
+  data::EvaluationSequences validation_;
+  data::EvaluationSequences probe_;  // training text that shows whether the loss is finite
   data::Loader loader_;
   optim::Schedule schedule_;
   std::int64_t step_;
@@ -87,7 +94,12 @@ class Trainer {
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;     // of the data group, at the last report
   std::deque<double> last_losses_;  // for the summary
+  std::int64_t skipped_ = 0;        // updates left out since this start
+  std::int64_t skipped_in_a_row_ = 0;
   double val_loss_ = 0;
+  std::int64_t evaluated_step_ = -1;  // of val_loss_, which was finite
+  std::int64_t checked_step_ = -1;    // whose model was found finite
+  bool owes_evaluation_;              // of the step that it starts at
 };
 
 }  // namespace dtrain::train

@@ -7,13 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
-#include "dtrain/checkpoint/format/checksum.h"
 #include "dtrain/checkpoint/format/strict_json.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
 
+using base::checksum_of;
+using base::checksum_text;
 using base::ErrorKind;
 using base::fail;
 using Json = nlohmann::json;

@@ -64,7 +64,7 @@ struct Manifest {
   std::string run;           ///< which start of the program wrote it
   Layout layout;
   std::string config = "{}";     ///< the resolved configuration, a JSON object
-  std::string data_fingerprint;  ///< tells whether the training data is the same
+  std::string data_fingerprint;  ///< tells whether the data is the same
   Contents contents;
 
   bool operator==(const Manifest&) const = default;

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "dtrain/checkpoint/format/checksum.h"
+#include "dtrain/base/checksum.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -56,7 +56,7 @@ class ChunkWriter {
 
   /// Returns the checksum of these bytes alone.
   std::uint64_t write(std::span<const std::byte> bytes) {
-    format::Checksum own;
+    base::Checksum own;
     num_bytes_ += static_cast<std::int64_t>(bytes.size());
     while (!bytes.empty()) {
       const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
@@ -75,7 +75,7 @@ class ChunkWriter {
  private:
   base::OutputFile& file_;
   Pace& pace_;
-  format::Checksum all_;
+  base::Checksum all_;
   std::int64_t num_bytes_ = 0;
 };
 

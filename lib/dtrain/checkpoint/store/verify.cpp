@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/checksum.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/input_file.h"
-#include "dtrain/checkpoint/format/checksum.h"
 #include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {
@@ -24,7 +24,7 @@ constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 
 std::uint64_t checksum_of_file(const base::InputFile& file) {
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kChunkBytes, file.size())));
-  format::Checksum checksum;
+  base::Checksum checksum;
   for (std::int64_t at = 0; at < file.size(); at += kChunkBytes) {
     const auto chunk =
         std::span(buffer).first(static_cast<std::size_t>(std::min(kChunkBytes, file.size() - at)));
@@ -38,7 +38,7 @@ std::uint64_t checksum_of_file(const base::InputFile& file) {
 std::string damaged_tensor(const std::string& path, const format::FileInfo& info) {
   const auto file = format::SafetensorsFile::open(path);
   for (const format::PieceInfo& piece : info.pieces) {
-    if (format::checksum_of(file.at(piece.tensor).bytes) != piece.checksum) return piece.tensor;
+    if (base::checksum_of(file.at(piece.tensor).bytes) != piece.checksum) return piece.tensor;
   }
   return {};
 }
@@ -68,8 +68,8 @@ void verify_file(const std::string& checkpoint, const format::FileInfo& info) {
   const std::string tensor = damaged_tensor(path, info);
   fail(ErrorKind::checkpoint,
        "checkpoint file '{}' is damaged{}: its checksum is {}, {} was written", path,
-       tensor.empty() ? "" : fmt::format(" in tensor '{}'", tensor), format::checksum_text(found),
-       format::checksum_text(info.checksum));
+       tensor.empty() ? "" : fmt::format(" in tensor '{}'", tensor), base::checksum_text(found),
+       base::checksum_text(info.checksum));
 }
 
 }  // namespace dtrain::checkpoint::store

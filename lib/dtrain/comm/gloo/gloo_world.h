@@ -10,6 +10,6 @@ namespace dtrain::comm {
 
 /// The world of ranks that have met.
 [[nodiscard]] std::shared_ptr<World> create_gloo_world(const WorldOptions& options,
-                                                       const Rendezvous& rendezvous);
+                                                       std::shared_ptr<Rendezvous> rendezvous);
 
 }  // namespace dtrain::comm

@@ -164,13 +164,19 @@ void run_local_ranks(std::int64_t size, const GroupOptions& options,
   {
     std::vector<std::jthread> threads;  // joined at the end of this block
     for (auto& world : worlds_of(job)) {
-      threads.emplace_back([&job, &failure, &body, world = std::move(world)] {
-        try {
-          body(world);
-        } catch (...) {
-          failure.keep_current(*job, world->rank());
-        }
-      });
+      const std::int64_t rank = world->rank();
+      try {
+        threads.emplace_back([&job, &failure, &body, world = std::move(world)] {
+          try {
+            body(world);
+          } catch (...) {
+            failure.keep_current(*job, world->rank());
+          }
+        });
+      } catch (...) {  // its thread does not start: those that have must not wait for it
+        failure.keep_current(*job, rank);
+        break;
+      }
     }
   }
   failure.rethrow();

@@ -2,38 +2,50 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/create_world.h"
 #include "dtrain/comm/deadline.h"
+#include "dtrain/comm/rendezvous/store_client.h"
+#include "dtrain/comm/rendezvous/store_server.h"
 
 namespace dtrain::comm {
 
+/// What a rank knows of where the job's ranks meet.
+struct MeetingPlace {
+  std::int64_t rank = 0;
+  std::int64_t size = 1;
+  int store_fd = -1;  ///< this rank's end of dtrun's door to the store; -1: they meet over TCP
+  std::string master_addr;
+  std::int64_t master_port = 0;
+  std::string token;  ///< the job's secret; empty: none
+};
+
 /// The store of a job, and this host's address on the network that reaches it.
 struct Rendezvous {
-  c10::intrusive_ptr<c10d::Store> store;
+  std::unique_ptr<StoreServer> server;  ///< of rank 0
+  std::unique_ptr<StoreClient> store;
   std::string own_address;
 };
 
-/// Serves the store (rank 0) or connects to it, and returns when every rank has come.
+/// Serves the store (rank 0), connects to it, and returns when every rank has come.
 ///
 /// Throws: as create_world.
-[[nodiscard]] Rendezvous meet_all_ranks(const WorldOptions& options, const Deadline& deadline);
+[[nodiscard]] std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
+                                                         const Deadline& deadline);
 
 /// Returns when every member has called this with the same key.
 ///
 /// Throws: Error{timeout} naming the members that did not come, Error{comm} if the store is gone.
-void meet_members(c10d::Store& store, const std::string& key, std::int64_t own_rank,
+void meet_members(StoreClient& store, const std::string& key, std::int64_t own_rank,
                   const std::vector<std::int64_t>& world_ranks, const Deadline& deadline);
 
-/// The same, and what each member has to say to the others: their texts, in that order. A text must
-/// not be empty.
+/// The same, and what each member has to say to the others: their texts, in that order.
 ///
 /// Throws: as meet_members.
-[[nodiscard]] std::vector<std::string> exchange_notes(c10d::Store& store, const std::string& key,
+[[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
                                                       std::int64_t own_rank,
                                                       const std::vector<std::int64_t>& world_ranks,
                                                       const std::string& own_note,

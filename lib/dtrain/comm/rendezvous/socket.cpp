@@ -1,17 +1,18 @@
 #include "dtrain/comm/rendezvous/socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -22,24 +23,20 @@ using std::chrono::milliseconds;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-Addresses resolve(const std::string& host, std::int64_t port, int& status) {
+/// Without a result `reason` says why.
+Addresses resolve(const std::string& host, std::int64_t port, std::string& reason) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  return {found, &::freeaddrinfo};
-}
-
-std::string own_address_of(int descriptor) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  char text[NI_MAXHOST] = "127.0.0.1";
-  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0) {
-    ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text, sizeof text, nullptr, 0,
-                  NI_NUMERICHOST);
+  const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (status != 0) {
+    // It calls it a failure of the network when it cannot open a file.
+    const Descriptor probe(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+    const bool is_full = probe.get() < 0 && errno == EMFILE;
+    reason = is_full ? std::strerror(EMFILE) : ::gai_strerror(status);
   }
-  return text;
+  return {found, &::freeaddrinfo};
 }
 
 /// 0 when connected, else the errno.
@@ -54,43 +51,51 @@ int connect_once(const Descriptor& socket, const addrinfo& to, milliseconds pati
   return error;
 }
 
-/// The own address once connected; empty with `reason` otherwise.
-std::string try_to_reach(const std::string& host, std::int64_t port, milliseconds patience,
-                         std::string& reason) {
-  int status = 0;
-  const Addresses addresses = resolve(host, port, status);
-  if (status != 0) reason = ::gai_strerror(status);
+/// The one control message of a packet that carries a descriptor.
+struct Packet {
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+
+  Packet() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  Packet(const Packet&) = delete;
+  Packet& operator=(const Packet&) = delete;
+};
+
+}  // namespace
+
+Descriptor connect_to(const std::string& host, std::int64_t port, const Deadline& deadline,
+                      std::string& reason) {
+  const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
-    const Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const int error = socket.get() < 0 ? errno : connect_once(socket, *to, patience);
-    if (error == 0) return own_address_of(socket.get());
+    Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int error = socket.get() < 0 ? errno : connect_once(socket, *to, deadline.remaining());
+    if (error == 0) return socket;
     reason = std::strerror(error);
   }
   return {};
 }
 
-}  // namespace
-
-std::string reach(const std::string& host, std::int64_t port, const Deadline& deadline) {
-  std::string reason = "no address";
-  milliseconds pause(5);
-  while (true) {
-    std::string own = try_to_reach(host, port, deadline.remaining(), reason);
-    if (!own.empty()) return own;
-    if (deadline.passed()) break;
-    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
-    pause = std::min(pause * 2, milliseconds(200));
+std::string own_address_of(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  char text[NI_MAXHOST] = "127.0.0.1";
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0) {
+    ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text, sizeof text, nullptr, 0,
+                  NI_NUMERICHOST);
   }
-  base::fail(ErrorKind::timeout,
-             "no answer from the store at {}:{} within {:.1f} s ({}): rank 0 serves it; check that "
-             "rank 0 runs and that MASTER_ADDR and MASTER_PORT are its",
-             host, port, base::Seconds(deadline.limit()).count(), reason);
+  return text;
 }
 
 int listen_at(const std::string& host, std::int64_t port) {
-  int status = 0;
-  const Addresses addresses = resolve(host, port, status);
-  std::string reason = status != 0 ? ::gai_strerror(status) : "no address";
+  std::string reason = "no address";
+  const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     Descriptor socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int on = 1;
@@ -120,6 +125,51 @@ std::int64_t port_of(int descriptor) {
                descriptor, std::strerror(errno));
   }
   return std::stoll(text);
+}
+
+std::pair<Descriptor, Descriptor> connected_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    base::fail(ErrorKind::comm, "no unix socket for the ranks to meet: {}", std::strerror(errno));
+  }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+int send_descriptor(const Descriptor& door, const Descriptor& descriptor,
+                    const Deadline& deadline) {
+  Packet packet;
+  cmsghdr* rights = CMSG_FIRSTHDR(&packet.header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int number = descriptor.get();
+  std::memcpy(CMSG_DATA(rights), &number, sizeof number);
+  while (::sendmsg(door.get(), &packet.header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    // ETOOMANYREFS: too many descriptors are on their way already.
+    const bool may_try_again = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS;
+    if (!may_try_again || deadline.passed()) return errno;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return 0;
+}
+
+HandedDown receive_descriptor(const Descriptor& door) {
+  Packet packet;
+  const ssize_t count = ::recvmsg(door.get(), &packet.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  HandedDown result;
+  if (count <= 0) {
+    result.is_closed = count == 0 || (errno != EAGAIN && errno != EINTR);
+    return result;
+  }
+  const cmsghdr* rights = CMSG_FIRSTHDR(&packet.header);
+  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
+      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
+    result.descriptor = Descriptor(descriptor);
+  }
+  result.was_cut = result.descriptor.get() < 0 && (packet.header.msg_flags & MSG_CTRUNC) != 0;
+  return result;
 }
 
 }  // namespace dtrain::comm

@@ -1,19 +1,21 @@
-// The two things we do with sockets ourselves. Private to comm.
+// Sockets by which ranks find each other. Private to comm.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "dtrain/comm/deadline.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
-/// Tries to reach host:port until the deadline and returns this side's numeric address on the way
-/// there.
-///
-/// Throws: Error{timeout} naming host, port and the last reason.
-[[nodiscard]] std::string reach(const std::string& host, std::int64_t port,
-                                const Deadline& deadline);
+/// Tries once to connect to host:port; none with `reason` otherwise.
+[[nodiscard]] Descriptor connect_to(const std::string& host, std::int64_t port,
+                                    const Deadline& deadline, std::string& reason);
+
+/// The numeric address of this end of a connection.
+[[nodiscard]] std::string own_address_of(const Descriptor& socket);
 
 /// A socket listening at that address alone, never at all interfaces of this machine.
 ///
@@ -22,5 +24,25 @@ namespace dtrain::comm {
 
 /// The port that a bound socket has.
 [[nodiscard]] std::int64_t port_of(int descriptor);
+
+/// Two unix stream sockets, each the other's end.
+///
+/// Throws: Error{comm} with the reason.
+[[nodiscard]] std::pair<Descriptor, Descriptor> connected_pair();
+
+/// Gives a copy of `descriptor` to whoever reads at the other end of `door`, a unix socket that
+/// keeps packets apart; 0 or the errno.
+[[nodiscard]] int send_descriptor(const Descriptor& door, const Descriptor& descriptor,
+                                  const Deadline& deadline);
+
+/// What came through a door.
+struct HandedDown {
+  Descriptor descriptor;   ///< none: a packet that means nothing
+  bool is_closed = false;  ///< nobody holds the other end
+  bool was_cut = false;    ///< a descriptor was sent, but this process has too many
+};
+
+/// Takes the next packet; does not wait for one.
+[[nodiscard]] HandedDown receive_descriptor(const Descriptor& door);
 
 }  // namespace dtrain::comm

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace dtrain::comm {
@@ -83,6 +84,9 @@ struct alignas(64) ControlBlock {
   alignas(64) Closing closing;
 
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);
+  /// The offset that `text` tells of a block for `size` members, if it can be one in `room` bytes.
+  [[nodiscard]] static std::optional<std::int64_t> offset_of(std::string_view text,
+                                                             std::int64_t size, std::int64_t room);
   [[nodiscard]] Member& member(std::int64_t rank);
   [[nodiscard]] Channel& channel(std::int64_t from, std::int64_t to);
 

@@ -14,9 +14,11 @@
 #include <optional>
 #include <span>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
 
 namespace dtrain::comm {
 
@@ -30,7 +32,12 @@ struct Address {
   sockaddr_un name{};
   socklen_t length = 0;
 
+  /// Throws: Error{comm} for a text that is too long for a name.
   explicit Address(const std::string& text) {
+    if (text.empty() || text.size() >= sizeof name.sun_path) {
+      base::fail(ErrorKind::comm, "\"{}\" is no name of a unix socket",
+                 base::printable(text, sizeof name.sun_path));
+    }
     name.sun_family = AF_UNIX;
     // A first byte of zero: no file.
     std::memcpy(name.sun_path + 1, text.data(), text.size());
@@ -40,7 +47,7 @@ struct Address {
 };
 
 Descriptor unix_socket() {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", reason_of(errno));
   return socket;
 }
@@ -100,14 +107,21 @@ std::optional<std::size_t> first_readable(std::span<const Descriptor* const> soc
 }
 
 /// The sender's rank and memory; nothing from one that is no rank or has gone.
+///
+/// Throws: Error{comm} when the memory came, but this process has too many files open to take it.
 std::optional<std::int64_t> receive_memory(const Descriptor& connection, Descriptor& memory) {
   Packet packet;
-  const ssize_t count = ::recvmsg(connection.get(), &packet.header, MSG_CMSG_CLOEXEC);
+  const ssize_t count =
+      ::recvmsg(connection.get(), &packet.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   const cmsghdr* rights = count > 0 ? CMSG_FIRSTHDR(&packet.header) : nullptr;
-  if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
+      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
     int descriptor = -1;
     std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
     memory = Descriptor(descriptor);
+  } else if (count > 0 && (packet.header.msg_flags & MSG_CTRUNC) != 0) {
+    base::fail(ErrorKind::comm, "cannot take the memory of rank {}: {}", packet.rank,
+               reason_of(EMFILE));
   }
   if (count != static_cast<ssize_t>(sizeof packet.rank) || memory.get() < 0) return std::nullopt;
   return packet.rank;
@@ -132,12 +146,21 @@ bool is_of_this_user(const Descriptor& connection) {
              rank);
 }
 
+/// 0 when connected, else the errno. A doorstep that is full of visitors is tried again.
+int connect_within(const Descriptor& connection, const Address& address, const Deadline& deadline) {
+  while (::connect(connection.get(), address.get(), address.length) != 0) {
+    if (errno != EAGAIN && errno != EINTR) return errno;
+    if (deadline.passed()) return ETIMEDOUT;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return 0;
+}
+
 Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
                    const Descriptor& own_memory, const std::vector<Acquaintance>& met,
                    const Deadline& deadline) {
   Acquaintance result{.connection = unix_socket(), .memory = {}};
-  const Address address(doorstep);
-  if (::connect(result.connection.get(), address.get(), address.length) != 0 ||
+  if (connect_within(result.connection, Address(doorstep), deadline) != 0 ||
       !is_of_this_user(result.connection) ||
       !send_memory(result.connection, own_rank, own_memory) ||
       !first_readable(std::array{&std::as_const(result.connection)}, met, deadline) ||
@@ -161,7 +184,11 @@ class Reception {
     const auto index = first_readable(sockets, all, deadline);
     if (!index) return false;
     if (*index == 0) {
-      Descriptor visitor(::accept4(own_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      Descriptor visitor(
+          ::accept4(own_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (visitor.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+        base::fail(ErrorKind::comm, "cannot meet the other ranks: {}", reason_of(errno));
+      }
       if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
     } else {
       const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index - 1);
@@ -193,8 +220,13 @@ class Reception {
 }  // namespace
 
 std::string host_of_process() {
+  const char* const file = "/proc/sys/kernel/random/boot_id";
   std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
+  errno = 0;
+  std::getline(std::ifstream(file), boot_id);
+  if (boot_id.empty()) {
+    base::fail(ErrorKind::comm, "cannot read {}: {}", file, reason_of(errno));
+  }
   std::array<char, 64> network{};
   (void)!::readlink("/proc/self/ns/net", network.data(), network.size() - 1);
   return fmt::format("{} {}", boot_id, network.data());

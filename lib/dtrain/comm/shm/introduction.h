@@ -12,6 +12,8 @@ namespace dtrain::comm {
 
 /// What two processes must have in common to reach each other: the running system and its network
 /// namespace.
+///
+/// Throws: Error{comm} naming the file that cannot be read.
 [[nodiscard]] std::string host_of_process();
 
 /// A unix socket in the abstract namespace, which leaves nothing in the file system.

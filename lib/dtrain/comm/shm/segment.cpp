@@ -121,10 +121,11 @@ std::int64_t Segment::reserve(std::int64_t bytes) {
     if (error != 0) free_.give_back(*offset, rounded);
   }
   if (error != 0) {
-    base::fail(ErrorKind::memory,
-               "out of memory: {} bytes of shared memory, with {} in use of {}: {}; use a smaller "
-               "model or more ranks",
-               bytes, in_use_, mapping_.bytes(), reason_of(error));
+    base::fail(
+        ErrorKind::memory,
+        "out of memory: {} bytes of shared memory, with {} in use of {}: {}; use --recompute "
+        "level, a smaller --microbatch, a smaller model, or more ranks that shard",
+        bytes, in_use_, mapping_.bytes(), reason_of(error));
   }
   in_use_ += rounded;
   if (count_) count_(rounded);

@@ -95,7 +95,8 @@ std::vector<const std::byte*> ShmTransport::payloads(std::int64_t offset) {
 }
 
 std::byte* ShmTransport::staging() {
-  if (!staging_.defined()) staging_ = meeting_.neighbours().allocate(kStagingBytes);
+  if (!staging_.defined())
+    staging_ = meeting_.neighbours().allocate(staging_bytes(meeting_.size()));
   return bytes_of(staging_);
 }
 
@@ -162,7 +163,7 @@ std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp o
       .call = call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
       .tensor = tensor,
       .total = tensor.numel(),
-      .staged_count = kStagingBytes / size};
+      .staged_count = staging_bytes(meeting_.size()) / size};
   std::int64_t own_elements = 0;
   run(
       large, deadline,
@@ -225,24 +226,24 @@ std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const a
   const std::int64_t ranks = meeting_.size();
   const std::int64_t slice = output.numel();
   // The staging area holds the same part of every slice.
-  const std::int64_t staged_slice = kStagingBytes / ranks / kSliceGrain / size * kSliceGrain;
+  const std::int64_t staged = staged_slice(ranks, size);
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(ranks));
   run(
       LargeCall{.call = call_of(Collective::reduce_scatter, input),
                 .tensor = input,
                 .total = slice,
-                .staged_count = staged_slice},
+                .staged_count = staged},
       deadline,
       [&](std::int64_t first, std::int64_t count) {
         for (std::int64_t rank = 0; rank < ranks; ++rank) {
-          copy_bytes(staging() + rank * staged_slice * size,
+          copy_bytes(staging() + rank * staged * size,
                      bytes_of(input) + (rank * slice + first) * size, count * size);
         }
       },
       [&](const Sources& sources, std::int64_t first, std::int64_t count) {
         for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-          const std::int64_t offset = sources.staged[rank] ? meeting_.rank() * staged_slice
-                                                           : meeting_.rank() * slice + first;
+          const std::int64_t offset =
+              sources.staged[rank] ? meeting_.rank() * staged : meeting_.rank() * slice + first;
           inputs[rank] = sources.data[rank] + offset * size;
         }
         reduce_in_tree_order(inputs, bytes_of(output) + first * size, count, output.scalar_type(),
@@ -278,7 +279,7 @@ void ShmTransport::gather_large(const at::Tensor& input, const at::Tensor& outpu
       LargeCall{.call = call_of(Collective::all_gather, input),
                 .tensor = input,
                 .total = bytes,
-                .staged_count = kStagingBytes},
+                .staged_count = staging_bytes(meeting_.size())},
       deadline,
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(staging(), bytes_of(input) + first, count);
@@ -318,7 +319,7 @@ void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
       LargeCall{.call = call_of(Collective::broadcast, tensor, root),
                 .tensor = tensor,
                 .total = size_in_bytes(tensor),
-                .staged_count = kStagingBytes,
+                .staged_count = staging_bytes(meeting_.size()),
                 .is_read = is_root},
       deadline,
       [&](std::int64_t first, std::int64_t count) {

@@ -10,9 +10,6 @@
 
 namespace dtrain::comm {
 
-/// Of one chunk of a collective call: it stays in the caches.
-inline constexpr std::int64_t kStagingBytes = 1 << 20;
-
 /// One rank's side of a group that meets through shared memory.
 ///
 /// Tensors that the others can reach (all tensors, among threads; what World::allocate returned,
@@ -89,7 +86,7 @@ class ShmTransport final : public Transport {
   std::int64_t guarded(std::initializer_list<at::Tensor> tensors, Body body);
 
   Meeting meeting_;
-  at::Tensor staging_;                    // (kStagingBytes) uint8; made when first needed
+  at::Tensor staging_;                    // (staging_bytes) uint8; made when first needed
   std::vector<at::Tensor> lane_staging_;  // by peer, each used by the lane that sends to it
 };
 

@@ -8,10 +8,13 @@
 #include <numeric>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
+#include "dtrain/comm/met_world.h"
 #include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/shm/introduction.h"
 #include "dtrain/comm/shm/segment.h"
 #include "dtrain/comm/shm/shm_transport.h"
+#include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
 
@@ -42,6 +45,9 @@ class ProcessNeighbours final : public Neighbours {
     const std::byte* data =
         is_own(rank) ? segment_->data() : mappings_[static_cast<std::size_t>(rank)]->data();
     return reinterpret_cast<std::uintptr_t>(data);
+  }
+  [[nodiscard]] std::int64_t bytes(std::int64_t rank) const {
+    return is_own(rank) ? segment_->bytes() : mappings_[static_cast<std::size_t>(rank)]->bytes();
   }
   [[nodiscard]] bool reachable(const std::byte* data, std::int64_t bytes) const override {
     const auto begin = reinterpret_cast<std::uintptr_t>(segment_->data());
@@ -79,11 +85,11 @@ std::int64_t most_segment_bytes(std::int64_t num_ranks) {
   return std::min(space / num_ranks, limit_of(RLIMIT_FSIZE));
 }
 
-class ShmWorld final : public World {
+class ShmWorld final : public MetWorld {
  public:
-  ShmWorld(const WorldOptions& options, const Rendezvous& rendezvous,
+  ShmWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
            std::shared_ptr<ProcessNeighbours> neighbours)
-      : options_(options), rendezvous_(rendezvous), neighbours_(std::move(neighbours)) {}
+      : MetWorld(std::move(rendezvous)), options_(options), neighbours_(std::move(neighbours)) {}
 
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
   [[nodiscard]] std::int64_t size() const override { return options_.size; }
@@ -115,15 +121,28 @@ class ShmWorld final : public World {
     if (identity.rank == 0) {
       note = std::to_string(make_block(static_cast<std::int64_t>(identity.world_ranks.size())));
     }
-    const auto notes = exchange_notes(*rendezvous_.store, key, rank(), identity.world_ranks, note,
+    const auto notes = exchange_notes(store(), key, rank(), identity.world_ranks, note,
                                       Deadline(options_.group.timeout));
-    const std::uintptr_t base = neighbours_->base(identity.world_ranks.front());
-    auto* block = reinterpret_cast<ControlBlock*>(
-        base + static_cast<std::uintptr_t>(std::stoll(notes.front())));
+    auto* block = block_at(notes.front(), identity);
     Seat seat{.block = {neighbours_, block},  // as long as the mapping
               .rank = identity.rank,
               .world_ranks = identity.world_ranks};
     return std::make_unique<ShmTransport>(std::move(seat), neighbours_);
+  }
+
+  /// The control block of which the group's first member has told the offset.
+  ControlBlock* block_at(const std::string& note, const GroupIdentity& identity) {
+    const std::int64_t owner = identity.world_ranks.front();
+    const auto offset = ControlBlock::offset_of(
+        note, static_cast<std::int64_t>(identity.world_ranks.size()), neighbours_->bytes(owner));
+    if (!offset) {
+      base::fail(base::ErrorKind::comm,
+                 "rank {} tells that group '{}' meets at offset \"{}\" of its memory of {} bytes, "
+                 "which cannot be",
+                 owner, identity.name, base::printable(note, 40), neighbours_->bytes(owner));
+    }
+    return reinterpret_cast<ControlBlock*>(neighbours_->base(owner) +
+                                           static_cast<std::uintptr_t>(*offset));
   }
 
   /// The offset of a new control block.
@@ -143,7 +162,6 @@ class ShmWorld final : public World {
   }
 
   WorldOptions options_;
-  Rendezvous rendezvous_;
   std::shared_ptr<ProcessNeighbours> neighbours_;
   std::vector<OwnBlock> own_blocks_;  // of groups that may still live; the last ones stay
   std::int64_t splits_ = 0;           // the same on every rank, since split is collective
@@ -155,13 +173,17 @@ std::string packed(const ShmCard& card) {
 
 ShmCard unpacked(const std::string& text) {
   const auto first = text.find('\n');
-  const auto second = text.find('\n', first + 1);
+  const auto second = first == std::string::npos ? first : text.find('\n', first + 1);
+  if (second == std::string::npos) {
+    base::fail(base::ErrorKind::comm, "a rank says of its memory what makes no sense: \"{}\"",
+               base::printable(text, 80));
+  }
   return {.host = text.substr(0, first),
           .doorstep = text.substr(first + 1, second - first - 1),
-          .refusal = text.substr(second + 1)};
+          .refusal = base::printable(text.substr(second + 1))};
 }
 
-std::vector<ShmCard> exchange_cards(const WorldOptions& options, c10d::Store& store,
+std::vector<ShmCard> exchange_cards(const WorldOptions& options, StoreClient& store,
                                     const ShmCard& own, const Deadline& deadline) {
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(options.size));
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
@@ -176,34 +198,38 @@ std::vector<ShmCard> exchange_cards(const WorldOptions& options, c10d::Store& st
 }  // namespace
 
 std::string obstacle_among(const std::vector<ShmCard>& cards) {
-  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
-    if (cards[rank].host != cards[0].host) {
-      return fmt::format("ranks 0 and {} are on different hosts", rank);
-    }
-  }
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     if (!cards[rank].refusal.empty()) {
       return fmt::format("rank {} cannot share memory: {}", rank, cards[rank].refusal);
     }
   }
+  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
+    if (cards[rank].host != cards[0].host) {
+      return fmt::format("ranks 0 and {} are on different hosts", rank);
+    }
+  }
   return {};
 }
 
-std::int64_t shm_memory(std::int64_t size) { return ControlBlock::bytes_for(size) + kStagingBytes; }
+std::int64_t shm_memory(std::int64_t size) {
+  return ControlBlock::bytes_for(size) + staging_bytes(size);
+}
 
-std::shared_ptr<World> create_shm_world(const WorldOptions& options, const Rendezvous& rendezvous) {
+std::shared_ptr<World> create_shm_world(const WorldOptions& options,
+                                        const std::shared_ptr<Rendezvous>& rendezvous) {
   const Deadline deadline(options.group.timeout);
-  ShmCard card{.host = host_of_process(), .doorstep = {}, .refusal = {}};
+  ShmCard card;
   std::shared_ptr<Segment> segment;
   Doorstep doorstep;
   try {
+    card.host = host_of_process();
     segment = std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
     doorstep = open_doorstep();
     card.doorstep = doorstep.name;
   } catch (const base::Error& error) {
     card.refusal = error.what();
   }
-  const auto cards = exchange_cards(options, *rendezvous.store, card, deadline);
+  const auto cards = exchange_cards(options, *rendezvous->store, card, deadline);
   const std::string obstacle = obstacle_among(cards);
   if (!obstacle.empty()) {
     if (options.backend == "auto") return nullptr;

@@ -28,7 +28,7 @@ struct ShmCard {
 /// Collective: all ranks of the job.
 /// Throws:     for backend shm, Error{usage} naming two ranks on different hosts or the rank that
 ///             has no shared memory; Error{timeout} or Error{comm} naming a rank that has gone.
-[[nodiscard]] std::shared_ptr<World> create_shm_world(const WorldOptions& options,
-                                                      const Rendezvous& rendezvous);
+[[nodiscard]] std::shared_ptr<World> create_shm_world(
+    const WorldOptions& options, const std::shared_ptr<Rendezvous>& rendezvous);
 
 }  // namespace dtrain::comm

@@ -2,19 +2,17 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/pow.h>
-#include <ATen/ops/reciprocal.h>
-#include <ATen/ops/remainder.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cmath>
 #include <numbers>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/elementary.h"
 
 namespace dtrain::model::bdh {
 namespace {
@@ -69,29 +67,54 @@ class LowRotation : public torch::autograd::Function<LowRotation> {
   }
 };
 
+constexpr auto kTurn = static_cast<float>(2 * std::numbers::pi);
+
+// Of the pair that begins with neuron `even`, with the float32 roundings of the reference:
+// 1 / 65536^(even/N) / 2pi.
+float frequency(std::int64_t even, std::int64_t neurons) {
+  const float exponent = static_cast<float>(even) / static_cast<float>(neurons);
+  const auto power = static_cast<float>(base::power_of_two(16.0 * static_cast<double>(exponent)));
+  return 1.0F / power / kTurn;
+}
+
+// ATen's cosine and sine are not used: they come from a vector library whose bits depend on the
+// CPU, and whose first call, if two threads make it at once, can be 1.5e-4 off in one of them.
+void write_rotation(float position, float turns_per_position, float* out) {
+  const float turns = position * turns_per_position;
+  const float angle = (turns - std::floor(turns)) * kTurn;
+  const auto [sine, cosine] = base::sine_cosine(angle);
+  out[0] = static_cast<float>(cosine);
+  out[1] = static_cast<float>(sine);
+}
+
 }  // namespace
 
 at::Tensor rope_frequencies(std::int64_t neurons) {
-  constexpr double kTheta = 65536.0;
-  const auto options = at::TensorOptions().dtype(at::kFloat);
-  const at::Tensor pair = at::arange(neurons, options).div(2, "floor").mul(2);  // (N)
-  const at::Tensor power = at::pow(at::Scalar(kTheta), pair.div(neurons));      // (N)
-  return power.reciprocal().div(2 * std::numbers::pi);
+  const at::Tensor all = at::empty({neurons}, at::TensorOptions().dtype(at::kFloat));
+  auto* out = all.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < neurons; ++i) out[i] = frequency(i / 2 * 2, neurons);
+  return all;
 }
 
 at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, const HeadSlice& neurons,
                           at::ScalarType dtype) {
   DTRAIN_CHECK(neurons.first % 2 == 0 && neurons.count % 2 == 0 &&
                neurons.first + neurons.count <= neurons.whole);
-  const auto options = at::TensorOptions().dtype(at::kFloat);
-  const at::Tensor frequency = rope_frequencies(neurons.whole)
-                                   .view({neurons.whole / 2, 2})
-                                   .select(1, 0)
-                                   .narrow(0, neurons.first / 2, neurons.count / 2);  // (N/2)
-  const at::Tensor position = at::arange(begin, end, options).unsqueeze(1);           // (T, 1)
-  const at::Tensor phase =
-      position.mul(frequency).remainder(1).mul(2 * std::numbers::pi);  // (T, N/2)
-  return at::stack({phase.cos(), phase.sin()}, -1).to(dtype);
+  const std::int64_t pairs = neurons.count / 2;
+  const at::Tensor frequencies = rope_frequencies(neurons.whole);  // (N)
+  const auto* of_neuron = frequencies.const_data_ptr<float>() + neurons.first;
+  const at::Tensor table =
+      at::empty({end - begin, pairs, 2}, at::TensorOptions().dtype(at::kFloat));
+  auto* out = table.mutable_data_ptr<float>();
+  at::parallel_for(begin, end, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      float* row = out + (t - begin) * neurons.count;
+      for (std::int64_t k = 0; k < pairs; ++k) {
+        write_rotation(static_cast<float>(t), of_neuron[2 * k], row + 2 * k);
+      }
+    }
+  });
+  return table.to(dtype);
 }
 
 at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table) {

@@ -7,7 +7,8 @@
 
 namespace dtrain::model::bdh {
 
-/// (N) float32: theta^(-2*floor(i/2)/N) / 2pi with theta = 2^16, rotations per position.
+/// (N) float32: theta^(-2*floor(i/2)/N) / 2pi with theta = 2^16, rotations per position. Equal bits
+/// on every CPU.
 [[nodiscard]] at::Tensor rope_frequencies(std::int64_t neurons);
 
 /// Neurons [first, first + count) of a head of `whole`; all even, so that pairs stay together.
@@ -20,7 +21,9 @@ struct HeadSlice {
 /// Cosine and sine of 2*pi * (t*freq mod 1) for positions t in [begin, end) and the pairs of
 /// `neurons`: a table (end - begin, neurons.count/2, 2) of dtype.
 ///
-/// The product t*freq is float32 whatever the dtype, as in the reference; only the table is cast.
+/// The product t*freq is float32 whatever the dtype, as in the reference; cosine and sine are
+/// rounded once to float32, and then the table is cast. Equal bits on every CPU and with any number
+/// of threads.
 /// Source: Su et al., RoFormer (2021), interleaved form.
 [[nodiscard]] at::Tensor rope_rotations(std::int64_t begin, std::int64_t end,
                                         const HeadSlice& neurons, at::ScalarType dtype);

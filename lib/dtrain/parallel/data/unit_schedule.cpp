@@ -57,6 +57,8 @@ class Builder {
         }
       }
     }
+    ending_.resize(actions_.size());
+    for (const Visit& visit : visits_) ending_[visit.last].push_back(visit.unit);
   }
 
   [[nodiscard]] bool goes_on(const Visit& visit, std::size_t action) const {
@@ -70,7 +72,7 @@ class Builder {
     for (std::size_t action = 0; action < actions_.size(); ++action) {
       while (next_ < visits_.size() && visits_[next_].first == action)
         gather_next(schedule_.before[action]);
-      const std::vector<std::int64_t> ending = units_ending_at(action);
+      const std::vector<std::int64_t>& ending = ending_[action];
       if (!ending.empty()) prefetch(schedule_.before[action], /*is_before=*/true);
       for (const std::int64_t unit : ending) {
         schedule_.after[action].push_back({UnitEventKind::free, unit});
@@ -78,14 +80,6 @@ class Builder {
       }
       if (!ending.empty()) prefetch(schedule_.after[action], /*is_before=*/false);
     }
-  }
-
-  [[nodiscard]] std::vector<std::int64_t> units_ending_at(std::size_t action) const {
-    std::vector<std::int64_t> units;
-    for (const Visit& visit : visits_) {
-      if (visit.last == action) units.push_back(visit.unit);
-    }
-    return units;
   }
 
   // Gathers units whose turn comes next, as far as the settings allow.
@@ -136,8 +130,9 @@ class Builder {
   const UnitUses& uses_;
   const UnitScheduleOptions& options_;
   UnitSchedule schedule_;
-  std::vector<Visit> visits_;  // by first use
-  std::size_t next_ = 0;       // visit to be gathered
+  std::vector<Visit> visits_;                      // by first use
+  std::vector<std::vector<std::int64_t>> ending_;  // by action: units whose visit ends with it
+  std::size_t next_ = 0;                           // visit to be gathered
   std::set<std::int64_t> gathered_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "dtrain/model/widened.h"
@@ -22,11 +23,26 @@ Own own_of(const at::Tensor& tokens, std::int64_t first, std::int64_t count) {
   return {.is_absent = is_absent, .index = index.masked_fill(is_absent, 0)};
 }
 
+// Exponential and logarithm come from MKL's vector functions, which choose their code in the first
+// call of a process: where two ranks that are threads make it at once, or two threads of one rank,
+// one of them can get a code of low accuracy. So the first calls are made here, on a few elements
+// and thus in one thread, while every other rank waits.
+void make_first_calls_alone() {
+  static const bool are_made = [] {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      (void)at::ones({8}, at::TensorOptions().dtype(dtype)).exp_().log_();
+    }
+    return true;
+  }();
+  (void)are_made;
+}
+
 class SplitCrossEntropy : public torch::autograd::Function<SplitCrossEntropy> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
                             const at::Tensor& targets, std::int64_t group_address,
                             std::int64_t first) {
+    make_first_calls_alone();
     auto& group = *reinterpret_cast<comm::ProcessGroup*>(group_address);
     const at::Tensor largest = logits.amax(1);  // (rows)
     group.all_reduce(largest, comm::ReduceOp::max).wait();

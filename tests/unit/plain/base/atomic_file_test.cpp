@@ -55,7 +55,8 @@ TEST_CASE("Two writers of one name do not disturb each other") {
 
 TEST_CASE("What killed writers of a file left is removed, and nothing else is") {
   const TempFolder folder;
-  for (const char* name : {"a", "a.tmp-12-0", "a.tmp-12-1", "b.tmp-12-0", "xa.tmp-1-0", "a.tmp-mine"}) {
+  for (const char* name :
+       {"a", "a.tmp-12-0", "a.tmp-12-1", "b.tmp-12-0", "xa.tmp-1-0", "a.tmp-mine"}) {
     folder.write(name, "x");
   }
   remove_temporaries_of(folder.path("a"), ErrorKind::data);

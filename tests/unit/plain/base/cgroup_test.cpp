@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/available_memory.h"
-#include "tests/support/temp_folder.h"
+#include "support/temp_folder.h"
 
 // Limits of a machine cannot be set in a test, so these read folders that look like one's.
 namespace {

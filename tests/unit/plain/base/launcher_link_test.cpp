@@ -89,6 +89,27 @@ TEST_CASE("A process that is told of another rank's failure ends at once with st
   ::close(child.launcher);
 }
 
+TEST_CASE("A process that is asked to leave ends at once with status 4 and says nothing") {
+  const Child child = start_child();
+  send_text(child.launcher, "leave\n");
+  CHECK(exit_status_of(child.pid) == 4);
+  CHECK(read_all(child.standard_error).empty());
+  ::close(child.launcher);
+}
+
+TEST_CASE("The width of the launcher's terminal arrives") {
+  const Line line = make_line();
+  {
+    const LauncherLink link(line.rank);
+    CHECK(link.columns() == 0);
+    send_text(line.launcher, "columns 61\n");
+    while (link.columns() == 0) ::usleep(1000);
+    CHECK(link.columns() == 61);
+  }
+  ::close(line.rank);
+  ::close(line.launcher);
+}
+
 TEST_CASE("A process whose launcher is gone ends with status 4") {
   const Child child = start_child();
   ::close(child.launcher);
@@ -103,6 +124,7 @@ TEST_CASE("Progress arrives as one line a step") {
     link.progress(7);
     link.progress(123456789012);
   }
+  ::close(line.rank);
   CHECK(read_all(line.launcher) == "progress 7\nprogress 123456789012\n");
 }
 
@@ -112,6 +134,7 @@ TEST_CASE("Progress never waits for a launcher that does not read") {
     LauncherLink link(line.rank);
     for (int step = 0; step < 100'000; ++step) link.progress(step);  // far more than fits
   }
+  ::close(line.rank);
   const std::string received = read_all(line.launcher);
   CHECK(received.starts_with("progress 0\nprogress 1\n"));
   CHECK(received.size() < 100'000 * std::string("progress 0\n").size());

@@ -4,12 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "dtrain/checkpoint/format/checksum.h"
+#include "dtrain/base/checksum.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::format {
 namespace {
 
+using base::checksum_of;
+using base::checksum_text;
 using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
@@ -72,7 +74,7 @@ TEST_CASE("Checksums are those of the xxHash library's own command-line program"
   CHECK(checksum_text(checksum_of(std::string_view("abc"))) == "78af5f94892f3950");
   CHECK(checksum_text(0x1f) == "000000000000001f");
   const std::string text(100'000, 'x');
-  Checksum pieces;
+  base::Checksum pieces;
   for (std::size_t at = 0; at < text.size(); at += 777) {
     pieces.add(
         std::as_bytes(std::span(text).subspan(at, std::min<std::size_t>(777, 100'000 - at))));

@@ -140,7 +140,8 @@ TEST_CASE("Settings of other commands are allowed in a file and told") {
   Config config;
   const auto unused =
       apply_file(folder.write("a.json", R"({"model.width": 64, "machine.threads": 2})"),
-                 Command::generate, config);
+                 Command::generate, config)
+          .unused;
   CHECK(unused == std::vector<std::string>{"model.width"});
   CHECK(config.machine.threads == 2);
 }

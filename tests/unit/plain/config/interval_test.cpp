@@ -1,6 +1,7 @@
 #include "dtrain/config/interval.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 
 namespace dtrain::config {
 namespace {
@@ -29,9 +30,22 @@ TEST_CASE("An interval without a unit counts steps") {
   CHECK(parse_interval("10m")->steps == 0);
   CHECK(parse_interval("0")->is_never());
   CHECK(parse_interval("0s")->is_never());
+  CHECK(parse_interval("0")->at_the_end);
+  CHECK(parse_interval("none")->is_never());
+  CHECK_FALSE(parse_interval("none")->at_the_end);
   for (const char* text : {"", "-1", "1.5", "ten", "10k", "99999999999999999999"}) {
     INFO(text);
     CHECK_FALSE(parse_interval(text).has_value());
+  }
+}
+
+TEST_CASE("Sequences are a number or all") {
+  CHECK(parse_sequences("1") == 1);
+  CHECK(parse_sequences("2147483648") == std::int64_t{1} << 31);
+  CHECK(parse_sequences("all") == std::numeric_limits<std::int64_t>::max());
+  for (const char* text : {"", "0", "-1", "2147483649", "1.5", "ALL", "all ", "8 "}) {
+    INFO(text);
+    CHECK_FALSE(parse_sequences(text).has_value());
   }
 }
 

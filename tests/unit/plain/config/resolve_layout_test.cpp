@@ -96,9 +96,9 @@ TEST_CASE("The batch and the shards count data-parallel ranks alone") {
 
 TEST_CASE("A pipeline takes as many microbatches as it has stages, unless the batch says more") {
   Config config = with_strategy("pp");
-  CHECK(resolved(config, 4).batch.grad_accum == 4);
-  CHECK(resolved(config, 4).batch.global == 4 * kDefaultMicrobatch);
+  CHECK(resolved(config, 4).batch.grad_accum == kDefaultGlobalBatch / kDefaultMicrobatch);
   config.batch.global = 16;
+  CHECK(resolved(config, 4).batch.grad_accum == 4);
   CHECK(resolved(config, 4).batch.microbatch == 4);
   config.batch.microbatch = 2;
   CHECK(resolved(config, 4).batch.grad_accum == 8);
@@ -140,7 +140,7 @@ TEST_CASE("Ranks that are threads count like launched ones") {
   CHECK(found.layout.dp == 2);
   CHECK(found.machine.backend == "local");
   CHECK(found.machine.threads == 4);
-  CHECK(found.batch.global == 2 * kDefaultMicrobatch);
+  CHECK(found.batch.global == kDefaultGlobalBatch);
   config.layout.local_ranks = 4;
   CHECK(sizes_of(config, 1) == Sizes{1, 4, 1});
   config.layout.strategy = "mp";

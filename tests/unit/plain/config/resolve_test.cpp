@@ -34,11 +34,13 @@ void check_refused(const Config& config, const std::string& part, std::int64_t r
 }
 
 TEST_CASE("The batch's missing sizes follow from the given ones") {
-  CHECK(batch_of({0, 0, 0}, 2) == Batch{16, 8, 1});
+  CHECK(batch_of({0, 0, 0}, 2) == Batch{8, 1, 4});
+  CHECK(batch_of({0, 0, 0}, 3) == Batch{9, 1, 3});
+  CHECK(batch_of({0, 0, 0}, 16) == Batch{16, 1, 1});
   CHECK(batch_of({8, 0, 0}, 1) == Batch{8, 8, 1});
   CHECK(batch_of({8, 0, 0}, 2) == Batch{8, 4, 1});
   CHECK(batch_of({0, 2, 0}, 4) == Batch{8, 2, 1});
-  CHECK(batch_of({0, 0, 3}, 2) == Batch{48, 8, 3});
+  CHECK(batch_of({0, 0, 3}, 2) == Batch{6, 1, 3});
   CHECK(batch_of({24, 2, 0}, 4) == Batch{24, 2, 3});
   CHECK(batch_of({24, 0, 3}, 4) == Batch{24, 2, 3});
   CHECK(batch_of({0, 2, 3}, 4) == Batch{24, 2, 3});
@@ -122,12 +124,12 @@ TEST_CASE("Settings that contradict each other are refused") {
   config.model.neurons = 511;
   check_refused(config, "--neurons 511 is odd");
   config = {};
-  config.train.warmup_steps = 1001;
-  check_refused(config, "--warmup-steps 1001 is more than --steps 1000");
+  config.report.eval_sequences = "many";
+  check_refused(config, "--eval-sequences: found \"many\"");
   config = {};
   config.train.schedule = "linear";
   config.train.min_lr = 0.01;
-  check_refused(config, "--min-lr 0.01 is above --lr 0.001");
+  check_refused(config, "--min-lr 0.01 is above --lr 0.003");
   config = {};
   config.data.validation = "v.bin";
   config.data.val_fraction = 0.1;
@@ -171,6 +173,19 @@ TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
   config = {};
   config.machine.param_dtype = "float64";
   check_refused(config, "--param-dtype float64 does not go with --dtype float32");
+}
+
+TEST_CASE("A run shorter than its warm-up warms up over its first half") {
+  Config config;
+  config.train.warmup_steps = 1000;
+  CHECK(resolve_train(config).train.warmup_steps == 1000);
+  config.train.warmup_steps = 1001;
+  CHECK(resolve_train(config).train.warmup_steps == 500);
+  config.train.steps = 1;
+  CHECK(resolve_train(config).train.warmup_steps == 0);
+  config.train.steps = 10;
+  config.train.schedule = "wsd";
+  CHECK(resolve_train(config).train.warmup_steps == 5);
 }
 
 TEST_CASE("A decay takes a tenth of the steps, rounded up, unless told") {

@@ -42,5 +42,9 @@ TEST_CASE("A folder below one that cannot be written to is refused") {
   CHECK_THAT(refused, Catch::Contains("/proc/version"));
 }
 
+TEST_CASE("A run that has a folder keeps it") {
+  CHECK(named_run_folder(run_in("somewhere/run")) == "somewhere/run");
+}
+
 }  // namespace
 }  // namespace dtrain::config

@@ -1,5 +1,7 @@
 #include "dtrain/config/schema.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -80,7 +82,7 @@ TEST_CASE("Names of other trainers lead to settings that exist, and are none of 
     INFO(foreign.name);
     CHECK((foreign.key.empty() || find_key(foreign.key) != nullptr));
     CHECK((!foreign.key.empty() || !foreign.note.empty()));
-    CHECK(find_flag(fmt::format("--{}", foreign.name)) == nullptr);
+    CHECK(find_flag("--" + std::string(foreign.name)) == nullptr);
     CHECK(find_foreign(foreign.name) == &foreign);  // each stands there once
   }
 }

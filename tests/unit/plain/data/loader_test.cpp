@@ -154,19 +154,31 @@ TEST_CASE("A loader can be dropped at any moment") {
   }
 }
 
-TEST_CASE("Validation batches follow the file and the last one may be short") {
+TEST_CASE("An evaluation's sequences are spread evenly over the text, whatever the batches") {
   const TempFolder folder;
-  const ValidationBatches batches(numbered_samples(folder, 11), 4);
-  REQUIRE(batches.size() == 3);
-  std::vector<std::int64_t> numbers;
-  for (std::int64_t j = 0; j < 3; ++j) {
-    const Batch batch = batches[j];
-    CHECK(batch.first_sample == 4 * j);
-    CHECK(batch.num_sequences == (j == 2 ? 3 : 4));
-    const auto more = numbers_in({batch});
-    numbers.insert(numbers.end(), more.begin(), more.end());
+  const Samples samples = numbered_samples(folder, 11);
+  const auto numbers = [&](std::int64_t count, std::int64_t batch_size) {
+    const EvaluationSequences sequences(samples, count);
+    std::vector<std::int64_t> found;
+    for (std::int64_t first = 0; first < sequences.size(); first += batch_size) {
+      const std::int64_t rows = std::min(batch_size, sequences.size() - first);
+      const Batch batch = sequences.read(first, rows);
+      CHECK(batch.first_sample == first);
+      CHECK(batch.num_sequences == rows);
+      const auto more = numbers_in({batch});
+      found.insert(found.end(), more.begin(), more.end());
+    }
+    CHECK(sequences.tokens() == static_cast<std::int64_t>(found.size()) * samples.seq_len());
+    return found;
+  };
+  using Numbers = std::vector<std::int64_t>;
+  for (const std::int64_t batch_size : {1, 2, 3, 20}) {
+    CHECK(numbers(1, batch_size) == Numbers{0});
+    CHECK(numbers(4, batch_size) == Numbers{0, 2, 5, 8});
+    CHECK(numbers(10, batch_size) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    CHECK(numbers(11, batch_size) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    CHECK(numbers(std::int64_t{1} << 62, batch_size) == numbers(11, batch_size));
   }
-  CHECK(numbers == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
 }
 
 }  // namespace

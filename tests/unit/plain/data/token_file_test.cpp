@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "dtrain/base/checksum.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data {
@@ -122,10 +123,30 @@ TEST_CASE("Every bit of a token file's header matters") {
   }
 }
 
+TEST_CASE("Every bit of a prepared file's checksum and tokens matters to its checksum") {
+  const TempFolder folder;
+  const std::string text = "some text";
+  const auto header = encode_token_header(
+      {.num_tokens = std::ssize(text), .checksum = base::checksum_of(std::string_view(text))});
+  const std::string whole(reinterpret_cast<const char*>(header.data()), header.size());
+  const auto checksum_of_file = [&](const std::string& bytes) {
+    return TokenFile::open(folder.write("t", bytes), 256).checksum();
+  };
+  CHECK(checksum_of_file(whole + text) == checksum_of_file(text));
+  for (std::size_t bit = 8 * kTokenHeaderBytes; bit < 8 * (whole + text).size(); ++bit) {
+    INFO(bit);
+    std::string damaged = whole + text;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    CHECK_THAT(message_of(ErrorKind::data, [&] { std::ignore = checksum_of_file(damaged); }),
+               Contains("damaged"));
+  }
+  CHECK_THAT(refusal(folder.write("t", whole.substr(0, 44))), Contains("truncated"));
+}
+
 TEST_CASE("Token files of another version are refused with both versions") {
   const TempFolder folder;
-  CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {1}, 2))),
-             Contains("version 2") && Contains("known is 1"));
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {1}, 3))),
+             Contains("version 3") && Contains("known are 1 and 2"));
 }
 
 TEST_CASE("Token files with a width, vocabulary or count that cannot be are refused") {

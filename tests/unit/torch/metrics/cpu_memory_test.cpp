@@ -1,6 +1,7 @@
 #include "dtrain/metrics/cpu_memory.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <catch2/catch.hpp>
 #include <thread>
@@ -47,6 +48,21 @@ TEST_CASE("Memory freed by another thread is counted, and empty tensors are noth
   at::Tensor shared = at::empty({1 << 20}, at::kFloat);
   std::thread([owned = std::move(shared)]() mutable { owned.reset(); }).join();
   const at::Tensor empty = at::empty({0}, at::kFloat);
+  CHECK(memory_use().current == before.current);
+}
+
+TEST_CASE("Memory that is taken without a tensor is counted, and freed by its address alone") {
+  install_counting_allocator();
+  c10::Allocator* allocator = c10::GetCPUAllocator();
+  const MemoryUse before = memory_use();
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1000}, std::size_t{3} << 20}) {
+    void* data = allocator->raw_allocate(bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(data) % 64 == 0);
+    CHECK(memory_use().current == before.current + static_cast<std::int64_t>(bytes));
+    allocator->raw_deallocate(data);
+    CHECK(memory_use().current == before.current);
+  }
+  allocator->raw_deallocate(allocator->raw_allocate(0));
   CHECK(memory_use().current == before.current);
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <sstream>
 
+#include "dtrain/metrics/progress_line.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::metrics {
@@ -96,7 +97,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
   record.grad_norm = -std::numeric_limits<double>::infinity();
   const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
     r.step(record);
-    r.evaluation(7, std::numeric_limits<double>::infinity());
+    r.evaluation(7, std::numeric_limits<double>::infinity(), 64);
   });
   CHECK(found.lines[0]["loss"] == "nan");
   CHECK(found.lines[0]["grad_norm"] == "-inf");
@@ -106,7 +107,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
 TEST_CASE("Other lines say by 'event' what they are") {
   const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
     r.start("a table", {{"parameters", 5}});
-    r.evaluation(3, 1.5);
+    r.evaluation(3, 1.5, 640);
     r.warn(4, "loss nan: update skipped");
     r.end({.steps = 7,
            .train_loss = 2.5,
@@ -114,12 +115,14 @@ TEST_CASE("Other lines say by 'event' what they are") {
            .has_validation = true,
            .seconds = 3,
            .tokens_per_second = 10,
-           .model_path = "m"});
+           .model_path = "m",
+           .skipped_updates = 3,
+           .failed_checkpoints = 2});
   });
   REQUIRE(found.lines.size() == 4);
   CHECK(found.lines[0] == nlohmann::ordered_json{{"event", "start"}, {"parameters", 5}});
   CHECK(found.lines[1] ==
-        nlohmann::ordered_json{{"event", "eval"}, {"step", 3}, {"val_loss", 1.5}});
+        nlohmann::ordered_json{{"event", "eval"}, {"step", 3}, {"val_loss", 1.5}, {"tokens", 640}});
   CHECK(found.lines[2] == nlohmann::ordered_json{{"event", "error"},
                                                  {"step", 4},
                                                  {"message", "loss nan: update skipped"}});
@@ -129,11 +132,14 @@ TEST_CASE("Other lines say by 'event' what they are") {
                                                  {"seconds", 3.0},
                                                  {"tokens_per_second", 10.0},
                                                  {"model", "m"},
-                                                 {"failed_checkpoints", 0},
+                                                 {"skipped_updates", 3},
+                                                 {"failed_checkpoints", 2},
                                                  {"val_loss", 1.25}});
   CHECK(found.errors.find("a table\n") == 0);
   CHECK(found.errors.find("warning: loss nan: update skipped\n") != std::string::npos);
   CHECK(found.errors.find("validation loss 1.2500") != std::string::npos);
+  CHECK(found.errors.find("updates skipped 3") != std::string::npos);
+  CHECK(found.errors.find("checkpoints     2 could not be saved") != std::string::npos);
 }
 
 TEST_CASE("Without a validation nothing is said of one") {
@@ -142,13 +148,14 @@ TEST_CASE("Without a validation nothing is said of one") {
   });
   CHECK_FALSE(found.lines[0].contains("val_loss"));
   CHECK(found.errors.find("validation") == std::string::npos);
+  CHECK(found.errors.find("skipped") == std::string::npos);
 }
 
 TEST_CASE("A rank that does not write writes nothing at all") {
   const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
     r.start("a table", {});
     r.step(kRecord);
-    r.evaluation(1, 2);
+    r.evaluation(1, 2, 3);
     r.warn(1, "w");
     r.end({.model_path = ""});
   });
@@ -177,18 +184,47 @@ TEST_CASE("Off a terminal the first, every log_every-th and the last step are pl
                           "39% | 50.0 MiB | eta 0:00\n") != std::string::npos);
 }
 
-TEST_CASE("On a terminal one line is redrawn, cut to its width, and gone before other lines") {
+TEST_CASE("On a terminal one line is redrawn, fits its width, and is gone before other lines") {
   const auto found = report({.metrics_path = "",
-                             .console = {.live = true, .columns = 40},
+                             .console = {.live = true, .columns = [] { return 60; }},
                              .log_every = 10,
                              .total_steps = 25},
                             [](Reporter& r) {
                               tell_steps(r);
                               r.warn(25, "w");
                             });
-  CHECK(found.errors.find("\x1b[2Kstep 3/25 loss 1.2346 grad 0.300 lr 3.0\r") != std::string::npos);
-  CHECK(count(found.errors, '\n') == 1);
-  CHECK(found.errors.ends_with("\r\x1b[2K\rwarning: w\n"));
+  CHECK(found.errors.find("\r\x1b[Jstep 3/25 loss 1.2346 grad 0.300 12.3k tok/s eta 0:02\r") !=
+        std::string::npos);
+  CHECK(count(found.errors, '\n') == 5);  // steps 1, 10, 20 and 25, and the warning
+  CHECK(found.errors.ends_with("\r\x1b[J\rwarning: w\n"));
+}
+
+TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the live one") {
+  const auto found = report({.metrics_path = "",
+                             .console = {.live = true, .columns = [] { return 79; }},
+                             .log_every = 10,
+                             .total_steps = 25},
+                            [](Reporter& r) {
+                              r.evaluating(3);
+                              r.evaluation(3, 1.5, 100);
+                              r.checkpoint({.step = 3, .path = "p", .bytes = 5, .seconds = 0.25});
+                            });
+  CHECK(found.errors.find(
+            "step 3/25 | evaluating ...\r\r\x1b[J\rstep 3 | validation loss 1.5000\n") !=
+        std::string::npos);
+  CHECK(found.errors.find("step 3 | checkpoint p (5 B in 0.2 s, stall 0 s)\n") !=
+        std::string::npos);
+}
+
+TEST_CASE("A line that is too long loses the parts that matter least, its dividers, and is cut") {
+  const std::vector<LinePart> parts = {{"step 5", 0}, {"loss 1", 0}, {"lr 2", 4},
+                                       {"mfu 3%", 8}, {"4 MiB", 9},  {"eta 6", 0}};
+  CHECK(fit_parts(parts, 99) == "step 5 | loss 1 | lr 2 | mfu 3% | 4 MiB | eta 6");
+  CHECK(fit_parts(parts, 40) == "step 5 | loss 1 | lr 2 | mfu 3% | eta 6");
+  CHECK(fit_parts(parts, 36) == "step 5 | loss 1 | lr 2 | eta 6");
+  CHECK(fit_parts(parts, 25) == "step 5 loss 1 lr 2 eta 6");
+  CHECK(fit_parts(parts, 20) == "step 5 loss 1 eta 6");
+  CHECK(fit_parts(parts, 10) == "step 5 los");
 }
 
 TEST_CASE("With log_every 0 no step is shown, on a terminal or not, but all are recorded") {

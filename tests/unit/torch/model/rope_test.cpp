@@ -1,5 +1,7 @@
 #include "dtrain/model/bdh/rope.h"
 
+#include <ATen/Parallel.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numbers>
@@ -24,6 +26,42 @@ TEST_CASE("Frequencies fall from 1/2pi by 2^16 over the neurons, equal within a 
     const double expected = std::pow(65536.0, exponent) / (2 * std::numbers::pi);
     CHECK(found[i].item<double>() == Approx(expected).epsilon(1e-6));
   }
+}
+
+// The C library's long double functions are the oracle. What is nearest to the exact value is the
+// same on every CPU.
+TEST_CASE("Frequencies and table hold the nearest float32 at each step of the reference") {
+  constexpr auto kTurn = static_cast<float>(2 * std::numbers::pi);
+  const std::int64_t neurons = GENERATE(2, 70, 512, 8192);
+  const std::int64_t begin = GENERATE(0, 1000, 65500);
+  const at::Tensor frequencies = rope_frequencies(neurons);
+  const at::Tensor table = rope_rotations(begin, begin + 9, {neurons}, at::kFloat);
+  const auto* found = table.const_data_ptr<float>();
+  std::int64_t others = 0;
+  for (std::int64_t t = begin; t < begin + 9; ++t) {
+    for (std::int64_t k = 0; k < neurons / 2; ++k, found += 2) {
+      const float exponent = static_cast<float>(2 * k) / static_cast<float>(neurons);
+      const auto power = static_cast<float>(std::pow(65536.0L, exponent));
+      const float frequency = 1.0F / power / kTurn;
+      others += frequencies.const_data_ptr<float>()[2 * k + 1] != frequency;
+      const float turns = static_cast<float>(t) * frequency;
+      const long double angle = (turns - std::floor(turns)) * kTurn;
+      others += found[0] != static_cast<float>(std::cos(angle));
+      others += found[1] != static_cast<float>(std::sin(angle));
+    }
+  }
+  CHECK(others == 0);
+}
+
+TEST_CASE("The table has the same bits on any number of threads") {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor alone = rope_rotations(0, 300, {64}, at::kFloat);
+  for (const int count : {2, 4}) {
+    at::set_num_threads(count);
+    CHECK(at::equal(rope_rotations(0, 300, {64}, at::kFloat), alone));
+  }
+  at::set_num_threads(threads);
 }
 
 /// v (T, N) at positions begin, begin + 1, ...: every pair by itself, from the equations.

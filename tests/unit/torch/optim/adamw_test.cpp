@@ -44,6 +44,20 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
   CHECK(run.optimizer.num_updates().item<float>() == 5);
 }
 
+TEST_CASE("AdamW corrects its moments after very many updates as the rule does") {
+  const std::int64_t step = GENERATE(1'000, 12'345, 16'000'000);
+  const config::TrainConfig train{};
+  AdamWRun run({.weight_decay = 0, .frozen = {}});
+  run.fill(run.gradients, 1, 1);
+  run.optimizer.num_updates().fill_(step - 1);
+  const at::Tensor expected = run.weights.view(3).clone();
+  ScalarAdamW scalar;
+  const double gradient = run.gradients.view(3)[7].item<double>();
+  const double weight = scalar.update(expected[7].item<double>(), gradient, 0.1, train, 0, step);
+  run.optimizer.step(run.weights, run.gradients, 0.1);
+  CHECK(run.weights.view(3)[7].item<double>() == Approx(weight).epsilon(1e-12));
+}
+
 TEST_CASE("A frozen parameter is neither updated nor decayed; the others are as without it") {
   AdamWRun frozen({.frozen = {1}});
   AdamWRun free({});

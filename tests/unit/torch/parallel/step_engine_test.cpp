@@ -175,25 +175,35 @@ TEST_CASE("A gradient that is not finite is left alone by clipping and seen by e
   });
 }
 
+data::Batch sequences(std::int64_t first, std::int64_t count) {
+  data::Batch batch{.first_sample = first, .num_sequences = count, .length = 32};
+  for (std::int64_t number = first; number < first + count; ++number) {
+    for (std::int64_t t = 0; t < 32; ++t) {
+      batch.inputs.push_back((t * 11 + number * 3) % 256);
+      batch.targets.push_back((t * 7 + number * 5) % 256);
+    }
+  }
+  return batch;
+}
+
 TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks") {
-  config::Config config = testing::tiny_config();
   std::vector<double> losses;
   for (const std::int64_t dp : {1, 2, 4}) {
     testing::on_threads(dp, [&](comm::World& world) {
-      testing::EngineRun run(testing::laid_out(config, dp, 8 / dp), world);
-      const auto batch = [](std::int64_t number) {
-        data::Batch result{
-            .first_sample = number, .num_sequences = number == 4 ? 1 : 2, .length = 32};
-        for (std::int64_t t = 0; t < result.num_sequences * 32; ++t) {
-          result.inputs.push_back((t * 11 + number) % 256);
-          result.targets.push_back((t * 7 + number) % 256);
-        }
-        return result;
-      };
-      const StepLoss loss = run.job().engine().evaluate(5, batch);  // ranks hold different numbers
+      testing::EngineRun run(testing::laid_out(testing::tiny_config(), dp, 8 / dp), world);
+      StepEngine& engine = run.job().engine();
+      const EvaluationPlan plan{// five batches, the last one short: ranks compute different numbers
+                                .num_sequences = 9,
+                                .length = 32,
+                                .batch_size = 2,
+                                .read = sequences};
+      const StepLoss loss = engine.evaluate(plan).value();
       expect(loss.num_tokens == 9 * 32, "every token counts once, a short batch too");
-      const StepLoss again = run.job().engine().evaluate(5, batch);
-      expect(again.sum_nll == loss.sum_nll, "nothing is random");
+      expect(engine.evaluate(plan)->sum_nll == loss.sum_nll, "nothing is random");
+      EvaluationPlan single = plan;
+      single.batch_size = 1;
+      expect(std::abs(engine.evaluate(single)->sum_nll - loss.sum_nll) < 1e-3,
+             "the size of the batches is a matter of rounding");
       if (world.rank() == 0) losses.push_back(loss.sum_nll);
     });
   }
@@ -208,14 +218,36 @@ TEST_CASE("Evaluation asks for its next batch when it has computed the one befor
     std::int64_t computed = 0;
     engine.set_tap([&](std::string_view name, const at::Tensor&) { computed += name == "logits"; });
     std::vector<std::int64_t> asked;
-    (void)engine.evaluate(5, [&](std::int64_t number) {
-      expect(computed == static_cast<std::int64_t>(asked.size()), "none is held in advance");
-      asked.push_back(number);
-      return small_batch(number);
-    });
-    expect(asked == (world.rank() == 0 ? std::vector<std::int64_t>{0, 2, 4}
-                                       : std::vector<std::int64_t>{1, 3}),
+    (void)engine.evaluate({.num_sequences = 9,
+                           .length = 32,
+                           .batch_size = 2,
+                           .read = [&](std::int64_t first, std::int64_t count) {
+                             expect(computed == static_cast<std::int64_t>(asked.size()),
+                                    "none is held in advance");
+                             asked.push_back(first);
+                             return sequences(first, count);
+                           }});
+    expect(asked == (world.rank() == 0 ? std::vector<std::int64_t>{0, 4, 8}
+                                       : std::vector<std::int64_t>{2, 6}),
            "each rank its own batches");
+  });
+}
+
+TEST_CASE("An evaluation that one rank wants to stop ends on all of them, soon") {
+  testing::on_threads(2, [&](comm::World& world) {
+    testing::EngineRun run(testing::laid_out(testing::tiny_config(), 2, 4), world);
+    std::int64_t read = 0;
+    EvaluationPlan plan{.num_sequences = 1000, .length = 32, .batch_size = 2};
+    plan.read = [&](std::int64_t first, std::int64_t count) {
+      ++read;
+      return sequences(first, count);
+    };
+    plan.wants_stop = [&] { return world.rank() == 1 && read >= 3; };
+    expect(!run.job().engine().evaluate(plan).has_value(), "no loss");
+    expect(read == 4, "one more batch while the request travels");
+    plan.num_sequences = 16;  // the request comes with the last batch: nothing is left to stop
+    plan.wants_stop = [&] { return read >= 8; };
+    expect(run.job().engine().evaluate(plan).has_value(), "a loss");
   });
 }
 

@@ -184,18 +184,22 @@ TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved doe
   });
 }
 
+const CpuTypes kCpus{.text = "AVX2/AMD:avx2"};
+
 TEST_CASE("The bitwise class names what equal bits depend on, and nothing that they do not") {
   const config::Config config = testing::with_dtypes(mini(1, 2));
-  const std::string text = bitwise_class(config);
+  const std::string text = bitwise_class(config, kCpus);
   CHECK(text.find("float32 microbatch=4 threads=1 kernels=plain cpu=") == 0);
-  CHECK(bitwise_class(testing::with_dtypes(mini(2, 1))) == text);
-  CHECK(bitwise_class(testing::with_dtypes(mini(1, 1))) != text);
+  CHECK(bitwise_class(testing::with_dtypes(mini(2, 1)), kCpus) == text);
+  CHECK(bitwise_class(testing::with_dtypes(mini(1, 1)), kCpus) != text);
   config::Config fast = config;
   fast.machine.reduction = "fast";
-  CHECK(bitwise_class(fast).starts_with("none"));
+  CHECK(bitwise_class(fast, kCpus).starts_with("none"));
   config::Config more_threads = config;
   more_threads.machine.threads = 2;
-  CHECK(bitwise_class(more_threads) != text);
+  CHECK(bitwise_class(more_threads, kCpus) != text);
+  CHECK(bitwise_class(config, {.text = "AVX512/AMD:avx512"}) != text);
+  CHECK(bitwise_class(config, {.text = "rank 1 has A", .are_mixed = true}).starts_with("none"));
 }
 
 using Change = std::function<void(config::Config&)>;
@@ -205,7 +209,7 @@ std::string class_of(std::int64_t dp, std::int64_t grad_accum, const std::string
   config::Config config = testing::tiny_config();
   config.batch.global = 24;
   if (change) change(config);
-  return bitwise_class(testing::sharded(config, dp, grad_accum, what));
+  return bitwise_class(testing::sharded(config, dp, grad_accum, what), kCpus);
 }
 
 TEST_CASE("The bitwise class follows the order in which gradients are added") {

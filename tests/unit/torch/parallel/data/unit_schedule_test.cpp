@@ -159,5 +159,14 @@ TEST_CASE("Between microbatches the first block's unit stays") {
   CHECK(text.find("B0 +0 | r0\nF0 | -0\n") != std::string::npos);
 }
 
+// With a search through all visits for each action this took a thousand times as long as 2,048
+// microbatches do: hours, where the limit of a test is two minutes.
+TEST_CASE("The schedule of a step with very many microbatches is made in one pass") {
+  const auto actions = sequential_actions(3, 65'536);
+  const UnitSchedule schedule = make_unit_schedule(actions, kOwn, {});
+  CHECK(schedule.count(UnitEventKind::gather) == schedule.count(UnitEventKind::free));
+  CHECK(schedule.count(UnitEventKind::reduce) == 3 * 65'536);
+}
+
 }  // namespace
 }  // namespace dtrain::parallel

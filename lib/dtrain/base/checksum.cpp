@@ -1,11 +1,11 @@
-#include "dtrain/checkpoint/format/checksum.h"
+#include "dtrain/base/checksum.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
 
 #include <new>
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::base {
 
 void Checksum::Deleter::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
 
@@ -30,4 +30,4 @@ std::uint64_t checksum_of(std::string_view text) {
 
 std::string checksum_text(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::base

@@ -1,4 +1,4 @@
-// The checksum of files and tensors in checkpoints.
+// The checksum of checkpoints and of training data.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 struct XXH3_state_s;
 
-namespace dtrain::checkpoint::format {
+namespace dtrain::base {
 
 /// XXH3, 64 bits, of bytes that come in pieces: it finds damage, it does not stop a forger.
 ///
@@ -34,4 +34,4 @@ class Checksum {
 /// Sixteen hexadecimal digits, as `xxhsum -H3` prints them.
 [[nodiscard]] std::string checksum_text(std::uint64_t value);
 
-}  // namespace dtrain::checkpoint::format
+}  // namespace dtrain::base

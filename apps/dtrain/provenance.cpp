@@ -1,0 +1,70 @@
+#include "provenance.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <vector>
+
+#include "commit.h"
+
+namespace dtrain::app {
+namespace {
+
+// As it was typed, the program's name included.
+std::vector<std::string> command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != line.npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::string directory() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+}  // namespace
+
+std::string version_text() { return fmt::format("{} (commit {})", DTRAIN_VERSION, kCommit); }
+
+std::string provenance(std::int64_t ranks) {
+  utsname machine{};
+  ::uname(&machine);
+  const nlohmann::ordered_json object{{"version", DTRAIN_VERSION},
+                                      {"commit", kCommit},
+                                      {"command_line", command_line()},
+                                      {"directory", directory()},
+                                      {"host", machine.nodename},
+                                      {"cpu", cpu_model()},
+                                      {"started", now()},
+                                      {"ranks", ranks}};
+  // What is not UTF-8 in an argument is replaced: a run must not fail for its record.
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace dtrain::app

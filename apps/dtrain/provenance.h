@@ -1,0 +1,17 @@
+// Where this program comes from, and how this process was started.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace dtrain::app {
+
+/// "0.1.0 (commit 1a2b3c4d5e6f)"; "-modified" follows the commit where the source differed from it,
+/// and "unknown" stands for it where there is no repository.
+[[nodiscard]] std::string version_text();
+
+/// A JSON object: version, commit, command_line (a list), directory, host, cpu, started (UTC) and
+/// ranks (docs/formats/metrics.md).
+[[nodiscard]] std::string provenance(std::int64_t ranks);
+
+}  // namespace dtrain::app

@@ -1,0 +1,74 @@
+#include "launcher/rank.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace launcher {
+namespace {
+
+constexpr std::size_t kMaxControlLine = 8192;
+
+/// Takes a word and the space after it off the front.
+std::string_view take_word(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(line.size(), word.size() + 1));
+  return word;
+}
+
+template <typename Number>
+void parse(std::string_view text, Number& number) {
+  std::from_chars(text.data(), text.data() + text.size(), number);
+}
+
+/// Returns: whether an error was told.
+bool obey(Rank& rank, std::string_view line) {
+  const std::string_view word = take_word(line);
+  if (word == "progress") {
+    parse(line, rank.step);
+  } else if (word == "plain-output") {
+    rank.output.drop_prefix();
+  } else if (word == "error" || word == "refused") {
+    rank.told.emplace().of_all = word == "refused";
+    parse(take_word(line), rank.told->status);
+    rank.told->line = line;
+    return true;
+  }
+  return false;
+}
+
+/// How much an orphan's end says: that it failed, or saved; a helper's that it was terminated or
+/// came to its end.
+int weight_of(const RankEnd& end) {
+  if (end.saved()) return 2;
+  if (end.terminated()) return 1;
+  return end.failed() ? 3 : 0;
+}
+
+}  // namespace
+
+void Rank::take_orphan(const RankEnd& ended) {
+  if (!end || !end->terminated()) return;
+  if (!orphan || weight_of(ended) > weight_of(*orphan)) orphan = ended;
+}
+
+bool has_begun(const std::vector<Rank>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.step >= 0; });
+}
+
+bool same_error(const Rank& rank, const Rank& culprit) {
+  return rank.told && culprit.told && rank.told->line == culprit.told->line;
+}
+
+bool read_control(Rank& rank, std::string_view bytes) {
+  std::string& partial = rank.control_partial;
+  partial.append(bytes);
+  bool told = false;
+  for (auto end = partial.find('\n'); end != std::string::npos; end = partial.find('\n')) {
+    told |= obey(rank, std::string_view(partial).substr(0, end));
+    partial.erase(0, end + 1);
+  }
+  if (partial.size() > kMaxControlLine) partial.clear();
+  return told;
+}
+
+}  // namespace launcher

@@ -1,0 +1,23 @@
+// Elementary functions with the same bits on every CPU: the C library and vector libraries choose
+// among several codes by the CPU they find.
+//
+// Each is a polynomial in float64, compiled without contraction, and off by less than 1.5 ulp.
+#pragma once
+
+namespace dtrain::base {
+
+struct SineCosine {
+  double sine = 0;
+  double cosine = 0;
+};
+
+/// Units: angle in radians, in [0, 6.5].
+[[nodiscard]] SineCosine sine_cosine(double angle);
+
+/// 2 to the power of x, for |x| <= 1000.
+[[nodiscard]] double power_of_two(double x);
+
+/// The natural logarithm of x > 0, not subnormal.
+[[nodiscard]] double logarithm(double x);
+
+}  // namespace dtrain::base

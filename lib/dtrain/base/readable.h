@@ -1,0 +1,11 @@
+// Numbers in messages, as people read them.
+#pragma once
+
+#include <string>
+
+namespace dtrain::base {
+
+/// "35 ms", "0.8 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"; never negative.
+[[nodiscard]] std::string readable_time(double seconds);
+
+}  // namespace dtrain::base

@@ -1,0 +1,32 @@
+// A world whose ranks are processes that met through a store. Private to comm.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/comm/rendezvous/rendezvous.h"
+#include "dtrain/comm/world.h"
+
+namespace dtrain::comm {
+
+/// Holds the store as long as groups are made.
+class MetWorld : public World {
+ public:
+  explicit MetWorld(std::shared_ptr<Rendezvous> rendezvous) : rendezvous_(std::move(rendezvous)) {}
+
+  /// This rank makes no more groups. Rank 0 goes on serving the others until they say so too.
+  void end_meeting() {
+    rendezvous_->store->leave();
+    if (rendezvous_->server) rendezvous_->server->finish();
+  }
+
+ protected:
+  [[nodiscard]] StoreClient& store() { return *rendezvous_->store; }
+  [[nodiscard]] const std::string& own_address() const { return rendezvous_->own_address; }
+
+ private:
+  std::shared_ptr<Rendezvous> rendezvous_;
+};
+
+}  // namespace dtrain::comm

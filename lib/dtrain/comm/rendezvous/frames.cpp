@@ -1,0 +1,89 @@
+#include "dtrain/comm/rendezvous/frames.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "dtrain/comm/rendezvous/wire.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::int64_t kMostPollMs = 1'000'000;
+
+/// Waits until the socket is ready or the deadline has passed.
+void wait_for(const Descriptor& socket, short events, const Deadline& deadline) {
+  pollfd waiting{.fd = socket.get(), .events = events, .revents = 0};
+  ::poll(&waiting, 1,
+         static_cast<int>(std::min<std::int64_t>(deadline.remaining().count(), kMostPollMs)));
+}
+
+}  // namespace
+
+std::uint64_t FrameBuffer::announced() const {
+  return MessageReader(std::string_view(bytes_).substr(0, kLengthBytes)).number();
+}
+
+bool FrameBuffer::is_broken() const {
+  return bytes_.size() >= kLengthBytes && announced() > most_bytes_;
+}
+
+std::optional<std::string> FrameBuffer::take_bytes(std::size_t count) {
+  if (bytes_.size() < count) return std::nullopt;
+  std::string taken = bytes_.substr(0, count);
+  bytes_.erase(0, count);
+  return taken;
+}
+
+std::optional<std::string> FrameBuffer::take_message() {
+  if (bytes_.size() < kLengthBytes || is_broken()) return std::nullopt;
+  const std::uint64_t size = announced();
+  if (bytes_.size() - kLengthBytes < size) return std::nullopt;
+  std::string message = bytes_.substr(kLengthBytes, size);
+  bytes_.erase(0, kLengthBytes + size);
+  return message;
+}
+
+std::string framed(std::string_view message) { return MessageWriter().text(message).bytes(); }
+
+Transfer send_all(const Descriptor& socket, std::string_view bytes, const Deadline& deadline) {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (count < 0 && errno != EAGAIN && errno != EINTR) {
+      return Transfer::closed;
+    } else if (deadline.passed()) {
+      return Transfer::late;
+    } else {
+      wait_for(socket, POLLOUT, deadline);
+    }
+  }
+  return Transfer::done;
+}
+
+Transfer receive_some(const Descriptor& socket, FrameBuffer& buffer, const Deadline& deadline,
+                      int& reason) {
+  std::array<char, 64 << 10> bytes;
+  while (true) {
+    const ssize_t count = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) {
+      buffer.add({bytes.data(), static_cast<std::size_t>(count)});
+      return Transfer::done;
+    }
+    if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+      reason = count == 0 ? 0 : errno;
+      return Transfer::closed;
+    }
+    if (deadline.passed()) return Transfer::late;
+    wait_for(socket, POLLIN, deadline);
+  }
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,52 @@
+// Messages over a stream socket: each behind its length. Private to comm/rendezvous.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
+
+namespace dtrain::comm {
+
+/// Splits what has come into messages. A message's memory is taken as its bytes come, not as its
+/// length says.
+class FrameBuffer {
+ public:
+  /// `most_bytes`: of one message.
+  explicit FrameBuffer(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  void allow(std::uint64_t most_bytes) { most_bytes_ = most_bytes; }
+  void add(std::string_view bytes) { bytes_ += bytes; }
+  /// Takes exactly `count` bytes, which are no message; nothing while they have not all come.
+  [[nodiscard]] std::optional<std::string> take_bytes(std::size_t count);
+  /// The next whole message.
+  [[nodiscard]] std::optional<std::string> take_message();
+  /// Whether a message is announced that is longer than allowed.
+  [[nodiscard]] bool is_broken() const;
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+
+ private:
+  [[nodiscard]] std::uint64_t announced() const;
+
+  std::uint64_t most_bytes_;
+  std::string bytes_;
+};
+
+/// The message with its length before it.
+[[nodiscard]] std::string framed(std::string_view message);
+
+/// How an attempt to send or to receive came out.
+enum class Transfer { done, late, closed };
+
+/// Sends all bytes on a socket that does not block.
+[[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes,
+                                const Deadline& deadline);
+
+/// Waits until something has come and adds it to `buffer`. `reason`: of closed, the errno or 0.
+[[nodiscard]] Transfer receive_some(const Descriptor& socket, FrameBuffer& buffer,
+                                    const Deadline& deadline, int& reason);
+
+}  // namespace dtrain::comm

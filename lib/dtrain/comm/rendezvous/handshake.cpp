@@ -1,0 +1,170 @@
+#include "dtrain/comm/rendezvous/handshake.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
+#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/rendezvous/wire.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr const char* kSecretAdvice =
+    "give every rank the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE";
+
+class Handshake {
+ public:
+  Handshake(const Descriptor& connection, FrameBuffer& input, const Newcomer& self,
+            const Deadline& deadline)
+      : connection_(connection), input_(input), self_(self), deadline_(deadline) {}
+
+  void run() {
+    read_greeting();
+    MessageReader reader(next_message());
+    const auto trust = static_cast<Trust>(reader.number());
+    const Exchange exchange{.store_challenge = reader.text(),
+                            .rank_challenge = new_challenge(),
+                            .rank = static_cast<std::uint64_t>(self_.rank),
+                            .size = static_cast<std::uint64_t>(self_.size)};
+    if (!reader.is_whole()) fail_as_foreign("words after a greeting");
+    check(trust);
+    const bool proves = trust == Trust::token;
+    send(MessageWriter()
+             .text(exchange.rank_challenge)
+             .number(exchange.rank)
+             .number(exchange.size)
+             .text(proves ? proof_of(self_.token, "rank", exchange) : "")
+             .bytes());
+    const std::string proof = text_of_reply(answer_to_hello(proves)).value_or("");
+    if (proves && !is_same_proof(proof, proof_of(self_.token, "store", exchange))) {
+      fail(ErrorKind::comm,
+           "the store {} does not know the job's secret; another program may hold that port: "
+           "choose another MASTER_PORT",
+           self_.where);
+    }
+  }
+
+ private:
+  void read_greeting() {
+    while (input_.bytes().size() < kStoreGreeting.size()) {
+      // A foreign program need not send as much as a greeting.
+      if (!kStoreGreeting.starts_with(input_.bytes())) break;
+      receive();
+    }
+    const auto greeting = input_.take_bytes(kStoreGreeting.size());
+    if (greeting != kStoreGreeting) fail_as_foreign(greeting.value_or("") + input_.bytes());
+  }
+
+  /// What `bytes` hold is kept until the next call.
+  const std::string& next_message() {
+    while (true) {
+      if (auto message = input_.take_message()) return message_ = *std::move(message);
+      if (input_.is_broken()) fail_as_foreign(input_.bytes());
+      receive();
+    }
+  }
+
+  const std::string& answer_to_hello(bool proves) {
+    try {
+      return next_message();
+    } catch (const ClosedEarly&) {
+      if (!proves) throw;
+      fail(ErrorKind::usage, "the store {} does not take this rank's secret; {}", self_.where,
+           kSecretAdvice);
+    }
+  }
+
+  void receive() {
+    int error = 0;
+    examine(receive_some(connection_, input_, deadline_, error), error);
+  }
+
+  void send(const std::string& message) {
+    examine(send_all(connection_, framed(message), deadline_), 0);
+  }
+
+  void examine(Transfer transfer, int error) const {
+    if (transfer == Transfer::closed) {
+      throw ClosedEarly{error == 0 ? "it closed the connection" : std::strerror(error)};
+    }
+    if (transfer == Transfer::late) {
+      fail(ErrorKind::timeout,
+           "the store {} took the connection, but did not answer within {:.1f} s; another program "
+           "may hold that port: choose another MASTER_PORT",
+           self_.where, base::seconds_since(start_));
+    }
+  }
+
+  void check(Trust trust) const {
+    const bool is_told = !self_.token.empty();
+    if (trust == Trust::handed_down && self_.is_handed_down) return;
+    if (trust != Trust::token && trust != Trust::same_user) fail_as_foreign("an offer unheard of");
+    if (trust == Trust::token && !is_told) {
+      fail(ErrorKind::usage, "the store {} wants the job's secret, which this rank has not; {}",
+           self_.where, kSecretAdvice);
+    }
+    if (trust == Trust::same_user && is_told) {
+      fail(ErrorKind::usage,
+           "this rank has a job's secret, but rank 0, whose store is {}, has none; {}", self_.where,
+           kSecretAdvice);
+    }
+    if (trust == Trust::same_user) check_user();
+  }
+
+  void check_user() const {
+    const auto user = user_of_tcp_peer(connection_.get());
+    if (!user) {
+      fail(ErrorKind::usage,
+           "the store {} is on another machine, where ranks must know each other by a secret; {}",
+           self_.where, kSecretAdvice);
+    }
+    if (*user != ::geteuid()) {
+      fail(ErrorKind::comm, "the store {} belongs to user {}, and this rank to user {}",
+           self_.where, *user, ::geteuid());
+    }
+  }
+
+  [[noreturn]] void fail_as_foreign(std::string_view found) const {
+    fail(ErrorKind::comm,
+         "what answers {} is no store of dtrain: it sent \"{}\"; another program may hold that "
+         "port: choose another MASTER_PORT",
+         self_.where, base::printable(found.substr(0, 40)));
+  }
+
+  const Descriptor& connection_;
+  FrameBuffer& input_;
+  const Newcomer& self_;
+  const Deadline& deadline_;
+  std::string message_;
+  base::Clock::time_point start_ = base::Clock::now();
+};
+
+}  // namespace
+
+void introduce_to_store(const Descriptor& connection, FrameBuffer& input, const Newcomer& self,
+                        const Deadline& deadline) {
+  Handshake(connection, input, self, deadline).run();
+}
+
+std::optional<std::string> text_of_reply(const std::string& reply) {
+  MessageReader reader(reply);
+  const auto kind = static_cast<StoreReply>(reader.number());
+  if (kind == StoreReply::refused) {
+    const std::uint64_t error = reader.number();
+    throw base::Error(static_cast<ErrorKind>(error), base::printable(reader.text()));
+  }
+  std::string text = reader.text();
+  if (!reader.is_whole()) fail(ErrorKind::comm, "the store that rank 0 serves makes no sense");
+  if (kind != StoreReply::done) return std::nullopt;
+  return text;
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,41 @@
+// How a rank and the store get to know each other. Private to comm/rendezvous.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
+#include "dtrain/comm/rendezvous/frames.h"
+
+namespace dtrain::comm {
+
+/// Who wants to be taken in.
+struct Newcomer {
+  std::int64_t rank = 0;
+  std::int64_t size = 1;
+  bool is_handed_down = false;  ///< the connection came from dtrun, so there is no stranger
+  std::string token;            ///< the job's secret; empty: none
+  std::string where;            ///< of the store, for messages: "at 127.0.0.1:29500"
+};
+
+/// The connection was closed before the rank was taken in: a further attempt may come through.
+struct ClosedEarly {
+  std::string reason;
+};
+
+/// Says to the store who this is, and returns when it was taken in.
+///
+/// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs; Error{comm}
+///         for what is no store, or another user's; Error{timeout} for silence; the refusal of the
+///         job.
+void introduce_to_store(const Descriptor& connection, FrameBuffer& input, const Newcomer& self,
+                        const Deadline& deadline);
+
+/// The text of a reply that is `done`; nothing of `absent`.
+///
+/// Throws: the refusal of the job.
+[[nodiscard]] std::optional<std::string> text_of_reply(const std::string& reply);
+
+}  // namespace dtrain::comm

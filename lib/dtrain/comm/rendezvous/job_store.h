@@ -1,0 +1,49 @@
+// The state of the store that rank 0 serves: who has come, what they said, why the job cannot
+// start. Private to comm/rendezvous.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/rendezvous/store_values.h"
+
+namespace dtrain::comm {
+
+/// Why the job cannot start; every rank then fails with it.
+struct Refusal {
+  base::ErrorKind kind = base::ErrorKind::comm;
+  std::string message;
+};
+
+/// The key under which a rank is found once it has come.
+[[nodiscard]] std::string arrival_key(std::int64_t rank);
+
+class JobStore {
+ public:
+  explicit JobStore(std::int64_t size) : size_(size) {}
+
+  /// Takes in a process that was told it is rank `rank` of `size`; refuses the job if that does not
+  /// fit what the others were told.
+  void admit(std::uint64_t rank, std::uint64_t size);
+  [[nodiscard]] bool everyone_came() const {
+    return arrived_.size() == static_cast<std::size_t>(size_);
+  }
+
+  void set(const std::string& key, std::string value);
+  [[nodiscard]] const std::string* find(const std::string& key) const { return values_.find(key); }
+
+  /// The first refusal counts.
+  void refuse(base::ErrorKind kind, std::string message);
+  [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
+
+ private:
+  std::int64_t size_;
+  std::set<std::uint64_t> arrived_;
+  StoreValues values_;
+  std::optional<Refusal> refusal_;
+};
+
+}  // namespace dtrain::comm

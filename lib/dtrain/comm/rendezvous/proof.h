@@ -1,0 +1,48 @@
+// How ranks that meet over TCP know each other: a secret of the job, or the kernel's word whose a
+// socket is. Private to comm/rendezvous.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dtrain::comm {
+
+/// 32 random bytes, never used twice.
+[[nodiscard]] std::string new_challenge();
+
+/// What both sides of a connection have said before they prove anything.
+struct Exchange {
+  std::string store_challenge;
+  std::string rank_challenge;
+  std::uint64_t rank = 0;
+  std::uint64_t size = 0;
+};
+
+/// Proves that `who` ("store" or "rank") knows the secret, in this exchange alone: HMAC-SHA-256.
+[[nodiscard]] std::string proof_of(std::string_view token, std::string_view who,
+                                   const Exchange& exchange);
+
+/// Compares in a time that does not depend on where they differ.
+[[nodiscard]] bool is_same_proof(std::string_view a, std::string_view b);
+
+/// The user whose process made the other end of a unix socket.
+[[nodiscard]] std::optional<uid_t> user_of_unix_peer(int descriptor);
+
+/// The user whose process holds the other end of a TCP connection within this machine; nothing if
+/// that end is not in this network namespace.
+///
+/// Throws: Error{comm} where the kernel's table cannot be read.
+[[nodiscard]] std::optional<uid_t> user_of_tcp_peer(int descriptor);
+
+/// The job's secret: `token`, or the content of `token_file` without its last line's end; empty if
+/// neither is given.
+///
+/// Throws: Error{usage} naming the variable, for both at once, a secret below 16 bytes, or a file
+///         that cannot be read or that others can read.
+[[nodiscard]] std::string job_secret(const std::string& token, const std::string& token_file);
+
+}  // namespace dtrain::comm

@@ -1,0 +1,91 @@
+#include "dtrain/comm/rendezvous/store_client.h"
+
+#include <cstring>
+#include <exception>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/rendezvous/wire.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+// How long rank 0's store may take for an answer that it has, on a machine that is busy.
+constexpr std::chrono::seconds kPatience(30);
+
+MessageWriter message_of(StoreRequest request) {
+  return MessageWriter().number(static_cast<std::uint64_t>(request));
+}
+
+}  // namespace
+
+StoreClient::StoreClient(Descriptor connection, const Newcomer& self, const Deadline& deadline)
+    : connection_(std::move(connection)), input_(kMostMessageBytes) {
+  introduce_to_store(connection_, input_, self, deadline);
+}
+
+StoreClient::~StoreClient() {
+  if (std::uncaught_exceptions() == 0) leave();
+}
+
+void StoreClient::set(std::string_view key, std::string_view value) {
+  (void)request(message_of(StoreRequest::set).text(key).text(value).bytes(), Deadline(kPatience));
+}
+
+std::optional<std::string> StoreClient::get(std::string_view key, const Deadline& deadline) {
+  const auto left = deadline.remaining();
+  return request(message_of(StoreRequest::get)
+                     .text(key)
+                     .number(static_cast<std::uint64_t>(left.count()))
+                     .bytes(),
+                 Deadline(left + kPatience));
+}
+
+void StoreClient::refuse(ErrorKind kind, const std::string& message) {
+  (void)request(message_of(StoreRequest::refuse)
+                    .number(static_cast<std::uint64_t>(kind))
+                    .text(message)
+                    .bytes(),
+                Deadline(kPatience));
+  throw base::Error(kind, message);
+}
+
+void StoreClient::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (connection_.get() < 0) return;
+  try {
+    (void)send_all(connection_, framed(message_of(StoreRequest::leave).bytes()),
+                   Deadline(kPatience));
+  } catch (...) {
+    // Rank 0 then takes this rank for one that has died.
+  }
+  connection_ = Descriptor();
+}
+
+std::optional<std::string> StoreClient::request(const std::string& message,
+                                                const Deadline& deadline) {
+  const std::lock_guard lock(mutex_);
+  DTRAIN_CHECK(connection_.get() >= 0, "the store is asked after this rank has left it");
+  // A connection that is closed over there may still hold the reason, so it is read in any case.
+  Transfer transfer = send_all(connection_, framed(message), deadline);
+  int reason = 0;
+  while (true) {
+    if (const auto reply = input_.take_message()) return text_of_reply(*reply);
+    if (input_.is_broken()) fail(ErrorKind::comm, "the store that rank 0 serves makes no sense");
+    transfer = receive_some(connection_, input_, deadline, reason);
+    if (transfer == Transfer::late) {
+      fail(ErrorKind::timeout, "the store that rank 0 serves did not answer within {:.1f} s",
+           base::Seconds(deadline.limit()).count());
+    }
+    if (transfer == Transfer::closed) break;
+  }
+  fail(ErrorKind::comm,
+       "lost the store that rank 0 serves ({}), while waiting for other ranks: rank 0 has probably "
+       "ended; what it printed says why",
+       reason == 0 ? "it closed the connection" : std::strerror(reason));
+}
+
+}  // namespace dtrain::comm

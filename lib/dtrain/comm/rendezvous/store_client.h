@@ -1,0 +1,50 @@
+// A rank's connection to the store that rank 0 serves. Private to comm.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
+#include "dtrain/comm/rendezvous/frames.h"
+#include "dtrain/comm/rendezvous/handshake.h"
+
+namespace dtrain::comm {
+
+/// Throws:  all calls but leave: the refusal of the job as it was worded; Error{comm} when rank 0
+///          is gone; Error{timeout} when it does not answer.
+/// Threads: any.
+class StoreClient {
+ public:
+  /// Is taken in by the store over a connection just made.
+  ///
+  /// Throws: as introduce_to_store.
+  StoreClient(Descriptor connection, const Newcomer& self, const Deadline& deadline);
+  /// Takes its leave, unless an error is under way: then rank 0 tells the others.
+  ~StoreClient();
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+
+  void set(std::string_view key, std::string_view value);
+  /// Waits until the key has a value; nothing when it has none by the deadline.
+  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline);
+  /// Makes every rank fail, this one included.
+  [[noreturn]] void refuse(base::ErrorKind kind, const std::string& message);
+  /// Tells that this rank needs the store no more; nothing else may be called then.
+  void leave() noexcept;
+
+ private:
+  std::optional<std::string> request(const std::string& message, const Deadline& deadline);
+
+  std::mutex mutex_;
+  Descriptor connection_;
+  FrameBuffer input_;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,285 @@
+#include "dtrain/comm/rendezvous/store_server.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "dtrain/base/printable.h"
+#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/rendezvous/socket.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::Clock;
+using base::ErrorKind;
+
+constexpr std::chrono::seconds kStrangerPatience(10);
+constexpr std::size_t kMostStrangers = 64;
+
+bool means_too_many_files(int error) { return error == EMFILE || error == ENFILE; }
+
+ErrorKind kind_of(std::uint64_t number) {
+  const auto kind = static_cast<ErrorKind>(number);
+  const bool is_known = number <= 70 && base::name_of(kind) != base::name_of(ErrorKind::internal);
+  return is_known ? kind : ErrorKind::comm;
+}
+
+}  // namespace
+
+StoreServer::StoreServer(Options options)
+    : options_(std::move(options)),
+      store_(options_.size),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (wake_.get() < 0) base::fail(ErrorKind::comm, "no eventfd: {}", std::strerror(errno));
+  auto [own, served] = connected_pair();
+  own_ = std::move(own);
+  greet(std::move(served), Trust::handed_down);
+  thread_ = std::thread([this] { run(); });
+}
+
+StoreServer::~StoreServer() {
+  stopping_ = true;
+  finish();
+  thread_.join();
+}
+
+void StoreServer::finish() noexcept {
+  finishing_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+}
+
+bool StoreServer::is_done() const {
+  return stopping_ || (finishing_ && store_.everyone_came() && connections_.empty());
+}
+
+void StoreServer::run() {
+  while (!is_done()) {
+    try {
+      serve_once();
+    } catch (const std::exception& caught) {
+      store_.refuse(ErrorKind::comm,
+                    fmt::format("rank 0 cannot serve the store: {}", caught.what()));
+    }
+  }
+}
+
+void StoreServer::serve_once() {
+  std::vector<pollfd> polled = sockets();
+  ::poll(polled.data(), polled.size(), poll_timeout());
+  std::uint64_t count = 0;
+  if (polled[0].revents != 0) (void)!::read(wake_.get(), &count, sizeof count);
+  for (std::size_t index = 0; index < connections_.size(); ++index) {
+    if (polled[index + 2].revents != 0) read_from(connections_[index]);
+  }
+  if (polled[1].revents != 0) take_in();
+  settle();
+}
+
+std::vector<pollfd> StoreServer::sockets() const {
+  const Descriptor& door = options_.door.get() >= 0 ? options_.door : options_.listener;
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {door.get(), POLLIN, 0}};
+  for (const Connection& connection : connections_) {
+    const int events = connection.output.empty() ? POLLIN : POLLIN | POLLOUT;
+    polled.push_back({connection.socket.get(), static_cast<short>(events), 0});
+  }
+  return polled;
+}
+
+int StoreServer::poll_timeout() const {
+  auto next = Clock::now() + std::chrono::hours(1);
+  for (const Connection& connection : connections_) {
+    if (connection.rank < 0 || !connection.wanted.empty()) {
+      next = std::min(next, connection.patience);
+    }
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::max<std::int64_t>(0, left));
+}
+
+// --- who comes -----------------------------------------------------------------------------------
+
+void StoreServer::take_in() { options_.door.get() >= 0 ? take_from_door() : accept_one(); }
+
+void StoreServer::take_from_door() {
+  HandedDown handed = receive_descriptor(options_.door);
+  if (handed.is_closed) {
+    options_.door = Descriptor();  // dtrun and all other ranks have ended
+  } else if (handed.was_cut) {
+    store_.refuse(ErrorKind::comm,
+                  fmt::format("rank 0 cannot take in the other ranks: {}", std::strerror(EMFILE)));
+  } else if (handed.descriptor.get() >= 0 &&
+             user_of_unix_peer(handed.descriptor.get()) == ::geteuid()) {
+    greet(std::move(handed.descriptor), Trust::handed_down);
+  }
+}
+
+void StoreServer::accept_one() {
+  Descriptor socket(
+      ::accept4(options_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.get() < 0) {
+    if (means_too_many_files(errno)) {
+      store_.refuse(ErrorKind::comm,
+                    fmt::format("rank 0 cannot take in the other ranks: {}", std::strerror(errno)));
+      options_.listener = Descriptor();
+    }
+    return;
+  }
+  if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
+  // Without a secret a rank on another machine is greeted, so that it can say what is missing, but
+  // nothing that it answers counts.
+  const auto user = user_of_tcp_peer(socket.get());
+  if (!user || *user == ::geteuid()) greet(std::move(socket), Trust::same_user);
+  if (!user) connections_.back().is_over = true;
+}
+
+void StoreServer::greet(Descriptor socket, Trust trust) {
+  const auto strangers = std::count_if(connections_.begin(), connections_.end(),
+                                       [](const Connection& each) { return each.rank < 0; });
+  if (static_cast<std::size_t>(strangers) >= kMostStrangers) {
+    const auto first = std::find_if(connections_.begin(), connections_.end(),
+                                    [](const Connection& each) { return each.rank < 0; });
+    first->is_over = true;
+  }
+  Connection connection{.socket = std::move(socket), .trust = trust};
+  connection.challenge = new_challenge();
+  connection.patience = Clock::now() + kStrangerPatience;
+  connection.output =
+      std::string(kStoreGreeting) + framed(MessageWriter()
+                                               .number(static_cast<std::uint64_t>(trust))
+                                               .text(connection.challenge)
+                                               .bytes());
+  write_to(connection);
+  connections_.push_back(std::move(connection));
+}
+
+// --- what they say -------------------------------------------------------------------------------
+
+void StoreServer::read_from(Connection& connection) {
+  int reason = 0;
+  const Transfer transfer = receive_some(connection.socket, connection.input,
+                                         Deadline(std::chrono::milliseconds(0)), reason);
+  while (auto message = connection.input.take_message()) handle(connection, *message);
+  if (connection.is_over) return;
+  if (connection.input.is_broken()) connection.is_over = true;
+  if (transfer == Transfer::closed) connection.is_over = true;
+  if (!connection.is_over || connection.rank < 0) return;
+  store_.refuse(
+      ErrorKind::comm,
+      fmt::format("rank {} ended while the ranks met; what it printed says why", connection.rank));
+}
+
+void StoreServer::handle(Connection& connection, const std::string& message) {
+  if (connection.is_over) return;
+  if (connection.rank < 0) return hear_hello(connection, message);
+  MessageReader reader(message);
+  const auto request = static_cast<StoreRequest>(reader.number());
+  if (request == StoreRequest::leave) {
+    connection.is_over = true;
+  } else if (request == StoreRequest::refuse) {
+    const ErrorKind kind = kind_of(reader.number());
+    store_.refuse(kind, base::printable(reader.text()));
+    answer_refusal(connection);
+  } else if (request == StoreRequest::set) {
+    const std::string key = reader.text();
+    std::string value = reader.text();
+    if (reader.is_whole()) store_.set(key, std::move(value));
+    store_.refusal() ? answer_refusal(connection) : answer(connection, StoreReply::done);
+  } else if (request == StoreRequest::get) {
+    connection.wanted = reader.text();
+    connection.patience = Clock::now() + std::chrono::milliseconds(
+                                             std::min<std::uint64_t>(reader.number(), 1U << 31));
+    answer_waiting(connection);
+  } else {
+    store_.refuse(ErrorKind::comm,
+                  fmt::format("rank {} sent the store what makes no sense", connection.rank));
+  }
+}
+
+void StoreServer::hear_hello(Connection& connection, const std::string& message) {
+  MessageReader reader(message);
+  Exchange exchange{.store_challenge = connection.challenge,
+                    .rank_challenge = reader.text(),
+                    .rank = reader.number(),
+                    .size = reader.number()};
+  const std::string proof = reader.text();
+  const bool needs_proof = connection.trust == Trust::token;
+  if (!reader.is_whole() ||
+      (needs_proof && !is_same_proof(proof, proof_of(options_.token, "rank", exchange)))) {
+    connection.is_over = true;
+    return;
+  }
+  store_.admit(exchange.rank, exchange.size);
+  if (store_.refusal()) return answer_refusal(connection);
+  connection.rank = static_cast<std::int64_t>(exchange.rank);
+  connection.input.allow(kMostMessageBytes);
+  answer(connection, StoreReply::done,
+         needs_proof ? proof_of(options_.token, "store", exchange) : std::string());
+  if (!store_.everyone_came()) return;
+  options_.door = Descriptor();
+  options_.listener = Descriptor();
+  for (Connection& each : connections_) each.is_over = each.is_over || each.rank < 0;
+}
+
+// --- what they hear ------------------------------------------------------------------------------
+
+void StoreServer::answer(Connection& connection, StoreReply reply, std::string_view text) {
+  connection.output +=
+      framed(MessageWriter().number(static_cast<std::uint64_t>(reply)).text(text).bytes());
+  write_to(connection);
+}
+
+void StoreServer::answer_refusal(Connection& connection) {
+  const Refusal& refusal = *store_.refusal();
+  connection.output += framed(MessageWriter()
+                                  .number(static_cast<std::uint64_t>(StoreReply::refused))
+                                  .number(static_cast<std::uint64_t>(refusal.kind))
+                                  .text(refusal.message)
+                                  .bytes());
+  write_to(connection);
+}
+
+void StoreServer::answer_waiting(Connection& connection) {
+  if (connection.wanted.empty()) return;
+  const std::string* value = store_.find(connection.wanted);
+  if (value != nullptr) {  // even of a rank that has ended since: it may have said why
+    answer(connection, StoreReply::done, *value);
+  } else if (store_.refusal()) {
+    answer_refusal(connection);
+  } else if (Clock::now() >= connection.patience) {
+    answer(connection, StoreReply::absent);
+  } else {
+    return;
+  }
+  connection.wanted.clear();
+}
+
+void StoreServer::write_to(Connection& connection) {
+  while (!connection.output.empty()) {
+    const ssize_t count = ::send(connection.socket.get(), connection.output.data(),
+                                 connection.output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count <= 0) return;  // a broken connection shows when it is read
+    connection.output.erase(0, static_cast<std::size_t>(count));
+  }
+}
+
+void StoreServer::settle() {
+  const auto now = Clock::now();
+  for (Connection& connection : connections_) {
+    write_to(connection);
+    answer_waiting(connection);
+    if (connection.rank < 0 && now >= connection.patience) connection.is_over = true;
+  }
+  std::erase_if(connections_, [](const Connection& each) { return each.is_over; });
+}
+
+}  // namespace dtrain::comm

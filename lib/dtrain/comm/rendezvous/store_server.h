@@ -1,0 +1,86 @@
+// The store that rank 0 serves while the ranks meet. Private to comm.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/comm/rendezvous/descriptor.h"
+#include "dtrain/comm/rendezvous/frames.h"
+#include "dtrain/comm/rendezvous/job_store.h"
+#include "dtrain/comm/rendezvous/wire.h"
+
+namespace dtrain::comm {
+
+/// Serves a JobStore in a thread of its own.
+///
+/// Nobody is taken in any more once every rank has come. A stranger, who cannot prove to be of this
+/// job, is dropped and has no effect. A rank that ends without a word fails the job.
+class StoreServer {
+ public:
+  struct Options {
+    std::int64_t size = 1;
+    Descriptor door;      ///< ranks' connections are handed in here (dtrun); or
+    Descriptor listener;  ///< they connect here
+    std::string token;    ///< of the job; empty: ranks are processes of one user of this machine
+  };
+
+  /// Throws: Error{comm} where the system refuses sockets or a thread.
+  explicit StoreServer(Options options);
+  /// Ends at once; whoever still asks sees a closed connection.
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  /// Rank 0's own connection. Once.
+  [[nodiscard]] Descriptor take_own_connection() { return std::move(own_); }
+  /// Lets the thread end as soon as every rank has taken its leave.
+  void finish() noexcept;
+
+ private:
+  struct Connection {
+    Descriptor socket;
+    Trust trust = Trust::handed_down;
+    FrameBuffer input{kMostHelloBytes};
+    std::string output = {};
+    std::string challenge = {};
+    std::int64_t rank = -1;  // -1: a stranger, so far
+    base::Clock::time_point patience = {};
+    std::string wanted = {};  // the key it waits for, until `patience`; empty: it does not wait
+    bool is_over = false;
+  };
+
+  void run();
+  void serve_once();
+  [[nodiscard]] bool is_done() const;
+  [[nodiscard]] std::vector<pollfd> sockets() const;
+  [[nodiscard]] int poll_timeout() const;
+  void take_in();
+  void take_from_door();
+  void accept_one();
+  void greet(Descriptor socket, Trust trust);
+  void read_from(Connection& connection);
+  void handle(Connection& connection, const std::string& message);
+  void hear_hello(Connection& connection, const std::string& message);
+  void answer(Connection& connection, StoreReply reply, std::string_view text = {});
+  void answer_refusal(Connection& connection);
+  void answer_waiting(Connection& connection);
+  void write_to(Connection& connection);
+  void settle();
+
+  Options options_;
+  JobStore store_;
+  Descriptor own_;
+  Descriptor wake_;
+  std::vector<Connection> connections_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> finishing_{false};
+  std::thread thread_;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,130 @@
+#include "dtrain/config/continued_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "dtrain/config/layout.h"
+#include "dtrain/config/resolve_layout.h"
+#include "dtrain/config/saved_run.h"
+
+namespace dtrain::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_given(const Loaded& given, std::string_view key) {
+  return std::ranges::any_of(given.given,
+                             [&](const Setting* setting) { return setting->key == key; });
+}
+
+bool gives_layout(const Loaded& given) {
+  return std::ranges::any_of(
+      given.given, [](const Setting* setting) { return setting->key.starts_with("layout."); });
+}
+
+// Sizes that keep the blocks' and stages' split where it divides the ranks.
+void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int64_t num_ranks) {
+  const std::int64_t fixed = resolved.tp * resolved.pp;
+  if (fixed > 0 && num_ranks % fixed == 0) {
+    layout.pp = resolved.pp;
+    layout.tp = resolved.tp;
+    return;
+  }
+  LayoutConfig flat = layout;
+  flat.strategy = data_axis_of(layout);
+  const LayoutConfig plain;
+  flat.pp = flat.tp = 0;
+  flat.schedule_pp = plain.schedule_pp;
+  flat.pp_split = plain.pp_split;
+  flat.tp_vocab = plain.tp_vocab;
+  flat.data_axis = plain.data_axis;
+  layout = flat;
+}
+
+// Gives way where the run's ranks were others. Returns what to say of it.
+std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t num_ranks) {
+  layout.nnodes = 0;
+  const Strategy strategy = strategy_of(layout);
+  if (strategy.is_local() ? num_ranks == 1 : num_ranks == saved.ranks) return {};
+  const LayoutConfig plain;
+  const std::string before = layout.strategy;
+  layout.dp = layout.shard_size = layout.local_ranks = 0;
+  layout.accumulate = plain.accumulate;
+  layout.devices = plain.devices;
+  if (strategy.ranks == Strategy::Ranks::given) {
+    fit_three_axes(layout, saved.resolved.layout, num_ranks);
+  } else {
+    layout.pp = layout.tp = 0;
+    layout.pp_split = plain.pp_split;
+    if (strategy.is_local()) layout.strategy = strategy.with_processes;
+    if (before == "single") layout.strategy = "ddp";
+  }
+  if (layout.strategy == before) return {};
+  return fmt::format("; --strategy {} takes the place of {} for {} rank{}", layout.strategy, before,
+                     num_ranks, num_ranks == 1 ? "" : "s");
+}
+
+// Whether the ranks can do a whole number of such microbatches, at least one for each stage.
+bool fits(std::int64_t microbatch, const Config& config, const Launch& launch) {
+  LayoutConfig layout = config.layout;
+  resolve_layout(layout, with_local_ranks(layout, launch));
+  const std::int64_t at_once = microbatch * layout.dp;
+  return at_once > 0 && config.batch.global % at_once == 0 &&
+         config.batch.global / at_once >= layout.pp;
+}
+
+// The global batch decides the numbers, the microbatch their bits; accumulation follows the ranks.
+void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const Launch& launch) {
+  const bool has_global = is_given(given, "batch.global");
+  const bool has_microbatch = is_given(given, "batch.microbatch");
+  const bool has_accumulation = is_given(given, "batch.grad_accum");
+  BatchConfig& batch = config.batch;
+  const BatchConfig& before = saved.resolved.batch;
+  if (!has_global) batch.global = has_microbatch && has_accumulation ? 0 : before.global;
+  if (!has_accumulation) batch.grad_accum = 0;
+  if (has_microbatch) return;
+  const bool is_free = !has_accumulation && fits(before.microbatch, config, launch);
+  batch.microbatch = is_free ? before.microbatch : 0;
+}
+
+// What concerns one start alone.
+void forget_start(Config& config) {
+  const CheckpointConfig plain;
+  config.run = {};
+  config.checkpoint.resume = plain.resume;
+  config.checkpoint.strict_resume = plain.strict_resume;
+}
+
+}  // namespace
+
+std::optional<ContinuedRun> continue_run(const CommandLine& command_line, const Loaded& given,
+                                         const Launch& launch) {
+  const Config& config = given.config;
+  if (command_line.command != Command::train || config.checkpoint.resume != "auto" ||
+      config.run.dir.empty()) {
+    return std::nullopt;
+  }
+  const std::string path = (fs::path(config.run.dir) / "config.json").string();
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  SavedRun saved = read_saved_run(path);
+  forget_start(saved.asked);
+  std::string changed;
+  if (gives_layout(given)) {
+    saved.asked.layout = {};
+  } else {
+    changed = fit_layout(saved.asked.layout, saved, launch.world_size);
+  }
+  std::string& backend = saved.asked.machine.backend;
+  if (backend == "none" || backend == "local") backend = MachineConfig{}.backend;
+  ContinuedRun run{load(command_line, saved.asked), {}};
+  fit_batch(run.loaded.config, given, saved, launch);
+  run.notice =
+      fmt::format("settings that this command does not give come from {}{}", path, changed);
+  return run;
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,67 @@
+#include "dtrain/config/saved_run.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "dtrain/config/assign.h"
+#include "dtrain/config/file.h"
+#include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
+
+namespace dtrain::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make_absolute(std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  if (!error) path = absolute.lexically_normal().string();
+}
+
+}  // namespace
+
+Config reusable(Config asked) {
+  asked.run.overwrite = false;
+  asked.checkpoint.resume = CheckpointConfig{}.resume;
+  for (std::string* path :
+       {&asked.data.train, &asked.data.validation, &asked.checkpoint.init_from, &asked.run.dir}) {
+    make_absolute(*path);
+  }
+  if (const auto folder = parse_offload(asked.machine.offload); folder && !folder->empty()) {
+    std::string path = *folder;
+    make_absolute(path);
+    asked.machine.offload = "disk:" + path;
+  }
+  return asked;
+}
+
+std::string saved_text(const Config& resolved, const StartRecord& record) {
+  const Config asked = reusable(record.asked.value_or(resolved));
+  Json object = Json::parse(to_json(Command::train, asked));
+  object[std::string(kResolvedKey)] = Json::parse(to_json(Command::train, resolved));
+  object[std::string(kProvenanceKey)] = Json::parse(record.provenance);
+  return object.dump(2) + "\n";
+}
+
+SavedRun read_saved_run(const std::string& path) {
+  SavedRun saved;
+  (void)apply_file(path, Command::train, saved.asked);
+  saved.resolved = saved.asked;
+  if (const std::string resolved = value_in_file(path, kResolvedKey); !resolved.empty()) {
+    saved.resolved = {};
+    apply_text(resolved, fmt::format("{}: {}", path, kResolvedKey), saved.resolved);
+  }
+  const Json provenance = Json::parse(value_in_file(path, kProvenanceKey), nullptr, false);
+  if (provenance.is_object() && provenance.contains("ranks") &&
+      provenance["ranks"].is_number_integer()) {
+    saved.ranks = provenance["ranks"].get<std::int64_t>();
+  }
+  return saved;
+}
+
+}  // namespace dtrain::config

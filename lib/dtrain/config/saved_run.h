@@ -1,0 +1,43 @@
+// RUN/config.json: what a run was asked for, what that became, and how it was started
+// (docs/configuration.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dtrain/config/config.h"
+
+namespace dtrain::config {
+
+/// Keys of config.json that are no settings. Files given to --config may have them; they are not
+/// read there.
+inline constexpr std::string_view kResolvedKey = "resolved";
+inline constexpr std::string_view kProvenanceKey = "provenance";
+
+/// What is known of a start besides the resolved configuration.
+struct StartRecord {
+  std::optional<Config> asked = {};  ///< before it was resolved; none: nothing else was asked for
+  std::string provenance = "{}";     ///< a JSON object: version, command line, host, ...
+};
+
+/// `asked` for use by another start, wherever it is made: paths are absolute, and what concerns one
+/// start alone (run.overwrite, checkpoint.resume) is as if not given.
+[[nodiscard]] Config reusable(Config asked);
+
+/// The text of config.json. Its settings are those that were asked for, so that it can be given to
+/// --config on any number of ranks; what they became stands in a section of its own.
+[[nodiscard]] std::string saved_text(const Config& resolved, const StartRecord& record);
+
+/// What config.json of a run says.
+struct SavedRun {
+  Config asked;
+  Config resolved;
+  std::int64_t ranks = 0;  ///< of the newest start; 0: the file does not say
+};
+
+/// Throws: Error{usage} naming the file, as a configuration file.
+[[nodiscard]] SavedRun read_saved_run(const std::string& path);
+
+}  // namespace dtrain::config

@@ -1,0 +1,32 @@
+// Which data a run reads, in a short text that a checkpoint keeps and ranks compare.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "dtrain/data/split.h"
+
+namespace dtrain::data {
+
+/// Equal texts mean equal samples, down to the last token: each holds the number of samples, the
+/// range of tokens, and the checksum (XXH3) of all tokens of its file.
+struct DataIdentity {
+  std::string training;
+  std::string validation;  ///< "none" without validation
+};
+
+/// Reads every file of the split once, at the speed of the disk.
+[[nodiscard]] DataIdentity identify(const Split& split);
+
+/// Both in one text, as checkpoints keep them.
+[[nodiscard]] std::string to_text(const DataIdentity& identity);
+
+/// From what a checkpoint keeps. A text of another form is all `training`, and `validation` is
+/// empty.
+[[nodiscard]] DataIdentity identity_from(std::string_view text);
+
+/// Whether a checkpoint's `training` is of the form that was kept before checksums: its number of
+/// samples and a fingerprint of some of them.
+[[nodiscard]] bool is_without_checksum(std::string_view training);
+
+}  // namespace dtrain::data

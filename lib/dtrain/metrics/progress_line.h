@@ -1,0 +1,20 @@
+// One line that has room for its most important parts.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace dtrain::metrics {
+
+struct LinePart {
+  std::string text;  ///< empty: not there
+  /// Parts leave a line that is too narrow in descending order of rank; 0 stays.
+  int rank = 0;
+};
+
+/// The parts with " | " between them, or with a blank where that lets them fit in `room`
+/// characters; parts that still have no room are left out, and what stays is cut.
+[[nodiscard]] std::string fit_parts(std::vector<LinePart> parts, std::size_t room);
+
+}  // namespace dtrain::metrics

@@ -1,0 +1,39 @@
+#include "dtrain/parallel/equal_copies.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace dtrain::parallel {
+namespace {
+
+// The groups that hold copies of a parameter, in the order in which they are made equal.
+std::vector<comm::ProcessGroup*> holders_of(const CopyGroups& groups, param::ParameterId id) {
+  std::vector<comm::ProcessGroup*> holders;
+  comm::ProcessGroup* replicas =
+      groups.data.shards == nullptr ? &groups.data.all : groups.data.replicas;
+  const bool is_cut = groups.model.parameters[static_cast<std::size_t>(id)].cut.has_value();
+  if (replicas != nullptr) holders.push_back(replicas);
+  if (groups.tensor != nullptr && !is_cut) holders.push_back(groups.tensor);
+  for (const SharedParameters& shared : groups.shared) {
+    if (std::find(shared.ids.begin(), shared.ids.end(), id) != shared.ids.end()) {
+      holders.push_back(shared.stages);
+    }
+  }
+  return holders;
+}
+
+}  // namespace
+
+void make_copies_equal(const CopyGroups& groups, std::span<const param::Arena* const> arenas) {
+  for (param::ParameterId id = 0; id < groups.layout.num_parameters(); ++id) {
+    const param::ElementRange own = groups.layout.range_in(id, groups.data.shard());
+    if (own.is_empty()) continue;
+    for (comm::ProcessGroup* holders : holders_of(groups, id)) {
+      for (const param::Arena* arena : arenas) {
+        holders->broadcast(arena->slice(own), /*root=*/0).wait();
+      }
+    }
+  }
+}
+
+}  // namespace dtrain::parallel

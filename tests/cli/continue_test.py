@@ -1,0 +1,138 @@
+"""config.json of a run: what it holds, that other commands and other layouts can use it, and that a run goes on with
+its own settings."""
+
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+USAGE = 2
+TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+        "--microbatch", "1", "--lr", "3e-3", "--threads", "1", "--checkpoint-every", "3"]
+
+
+class Continue(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-continue-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.root = pathlib.Path(folder.name)
+        (cls.root / "home").mkdir()
+        (cls.root / "elsewhere").mkdir()
+        (cls.root / "home/text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 60)
+        cls.whole = cls.root / "whole"
+        cls.command(*TINY, "--data", "text.txt", "--steps", 12, "--run-dir", cls.whole)
+
+    @classmethod
+    def command(cls, *arguments, ranks=1, cwd="home", status=0):
+        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
+        result = subprocess.run([*launcher, DTRAIN, *map(str, arguments)], capture_output=True, text=True, errors="replace",
+                                timeout=60, cwd=cls.root / cwd, check=False)
+        if result.returncode != status:
+            raise AssertionError(f"{arguments}: status {result.returncode}\n{result.stderr}")
+        return result
+
+    def config(self, run):
+        return json.loads((run / "config.json").read_text())
+
+    def lines(self, run):
+        return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+    def losses(self, run):
+        return [(line["loss"], line["grad_norm"]) for line in self.lines(run) if "loss" in line]
+
+    def test_it_holds_what_was_asked_for_beside_what_that_became(self):
+        saved = self.config(self.whole)
+        self.assertEqual(saved["layout"]["dp"], 0)
+        self.assertEqual(saved["machine"]["backend"], "auto")
+        self.assertEqual(saved["batch"], {"global": 4, "microbatch": 1, "grad_accum": 0})
+        self.assertEqual(saved["data"]["train"], str(self.root / "home/text.txt"))
+        resolved = saved["resolved"]
+        self.assertEqual(resolved["layout"]["dp"], 1)
+        self.assertEqual(resolved["machine"]["backend"], "none")
+        self.assertEqual(resolved["batch"], {"global": 4, "microbatch": 1, "grad_accum": 4})
+
+    def test_provenance_is_saved_and_leads_the_metrics(self):
+        saved = self.config(self.whole)["provenance"]
+        self.assertEqual(list(saved), ["version", "commit", "command_line", "directory", "host", "cpu", "started",
+                                       "ranks"])
+        self.assertEqual(saved["command_line"][0], str(DTRAIN))
+        self.assertEqual(saved["command_line"][-2:], ["--run-dir", str(self.whole)])
+        self.assertEqual(saved["directory"], str(self.root / "home"))
+        self.assertEqual((saved["host"], saved["ranks"]), (os.uname().nodename, 1))
+        age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(saved["started"])
+        self.assertLess(abs(age.total_seconds()), 300)
+        self.assertEqual(self.lines(self.whole)[0]["provenance"], saved)
+        version = self.command("--version").stdout
+        self.assertEqual(version, f"dtrain {saved['version']} (commit {saved['commit']})\n")
+
+    def test_it_is_a_configuration_for_another_layout_another_folder_and_generate(self):
+        file = self.whole / "config.json"
+        other = self.root / "other"
+        self.command("--config", file, "--strategy", "fsdp", "--run-dir", other, "--steps", 3, ranks=2, cwd="elsewhere")
+        self.assertEqual(self.losses(other), self.losses(self.whole)[:3])
+        self.assertEqual(self.config(other)["provenance"]["ranks"], 2)
+        sharded = other / "config.json"
+        result = self.command("generate", "--config", sharded, "--from", other / "final/model.safetensors",
+                              "--max-tokens", 5, cwd="elsewhere")
+        self.assertEqual(result.stderr, "")
+        self.assertTrue(result.stdout)
+
+    def test_resume_auto_alone_goes_on_with_the_settings_of_the_run_on_any_number_of_ranks(self):
+        run = self.root / "parts"
+        self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run)
+        result = self.command("--run-dir", run, "--resume", "auto", "--steps", 6, ranks=2, cwd="elsewhere")
+        self.assertIn(f"settings that this command does not give come from {run}/config.json; --strategy ddp takes "
+                      "the place of single for 2 ranks", result.stderr)
+        self.command("--run-dir", run, "--resume", "auto", "--steps", 9, "--strategy", "zero", ranks=4)
+        self.assertEqual(self.config(run)["layout"]["strategy"], "zero")
+        self.command("--run-dir", run, "--resume", "auto", "--steps", 12, cwd="elsewhere")
+        self.assertEqual(self.losses(run), self.losses(self.whole))
+        result = self.command("--run-dir", run, "--resume", "auto", cwd="elsewhere")  # nothing is left to do
+        self.assertEqual(self.losses(run), self.losses(self.whole))
+
+    def test_a_mesh_that_does_not_fit_gives_way(self):
+        run = self.root / "mesh"
+        self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "3d", "--tp", 2,
+                     "--dp", 1, ranks=2)
+        result = self.command("--run-dir", run, "--resume", "auto", "--steps", 4)
+        self.assertIn("--strategy ddp takes the place of 3d for 1 rank", result.stderr)
+        self.assertEqual(len(self.losses(run)), 4)
+
+    def test_a_folder_without_settings_is_told(self):
+        for run in (self.root / "nothing", self.root / "elsewhere"):
+            result = self.command("--run-dir", run, "--resume", "auto", status=USAGE)
+            self.assertEqual(result.stderr.count("\n"), 1)
+            self.assertIn(f"--resume auto: {run} holds no config.json", result.stderr)
+
+    def test_the_start_says_which_settings_were_chosen(self):
+        run = self.root / "chosen"
+        result = self.command(*TINY, "--data", "text.txt", "--steps", 1, "--run-dir", run)
+        line = next(line for line in result.stderr.splitlines() if line.startswith("settings that differ"))
+        self.assertEqual(line, "settings that differ from the defaults: model.levels=2 model.width=32 model.heads=2 "
+                         "model.neurons=64 data.seq_len=32 batch.global=4 batch.microbatch=1 train.steps=1 "
+                         "train.lr=0.003 machine.threads=1 checkpoint.every=3")
+
+
+class OneResult(unittest.TestCase):
+    """What prints one JSON object prints it alone, whatever the number of ranks."""
+
+    def print_config(self, *arguments):
+        result = subprocess.run([DTRUN, "-n", "3", "--", DTRAIN, *arguments, "--print-config"], capture_output=True,
+                                text=True, timeout=60, check=False)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return json.loads(result.stdout)
+
+    def test_the_resolved_configuration_is_plain_json_under_dtrun(self):
+        for _ in range(3):  # the ranks end in any order
+            config = self.print_config("--strategy", "ddp", "--microbatch", "2")
+            self.assertEqual((config["layout"]["dp"], config["batch"]["global"]), (3, 6))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,51 @@
+"""Ranks whose CPUs round differently, made on one machine by lowering one rank's instruction set."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import ResumeTest  # noqa: E402
+from train_test import DTRAIN, DTRUN  # noqa: E402
+
+WRAPPER = '#!/bin/sh\nif [ "$RANK" = 1 ]; then export {}; fi\nexec "$@"\n'
+
+
+class CpuTypes(ResumeTest):
+    def mixed(self, *flags, setting="ATEN_CPU_CAPABILITY=default", ranks=2, status=0, **options):
+        wrapper = self.root / "lowered.sh"
+        wrapper.write_text(WRAPPER.format(setting))
+        wrapper.chmod(0o755)
+        return self.run_command([DTRUN, "-n", str(ranks), "--", wrapper, DTRAIN, "--strategy", "ddp",
+                                 *map(str, self.arguments(*flags, **options))], status)
+
+    def test_different_types_are_refused_with_their_ranks(self):
+        for setting, shown in (("ATEN_CPU_CAPABILITY=default", "rank 1 has DEFAULT/"),
+                               ("ONEDNN_MAX_CPU_ISA=SSE41", "ONEDNN_MAX_CPU_ISA=SSE41")):
+            result = self.mixed("--global-batch", "6", setting=setting, ranks=3, status=2)
+            error = [line for line in result.stderr.splitlines() if "error" in line][0]
+            self.assertIn(shown, error)
+            self.assertRegex(error, r"ranks 0, 2 have \w+/")
+            self.assertIn("--mixed-cpus on", error)
+            self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+
+    def test_allowed_they_say_so_and_copies_are_made_equal_at_checkpoints(self):
+        # Long enough for weights to drift apart; a save takes each rank's half of them.
+        flags = ("--mixed-cpus", "on", "--checkpoint-every", "20", "--width", "64", "--neurons", "256", "--dropout", "0.1")
+        result = self.mixed(*flags, steps=40)
+        self.assertIn("bitwise class   none (--mixed-cpus: rank 0 has ", result.stderr)
+        self.assertNotIn("has no effect", result.stderr)
+        # What the checkpoint of step 20 holds is what every rank went on with.
+        whole = self.root / "again"
+        self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=40, run_dir=whole)
+        self.assertEqual(self.losses(whole), self.losses()[20:])
+        result = self.run_command([DTRAIN, "checkpoint", "diff", self.run_dir, whole])
+        self.assertNotIn("differs", result.stdout)
+
+    def test_without_effect_it_is_told(self):
+        result = self.single("--mixed-cpus", "on", steps=1)
+        self.assertIn("--mixed-cpus has no effect", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,42 @@
+"""What all ranks find wrong is one line under dtrun, as it is without."""
+
+import os
+
+from dtrun_harness import DtrunTest, main
+
+DTRAIN = os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrain")
+MODEL = ("--levels", "1", "--width", "8", "--heads", "1", "--neurons", "16", "--seq-len", "8", "--steps", "2")
+
+
+class OneErrorTest(DtrunTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "text").write_bytes(bytes(range(32, 127)) * 100)
+
+    def refused(self, status, *arguments, ranks=4):
+        """dtrain's one line, which nothing else stands beside."""
+        process = self.dtrun("-n", str(ranks), "--", DTRAIN, *arguments)
+        self.assertEqual(status, process.returncode, process.err)
+        self.assertRegex(process.err, r"\Adtrain: error: [^\n]*\n\Z")
+        return process.err
+
+    def test_a_wrong_flag(self):
+        self.assertIn("--bad-flag", self.refused(2, "--bad-flag"))
+
+    def test_a_flag_that_one_rank_alone_has(self):
+        text = '[ $RANK = 3 ] && exec "$0" --bad-flag; exec sleep 60'
+        process = self.dtrun("-n", "4", "--", "sh", "-c", text, DTRAIN)
+        self.assertEqual(2, process.returncode)
+        self.assertRegex(process.err.splitlines()[-1], "failed: rank 3 .*--bad-flag")
+
+    def test_data_that_is_missing(self):
+        self.assertIn("nowhere", self.refused(3, "--strategy", "ddp", "--data", "nowhere", "--run-dir", "run", *MODEL))
+
+    def test_a_run_folder_that_is_taken(self):
+        (self.folder / "run").mkdir()
+        (self.folder / "run" / "config.json").write_text("{}")
+        self.assertIn("run", self.refused(2, "--strategy", "ddp", "--data", "text", "--run-dir", "run", *MODEL))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The validation loss: of the same text on every layout, checked against losses of its pieces."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+LENGTH, SEQUENCES = 32, 27
+TEXT = SOURCE / "tests/golden/text.bin"
+MODEL = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", LENGTH, "--global-batch", "8",
+         "--steps", "1", "--lr", "0", "--threads", "1", "--log-every", "0", "--checkpoint-every", "none"]
+LIMIT = 120  # seconds after which a test has failed; none needs more than a few
+
+
+class Evaluation(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-evaluation-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.tokens = TEXT.read_bytes()[-(SEQUENCES * LENGTH + 1):]
+        cls.validation = cls.write("validation", cls.tokens)
+
+    @classmethod
+    def write(cls, name, content):
+        path = cls.folder / name
+        path.write_bytes(content)
+        return path
+
+    def loss(self, *flags, ranks=1, validation=None):
+        """The validation loss of the initial weights, and how many tokens it is of."""
+        run = tempfile.mkdtemp(dir=self.folder)
+        launcher = [DTRUN, "-n", ranks, "--"] if ranks > 1 else []
+        command = [*launcher, DTRAIN, *MODEL, "--data", TEXT, "--val-data", validation or self.validation,
+                   "--run-dir", run, *flags]
+        result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
+        (found,) = [line for line in lines if line.get("event") == "eval"]
+        return found["val_loss"], found["tokens"]
+
+    def test_ranks_do_not_decide_which_text_is_scored(self):
+        expected, tokens = self.loss()
+        self.assertEqual(tokens, SEQUENCES * LENGTH)
+        for ranks in (2, 4):  # the microbatch becomes 4, then 2
+            found, tokens = self.loss("--strategy", "ddp", ranks=ranks)
+            self.assertEqual(tokens, SEQUENCES * LENGTH)
+            self.assertLess(abs(found / expected - 1), 1e-6)
+
+    def test_with_one_microbatch_the_bits_are_equal_over_the_data_axis(self):
+        flags = ("--microbatch", "2", "--eval-sequences", "23")
+        expected = self.loss(*flags)
+        self.assertEqual(expected[1], 23 * LENGTH)
+        for ranks, strategy in ((2, "ddp"), (4, "fsdp")):
+            self.assertEqual(self.loss(*flags, "--strategy", strategy, ranks=ranks), expected)
+
+    def test_a_loss_is_the_mean_over_sequences_spread_over_the_text(self):
+        pieces = [self.loss(validation=self.write("piece", self.tokens[LENGTH * i:LENGTH * (i + 1) + 1]))[0]
+                  for i in (0, 9, 18)]
+        self.assertGreater(max(pieces) - min(pieces), 1e-3)
+        found, tokens = self.loss("--eval-sequences", "3")
+        self.assertEqual(tokens, 3 * LENGTH)
+        self.assertLess(abs(found - sum(pieces) / 3), 1e-5)
+
+    def test_all_is_the_mean_over_the_parts_of_the_text(self):
+        cut = 10 * LENGTH
+        first, _ = self.loss(validation=self.write("first", self.tokens[:cut + 1]))
+        second, _ = self.loss(validation=self.write("second", self.tokens[cut:]))
+        found, tokens = self.loss("--eval-sequences", "all")
+        self.assertEqual(tokens, SEQUENCES * LENGTH)
+        self.assertLess(abs(found - (first * 10 + second * (SEQUENCES - 10)) / SEQUENCES), 1e-5)
+
+    def test_baselines_score_the_same_tokens(self):
+        for asked in ("5", "all"):
+            result = subprocess.run([DTRAIN, "data", "baseline", "--data", TEXT, "--val-data", self.validation, "--seq-len",
+                                     str(LENGTH), "--eval-sequences", asked], capture_output=True, text=True, timeout=LIMIT,
+                                    check=True)
+            self.assertEqual(json.loads(result.stdout)["targets"], (5 if asked == "5" else SEQUENCES) * LENGTH)
+
+    def test_wrong_numbers_are_refused(self):
+        for value in ("0", "-1", "some", "1.5"):
+            result = subprocess.run([DTRAIN, "--data", TEXT, "--run-dir", self.folder / "refused", "--eval-sequences", value],
+                                    capture_output=True, text=True, timeout=LIMIT, check=False)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(f'--eval-sequences: found "{value}"', result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,81 @@
+"""dtrain --data FILE and nothing else: a small model, a run folder of its own, and how to get more."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+USAGE, STOPPED = 2, 9
+
+
+class FirstRun(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-first-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "my book.txt").write_bytes((SOURCE / "tests/golden/text.bin").read_bytes())
+
+    def run_here(self, *command, status=0):
+        result = subprocess.run([str(word) for word in command], cwd=self.folder, capture_output=True, text=True, timeout=60,
+                                check=False)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return result
+
+    def train(self, *flags, status=0):
+        return self.run_here(BIN / "dtrain", "--data", "my book.txt", "--steps", "1", *flags, status=status).stderr
+
+    def runs(self):
+        return sorted(path.name for path in (self.folder / "runs").glob("*"))
+
+    def test_it_is_small_says_so_and_makes_a_folder_of_its_own(self):
+        error = self.train()
+        self.assertEqual(self.runs(), ["my book-1"])
+        run = self.folder / "runs" / "my book-1"
+        for name in ("config.json", "metrics.jsonl", "final/model.safetensors"):
+            self.assertTrue((run / name).is_file(), name)
+        config = json.loads((run / "config.json").read_text())
+        self.assertEqual(config["run"]["dir"], "runs/my book-1")
+        self.assertIn("runs/my book-1", error)
+        self.assertIn("configs/experiments/", error)
+        self.assertIn("parameters      425,984\n", error)
+        again = self.train("--width", "32")
+        self.assertEqual(self.runs(), ["my book-1", "my book-2"])
+        self.assertNotIn("configs/experiments/", again)
+
+    def test_the_defaults_are_the_sizes_of_mini(self):
+        def resolved(*flags):
+            return json.loads(self.run_here(BIN / "dtrain", "--print-config", *flags).stdout)
+
+        plain, mini = resolved(), resolved("--config", SOURCE / "configs/experiments/mini.json")
+        for group in ("model", "data", "batch"):
+            self.assertEqual(plain[group], mini[group])
+        for key in ("steps", "lr"):
+            self.assertEqual(plain["train"][key], mini["train"][key])
+
+    def test_ranks_share_one_folder(self):
+        self.run_here(BIN / "dtrun", "-n", "2", "--", BIN / "dtrain", "--strategy", "ddp", "--data", "my book.txt", "--steps", "1",
+                      "--checkpoint-every", "1")
+        self.assertEqual(self.runs(), ["my book-1"])
+        checkpoints = self.folder / "runs" / "my book-1" / "checkpoints"
+        self.assertEqual([path.name for path in checkpoints.glob("step-*")], ["step-1"])
+
+    def test_a_stopped_run_names_its_folder_for_going_on(self):
+        error = self.train("--time-limit", "0.001s", "--steps", "9", status=STOPPED)
+        self.assertIn("--run-dir 'runs/my book-1' --resume auto goes on", error)
+        self.train("--steps", "2", "--run-dir", "runs/my book-1", "--resume", "auto")
+        self.assertEqual(self.runs(), ["my book-1"])
+
+    def test_what_only_a_named_folder_can_mean_asks_for_one(self):
+        for flags in (("--resume", "auto"), ("--overwrite",)):
+            error = self.train(*flags, status=USAGE)
+            self.assertIn(f"{' '.join(flags)} needs --run-dir", error)
+        (self.folder / "runs").write_text("no folder")
+        self.assertIn("runs", self.train(status=USAGE))
+
+
+if __name__ == "__main__":
+    unittest.main()

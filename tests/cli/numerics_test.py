@@ -1,0 +1,101 @@
+"""Runs whose numbers are no numbers any more: what they save, what they overwrite, how they end."""
+
+import os
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import ResumeTest  # noqa: E402
+
+NOTHING = ("--val-fraction", "0")
+
+
+class NotFinite(ResumeTest):
+    def files(self):
+        return {str(path): path.read_bytes() for path in self.run_dir.rglob("*")
+                if path.is_file() and path.name != "metrics.jsonl" and "lock" not in path.name}
+
+    def test_a_last_update_that_destroys_the_model_is_not_done(self):
+        for name, flags, part in (("evaluated", (), "the validation loss is nan"),
+                                  ("alone", NOTHING, "(the loss on training text|the norm of the parameters) is nan")):
+            self.run_dir = self.root / name
+            result = self.single("--lr", "1e38", *flags, steps=1, status=7)
+            self.assertRegex(result.stderr, "after step 1: " + part)
+            self.assertIn("there is no checkpoint", result.stderr)
+            self.assertNotIn("done:", result.stderr)
+            self.assertFalse((self.run_dir / "final").exists())
+            self.assertEqual(self.steps_saved(), [])
+
+    def test_what_was_good_is_neither_overwritten_nor_forgotten(self):
+        self.single(steps=2)
+        before = self.files()
+        result = self.single("--resume", "auto", "--lr", "1e38", steps=3, status=7)
+        self.assertIn(f"the last good checkpoint is {self.run_dir / 'checkpoints/step-2'}", result.stderr)
+        after = self.files()
+        config = str(self.run_dir / "config.json")
+        self.assertEqual({**before, config: ""}, {**after, config: ""})
+        self.single("--resume", "auto", steps=3)
+
+    def test_all_ranks_refuse_a_checkpoint_together(self):
+        result = self.ddp("--lr", "1e38", "--checkpoint-every", "1", *NOTHING, status=7)
+        self.assertIn("after step 1", result.stderr)
+        self.assertEqual(self.steps_saved(), [])
+
+    def test_a_save_on_request_is_checked_too(self):
+        (self.run_dir).mkdir()
+        (self.run_dir / "STOP").touch()
+        self.single("--lr", "1e38", *NOTHING, steps=9, status=7)
+        self.assertEqual(self.steps_saved(), [])
+        self.assertFalse((self.run_dir / "REQUEUE").exists())
+
+    def test_skipping_ends_after_twenty_updates_in_a_row(self):
+        result = self.single("--on-nonfinite", "skip", "--lr", "1e30", *NOTHING, steps=100, status=7)
+        self.assertIn("21 updates in a row were left out, more than --max-skipped 20", result.stderr)
+        self.assertEqual([step for step, *_ in self.losses()], list(range(1, 22)))
+        self.assertFalse((self.run_dir / "final").exists())
+        self.single("--on-nonfinite", "skip", "--max-skipped", "2", "--lr", "1e30", "--overwrite", *NOTHING, steps=100,
+                    status=7)
+        self.assertEqual(len(self.losses()), 3)
+
+    def test_a_limit_without_effect_is_told(self):
+        result = self.single("--max-skipped", "3", steps=1)
+        self.assertIn("--max-skipped 3 has no effect", result.stderr)
+
+
+class TheEnd(ResumeTest):
+    def test_a_run_with_plain_settings_can_be_extended(self):
+        whole = self.root / "whole"
+        self.single(steps=2)
+        self.assertEqual(self.steps_saved(), [2])
+        self.single("--resume", "auto", steps=5)
+        self.single(steps=5, run_dir=whole)
+        self.assert_same_run(self.run_dir, whole)
+
+    def test_a_last_checkpoint_that_fails_is_told_by_status_and_summary(self):
+        process = self.start(steps=600)
+        self.wait_for_step(1)
+        (self.run_dir / "checkpoints").write_text("in the way")
+        error = self.end_of(process, 6)
+        self.assertIn("done: 600 steps", error)
+        self.assertIn("checkpoints     1 could not be saved", error)
+        last = error.splitlines()[-1]
+        self.assertIn("the checkpoint of step 600, the last one, failed", last)
+        self.assertIn(str(self.run_dir / "checkpoints"), last)
+        self.assertEqual(self.lines()[-1]["failed_checkpoints"], 1)
+        self.assertTrue((self.run_dir / "final/model.safetensors").exists())
+
+    def test_none_saves_nothing_at_the_end(self):
+        self.single("--checkpoint-every", "none", steps=2)
+        self.assertEqual(self.steps_saved(), [])
+
+    def test_a_shipped_configuration_takes_a_few_steps_at_once(self):
+        config = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "configs/experiments/mini.json"
+        result = self.single("--config", config, "--schedule", "linear", steps=4)
+        self.assertIn("--warmup-steps 50 is more than --steps 4: the warm-up takes half of them, 2", result.stderr)
+        rates = [line["learning_rate"] for line in self.lines() if "loss" in line]
+        self.assertEqual(rates.index(max(rates)), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

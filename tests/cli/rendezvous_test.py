@@ -1,0 +1,278 @@
+"""How ranks find each other: nobody else can come in, nothing stays open, and each error names its cause."""
+
+import contextlib
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
+
+NOBODY = 65534
+SECRET = "0123456789abcdef0123456789abcdef"
+LISTENING = "0A"  # as /proc/net/tcp says it
+
+# Acts before it becomes the rank: WHAT is Python that finds the descriptor of dtrun's door in `door`.
+BEFORE_RANK = """
+import os, socket, sys
+door = int(os.environ["DTRUN_STORE_FD"])
+if os.environ["RANK"] == "1":
+    WHAT
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def processes_below(pid):
+    children = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            parent = int(pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry))
+    found, queue = [], [pid]
+    while queue:
+        found.append(queue.pop())
+        queue += children.get(found[-1], [])
+    return found
+
+
+def sockets_of(pid):
+    """Inode -> whether it is closed on exec, of the sockets of a process."""
+    found = {}
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{entry}")
+            flags = re.search(r"flags:\s*(\d+)", pathlib.Path(f"/proc/{pid}/fdinfo/{entry}").read_text())[1]
+            if target.startswith("socket:["):
+                found[target[8:-1]] = bool(int(flags, 8) & os.O_CLOEXEC)
+    return found
+
+
+def tcp_rows():
+    """Inode -> (local address, port, state) of all TCP sockets."""
+    rows = {}
+    for name in ("tcp", "tcp6"):
+        for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]:
+            words = line.split()
+            address, _, port = words[1].partition(":")
+            rows[words[9]] = (address, int(port, 16), words[3])
+    return rows
+
+
+def unix_rows():
+    """Inode -> flags of all unix sockets; 00010000 is one that listens."""
+    return {line.split()[6]: line.split()[3] for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RendezvousTest(TrainTest):
+    def start(self, command, **options):
+        process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.PIPE, text=True, **options)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def end_of(self, process, status=0):
+        error = process.communicate(timeout=LIMIT)[1]
+        self.assertEqual(process.returncode, status, error)
+        self.assertNotIn("\x1b", error)
+        return error
+
+    def ddp_command(self, *flags, **options):
+        return [DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)]
+
+    def start_rank(self, rank, port, *flags, **variables):
+        environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
+        return self.start(self.ddp_command(*flags), env={**os.environ, **environment})
+
+    def has_trained(self):
+        file = self.run_dir / "metrics.jsonl"
+        return file.exists() and '"step":1,' in file.read_text()
+
+    def one_error(self, error):
+        lines = [line for line in error.splitlines() if "error:" in line]
+        self.assertEqual(len(lines), 1, error)
+        return lines[0]
+
+
+class Open(RendezvousTest):
+    """What a running job leaves open."""
+
+    def sockets_of_job(self, *flags):
+        job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--log-every", "1", *flags, steps=1_000_000)])
+        wait_until(lambda: self.has_trained() or job.poll() is not None, "a step")
+        self.assertIsNone(job.poll(), job.poll() is not None and job.stderr.read())
+        found = {pid: sockets_of(pid) for pid in processes_below(job.pid)}
+        ranks = [pid for pid in found if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
+        self.assertEqual(len(ranks), 2)
+        tcp, unix = tcp_rows(), unix_rows()
+        job.terminate()
+        self.end_of(job, 9)
+        return found, ranks, tcp, unix
+
+    def test_nothing_listens_and_the_store_is_closed_while_ranks_of_one_machine_train(self):
+        found, ranks, tcp, unix = self.sockets_of_job()
+        for pid, sockets in found.items():
+            held = [tcp[inode] for inode in sockets if inode in tcp]
+            self.assertEqual(len(held), 0 if pid in ranks else len(held))  # a rank has no TCP socket at all
+            self.assertEqual([row for row in held if row[2] == LISTENING], [])
+            self.assertEqual([inode for inode in sockets if unix.get(inode) == "00010000"], [])
+        for pid in ranks:  # dtrun's line, and the connection to the other rank
+            self.assertEqual(len(found[pid]), 2, found[pid])
+            self.assertTrue(all(found[pid].values()), "what a rank starts must not get its sockets")
+
+    def test_gloo_listens_at_the_loopback_alone(self):
+        found, ranks, tcp, _ = self.sockets_of_job("--backend", "gloo")
+        rows = [tcp[inode] for pid in ranks for inode in found[pid] if inode in tcp]
+        self.assertEqual({row[0] for row in rows}, {"0100007F"}, rows)
+
+
+class Strangers(RendezvousTest):
+    """Whoever is not of this job has no effect on it."""
+
+    def act_as(self, user, text, *arguments):
+        def become():
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+        return subprocess.run([sys.executable, "-I", "-c", text, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=LIMIT, check=True, preexec_fn=become if user else None).stdout
+
+    def visit(self, user, port):
+        """Says hello as rank 1 of 2, in the store's own words, and returns what came back."""
+        return self.act_as(user, """
+import socket, struct, sys
+def text(b): return struct.pack("<Q", len(b)) + b
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=20)
+got = s.recv(4096)
+try:
+    s.sendall(text(text(b"x" * 32) + struct.pack("<QQ", 1, 2) + text(b"y" * 32)))
+    got += s.recv(4096)
+except OSError:
+    pass
+print(len(got))
+""", port)
+
+    def disturb(self, port):
+        """What a port scanner, a browser and a clumsy program of the same user would send; one of them stays."""
+        for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0" * 4096):
+            with socket.create_connection(("127.0.0.1", port)) as guest:
+                guest.sendall(data)
+        silent = socket.create_connection(("127.0.0.1", port))
+        self.addCleanup(silent.close)
+
+    def test_another_user_and_garbage_have_no_effect_before_the_ranks_have_met(self):
+        if os.getuid() != 0:
+            self.skipTest("only root can act as another user")
+        for secret in ({}, {"DTRAIN_JOB_TOKEN": SECRET}):
+            port = free_port()
+            first = self.start_rank(0, port, "--overwrite", **secret)
+            wait_until(lambda: any(row[1] == port and row[2] == LISTENING for row in tcp_rows().values()), "the store")
+            answers = [int(self.visit(NOBODY, port)) for _ in range(2)]
+            # Another user's connection is closed unseen; one who lacks the secret gets no answer but the greeting.
+            self.assertEqual(answers, [8 + 8 + 8 + 8 + 32 if secret else 0] * 2)
+            self.disturb(port)
+            self.assertIsNone(first.poll())
+            second = self.start_rank(1, port, "--overwrite", **secret)
+            self.assertEqual(self.end_of(second), "")
+            self.end_of(first)
+
+    def through_the_door(self, what):
+        wrapper = self.root / "before_rank.py"
+        wrapper.write_text(BEFORE_RANK.replace("WHAT", what))
+        return self.run_command([DTRUN, "-n", "2", "--", sys.executable, wrapper, *map(str, self.ddp_command())])
+
+    def test_garbage_in_dtruns_door_has_no_effect(self):
+        garbage = "b'\\x1b[31mnonsense' * 100"
+        self.through_the_door(f"""
+    mine, theirs = socket.socketpair()
+    mine.sendall({garbage})
+    end = socket.socket(fileno=door)
+    end.send({garbage})
+    socket.send_fds(end, [b'x'], [theirs.fileno(), 0])
+    socket.send_fds(end, [b'x'], [theirs.fileno()])
+    socket.send_fds(end, [b'x'], [0])
+    end.detach()""".strip())
+
+    def test_ranks_can_run_one_job_after_the_other(self):
+        command = " ".join(f"'{word}'" for word in self.ddp_command("--overwrite", steps=1))
+        result = self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", f"{command} && {command}"])
+        self.assertEqual(result.stderr.count("done: 1 steps"), 2, result.stderr)
+
+
+class Secrets(RendezvousTest):
+    def refused(self, rank, status=2, **variables):
+        """What the rank says that finds a mistake before it waits for another one."""
+        return self.one_error(self.end_of(self.start_rank(rank, free_port(), **variables), status))
+
+    def test_a_secret_that_cannot_be_used_is_refused_by_the_name_of_its_variable(self):
+        self.assertIn("DTRAIN_JOB_TOKEN: found a secret of 5 bytes", self.refused(0, DTRAIN_JOB_TOKEN="short"))
+        path = self.root / "token"
+        path.write_text(SECRET + "\n")
+        path.chmod(0o644)
+        self.assertIn(f"DTRAIN_JOB_TOKEN_FILE: {path}", self.refused(1, DTRAIN_JOB_TOKEN_FILE=str(path)))
+        self.assertIn("both set", self.refused(1, DTRAIN_JOB_TOKEN_FILE=str(path), DTRAIN_JOB_TOKEN=SECRET))
+
+    def test_ranks_with_different_secrets_do_not_meet(self):
+        path = self.root / "token_600"
+        path.write_text(SECRET + "\n")
+        path.chmod(0o600)
+        port = free_port()
+        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN_FILE=str(path))
+        for variables, words in (({}, "wants the job's secret"),
+                                 ({"DTRAIN_JOB_TOKEN": SECRET[::-1]}, "does not take this rank's secret")):
+            error = self.one_error(self.end_of(self.start_rank(1, port, **variables), 2))
+            self.assertIn(words, error)
+            self.assertIn("DTRAIN_JOB_TOKEN", error)
+            self.assertNotIn(SECRET, error)
+        self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
+        self.end_of(first)
+
+
+class Errors(RendezvousTest):
+    def test_a_foreign_program_at_the_port_is_told_from_a_store(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            rank = self.start_rank(1, port)
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-\x1b[31mOpen\x9b\r\n")
+                error = self.one_error(self.end_of(rank, 4))
+        self.assertIn(f"127.0.0.1:{port}", error)
+        self.assertIn('it sent "SSH-2.0-?[31mOpen', error)
+
+    def test_a_store_that_never_comes_is_named_with_the_time_really_waited(self):
+        port = free_port()
+        start = time.monotonic()
+        error = self.one_error(self.end_of(self.start_rank(1, port, "--comm-timeout", "1"), 5))
+        waited = float(re.search(r"within ([\d.]+) s", error)[1])
+        self.assertLessEqual(1.0, waited)
+        self.assertLess(waited, time.monotonic() - start)
+        self.assertIn(f"127.0.0.1:{port}", error)
+        self.assertIn("Connection refused", error)
+
+    def test_a_rank_that_ends_while_the_others_wait_is_named_at_once(self):
+        port = free_port()
+        first = self.start_rank(0, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
+        second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
+        connected = lambda: sum(row[1] == port and row[2] == "01" for row in tcp_rows().values()) == 1  # noqa: E731
+        wait_until(connected, "rank 1's connection")
+        time.sleep(0.1)  # it says hello
+        second.kill()
+        self.assertIn("rank 1 ended while the ranks met", self.one_error(self.end_of(first, 4)))
+
+
+if __name__ == "__main__":
+    unittest.main()

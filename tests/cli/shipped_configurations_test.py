@@ -1,0 +1,123 @@
+"""What configs/ and the documents tell a user to run fits, and means the same on any number of ranks."""
+
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import tempfile
+import unittest
+
+BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+TEXT = SOURCE / "tests/golden/text.bin"
+MINI = ["--config", "configs/experiments/mini.json", "--data", TEXT]
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def run(command, environment=None):
+    return subprocess.run([str(word) for word in command], cwd=SOURCE, capture_output=True, text=True, timeout=100,
+                          env={**os.environ, **(environment or {})}, check=False)
+
+
+def launcher(ranks):
+    return [BIN / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
+
+
+@functools.cache
+def training_commands():
+    """(document, words) of each command that trains in a code block."""
+    found = []
+    for document in [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]:
+        for block in re.findall(r"^```[^\n]*\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [(document.relative_to(SOURCE), shlex.split(line)) for line in lines
+                      if re.match(r"(dtrun .*-- )?dtrain (train )?--", line)]
+    return found
+
+
+class TestCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-shipped-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+
+class Memory(TestCase):
+    def gibibytes(self, *words):
+        """What the fullest rank of a command is predicted to hold: it says so when it may hold one byte."""
+        words = [BIN / word if word in ("dtrain", "dtrun") else word for word in words]
+        result = run([*words, "--data", TEXT, "--run-dir", self.folder / "run", "--memory-limit", "1"])
+        self.assertEqual(result.returncode, 2, result.stderr)
+        found = re.findall(r"([\d.]+) (\w*B) per rank are predicted", result.stderr)
+        self.assertTrue(found, result.stderr)
+        return max(float(number) * UNITS[unit] for number, unit in found) / 2**30
+
+    def test_every_experiment_fits_what_it_is_for(self):
+        def experiment(name, ranks=1):
+            return self.gibibytes(*(["dtrun", "-n", ranks, "--"] if ranks > 1 else []), "dtrain",
+                                  "--config", f"configs/experiments/{name}.json")
+
+        names = {path.stem for path in SOURCE.glob("configs/experiments/*.json")}
+        self.assertEqual(names, {"mini", "small", "25m", "prod"})
+        self.assertLess(experiment("mini"), 0.1)
+        self.assertLess(experiment("small"), 0.5)
+        self.assertLess(experiment("25m"), 4)
+        self.assertLess(experiment("prod", ranks=4), 16)  # far below a GPU of 80 GB
+
+    def test_every_command_of_the_documents_fits_four_gibibytes_a_rank(self):
+        commands = training_commands()
+        self.assertGreaterEqual(len(commands), 9)
+        predicted = {}  # commands that differ only in reports and folders are one
+        for document, words in commands:
+            with self.subTest(document=str(document), command=" ".join(words)):
+                kept = re.sub(r" --(resume|checkpoint-every|run-dir|data|val-fraction|threads) \S+", "", " ".join(words))
+                if kept not in predicted:
+                    predicted[kept] = self.gibibytes(*words)
+                self.assertLess(predicted[kept], 4)
+
+
+class Batch(TestCase):
+    def test_mini_trains_the_same_bits_on_1_2_4_and_8_ranks(self):
+        models = {}
+        for ranks in (1, 2, 4, 8):
+            folder = self.folder / str(ranks)
+            strategy = ["--strategy", "ddp"] if ranks > 1 else []
+            result = run([*launcher(ranks), BIN / "dtrain", *MINI, *strategy, "--steps", 2, "--warmup-steps", 1,
+                          "--run-dir", folder])
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertNotIn("differ", result.stderr)
+            models[ranks] = hashlib.sha256((folder / "final/model.safetensors").read_bytes()).hexdigest()
+        self.assertEqual(len(set(models.values())), 1, models)
+
+    def test_every_experiment_pins_what_a_rank_computes_at_once(self):
+        for path in sorted(SOURCE.glob("configs/experiments/*.json")):
+            self.assertRegex(path.read_text(), r'"microbatch": [1-9]', path.name)
+            self.assertRegex(path.read_text(), r'"global": [1-9]', path.name)
+
+    def test_a_batch_that_follows_the_ranks_is_told(self):
+        def notes(*flags):
+            result = run([BIN / "dtrain", *MINI, "--memory-limit", "1", "--run-dir", self.folder / "run", *flags])
+            self.assertEqual(result.returncode, 2, result.stderr)
+            return [line for line in result.stderr.splitlines() if "number of ranks" in line]
+
+        self.assertEqual(notes(), [])
+        (line,) = notes("--microbatch", "0")
+        for part in ("microbatch of 8", "global batch of 8", "bits differ", "give --microbatch"):
+            self.assertIn(part, line)
+        (line,) = notes("--global-batch", "0", "--microbatch", "4")
+        for part in ("global batch of 4", "microbatches of 4", "another model", "give --global-batch"):
+            self.assertIn(part, line)
+
+    def test_ranks_that_do_not_divide_the_batch_are_refused_in_one_line(self):
+        ranks = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}
+        result = run([BIN / "dtrain", *MINI, "--strategy", "ddp", "--print-config"], environment=ranks)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--global-batch 8 is not a multiple of --microbatch 1 x 3 data-parallel ranks", result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

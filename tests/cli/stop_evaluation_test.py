@@ -1,0 +1,57 @@
+"""Being asked to stop where an evaluation would take long: saved at once, evaluated by the next start."""
+
+import os
+import pathlib
+import signal
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import ResumeTest  # noqa: E402
+
+
+class StopDuringEvaluation(ResumeTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.long = cls.root / "long.txt"  # minutes of evaluation
+        cls.long.write_bytes(cls.text.read_bytes() * 400)
+
+    def stop_in_evaluation(self, *flags, ranks=1):
+        process = self.start("--val-data", self.long, "--val-fraction", "0", "--eval-sequences", "all", "--eval-every", "2",
+                             "--checkpoint-every", "100", *flags, ranks=ranks)
+        self.wait_for_step(2)  # its line is written when its evaluation begins
+        process.send_signal(signal.SIGTERM)
+        error = self.end_of(process, 9)
+        self.assertIn("stopped after step 2 by SIGTERM and saved", error)
+        self.assertEqual(self.steps_saved(), [2])
+        self.assertEqual(self.events("eval"), [])
+
+    def test_the_step_is_saved_and_the_next_start_evaluates_it(self):
+        self.stop_in_evaluation()
+        flags = ("--val-data", self.text, "--val-fraction", "0", "--eval-every", "2", "--checkpoint-every", "100")
+        self.single(*flags, "--resume", "auto", steps=5)
+        whole = self.root / "whole"
+        self.single(*flags, steps=5, run_dir=whole)
+        self.assertEqual(self.events("eval"), self.events("eval", whole))
+        self.assertEqual([line["step"] for line in self.events("eval")], [2, 4, 5])
+        self.assert_same_run(self.run_dir, whole)
+
+    def test_ranks_and_stages_leave_together(self):
+        self.stop_in_evaluation(ranks=2)
+        self.run_dir = self.root / "stages"
+        self.stop_in_evaluation("--strategy", "mp", "--grad-accum", "2")
+
+    def test_a_stop_before_an_evaluation_that_is_due_does_not_wait_for_it(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "STOP").touch()
+        process = self.start("--val-data", self.long, "--val-fraction", "0", "--eval-sequences", "all", steps=1)
+        self.end_of(process, 9)
+        self.assertEqual((self.steps_saved(), self.events("eval")), ([1], []))
+        self.single("--val-data", self.text, "--val-fraction", "0", "--resume", "auto", steps=1)
+        self.assertEqual([line["step"] for line in self.events("eval")], [1])
+        self.assertTrue((self.run_dir / "final/model.safetensors").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,195 @@
+// The store through which ranks meet: what it keeps, whom it takes in, what it does about nonsense.
+#include <sys/socket.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/rendezvous/handshake.h"
+#include "dtrain/comm/rendezvous/job_store.h"
+#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/comm/rendezvous/store_client.h"
+#include "dtrain/comm/rendezvous/store_server.h"
+#include "dtrain/comm/rendezvous/wire.h"
+
+namespace dtrain::comm {
+namespace {
+
+using base::ErrorKind;
+using Catch::Contains;
+using std::chrono::milliseconds;
+
+const Deadline& soon() {
+  static const Deadline deadline(std::chrono::seconds(20));
+  return deadline;
+}
+
+TEST_CASE("The store keeps no more keys and bytes than it may") {
+  StoreValues values({.keys = 2, .key_bytes = 4, .bytes = 20});
+  CHECK(values.set("a", "1234").empty());
+  CHECK(values.set("b", "1234").empty());
+  CHECK_THAT(values.set("c", ""), Contains("3 keys") && Contains("2 keys"));
+  CHECK_THAT(values.set("long key", ""), Contains("a key of 8 bytes"));
+  CHECK_THAT(values.set("a", std::string(16, 'x')), Contains("22 bytes"));
+  CHECK(*values.find("a") == "1234");
+  CHECK(values.set("a", std::string(14, 'x')).empty());  // what it replaces does not count
+  CHECK(values.find("c") == nullptr);
+}
+
+TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is cut") {
+  const std::string whole = MessageWriter().number(7).text("key").text("value").bytes();
+  for (std::size_t size = 0; size <= whole.size(); ++size) {
+    MessageReader reader(std::string_view(whole).substr(0, size));
+    (void)reader.number();
+    const std::string key = reader.text();
+    const std::string value = reader.text();
+    CHECK(reader.is_whole() == (size == whole.size()));
+    if (reader.is_whole()) CHECK((key == "key" && value == "value"));
+  }
+  MessageReader lies(MessageWriter().number(~std::uint64_t{0}).bytes() + "abc");
+  CHECK(lies.text().empty());
+  CHECK_FALSE(lies.is_good());
+}
+
+TEST_CASE("A message announced as too long is refused before its bytes come") {
+  FrameBuffer buffer(100);
+  buffer.add(MessageWriter().number(101).bytes());
+  CHECK(buffer.is_broken());
+  CHECK_FALSE(buffer.take_message());
+  FrameBuffer fitting(100);
+  fitting.add(framed("one") + framed("two") + framed("three").substr(0, 10));
+  CHECK(fitting.take_message() == "one");
+  CHECK(fitting.take_message() == "two");
+  CHECK_FALSE(fitting.take_message());
+}
+
+// The HMAC itself is OpenSSL's; this is about what goes into it.
+TEST_CASE("A proof holds for one exchange, one side and one secret alone") {
+  const Exchange exchange{.store_challenge = "s", .rank_challenge = "r", .rank = 1, .size = 2};
+  const std::string proof = proof_of("secret", "rank", exchange);
+  CHECK(proof.size() == 32);
+  CHECK(is_same_proof(proof, proof_of("secret", "rank", exchange)));
+  for (Exchange other :
+       {Exchange{"x", "r", 1, 2}, Exchange{"s", "x", 1, 2}, Exchange{"s", "r", 0, 2},
+        Exchange{"s", "r", 1, 3}, Exchange{"sr", "", 1, 2}}) {
+    CHECK_FALSE(is_same_proof(proof, proof_of("secret", "rank", other)));
+  }
+  CHECK_FALSE(is_same_proof(proof, proof_of("secret", "store", exchange)));
+  CHECK_FALSE(is_same_proof(proof, proof_of("Secret", "rank", exchange)));
+  CHECK_FALSE(is_same_proof(proof, ""));
+  CHECK(new_challenge() != new_challenge());
+}
+
+/// A store of `size` ranks behind a door, and rank 0's client.
+struct Meeting {
+  explicit Meeting(std::int64_t size) {
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+    door = Descriptor(ends[1]);
+    server = std::make_unique<StoreServer>(StoreServer::Options{
+        .size = size, .door = Descriptor(ends[0]), .listener = {}, .token = {}});
+    world_size = size;
+    clients[0] = std::make_unique<StoreClient>(server->take_own_connection(), newcomer(0), soon());
+  }
+
+  [[nodiscard]] Newcomer newcomer(std::int64_t rank) const {
+    return {.rank = rank, .size = world_size, .is_handed_down = true, .token = {}, .where = "here"};
+  }
+  Descriptor connect() const {
+    auto [own, handed] = connected_pair();
+    REQUIRE(send_descriptor(door, handed, soon()) == 0);
+    return std::move(own);
+  }
+  void join(std::int64_t rank) {
+    clients[rank] = std::make_unique<StoreClient>(connect(), newcomer(rank), soon());
+  }
+
+  Descriptor door;
+  std::int64_t world_size = 0;
+  std::unique_ptr<StoreServer> server;
+  std::map<std::int64_t, std::unique_ptr<StoreClient>> clients;
+};
+
+TEST_CASE("A value is had by whoever waits for it, as soon as it is set") {
+  Meeting meeting(2);
+  meeting.join(1);
+  std::thread setter([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    meeting.clients[1]->set("key", std::string(1 << 20, 'v'));
+  });
+  CHECK(meeting.clients[0]->get("key", soon()).value_or("").size() == 1 << 20);
+  setter.join();
+  CHECK_FALSE(meeting.clients[0]->get("none", Deadline(milliseconds(10))));
+}
+
+TEST_CASE("Nobody is taken in once every rank has come") {
+  Meeting meeting(2);
+  meeting.join(1);
+  REQUIRE(meeting.clients[1]->get(arrival_key(0), soon()));
+  const auto [own, handed] = connected_pair();
+  CHECK(send_descriptor(meeting.door, handed, soon()) == EPIPE);
+}
+
+TEST_CASE("A refusal reaches ranks that wait, with its kind and without its control characters") {
+  Meeting meeting(2);
+  meeting.join(1);
+  std::thread refuser([&] {
+    CHECK_THROWS_AS(meeting.clients[1]->refuse(ErrorKind::usage, "no\x1b[31m"), base::Error);
+  });
+  try {
+    (void)meeting.clients[0]->get("key", soon());
+    FAIL("expected the refusal");
+  } catch (const base::Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+    CHECK(std::string(error.what()) == "no?[31m");
+  }
+  refuser.join();
+}
+
+TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do not") {
+  Meeting meeting(2);
+  const Descriptor stranger = meeting.connect();
+  REQUIRE(send_all(stranger, framed("nonsense"), soon()) == Transfer::done);
+  const Descriptor liar = meeting.connect();
+  REQUIRE(send_all(liar, MessageWriter().number(~std::uint64_t{0}).bytes(), soon()) ==
+          Transfer::done);
+  CHECK_FALSE(meeting.clients[0]->get("key", Deadline(milliseconds(50))));
+
+  const Descriptor rank = meeting.connect();
+  FrameBuffer input(kMostMessageBytes);
+  introduce_to_store(rank, input, meeting.newcomer(1), soon());
+  REQUIRE(send_all(rank, framed(MessageWriter().number(99).bytes()), soon()) == Transfer::done);
+  CHECK_THROWS_WITH(meeting.clients[0]->get("key", soon()), Contains("rank 1 sent the store"));
+}
+
+TEST_CASE(
+    "A rank that ends without a word is named to those who wait, one that took its leave not") {
+  Meeting meeting(3);
+  meeting.join(1);
+  meeting.join(2);
+  meeting.clients[1]->leave();
+  CHECK_FALSE(meeting.clients[0]->get("key", Deadline(milliseconds(50))));
+  {
+    Meeting other(2);
+    const Descriptor rank = other.connect();
+    FrameBuffer input(kMostMessageBytes);
+    introduce_to_store(rank, input, other.newcomer(1), soon());
+    REQUIRE(::shutdown(rank.get(), SHUT_RDWR) == 0);
+    CHECK_THROWS_WITH(other.clients[0]->get("key", soon()), Contains("rank 1 ended"));
+  }
+}
+
+TEST_CASE("A server that is done ends by itself when the last rank has left") {
+  Meeting meeting(2);
+  meeting.join(1);
+  meeting.server->finish();
+  meeting.clients[0]->leave();
+  meeting.clients[1]->set("key", "is still served");
+  meeting.clients[1]->leave();
+}
+
+}  // namespace
+}  // namespace dtrain::comm

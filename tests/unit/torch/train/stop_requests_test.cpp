@@ -1,0 +1,67 @@
+#include "dtrain/train/stop_requests.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <optional>
+#include <thread>
+
+namespace dtrain::train {
+namespace {
+
+TEST_CASE("No request to save is lost, whenever it comes") {
+  StopRequests requests({});
+  constexpr int kSignals = 20000;
+  std::atomic<int> sent = 0;
+  std::atomic<int> taken = 0;
+  std::atomic<bool> has_lost = false;
+  std::jthread sender([&] {
+    for (int number = 1; number <= kSignals && !has_lost; ++number) {
+      ::pthread_kill(::pthread_self(), SIGUSR2);  // handled on return
+      sent = number;
+      while (taken != number && !has_lost) std::this_thread::yield();
+    }
+  });
+  for (int number = 1; number <= kSignals && !has_lost;) {
+    const bool was_sent = sent == number;
+    if (requests.take_save()) {
+      while (sent != number) std::this_thread::yield();
+      taken = number++;
+    } else if (was_sent) {
+      has_lost = true;  // it had been handled before it was asked for
+    }
+  }
+  CHECK_FALSE(has_lost);
+}
+
+TEST_CASE("The first rank of several that ends leaves signals to the others") {
+  struct sigaction before {};
+  ::sigaction(SIGTERM, nullptr, &before);
+  std::optional<StopRequests> first(std::in_place, StopRequests::Options{});
+  {
+    StopRequests second({});
+    first.reset();
+    ::raise(SIGTERM);  // would end this process
+    CHECK(second.wants_stop());
+    CHECK(second.reason() == "SIGTERM");
+  }
+  struct sigaction after {};
+  ::sigaction(SIGTERM, nullptr, &after);
+  CHECK(after.sa_handler == before.sa_handler);
+  StopRequests later({});
+  CHECK_FALSE(later.wants_stop());
+}
+
+TEST_CASE("A request to stop that has come stays when another rank ends") {
+  StopRequests second({});
+  {
+    const StopRequests first({});
+    ::raise(SIGUSR1);
+  }
+  CHECK(second.wants_stop());
+}
+
+}  // namespace
+}  // namespace dtrain::train
