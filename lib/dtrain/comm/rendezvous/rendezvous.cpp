@@ -60,6 +60,8 @@ std::unique_ptr<StoreClient> enter_by_door(const Descriptor& door, const Newcome
   } catch (const ClosedEarly&) {
     // As below.
   }
+  // Rank 0, which may be serving its refusal still, comes first with its own words.
+  std::this_thread::sleep_for(2 * kRefusalGrace);
   fail(error == EAGAIN ? ErrorKind::timeout : ErrorKind::comm,
        "rank 0 takes no connection to its store ({}): it has probably ended; what it printed says "
        "why",
