@@ -38,7 +38,7 @@ class FirstRun(unittest.TestCase):
         for name in ("config.json", "metrics.jsonl", "final/model.safetensors"):
             self.assertTrue((run / name).is_file(), name)
         config = json.loads((run / "config.json").read_text())
-        self.assertEqual(config["run"]["dir"], "runs/my book-1")
+        self.assertEqual(config["resolved"]["run"]["dir"], "runs/my book-1")
         self.assertIn("runs/my book-1", error)
         self.assertIn("configs/experiments/", error)
         self.assertIn("parameters      425,984\n", error)
