@@ -236,11 +236,11 @@ int run_train(const Arguments& arguments) {
     });
   }
   check_data(config, first);
+  const RuntimeLibrary library = RuntimeLibrary::open();
   if (first) note_start(*configured);
   const bool has_threads = config::strategy_of(config.layout).is_local();
   const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
-  return RuntimeLibrary::open().run(
-      {config::Command::train, config, {configured->asked, provenance(ranks)}});
+  return library.run({config::Command::train, config, {configured->asked, provenance(ranks)}});
 }
 
 }  // namespace dtrain::app
