@@ -61,7 +61,7 @@ void report_blames(const std::optional<int>& culprit, const std::vector<Rank>& r
 /// The errors that blame another rank, where no rank has a better one: each line once.
 void report_only_blames(const std::vector<Rank>& ranks, Console& console) {
   for (const Rank& rank : ranks) {
-    if (!rank.told || rank.told->status != kComm) continue;
+    if (!rank.told || !rank.told->blames_another()) continue;
     const auto first = std::find_if(ranks.begin(), ranks.end(),
                                     [&](const Rank& other) { return same_error(other, rank); });
     if (&*first == &rank) console.line(Stream::error, rank.error.prefix(), rank.told->line);
@@ -101,7 +101,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
 void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   if (error_is_of_all(culprit, ranks)) {  // it has been printed, and nobody is to blame
-    if (culprit.told->status == kComm) report_only_blames(ranks, console);
+    if (culprit.told->blames_another()) report_only_blames(ranks, console);
     return;
   }
   const bool begun = has_begun(ranks);
