@@ -153,6 +153,12 @@ class ToldErrorTest(DtrunTest):
                             + "say 'error 2 prog: the folder is full'; touch told0; exit 2")
         self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
 
+    def test_where_all_blame_another_each_blame_is_printed_once(self):
+        process = self.bash("[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4))
+        self.assertEqual(4, process.returncode)
+        self.assertEqual(1, process.err.count("prog: rank 2 is gone"), process.err)
+        self.assertEqual(1, process.err.count("prog: rank 1 is gone"), process.err)
+
     def test_an_error_of_one_rank_is_printed_and_the_rank_named(self):
         for rank in (0, 2):
             process = self.bash(f"[ $RANK = {rank} ] || exec sleep 60; " + self.tell("error 2 prog: my own", 2))
