@@ -99,7 +99,7 @@ class Handshake {
       fail(ErrorKind::timeout,
            "the store {} took the connection, but did not answer within {:.1f} s; another program "
            "may hold that port: choose another MASTER_PORT",
-           self_.where, base::seconds_since(start_));
+           self_.where, base::seconds_since(deadline_.end() - deadline_.limit()));
     }
   }
 
@@ -144,7 +144,6 @@ class Handshake {
   const Newcomer& self_;
   const Deadline& deadline_;
   std::string message_;
-  base::Clock::time_point start_ = base::Clock::now();
 };
 
 }  // namespace
