@@ -100,7 +100,8 @@ class Handshake {
       fail(ErrorKind::timeout,
            "the store {} took the connection, but did not answer within {}; another program "
            "may hold that port: choose another MASTER_PORT",
-           self_.where, base::readable_time(base::seconds_since(start_)));
+           self_.where,
+           base::readable_time(base::seconds_since(deadline_.end() - deadline_.limit())));
     }
   }
 
@@ -145,7 +146,6 @@ class Handshake {
   const Newcomer& self_;
   const Deadline& deadline_;
   std::string message_;
-  base::Clock::time_point start_ = base::Clock::now();
 };
 
 }  // namespace
