@@ -44,18 +44,22 @@ def random_settings():
 
 
 def random_layout(ranks):
-    """Any data axis on so many ranks, as flags; settings without effect are among them. {disk} names a folder."""
+    """Any data axis on so many ranks, as flags; settings without effect are among them. {disk} names a folder. What a
+    resumed run is not told, it takes from the one before."""
     choose = random.choice
-    offload = choose(([], [], ["--offload", "disk:{disk}"]))
+    offload = ["--offload", choose(("none", "none", "disk:{disk}"))]
+    alone = [*offload, "--backend", "auto", "--shard-size", 0]
     if ranks == 1:
-        return ["--strategy", "single", *offload]
+        return ["--strategy", "single", *alone]
     flags = list(choose((
         ("--strategy", "dp", "--local-ranks", ranks), ("--strategy", "ddp"), ("--strategy", "zero", "--zero-stage", 1),
         ("--strategy", choose(("zero", "deepspeed")), "--zero-stage", choose((2, 3))),
         ("--strategy", "fsdp", "--fsdp-sharding", choose(("full", "full", "grad-op", "none"))),
         ("--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", choose([n for n in (1, 2, 4, 8) if n <= ranks])))))
     if "dp" in flags:
-        return [*flags, *offload]
+        return [*flags, *alone]
+    if "hybrid" not in flags:
+        flags += ["--shard-size", 0]
     if "ddp" not in flags:
         flags += ["--wrap", choose(("block", "block", "none", f"size:{random.randint(1, 20000)}")),
                   "--accumulate", choose(("auto", "local")), "--backward-prefetch", choose(("pre", "post", "none")),
