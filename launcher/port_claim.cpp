@@ -2,23 +2,25 @@
 
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 
 #include "dtrain/base/error.h"
 
 namespace launcher {
 namespace {
 
-/// The one that listens at the other end.
-std::string holder_of(const Descriptor& connection) {
+/// The process that listens at the other end; none if it is another user's, who may hold any name.
+std::optional<pid_t> holder_of(const Descriptor& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
-  return fmt::format(" (pid {})", peer.pid);
+  return peer.uid == ::geteuid() ? std::optional(peer.pid) : std::nullopt;
 }
 
 }  // namespace
@@ -38,11 +40,13 @@ Descriptor claim_port(const std::string& address, int port) {
     return socket;
   }
   if (errno != EADDRINUSE) return {};
-  const bool asked = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) == 0;
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0) return {};
+  const auto holder = holder_of(socket);
+  if (!holder) return {};
   dtrain::base::fail(dtrain::base::ErrorKind::port,
-                     "--master-port: port {} of {} is used by another dtrun{}; give another one, "
-                     "or 0 for a free one",
-                     port, address, asked ? holder_of(socket) : std::string());
+                     "--master-port: port {} of {} is used by another dtrun (pid {}); give another "
+                     "one, or 0 for a free one",
+                     port, address, *holder);
 }
 
 }  // namespace launcher

@@ -435,7 +435,7 @@ TEST_CASE("A port that is taken is named") {
                               .group = {.timeout = kShort}});
   });
   ::close(taken);
-  CHECK(failure.kind == static_cast<int>(ErrorKind::comm));
+  CHECK(failure.kind == static_cast<int>(ErrorKind::port));
   CHECK_THAT(failure.message, Contains("Address already in use"));
 }
 

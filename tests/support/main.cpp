@@ -1,2 +1,10 @@
-#define CATCH_CONFIG_MAIN
+// The main function of every test program.
+#define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
+
+#include "dtrain/base/standard_streams.h"
+
+int main(int argc, char** argv) {
+  dtrain::base::secure_standard_streams();  // as dtrain: a peer that is gone must not end a rank
+  return Catch::Session().run(argc, argv);
+}

@@ -123,6 +123,8 @@ void cut_back(const std::string& path, std::int64_t step) {
 }
 
 bool has_evaluation(const std::string& path, std::int64_t step) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;  // a FIFO would not answer
   std::ifstream file(path, std::ios::binary);
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);

@@ -51,13 +51,17 @@ std::string why_no_lock_file(int fd) {
 // Follows no link and waits for no FIFO. Throws before anything is written.
 int open_lock(const std::string& path) {
   const int fd =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0666);
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0600);
   const bool is_link = fd < 0 && errno == ELOOP;
   if (fd < 0 && !is_link) {
     fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(errno));
   }
   const std::string why = is_link ? "is a link" : why_no_lock_file(fd);
-  if (why.empty()) return fd;
+  if (why.empty()) {
+    // Who can read a file can lock it, and keep the run from its owner. An older one may be open.
+    (void)::fchmod(fd, 0600);
+    return fd;
+  }
   if (fd >= 0) ::close(fd);
   fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
        path, why);

@@ -159,8 +159,8 @@ std::optional<std::string> text_of_reply(const std::string& reply) {
   MessageReader reader(reply);
   const auto kind = static_cast<StoreReply>(reader.number());
   if (kind == StoreReply::refused) {
-    const std::uint64_t error = reader.number();
-    throw base::Error(static_cast<ErrorKind>(error), base::printable(reader.text()));
+    const ErrorKind error = kind_of_refusal(reader.number());
+    throw base::Error(error, base::printable(reader.text()));
   }
   std::string text = reader.text();
   if (!reader.is_whole()) fail(ErrorKind::comm, "the store that rank 0 serves makes no sense");

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/rendezvous/descriptor.h"
@@ -30,6 +31,7 @@ using base::fail;
 
 constexpr std::size_t kLeastTokenBytes = 16;
 constexpr std::size_t kMostTokenBytes = 4096;
+constexpr std::string_view kEstablished = "01";  // TCP_ESTABLISHED in /proc/net/tcp
 
 /// As /proc/net/tcp and tcp6 write an address: words of the network's bytes, read as the machine's.
 std::string proc_text(const sockaddr_storage& address) {
@@ -132,9 +134,14 @@ std::optional<uid_t> user_of_tcp_peer(int descriptor) {
   while (std::getline(table, line)) {
     std::istringstream words(line);
     std::string number, from, to, state, queues, timer, retransmits;
+    std::string timeouts, inode;
     uid_t user = 0;
-    words >> number >> from >> to >> state >> queues >> timer >> retransmits >> user;
-    if (words && from == local && to == remote) return user;
+    words >> number >> from >> to >> state >> queues >> timer >> retransmits >> user >> timeouts >>
+        inode;
+    if (!words || from != local || to != remote) continue;
+    // The kernel gives an end that was closed to user 0, whose ever it was.
+    const bool is_open = state == kEstablished && inode != "0";
+    return is_open ? std::optional(user) : std::nullopt;
   }
   return std::nullopt;
 }

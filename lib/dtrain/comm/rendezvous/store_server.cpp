@@ -23,15 +23,10 @@ using base::Clock;
 using base::ErrorKind;
 
 constexpr std::chrono::seconds kStrangerPatience(10);
-constexpr std::size_t kMostStrangers = 64;
+// At least; a large job's ranks may all come at once.
+constexpr std::int64_t kMostStrangers = 64;
 
 bool means_too_many_files(int error) { return error == EMFILE || error == ENFILE; }
-
-ErrorKind kind_of(std::uint64_t number) {
-  const auto kind = static_cast<ErrorKind>(number);
-  const bool is_known = number <= 70 && base::name_of(kind) != base::name_of(ErrorKind::internal);
-  return is_known ? kind : ErrorKind::comm;
-}
 
 }  // namespace
 
@@ -145,7 +140,7 @@ void StoreServer::accept_one() {
 void StoreServer::greet(Descriptor socket, Trust trust) {
   const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                        [](const Connection& each) { return each.rank < 0; });
-  if (static_cast<std::size_t>(strangers) >= kMostStrangers) {
+  if (strangers >= std::max(kMostStrangers, 2 * options_.size)) {
     const auto first = std::find_if(connections_.begin(), connections_.end(),
                                     [](const Connection& each) { return each.rank < 0; });
     first->is_over = true;
@@ -186,7 +181,7 @@ void StoreServer::handle(Connection& connection, const std::string& message) {
   if (request == StoreRequest::leave) {
     connection.is_over = true;
   } else if (request == StoreRequest::refuse) {
-    const ErrorKind kind = kind_of(reader.number());
+    const ErrorKind kind = kind_of_refusal(reader.number());
     store_.refuse(kind, base::printable(reader.text()));
     answer_refusal(connection);
   } else if (request == StoreRequest::set) {
