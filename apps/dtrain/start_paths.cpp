@@ -75,9 +75,13 @@ void check_init_from(const std::string& path) {
 
 }  // namespace
 
-void check_start_paths(const config::CheckpointConfig& wanted) {
+void check_start_paths(const config::Config& config) {
+  const config::CheckpointConfig& wanted = config.checkpoint;
   check_resume(wanted.resume);
-  check_init_from(wanted.init_from);
+  // A run that goes on has had its weights, and their file may be gone.
+  const bool goes_on = wanted.resume == "auto" &&
+                       !store::list_steps(store::checkpoints_folder(config.run.dir)).empty();
+  if (!goes_on) check_init_from(wanted.init_from);
 }
 
 }  // namespace dtrain::app

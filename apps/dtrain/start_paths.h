@@ -9,6 +9,6 @@ namespace dtrain::app {
 /// checkpoints. What is in a checkpoint is examined later.
 ///
 /// Throws: Error{checkpoint} naming the flag, the path, what it is and what to give.
-void check_start_paths(const config::CheckpointConfig& wanted);
+void check_start_paths(const config::Config& config);
 
 }  // namespace dtrain::app

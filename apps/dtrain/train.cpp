@@ -232,7 +232,7 @@ int run_train(const Arguments& arguments) {
   if (first) {
     check_for_all_ranks([&] {
       config::check_run_folder(config);
-      check_start_paths(config.checkpoint);
+      check_start_paths(config);
     });
   }
   check_data(config, first);

@@ -12,7 +12,7 @@ from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, state_of, 
 # Starts a deep grandchild that has left the process group and session and ignores what it can.
 GRANDCHILD = "setsid sh -c 'trap \"\" TERM HUP INT; touch grand$RANK; sleep 60; :' & "
 IGNORE = "trap '' TERM; touch ready$RANK; while :; do sleep 0.05; done"
-READY = "touch ready$RANK; "
+READY = ": > ready$RANK; "  # no process of its own, which a signal to the group would meet
 
 
 class DeathTest(DtrunTest):

@@ -25,6 +25,9 @@ void HeldFolder::check() const {
     fail(kind_, "folder '{}' cannot be examined ({})", path_, std::strerror(errno));
   }
   if (::stat(path_.c_str(), &there) != 0) {
+    // A disk that does not answer for a while has not moved the folder: what is written then fails
+    // by itself.
+    if (errno != ENOENT && errno != ENOTDIR) return;
     fail(kind_, "folder '{}' was moved or removed while this job ran ({}); nothing more is written",
          path_, std::strerror(errno));
   }

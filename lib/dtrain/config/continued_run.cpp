@@ -48,7 +48,9 @@ void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int
 std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t num_ranks) {
   layout.nnodes = 0;
   const Strategy strategy = strategy_of(layout);
-  if (strategy.is_local() ? num_ranks == 1 : num_ranks == saved.ranks) return {};
+  const LayoutConfig& then = saved.resolved.layout;
+  const std::int64_t ranks = saved.ranks > 0 ? saved.ranks : then.pp * then.dp * then.tp;
+  if (strategy.is_local() ? num_ranks == 1 : num_ranks == ranks) return {};
   const LayoutConfig plain;
   const std::string before = layout.strategy;
   layout.dp = layout.shard_size = layout.local_ranks = 0;

@@ -62,7 +62,10 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   const std::int64_t dp = layout.dp;
   if (batch.global == 0 && batch.microbatch == 0) {
     batch.microbatch = kDefaultMicrobatch;
-    if (batch.grad_accum == 0) batch.global = (kDefaultGlobalBatch + dp - 1) / dp * dp;
+    const std::int64_t at_once = dp * layout.pp;  // a microbatch for each stage of each replica
+    if (batch.grad_accum == 0) {
+      batch.global = (kDefaultGlobalBatch + at_once - 1) / at_once * at_once;
+    }
   }
   const bool is_open = batch.global == 0 || batch.microbatch == 0;
   if (batch.grad_accum == 0 && is_open) batch.grad_accum = layout.pp;

@@ -380,6 +380,7 @@ at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
 }
 
 void StepEngine::make_copies_equal() {
+  axis_.parameters().wait_for_all();  // what the last update has sent on its way is read there
   std::vector<const param::Arena*> arenas{&parameters()};
   for (const optim::NamedArena& part : optimizer_->state()) arenas.push_back(part.arena);
   parallel::make_copies_equal({.model = model_,

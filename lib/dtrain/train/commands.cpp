@@ -104,10 +104,11 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
-  const data::DataIdentity data = data::identify(split);
   Job job(resolved, join());
   comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
+  data::DataIdentity data;
+  comm::run_long(world, "reading the data", [&] { data = data::identify(split); });
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
                       job.cpus().text);

@@ -174,6 +174,7 @@ void Trainer::check_model() {
                      shown(value)),
          "lower --lr");
   };
+  const auto begin = base::Clock::now();
   const double norm = job_.engine().parameter_norm();
   if (!std::isfinite(norm)) refuse("the norm of the parameters", norm);
   if (evaluated_step_ != step_) {
@@ -181,6 +182,9 @@ void Trainer::check_model() {
     if (!std::isfinite(loss)) refuse("the loss on training text", loss);
   }
   checked_step_ = step_;
+  // Nothing of this belongs to the next step.
+  counters_ = job_.groups().counters();
+  step_start_ += base::Clock::now() - begin;
 }
 
 void Trainer::report(const StepResult& result) {
