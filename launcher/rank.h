@@ -40,6 +40,10 @@ struct ToldError {
   int status = 0;       // that it is about to exit with
   bool of_all = false;  // by its own account every rank would fail so
   std::string line;
+
+  [[nodiscard]] bool blames_another() const {
+    return status == static_cast<int>(dtrain::base::ErrorKind::comm);
+  }
 };
 
 struct Rank {

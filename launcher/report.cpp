@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "dtrun: ";
 constexpr double kNanosecond = 1e-9;
-constexpr int kComm = static_cast<int>(dtrain::base::ErrorKind::comm);
 
 std::string signal_name(int signal) {
   const char* const name = ::sigabbrev_np(signal);
@@ -44,16 +43,28 @@ bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
   if (!culprit.told || culprit.stopped) return false;
   const bool begun = has_begun(ranks);
   return culprit.told->of_all || std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
-           return same_error(rank, culprit) || (!begun && rank.told && rank.told->status == kComm);
+           return same_error(rank, culprit) || (!begun && rank.told && rank.told->blames_another());
          });
 }
 
-/// What ranks told of another's failure, in case it is all that is known.
-void report_blames(const Rank& culprit, const std::vector<Rank>& ranks, Console& console) {
+/// What ranks told of another's failure, in case it is all that is known; the culprit's stands in
+/// the last line.
+void report_blames(const std::optional<int>& culprit, const std::vector<Rank>& ranks,
+                   Console& console) {
   for (const Rank& rank : ranks) {
-    if (rank.told && rank.told->status == kComm && rank.index != culprit.index) {
+    if (rank.told && rank.told->blames_another() && rank.index != culprit) {
       console.line(Stream::error, rank.error.prefix(), rank.told->line);
     }
+  }
+}
+
+/// The errors that blame another rank, where no rank has a better one: each line once.
+void report_only_blames(const std::vector<Rank>& ranks, Console& console) {
+  for (const Rank& rank : ranks) {
+    if (!rank.told || !rank.told->blames_another()) continue;
+    const auto first = std::find_if(ranks.begin(), ranks.end(),
+                                    [&](const Rank& other) { return same_error(other, rank); });
+    if (&*first == &rank) console.line(Stream::error, rank.error.prefix(), rank.told->line);
   }
 }
 
@@ -89,9 +100,12 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
 
 void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
-  if (error_is_of_all(culprit, ranks)) return;  // it has been printed, and nobody is to blame
+  if (error_is_of_all(culprit, ranks)) {  // it has been printed, and nobody is to blame
+    if (culprit.told->blames_another()) report_only_blames(ranks, console);
+    return;
+  }
   const bool begun = has_begun(ranks);
-  report_blames(culprit, ranks, console);
+  report_blames(verdict.culprit, ranks, console);
   if (!culprit.told &&
       culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
     console.line(Stream::error, kPrefix,
@@ -148,9 +162,9 @@ void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& con
     console.line(Stream::error, kPrefix,
                  fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));
   }
-  if (verdict.culprit) {
-    report_failure(verdict, ranks, console);
-  } else if (verdict.stop_signal != 0) {
+  if (verdict.culprit) return report_failure(verdict, ranks, console);
+  report_blames({}, ranks, console);
+  if (verdict.stop_signal != 0) {
     console.line(
         Stream::error, kPrefix,
         fmt::format("stopped by {}: {}", signal_name(verdict.stop_signal), ends_of(ranks)));

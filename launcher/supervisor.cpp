@@ -311,9 +311,9 @@ void Supervisor::show_error(Rank& rank) {
   const std::string& line = rank.told->line;
   std::optional<std::string_view> prefix = "";
   // What blames another waits for the report: the other one's own words may still come.
-  if (rank.told->status == static_cast<int>(dtrain::base::ErrorKind::comm)) prefix.reset();
+  if (rank.told->blames_another()) prefix.reset();
   for (const Rank& other : ranks_) {
-    if (&other == &rank || !other.told || !prefix) continue;
+    if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
     if (other.told->line == line) {
       prefix.reset();
     } else {
@@ -356,7 +356,8 @@ void Supervisor::begin_failure(const Rank& culprit) {
   const bool blames_another = !culprit.stopped && culprit.end->blames_another();
   const bool may_be_of_all = !culprit.stopped && culprit.told && !culprit.told->of_all;
   if (any_running() && (blames_another || may_be_of_all)) {
-    enter(Phase::blaming, blames_another ? kBlameWindow : kSameErrorWindow);
+    const bool is_known = blames_another && (has_begun(ranks_) || !culprit.told);
+    enter(Phase::blaming, is_known ? kBlameWindow : kSameErrorWindow);
   } else {
     abort_ranks();
   }

@@ -177,7 +177,8 @@ class LibTorchMissing(Case):
         run_dir = self.folder / "run"
         run_dir.mkdir()
         (run_dir / "config.json").write_text("{}")
-        result = subprocess.run([program, "--data", self.text, "--seq-len", "16", "--run-dir", run_dir, "--overwrite"],
+        result = subprocess.run([program, "--data", self.text, "--width", "32", "--seq-len", "16", "--run-dir", run_dir,
+                                 "--overwrite"],
                                 capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, USAGE, result.stderr)
         self.assertEqual(result.stderr.count("\n"), 1)

@@ -13,7 +13,7 @@ BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
 USAGE = 2
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
-        "--microbatch", "1", "--lr", "3e-3", "--threads", "1", "--checkpoint-every", "3"]
+        "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3"]
 
 
 class Continue(unittest.TestCase):
@@ -116,7 +116,7 @@ class Continue(unittest.TestCase):
         line = next(line for line in result.stderr.splitlines() if line.startswith("settings that differ"))
         self.assertEqual(line, "settings that differ from the defaults: model.levels=2 model.width=32 model.heads=2 "
                          "model.neurons=64 data.seq_len=32 batch.global=4 batch.microbatch=1 train.steps=1 "
-                         "train.lr=0.003 machine.threads=1 checkpoint.every=3")
+                         "train.lr=0.002 machine.threads=1 checkpoint.every=3")
 
 
 class OneResult(unittest.TestCase):

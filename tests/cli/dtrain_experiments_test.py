@@ -47,7 +47,7 @@ class Experiments(unittest.TestCase):
 
     def test_25m(self):
         config = self.train("25m", *SHRUNKEN)
-        self.assertEqual((config["batch"]["global"], config["batch"]["microbatch"]), (32, 1))
+        self.assertEqual(config["resolved"]["batch"], {"global": 32, "microbatch": 1, "grad_accum": 32})
 
     def test_prod(self):
         config = self.train("prod", *SHRUNKEN, ranks=2)

@@ -145,9 +145,19 @@ class ToldErrorTest(DtrunTest):
         self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
 
     def test_ranks_that_only_heard_of_it_before_the_start_add_nothing(self):
-        process = self.bash("[ $RANK = 0 ] || { " + self.tell("error 4 prog: rank 0 failed", 4) + "}; "
-                            + self.tell("error 2 prog: the folder is full", 2))
+        wait = "until [ -e {0} ]; do sleep 0.01; done; "
+        process = self.bash("say() { eval \"printf '$1\\n' >&$DTRUN_CONTROL_FD\"; }; "
+                            "[ $RANK = 0 ] || { say 'error 4 prog: rank 0 failed'; touch told$RANK; "
+                            + wait.format("told0") + "exit 4; }; "
+                            + wait.format("told1") + wait.format("told2")
+                            + "say 'error 2 prog: the folder is full'; touch told0; exit 2")
         self.assertEqual((2, "prog: the folder is full\n"), (process.returncode, process.err))
+
+    def test_where_all_blame_another_each_blame_is_printed_once(self):
+        process = self.bash("[ $RANK = 2 ] && r=1; " + self.tell("error 4 prog: rank ${r:-2} is gone", 4))
+        self.assertEqual(4, process.returncode)
+        self.assertEqual(1, process.err.count("prog: rank 2 is gone"), process.err)
+        self.assertEqual(1, process.err.count("prog: rank 1 is gone"), process.err)
 
     def test_an_error_of_one_rank_is_printed_and_the_rank_named(self):
         for rank in (0, 2):
@@ -173,6 +183,8 @@ class ToldErrorTest(DtrunTest):
     def test_an_error_that_does_not_end_the_rank_is_printed(self):
         process = self.bash("(" + self.tell("error 2 prog: wrong flag", 2) + "); sleep 0.1; exit 0", ranks=2)
         self.assertEqual((0, "prog: wrong flag\n"), (process.returncode, process.err))
+        process = self.bash("(" + self.tell("error 4 prog: a peer is gone", 4) + "); sleep 0.1; exit 0", ranks=1)
+        self.assertEqual((0, "prog: a peer is gone\n"), (process.returncode, process.err))
 
     def test_each_ranks_log_has_its_error(self):
         self.bash(self.tell("error 2 prog: wrong flag", 2), "--log-dir", "logs")

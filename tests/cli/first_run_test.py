@@ -37,6 +37,8 @@ class FirstRun(unittest.TestCase):
         run = self.folder / "runs" / "my book-1"
         for name in ("config.json", "metrics.jsonl", "final/model.safetensors"):
             self.assertTrue((run / name).is_file(), name)
+        config = json.loads((run / "config.json").read_text())
+        self.assertEqual(config["resolved"]["run"]["dir"], "runs/my book-1")
         self.assertIn("runs/my book-1", error)
         self.assertIn("configs/experiments/", error)
         self.assertIn("parameters      425,984\n", error)

@@ -23,7 +23,7 @@ class NotFinite(ResumeTest):
             result = self.single("--lr", "1e38", *flags, steps=1, status=7)
             self.assertRegex(result.stderr, "after step 1: " + part)
             self.assertIn("there is no checkpoint", result.stderr)
-            self.assertNotIn("done:", result.stderr)
+            self.assertNotIn("done:", result.stdout + result.stderr)
             self.assertFalse((self.run_dir / "final").exists())
             self.assertEqual(self.steps_saved(), [])
 
@@ -77,12 +77,13 @@ class TheEnd(ResumeTest):
         self.wait_for_step(1)
         (self.run_dir / "checkpoints").write_text("in the way")
         error = self.end_of(process, 6)
-        self.assertIn("done: 600 steps", error)
-        self.assertIn("checkpoints     1 could not be saved", error)
+        summary = self.progress.read_text()
+        self.assertIn("done: 600 steps", summary)
+        self.assertIn("checkpoints     1 could not be saved", summary)
         last = error.splitlines()[-1]
         self.assertIn("the checkpoint of step 600, the last one, failed", last)
         self.assertIn(str(self.run_dir / "checkpoints"), last)
-        self.assertEqual(self.lines()[-1]["failed_checkpoints"], 1)
+        self.assertEqual((self.lines()[-1]["event"], self.lines()[-1]["failed_checkpoints"]), ("end", 1))
         self.assertTrue((self.run_dir / "final/model.safetensors").exists())
 
     def test_none_saves_nothing_at_the_end(self):

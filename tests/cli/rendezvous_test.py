@@ -207,9 +207,11 @@ print(len(got))
     end.detach()""".strip())
 
     def test_ranks_can_run_one_job_after_the_other(self):
-        command = " ".join(f"'{word}'" for word in self.ddp_command("--overwrite", steps=1))
-        result = self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", f"{command} && {command}"])
-        self.assertEqual(result.stderr.count("done: 1 steps"), 2, result.stderr)
+        folders = [self.root / name for name in ("first", "second")]
+        jobs = [" ".join(f"'{word}'" for word in self.ddp_command(steps=1, run_dir=folder)) for folder in folders]
+        self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", " && ".join(jobs)])
+        for folder in folders:
+            self.assertEqual(self.metrics(folder)[-1]["event"], "end")
 
 
 class Secrets(RendezvousTest):

@@ -18,10 +18,12 @@ class ResumeTest(TrainTest):
     def start(self, *flags, ranks=1, run_dir=None, steps=1000, environment=None):
         launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
         strategy = ["--strategy", "ddp"] if ranks > 1 else []
-        process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
-                                                                                 steps=steps))],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, **(environment or {})})
+        self.progress = self.root / "progress.txt"  # what it writes to standard output
+        with self.progress.open("w") as progress:
+            process = subprocess.Popen([*launcher, DTRAIN, *map(str, self.arguments(*strategy, *flags, run_dir=run_dir,
+                                                                                     steps=steps))],
+                                       stdout=progress, stderr=subprocess.PIPE, text=True,
+                                       env={**os.environ, **(environment or {})})
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
         return process
 

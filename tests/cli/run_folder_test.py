@@ -5,6 +5,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -13,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
 
-USAGE, DATA, CHECKPOINT, MEMORY = 2, 3, 6, 8
+USAGE, DATA, CHECKPOINT, MEMORY, PORT = 2, 3, 6, 8, 11
 
 
 def content_of(folder):
@@ -223,6 +224,16 @@ class Early(FolderTest):
         self.assertIn("File too large", result.stderr)
         self.assertEqual(len(self.losses()), 8)
 
+    def test_a_second_job_on_one_port_is_told_so(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": str(taken.getsockname()[1])}
+            command = [DTRAIN, "--strategy", "ddp", *map(str, self.arguments())]
+            result = subprocess.run(command, env={**os.environ, **place}, capture_output=True, text=True, timeout=LIMIT,
+                                    check=False)
+        self.assertEqual(result.returncode, PORT, result.stderr)
+        self.assert_one_line(result, place["MASTER_PORT"], "Address already in use", "choose another")
+
     def test_a_file_size_limit_ends_no_launcher(self):
         command = f"ulimit -f 4; exec {DTRUN} --log-dir {self.root}/logs -n 2 -- sh -c 'yes | head -20000'"
         self.assertIn("File too large", self.run_command(["bash", "-c", command]).stderr)
@@ -261,12 +272,13 @@ class Threads(FolderTest):
 
     def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
         self.allow_nobody()
-        as_root = os.geteuid() == 0
+        become = self.as_nobody if os.geteuid() == 0 else None
         run = subprocess.Popen([DTRAIN, *map(str, self.arguments(*EVERY, steps=1_000_000))], stderr=subprocess.PIPE,
-                               text=True, preexec_fn=self.as_nobody if as_root else None)
+                               text=True, preexec_fn=become)
         self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
         self.wait_for_step(1)
-        resource.prlimit(run.pid, resource.RLIMIT_NPROC, (1, 1))
+        limit = f"import resource; resource.prlimit({run.pid}, resource.RLIMIT_NPROC, (1, 1))"
+        subprocess.run(["/usr/bin/python3", "-c", limit], preexec_fn=become, check=True)
         done = self.losses()[-1][0]
         wait_until(lambda: any(line["step"] > done + 4 for line in self.events("checkpoint")), "a checkpoint")
         run.terminate()

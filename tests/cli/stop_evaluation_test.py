@@ -29,7 +29,7 @@ class StopDuringEvaluation(ResumeTest):
 
     def test_the_step_is_saved_and_the_next_start_evaluates_it(self):
         self.stop_in_evaluation()
-        flags = ("--val-data", self.text, "--val-fraction", "0", "--eval-every", "2", "--checkpoint-every", "100")
+        flags = ("--val-data", self.long, "--val-fraction", "0", "--eval-every", "2", "--checkpoint-every", "100")
         self.single(*flags, "--resume", "auto", steps=5)
         whole = self.root / "whole"
         self.single(*flags, steps=5, run_dir=whole)
@@ -48,7 +48,7 @@ class StopDuringEvaluation(ResumeTest):
         process = self.start("--val-data", self.long, "--val-fraction", "0", "--eval-sequences", "all", steps=1)
         self.end_of(process, 9)
         self.assertEqual((self.steps_saved(), self.events("eval")), ([1], []))
-        self.single("--val-data", self.text, "--val-fraction", "0", "--resume", "auto", steps=1)
+        self.single("--val-data", self.long, "--val-fraction", "0", "--resume", "auto", steps=1)
         self.assertEqual([line["step"] for line in self.events("eval")], [1])
         self.assertTrue((self.run_dir / "final/model.safetensors").exists())
 

@@ -34,7 +34,7 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     // c10d writes warnings with stack traces to standard error for what we report in one line.
     // Once: the flag is LibTorch's, shared by all threads.
     [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-    if (alone && options.master_port == 0) {
+    if (alone && options.store_fd < 0 && options.master_port == 0) {
       base::fail(ErrorKind::usage,
                  "--backend {} needs several ranks, and this process was started alone: start them "
                  "with dtrun, or use --backend auto",

@@ -107,6 +107,8 @@ std::optional<ContinuedRun> continue_run(const CommandLine& command_line, const 
       config.run.dir.empty()) {
     return std::nullopt;
   }
+  // Nothing trains without data: a command that names some says all that it means.
+  if (!command_line.config_file.empty() || !config.data.train.empty()) return std::nullopt;
   const std::string path = (fs::path(config.run.dir) / "config.json").string();
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;

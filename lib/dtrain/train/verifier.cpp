@@ -25,6 +25,9 @@ constexpr std::size_t kEarlySteps = 5;
 constexpr double kEarlyLossTolerance = 5e-5;
 constexpr double kLossTolerance = 5e-4;
 constexpr double kFloat64LossTolerance = 1e-6;
+// Our cosines are the nearest float32; those of the reference's library are now and then the one
+// beside it. After 50 updates that moves a norm by up to 1e-5, and a loss by 7e-8.
+constexpr double kFloat64NormTolerance = 1e-4;
 constexpr double kNoiseFactor = 3;
 // The expected values are float32's, so that a run in 16 bits is off by its own rounding: values by
 // up to 4 unit roundoffs in the fixtures, gradients by up to 0.16, where a ReLU flips at zero. A
@@ -267,8 +270,9 @@ void Verifier::check_trajectory_errors(const Trajectory& trajectory,
   const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
   add("trajectory.loss_first_5_steps", early, trajectory_tolerance(kEarlyLossTolerance));
   add("trajectory.loss", all, trajectory_tolerance(spread));
-  // Norms in float32 drift as the losses do, so they are held to the same figure, relative.
-  add("trajectory.grad_norm", norms, trajectory_tolerance(10 * spread));
+  // Norms drift as the losses do, and by more: a ReLU that flips changes a gradient at once.
+  add("trajectory.grad_norm", norms,
+      is_float64 ? kFloat64NormTolerance : trajectory_tolerance(10 * spread));
 }
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {

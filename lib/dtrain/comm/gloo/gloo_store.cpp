@@ -2,6 +2,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/readable.h"
 
 namespace dtrain::comm {
 
@@ -35,8 +36,8 @@ void GlooStore::wait(const std::vector<std::string>& keys,
 
 std::string GlooStore::find(const std::string& key, std::chrono::milliseconds timeout) {
   if (auto value = client_.get(prefix_ + key, Deadline(timeout))) return *std::move(value);
-  base::fail(base::ErrorKind::timeout, "gloo's '{}' did not come to the store within {:.1f} s", key,
-             base::Seconds(timeout).count());
+  base::fail(base::ErrorKind::timeout, "gloo's '{}' did not come to the store within {}", key,
+             base::readable_time(base::Seconds(timeout).count()));
 }
 
 std::int64_t GlooStore::add(const std::string&, std::int64_t) { fail_as_unused("add"); }

@@ -7,6 +7,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
 
@@ -97,9 +98,9 @@ class Handshake {
     }
     if (transfer == Transfer::late) {
       fail(ErrorKind::timeout,
-           "the store {} took the connection, but did not answer within {:.1f} s; another program "
+           "the store {} took the connection, but did not answer within {}; another program "
            "may hold that port: choose another MASTER_PORT",
-           self_.where, base::seconds_since(start_));
+           self_.where, base::readable_time(base::seconds_since(start_)));
     }
   }
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "dtrain/base/readable.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/socket.h"
 
@@ -59,6 +60,8 @@ std::unique_ptr<StoreClient> enter_by_door(const Descriptor& door, const Newcome
   } catch (const ClosedEarly&) {
     // As below.
   }
+  // Rank 0, which may be serving its refusal still, comes first with its own words.
+  std::this_thread::sleep_for(2 * kRefusalGrace);
   fail(error == EAGAIN ? ErrorKind::timeout : ErrorKind::comm,
        "rank 0 takes no connection to its store ({}): it has probably ended; what it printed says "
        "why",
@@ -84,9 +87,9 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
   fail(ErrorKind::timeout,
-       "no answer from the store {} within {:.1f} s ({}): rank 0 serves it; check that rank 0 runs "
+       "no answer from the store {} within {} ({}): rank 0 serves it; check that rank 0 runs "
        "and that MASTER_ADDR and MASTER_PORT are its",
-       self.where, base::seconds_since(start), reason);
+       self.where, base::readable_time(base::seconds_since(start)), reason);
 }
 
 void wait_for_members(StoreClient& store, const std::string& key,
@@ -103,9 +106,9 @@ void wait_for_members(StoreClient& store, const std::string& key,
   if (missing.empty()) return;
   store.refuse(
       ErrorKind::timeout,
-      fmt::format("rank{} {} did not come to {} of {} ranks within {:.1f} s (--comm-timeout)",
+      fmt::format("rank{} {} did not come to {} of {} ranks within {} (--comm-timeout)",
                   missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key, ranks.size(),
-                  base::Seconds(deadline.limit()).count()));
+                  base::readable_time(base::Seconds(deadline.limit()).count())));
 }
 
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, Descriptor door,

@@ -95,6 +95,7 @@ std::string own_address_of(const Descriptor& socket) {
 
 int listen_at(const std::string& host, std::int64_t port) {
   std::string reason = "no address";
+  bool is_taken = false;
   const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     Descriptor socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -104,9 +105,10 @@ int listen_at(const std::string& host, std::int64_t port) {
         ::listen(socket.get(), SOMAXCONN) == 0) {
       return socket.release();
     }
+    is_taken = errno == EADDRINUSE;
     reason = std::strerror(errno);
   }
-  base::fail(ErrorKind::comm,
+  base::fail(is_taken ? ErrorKind::port : ErrorKind::comm,
              "rank 0 cannot serve the store at {}:{}: {}; choose another MASTER_ADDR or "
              "MASTER_PORT",
              host, port, reason);

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/comm/rendezvous/wire.h"
 
 namespace dtrain::comm {
@@ -77,8 +78,8 @@ std::optional<std::string> StoreClient::request(const std::string& message,
     if (input_.is_broken()) fail(ErrorKind::comm, "the store that rank 0 serves makes no sense");
     transfer = receive_some(connection_, input_, deadline, reason);
     if (transfer == Transfer::late) {
-      fail(ErrorKind::timeout, "the store that rank 0 serves did not answer within {:.1f} s",
-           base::Seconds(deadline.limit()).count());
+      fail(ErrorKind::timeout, "the store that rank 0 serves did not answer within {}",
+           base::readable_time(base::Seconds(deadline.limit()).count()));
     }
     if (transfer == Transfer::closed) break;
   }

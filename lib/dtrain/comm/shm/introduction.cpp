@@ -19,6 +19,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
 
 namespace dtrain::comm {
 
@@ -136,9 +137,8 @@ bool is_of_this_user(const Descriptor& connection) {
 
 [[noreturn]] void fail_to_meet(std::int64_t rank, const Deadline& deadline) {
   if (deadline.passed()) {
-    base::fail(ErrorKind::timeout,
-               "rank {} did not share its memory within {:.1f} s (--comm-timeout)", rank,
-               base::Seconds(deadline.limit()).count());
+    base::fail(ErrorKind::timeout, "rank {} did not share its memory within {} (--comm-timeout)",
+               rank, base::readable_time(base::Seconds(deadline.limit()).count()));
   }
   base::fail(ErrorKind::comm,
              "rank {} ended before it had shared its memory; what it printed says "

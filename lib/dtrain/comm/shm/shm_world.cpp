@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -231,6 +233,9 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
   }
   const auto cards = exchange_cards(options, *rendezvous->store, card, deadline);
   const std::string obstacle = obstacle_among(cards);
+  if (obstacle.find(std::strerror(EMFILE)) != std::string::npos) {  // gloo needs more of them
+    fail_together(options.rank, base::Error(base::ErrorKind::comm, obstacle));
+  }
   if (!obstacle.empty()) {
     if (options.backend == "auto") return nullptr;
     fail_together(options.rank, base::Error(base::ErrorKind::usage,

@@ -60,7 +60,7 @@ TEST_CASE("What killed writers of a file left is removed, and nothing else is") 
     folder.write(name, "x");
   }
   remove_temporaries_of(folder.path("a"), ErrorKind::data);
-  CHECK(folder.count() == 3);
+  CHECK(folder.count() == 4);
   CHECK(folder.read("a") == "x");
   CHECK(folder.read("b.tmp-12-0") == "x");
   CHECK(folder.read("a.tmp-mine") == "x");

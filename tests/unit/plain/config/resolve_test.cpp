@@ -177,6 +177,7 @@ TEST_CASE("Dtypes may be given one by one, but float64 is for all or none") {
 
 TEST_CASE("A run shorter than its warm-up warms up over its first half") {
   Config config;
+  config.train.steps = 1000;
   config.train.warmup_steps = 1000;
   CHECK(resolve_train(config).train.warmup_steps == 1000);
   config.train.warmup_steps = 1001;

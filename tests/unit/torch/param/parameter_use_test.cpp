@@ -95,7 +95,7 @@ TEST_CASE("The gradients of low-precision uses come in their dtype and add up in
   CHECK(sink.last.scalar_type() == at::kFloat);
 }
 
-TEST_CASE("Without grad mode, and for a frozen parameter, the leaf itself is given") {
+TEST_CASE("Without grad mode the leaf itself is given, and of a frozen parameter its values") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;
   {
@@ -103,7 +103,9 @@ TEST_CASE("Without grad mode, and for a frozen parameter, the leaf itself is giv
     CHECK(use_parameter(weight, 0, sink).is_same(weight));
   }
   const at::Tensor frozen = weight.detach();
-  CHECK(use_parameter(frozen, 0, sink).is_same(frozen));
+  const at::Tensor values = use_parameter(frozen, 0, sink);  // (5)
+  CHECK(values.data_ptr() == frozen.data_ptr());
+  CHECK_FALSE(values.requires_grad());
   CHECK(sink.uses.empty());
 }
 

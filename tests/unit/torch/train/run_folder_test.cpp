@@ -38,12 +38,14 @@ TEST_CASE("A run that was begun is not begun again") {
 
 TEST_CASE("Overwriting removes the old run and nothing else") {
   const TempFolder folder;
-  for (const char* name :
-       {"config.json", "metrics.jsonl", "final/model.safetensors",
-        "checkpoints/step-3/manifest.json", "checkpoints/step-4.tmp-x/model.safetensors",
-        "checkpoints/step-5.superseded-x/manifest.json", "notes.txt", "final/thoughts.txt",
-        "logs/0.log", "checkpoints/notes.txt"}) {
+  for (const char* name : {"config.json", "metrics.jsonl", "final/model.safetensors",
+                           "checkpoints/step-4.tmp-x/model-00000-of-00001.safetensors", "notes.txt",
+                           "final/thoughts.txt", "logs/0.log", "checkpoints/notes.txt"}) {
     folder.write(name, "old");
+  }
+  for (const char* name :
+       {"checkpoints/step-3/manifest.json", "checkpoints/step-5.superseded-x/manifest.json"}) {
+    folder.write(name, R"({"xxh3": "0"})");  // as every manifest of dtrain begins
   }
   RunFolder(run_in(folder.path(""), /*overwrite=*/true), "a").begin();
   CHECK(folder.read("config.json") != "old");
@@ -60,9 +62,10 @@ TEST_CASE("Overwriting removes the old run and nothing else") {
 
 TEST_CASE("What killed jobs left is removed, and what people put there stays") {
   const TempFolder folder;
-  for (const char* name : {"metrics.jsonl", "checkpoints/step-3/manifest.json", "REQUEUE",
-                           "checkpoints/step-4.tmp-x/model.safetensors", "config.json.tmp-12-0",
-                           "final/model.safetensors.tmp-12-0", "notes.tmp-12-0"}) {
+  for (const char* name :
+       {"metrics.jsonl", "checkpoints/step-3/manifest.json", "REQUEUE",
+        "checkpoints/step-4.tmp-x/model-00000-of-00001.safetensors", "config.json.tmp-12-0",
+        "final/model.safetensors.tmp-12-0", "notes.tmp-12-0"}) {
     folder.write(name, "old");
   }
   config::Config config = run_in(folder.path(""));

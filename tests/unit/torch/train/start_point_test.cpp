@@ -47,6 +47,7 @@ TEST_CASE("Steps, layout, machine, reports and paths may differ without a word")
 
 TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   config::Config saved;
+  saved.train.steps = 1000;
   saved.train.schedule = "wsd";
   saved.train.decay_steps = 100;
   config::Config now = saved;
@@ -80,7 +81,10 @@ TEST_CASE("What changes later numbers is noted with both values") {
   now.train.steps = 5;
   now.batch.microbatch = 2;
   now.machine.dtype = "float64";
-  const Differences found = compare_settings(now, {});
+  config::Config saved;
+  saved.train.steps = 1000;
+  saved.train.lr = 0.001;
+  const Differences found = compare_settings(now, saved);
   CHECK(found.refused.empty());
   CHECK(found.noted ==
         "batch.microbatch is 2, the checkpoint has 0; train.steps is 5, the checkpoint has 1000; "
