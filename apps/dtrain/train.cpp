@@ -215,12 +215,6 @@ void note_default_model(const config::ModelConfig& model) {
       "configs/experiments/small.json, 25m.json or prod.json");
 }
 
-void note_start(const Configured& configured) {
-  if (!configured.has_file) note_default_model(configured.config.model);
-  const std::string note = config::batch_note(configured.asked.batch, configured.config);
-  if (!note.empty()) base::log_info("{}", note);
-}
-
 }  // namespace
 
 int run_train(const Arguments& arguments) {
@@ -237,7 +231,7 @@ int run_train(const Arguments& arguments) {
   }
   check_data(config, first);
   const RuntimeLibrary library = RuntimeLibrary::open();
-  if (first) note_start(*configured);
+  if (first && !configured->has_file) note_default_model(config.model);
   const bool has_threads = config::strategy_of(config.layout).is_local();
   const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
   return library.run({config::Command::train, config, {configured->asked, provenance(ranks)}});

@@ -5,7 +5,8 @@ import unittest
 
 from train_test import TrainTest
 
-SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8"]
+SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
+         "--microbatch", "8"]
 
 
 class Memory(TrainTest):

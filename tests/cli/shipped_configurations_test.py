@@ -98,9 +98,11 @@ class Batch(TestCase):
             self.assertRegex(path.read_text(), r'"global": [1-9]', path.name)
 
     def test_a_batch_that_follows_the_ranks_is_told(self):
+        small = ["--levels", 1, "--width", 16, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--steps", 1, "--overwrite"]
+
         def notes(*flags):
-            result = run([BIN / "dtrain", *MINI, "--memory-limit", "1", "--run-dir", self.folder / "run", *flags])
-            self.assertEqual(result.returncode, 2, result.stderr)
+            result = run([BIN / "dtrain", *MINI, *small, "--run-dir", self.folder / "run", *flags])
+            self.assertEqual(result.returncode, 0, result.stderr)
             return [line for line in result.stderr.splitlines() if "number of ranks" in line]
 
         self.assertEqual(notes(), [])

@@ -18,6 +18,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
 #include "dtrain/train/checkpointer.h"
@@ -86,11 +87,14 @@ struct Asked {
   const config::StartRecord& record;
 };
 
-// The table, and which of the settings in it somebody has chosen.
+// The table, which of the settings in it somebody has chosen, and what follows from the ranks.
 std::string table_text(Job& job, const data::Split& split, const config::StartRecord& record) {
-  const std::string changed = config::changed_settings(record.asked.value_or(job.config()));
+  const config::Config asked = record.asked.value_or(job.config());
+  const std::string changed = config::changed_settings(asked);
+  const std::string note = config::batch_note(asked.batch, job.config());
   return start_table(job, split) +
-         "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed);
+         "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed) +
+         (note.empty() ? "" : "\nnote: " + note);
 }
 
 nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
