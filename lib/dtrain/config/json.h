@@ -13,7 +13,8 @@ namespace dtrain::config {
 /// the order of the schema, without a final newline. Numbers keep every bit.
 [[nodiscard]] std::string to_json(Command command, const Config& config);
 
-/// The inverse: settings that the text lacks have their defaults.
+/// The inverse: settings that the text lacks have their defaults, and those that older builds had
+/// are passed over.
 ///
 /// Throws: Error{usage} as a configuration file.
 [[nodiscard]] Config from_json(std::string_view text);

@@ -98,24 +98,23 @@ void Checkpointer::finish() {
   if (saver_.is_saving()) tell(saver_.finish());
 }
 
-// A save of this step that has failed is tried once more.
-void Checkpointer::save_again(const checkpoint::SavePoint& point) {
-  if (saved_step_ == point.step && last_error_.empty()) return;
-  begin(point);
-  finish();
-}
-
 std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
   check_folder_();
   finish();
   if (!interval_.at_the_end) return {};
-  save_again(point);
+  if (saved_step_ != point.step) {
+    begin(point);
+    finish();
+  }
   return last_error_;
 }
 
 void Checkpointer::save_now(const checkpoint::SavePoint& point) {
   finish();
-  save_again(point);
+  if (saved_step_ != point.step || !last_error_.empty()) {
+    begin(point);
+    finish();
+  }
   if (!last_error_.empty()) {
     base::fail(base::ErrorKind::checkpoint, "stopped after step {}, which could not be saved: {}",
                point.step, last_error_);

@@ -59,7 +59,6 @@ class Checkpointer {
   ///
   /// Collective: every rank of the world.
   void finish();
-  void save_again(const checkpoint::SavePoint& point);
 
   /// Saves and returns when the checkpoint stands.
   ///

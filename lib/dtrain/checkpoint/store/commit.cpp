@@ -111,19 +111,6 @@ void commit_as(base::FileSystem& files, const std::string& temporary, const std:
   if (!unsure.empty()) base::fail(base::ErrorKind::checkpoint, "{}", unsure);
 }
 
-namespace {
-
-// One folder that cannot be read keeps no other one from being removed.
-std::string why_not_removed(const std::string& folder) {
-  try {
-    return why_kept(folder, FolderKind::checkpoint);
-  } catch (const base::Error& error) {
-    return error.what();
-  }
-}
-
-}  // namespace
-
 Removed prune(base::FileSystem& files, const std::string& checkpoints, const Retention& retention,
               const std::string& run) {
   Removed removed;
@@ -134,7 +121,7 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
     const bool is_multiple = retention.keep_every > 0 && step % retention.keep_every == 0;
     if (num_kept >= retention.keep_last && is_multiple) continue;
     const std::string path = path_of(checkpoints, step);
-    const std::string why = why_not_removed(path);
+    const std::string why = why_kept(path, FolderKind::checkpoint);
     if (!why.empty()) {
       removed.left_alone.push_back(why);
       continue;

@@ -54,6 +54,12 @@ TEST_CASE("JSON holds exactly the settings of its command") {
   CHECK(to_json(Command::verify, {}).find("\"width\"") == std::string::npos);
 }
 
+TEST_CASE("What an older build saved is read without the settings that are gone") {
+  const Config config = from_json(R"({"report": {"eval_batches": 32, "log_every": 7}})");
+  CHECK(config.report.log_every == 7);
+  CHECK_THROWS_AS(from_json(R"({"report": {"eval_bunches": 32}})"), dtrain::base::Error);
+}
+
 TEST_CASE("A request keeps its command and configuration") {
   Config config;
   config.generate.prompt = "In the beginning\n";
