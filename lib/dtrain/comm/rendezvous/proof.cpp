@@ -81,23 +81,26 @@ std::string new_challenge() {
   return bytes;
 }
 
-std::string proof_of(std::string_view token, std::string_view who, const Exchange& exchange) {
-  const std::string text = MessageWriter()
-                               .text(kStoreGreeting)
-                               .text(who)
-                               .text(exchange.store_challenge)
-                               .text(exchange.rank_challenge)
-                               .number(exchange.rank)
-                               .number(exchange.size)
-                               .bytes();
+std::string hmac_sha256(std::string_view key, std::string_view text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> mac{};
   unsigned int length = 0;
-  if (::HMAC(::EVP_sha256(), token.data(), static_cast<int>(token.size()),
+  if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
              reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(),
              &length) == nullptr) {
-    fail(ErrorKind::comm, "OpenSSL gives no HMAC-SHA-256, which DTRAIN_JOB_TOKEN needs");
+    fail(ErrorKind::comm, "OpenSSL gives no HMAC-SHA-256, by which ranks know each other");
   }
   return {reinterpret_cast<const char*>(mac.data()), length};
+}
+
+std::string proof_of(std::string_view token, std::string_view who, const Exchange& exchange) {
+  return hmac_sha256(token, MessageWriter()
+                                .text(kStoreGreeting)
+                                .text(who)
+                                .text(exchange.store_challenge)
+                                .text(exchange.rank_challenge)
+                                .number(exchange.rank)
+                                .number(exchange.size)
+                                .bytes());
 }
 
 bool is_same_proof(std::string_view a, std::string_view b) {

@@ -14,6 +14,9 @@ namespace dtrain::comm {
 /// 32 random bytes, never used twice.
 [[nodiscard]] std::string new_challenge();
 
+/// 32 bytes that only those can make who know the key.
+[[nodiscard]] std::string hmac_sha256(std::string_view key, std::string_view text);
+
 /// What both sides of a connection have said before they prove anything.
 struct Exchange {
   std::string store_challenge;
@@ -22,7 +25,7 @@ struct Exchange {
   std::uint64_t size = 0;
 };
 
-/// Proves that `who` ("store" or "rank") knows the secret, in this exchange alone: HMAC-SHA-256.
+/// Proves that `who` ("store" or "rank") knows the secret, in this exchange alone.
 [[nodiscard]] std::string proof_of(std::string_view token, std::string_view who,
                                    const Exchange& exchange);
 
