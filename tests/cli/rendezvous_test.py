@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -42,9 +43,11 @@ def processes_below(pid):
 
 
 def sockets_of(pid):
-    """Inode -> whether it is closed on exec, of the sockets of a process."""
-    found = {}
-    for entry in os.listdir(f"/proc/{pid}/fd"):
+    """Inode -> whether it is closed on exec, of the sockets of a process, which may end meanwhile."""
+    found, entries = {}, []
+    with contextlib.suppress(OSError):
+        entries = os.listdir(f"/proc/{pid}/fd")
+    for entry in entries:
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{entry}")
             flags = re.search(r"flags:\s*(\d+)", pathlib.Path(f"/proc/{pid}/fdinfo/{entry}").read_text())[1]
@@ -93,10 +96,10 @@ class RendezvousTest(TrainTest):
     def ddp_command(self, *flags, **options):
         return [DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)]
 
-    def start_rank(self, rank, port, *flags, **variables):
+    def start_rank(self, rank, port, *flags, before=(), **variables):
         environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
-        return self.start(self.ddp_command(*flags), env={**os.environ, **environment})
+        return self.start([*before, *self.ddp_command(*flags)], env={**os.environ, **environment})
 
     def has_trained(self):
         file = self.run_dir / "metrics.jsonl"
@@ -201,6 +204,16 @@ print(len(got))
             second = self.start_rank(1, port, "--overwrite", **secret)
             self.assertEqual(self.end_of(second), "")
             self.end_of(first)
+
+    @unittest.skipUnless(shutil.which("strace"), "strace shows what a rank opens")
+    def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
+        port = free_port()
+        log = self.root / "opened"
+        tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", "trace=open,openat"]
+        first = self.start_rank(0, port, "--overwrite", before=tracer)
+        self.end_of(self.start_rank(1, port, "--overwrite"))
+        self.end_of(first)
+        self.assertNotIn("/proc/net/tcp", log.read_text())
 
     def through_the_door(self, what):
         wrapper = self.root / "before_rank.py"
@@ -308,6 +321,30 @@ class Secrets(RendezvousTest):
             self.assertNotIn(SECRET, error)
         self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
         self.end_of(first)
+
+
+    def test_a_refusal_without_a_proof_of_the_secret_does_not_end_the_start(self):
+        def text(data):
+            return struct.pack("<Q", len(data)) + data
+
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            port = stranger.getsockname()[1]
+            second = self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET)
+            connection, _ = stranger.accept()
+            with connection:
+                connection.sendall(b"dtrain/1" + text(struct.pack("<Q", 3) + text(b"c" * 32)))
+                self.assertTrue(connection.recv(4096))
+                connection.sendall(text(struct.pack("<QQ", 3, 2) + text(b"give up") + text(b"p" * 32)))
+        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
+        self.end_of(second)
+        self.end_of(first)
+
+    def test_a_refusal_of_the_jobs_own_store_is_believed(self):
+        port = free_port()
+        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
+        second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4", DTRAIN_JOB_TOKEN=SECRET)
+        for rank in (first, second):
+            self.assertIn("world size of 4", self.one_error(self.end_of(rank, 2)))
 
 
 class Errors(RendezvousTest):

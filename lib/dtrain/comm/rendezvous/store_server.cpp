@@ -15,6 +15,7 @@
 #include "dtrain/comm/rendezvous/packet.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/comm/rendezvous/tcp_owner.h"
 
 namespace dtrain::comm {
 
@@ -211,7 +212,7 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
     return;
   }
   store_.admit(exchange.rank, exchange.size);
-  if (store_.refusal()) return answer_refusal(connection);
+  if (store_.refusal()) return answer_refusal(connection, needs_proof ? &exchange : nullptr);
   connection.rank = static_cast<std::int64_t>(exchange.rank);
   connection.input.allow(kMostMessageBytes);
   answer(connection, StoreReply::done,
@@ -230,12 +231,17 @@ void StoreServer::answer(Connection& connection, StoreReply reply, std::string_v
   write_to(connection);
 }
 
-void StoreServer::answer_refusal(Connection& connection) {
+void StoreServer::answer_refusal(Connection& connection, const Exchange* proved) {
   const Refusal& refusal = *store_.refusal();
+  const auto kind = static_cast<std::uint64_t>(refusal.kind);
+  const std::string proof =
+      proved == nullptr ? ""
+                        : proof_of(options_.token, refusing_store(kind, refusal.message), *proved);
   connection.output += framed(MessageWriter()
                                   .number(static_cast<std::uint64_t>(StoreReply::refused))
-                                  .number(static_cast<std::uint64_t>(refusal.kind))
+                                  .number(kind)
                                   .text(refusal.message)
+                                  .text(proof)
                                   .bytes());
   write_to(connection);
 }
