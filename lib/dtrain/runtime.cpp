@@ -13,6 +13,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/threads.h"
+#include "dtrain/base/unhandled.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/metrics/cpu_memory.h"
@@ -51,6 +52,7 @@ void generate(const config::Config& config) {
 }
 
 int run(std::string_view text) {
+  base::report_unhandled_exceptions();
   const config::Request request = config::from_request(text);
   require_threads(request.config);
   metrics::install_counting_allocator();

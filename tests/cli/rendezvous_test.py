@@ -4,7 +4,9 @@ import contextlib
 import os
 import pathlib
 import re
+import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -41,9 +43,11 @@ def processes_below(pid):
 
 
 def sockets_of(pid):
-    """Inode -> whether it is closed on exec, of the sockets of a process."""
-    found = {}
-    for entry in os.listdir(f"/proc/{pid}/fd"):
+    """Inode -> whether it is closed on exec, of the sockets of a process, which may end meanwhile."""
+    found, entries = {}, []
+    with contextlib.suppress(OSError):
+        entries = os.listdir(f"/proc/{pid}/fd")
+    for entry in entries:
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{entry}")
             flags = re.search(r"flags:\s*(\d+)", pathlib.Path(f"/proc/{pid}/fdinfo/{entry}").read_text())[1]
@@ -92,10 +96,10 @@ class RendezvousTest(TrainTest):
     def ddp_command(self, *flags, **options):
         return [DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)]
 
-    def start_rank(self, rank, port, *flags, **variables):
+    def start_rank(self, rank, port, *flags, before=(), **variables):
         environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
-        return self.start(self.ddp_command(*flags), env={**os.environ, **environment})
+        return self.start([*before, *self.ddp_command(*flags)], env={**os.environ, **environment})
 
     def has_trained(self):
         file = self.run_dir / "metrics.jsonl"
@@ -118,12 +122,22 @@ class Open(RendezvousTest):
         ranks = [pid for pid in found if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
         self.assertEqual(len(ranks), 2)
         tcp, unix = tcp_rows(), unix_rows()
+        reached = [port for port in self.listening_ports(ranks, found, tcp) if self.answers(port)]
         job.terminate()
         self.end_of(job, 9)
-        return found, ranks, tcp, unix
+        return found, ranks, tcp, unix, reached
+
+    def listening_ports(self, ranks, found, tcp):
+        rows = [tcp[inode] for pid in ranks for inode in found[pid] if inode in tcp]
+        return [port for _, port, state in rows if state == LISTENING]
+
+    def answers(self, port):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.5):
+            return True
+        return False
 
     def test_nothing_listens_and_the_store_is_closed_while_ranks_of_one_machine_train(self):
-        found, ranks, tcp, unix = self.sockets_of_job()
+        found, ranks, tcp, unix, _ = self.sockets_of_job()
         for pid, sockets in found.items():
             held = [tcp[inode] for inode in sockets if inode in tcp]
             self.assertEqual(len(held), 0 if pid in ranks else len(held))  # a rank has no TCP socket at all
@@ -133,10 +147,12 @@ class Open(RendezvousTest):
             self.assertEqual(len(found[pid]), 2, found[pid])
             self.assertTrue(all(found[pid].values()), "what a rank starts must not get its sockets")
 
-    def test_gloo_listens_at_the_loopback_alone(self):
-        found, ranks, tcp, _ = self.sockets_of_job("--backend", "gloo")
+    def test_gloo_is_bound_to_the_loopback_and_lets_nobody_in_while_the_ranks_train(self):
+        found, ranks, tcp, _, reached = self.sockets_of_job("--backend", "gloo")
         rows = [tcp[inode] for pid in ranks for inode in found[pid] if inode in tcp]
         self.assertEqual({row[0] for row in rows}, {"0100007F"}, rows)
+        self.assertEqual(len(self.listening_ports(ranks, found, tcp)), 2)
+        self.assertEqual(reached, [])
 
 
 class Strangers(RendezvousTest):
@@ -189,6 +205,16 @@ print(len(got))
             self.assertEqual(self.end_of(second), "")
             self.end_of(first)
 
+    @unittest.skipUnless(shutil.which("strace"), "strace shows what a rank opens")
+    def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
+        port = free_port()
+        log = self.root / "opened"
+        tracer = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", "trace=open,openat"]
+        first = self.start_rank(0, port, "--overwrite", before=tracer)
+        self.end_of(self.start_rank(1, port, "--overwrite"))
+        self.end_of(first)
+        self.assertNotIn("/proc/net/tcp", log.read_text())
+
     def through_the_door(self, what):
         wrapper = self.root / "before_rank.py"
         wrapper.write_text(BEFORE_RANK.replace("WHAT", what))
@@ -201,9 +227,10 @@ print(len(got))
     mine.sendall({garbage})
     end = socket.socket(fileno=door)
     end.send({garbage})
-    socket.send_fds(end, [b'x'], [theirs.fileno(), 0])
     socket.send_fds(end, [b'x'], [theirs.fileno()])
-    socket.send_fds(end, [b'x'], [0])
+    socket.send_fds(end, [bytes(8)], [theirs.fileno(), 0])
+    socket.send_fds(end, [bytes(8)], [theirs.fileno()])
+    socket.send_fds(end, [bytes(8)], [0])
     end.detach()""".strip())
 
     def test_ranks_can_run_one_job_after_the_other(self):
@@ -212,6 +239,59 @@ print(len(got))
         self.run_command([DTRUN, "-n", "2", "--", "sh", "-c", " && ".join(jobs)])
         for folder in folders:
             self.assertEqual(self.metrics(folder)[-1]["event"], "end")
+
+
+# Connects to gloo's ports, given as arguments, before the ranks do, and says what a rank would; SPEAKS is what it sends
+# once it is asked for its proof.
+STAND_IN = """
+import select, socket, struct, sys
+strangers = []
+for port in map(int, sys.argv[1:]):
+    for number in range(2):  # of the pair in gloo's first group of two
+        strangers.append(socket.create_connection(("127.0.0.1", port)))
+        strangers[-1].sendall(struct.pack("<q", number))
+print("ready", flush=True)
+while strangers:
+    for stranger in select.select(strangers, [], [])[0]:
+        try:
+            preamble = stranger.recv(48, socket.MSG_WAITALL)
+            if len(preamble) < 48:
+                raise OSError
+            _, operation, slot, _, length, _ = struct.unpack("<6Q", preamble)
+            if operation == 3 and length == 32:  # a proof is wanted
+                stranger.sendall(SPEAKS)
+        except OSError:
+            strangers.remove(stranger)
+"""
+WRONG_PROOF = 'struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32)'
+GARBAGE = 'struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32)'
+
+
+@unittest.skipUnless(shutil.which("strace"), "strace makes the ranks connect late")
+class StandIns(RendezvousTest):
+    """Who takes a rank's place at gloo's port, which asks for no name."""
+
+    def stand_in(self, speaks):
+        late = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=connect",
+                "-e", "inject=connect:delay_enter=2s"]
+        job = self.start([DTRUN, "-n", "2", "--", *late, *self.ddp_command("--backend", "gloo")])
+
+        def ports():
+            rows = tcp_rows()
+            held = {inode for pid in processes_below(job.pid) for inode in sockets_of(pid)}
+            return {rows[inode][1] for inode in held if inode in rows and rows[inode][2] == LISTENING}
+
+        wait_until(lambda: len(ports()) == 2 or job.poll() is not None, "gloo's ports")
+        stranger = self.start([sys.executable, "-I", "-c", STAND_IN.replace("SPEAKS", speaks), *map(str, ports())])
+        return self.one_error(self.end_of(job, 4)), stranger
+
+    def test_one_with_a_wrong_proof_ends_the_job_with_one_line(self):
+        error, _ = self.stand_in(WRONG_PROOF)
+        self.assertRegex(error, "who is connected to rank [01] at 127.0.0.1 as rank [01] does not know the job's secret")
+
+    def test_one_who_sends_garbage_ends_the_job_with_one_line(self):
+        error, _ = self.stand_in(GARBAGE)
+        self.assertIn("gloo gave up", error)
 
 
 class Secrets(RendezvousTest):
@@ -241,6 +321,30 @@ class Secrets(RendezvousTest):
             self.assertNotIn(SECRET, error)
         self.end_of(self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET))  # the right one, of whatever source
         self.end_of(first)
+
+
+    def test_a_refusal_without_a_proof_of_the_secret_does_not_end_the_start(self):
+        def text(data):
+            return struct.pack("<Q", len(data)) + data
+
+        with socket.create_server(("127.0.0.1", 0)) as stranger:
+            port = stranger.getsockname()[1]
+            second = self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET)
+            connection, _ = stranger.accept()
+            with connection:
+                connection.sendall(b"dtrain/1" + text(struct.pack("<Q", 3) + text(b"c" * 32)))
+                self.assertTrue(connection.recv(4096))
+                connection.sendall(text(struct.pack("<QQ", 3, 2) + text(b"give up") + text(b"p" * 32)))
+        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
+        self.end_of(second)
+        self.end_of(first)
+
+    def test_a_refusal_of_the_jobs_own_store_is_believed(self):
+        port = free_port()
+        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
+        second = self.start_rank(1, port, WORLD_SIZE="4", LOCAL_WORLD_SIZE="4", DTRAIN_JOB_TOKEN=SECRET)
+        for rank in (first, second):
+            self.assertIn("world size of 4", self.one_error(self.end_of(rank, 2)))
 
 
 class Errors(RendezvousTest):

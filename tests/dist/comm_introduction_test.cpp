@@ -1,8 +1,12 @@
 // Ranks that stop or end while they hand each other their memory.
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <thread>
@@ -51,20 +55,67 @@ Failure failure_of(const Meeting& meeting, std::int64_t rank, milliseconds limit
   return {};
 }
 
-// Someone who has come to a doorstep and says nothing.
-Descriptor silent_visitor(const std::string& doorstep) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+bool call_at(const Descriptor& socket, const std::string& doorstep) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path + 1, doorstep.data(), doorstep.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + doorstep.size());
-  REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0);
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0;
+}
+
+// Someone who has come to a doorstep and says nothing.
+Descriptor silent_visitor(const std::string& doorstep) {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  REQUIRE(call_at(socket, doorstep));
   return socket;
 }
+
+// Another user, who comes to a doorstep again and again.
+class Flood {
+ public:
+  explicit Flood(const std::string& doorstep) {
+    for (pid_t& child : children_) {
+      child = ::fork();
+      if (child != 0) continue;
+      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+      while (true) {
+        const Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0));
+        (void)call_at(socket, doorstep);
+      }
+    }
+  }
+  ~Flood() {
+    for (const pid_t child : children_) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+
+ private:
+  static constexpr uid_t kNobody = 65534;
+  std::array<pid_t, 4> children_{};
+};
 
 TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
   const Meeting meeting;
   const Descriptor visitor = silent_visitor(meeting.names[0]);
+  std::vector<std::thread> others;
+  for (const std::int64_t rank : {1, 2}) {
+    others.emplace_back(
+        [&meeting, rank] { (void)failure_of(meeting, rank, milliseconds(20'000)); });
+  }
+  CHECK(failure_of(meeting, 0, milliseconds(20'000)).message.empty());
+  for (std::thread& other : others) other.join();
+}
+
+TEST_CASE("Three ranks meet, beside another user who connects without end") {
+  if (::geteuid() != 0) {
+    WARN("skipped: only root can act as another user");
+    return;
+  }
+  const Meeting meeting;
+  const Flood flood(meeting.names[0]);
+  std::this_thread::sleep_for(milliseconds(200));
   std::vector<std::thread> others;
   for (const std::int64_t rank : {1, 2}) {
     others.emplace_back(

@@ -19,11 +19,15 @@ class MetWorld : public World {
   void end_meeting() {
     rendezvous_->store->leave();
     if (rendezvous_->server) rendezvous_->server->finish();
+    stop_listening();
   }
 
  protected:
   [[nodiscard]] StoreClient& store() { return *rendezvous_->store; }
   [[nodiscard]] const std::string& own_address() const { return rendezvous_->own_address; }
+  [[nodiscard]] const std::string& token() const { return rendezvous_->token; }
+  /// Closes what only the making of groups needs open.
+  virtual void stop_listening() {}
 
  private:
   std::shared_ptr<Rendezvous> rendezvous_;

@@ -19,9 +19,9 @@ std::int64_t size_in_bytes(const at::Tensor& tensor) {
 std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                        const Deadline& deadline) {
   if (tensor.numel() == 0) return 0;
-  const std::int64_t size = link_.size();
+  const std::int64_t size = link_->size();
   if (reduction_ == Reduction::fast) {
-    link_.all_reduce(tensor, op, deadline);
+    link_->all_reduce(tensor, op, deadline);
     return 2 * (size - 1) * size_in_bytes(tensor) / size;  // of gloo's ring
   }
   if (reducer_.is_small(size_in_bytes(tensor))) {
@@ -36,7 +36,7 @@ std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
   for (std::int64_t slice = 0; slice <= size; ++slice) {
     reduction.begins.push_back(slice_begin(tensor.numel(), size, slice));
   }
-  reduction.output = bytes_of(tensor) + reduction.begins[static_cast<std::size_t>(link_.rank())] *
+  reduction.output = bytes_of(tensor) + reduction.begins[static_cast<std::size_t>(link_->rank())] *
                                             static_cast<std::int64_t>(tensor.element_size());
   return reducer_.run(reduction, deadline);
 }
@@ -49,7 +49,7 @@ std::int64_t GlooTransport::reduce_scatter(const at::Tensor& input, const at::Te
                             .op = ReduceOp::sum,
                             .begins = {},
                             .results = nullptr};
-  for (std::int64_t slice = 0; slice <= link_.size(); ++slice) {
+  for (std::int64_t slice = 0; slice <= link_->size(); ++slice) {
     reduction.begins.push_back(slice * output.numel());
   }
   return reducer_.run(reduction, deadline);
@@ -59,44 +59,44 @@ std::int64_t GlooTransport::all_gather(const at::Tensor& input, const at::Tensor
                                        const Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(input);
   if (bytes == 0) return 0;
-  std::byte* own = bytes_of(output) + link_.rank() * bytes;
+  std::byte* own = bytes_of(output) + link_->rank() * bytes;
   if (own != bytes_of(input)) std::memcpy(own, bytes_of(input), static_cast<std::size_t>(bytes));
   std::vector<Message> received;
   std::vector<Message> sent;
-  for (std::int64_t peer = 0; peer < link_.size(); ++peer) {
-    if (peer == link_.rank()) continue;
-    received.push_back(link_.recv(bytes_of(output) + peer * bytes, bytes, peer, Tag::collective));
+  for (std::int64_t peer = 0; peer < link_->size(); ++peer) {
+    if (peer == link_->rank()) continue;
+    received.push_back(link_->recv(bytes_of(output) + peer * bytes, bytes, peer, Tag::collective));
   }
-  for (std::int64_t step = 1; step < link_.size(); ++step) {
-    const std::int64_t peer = (link_.rank() + step) % link_.size();
-    sent.push_back(link_.send(own, bytes, peer, Tag::collective));
+  for (std::int64_t step = 1; step < link_->size(); ++step) {
+    const std::int64_t peer = (link_->rank() + step) % link_->size();
+    sent.push_back(link_->send(own, bytes, peer, Tag::collective));
   }
-  link_.wait(received, deadline);
-  link_.wait(sent, deadline);
-  return bytes * (link_.size() - 1);
+  link_->wait(received, deadline);
+  link_->wait(sent, deadline);
+  return bytes * (link_->size() - 1);
 }
 
 std::int64_t GlooTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
                                       const Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   if (bytes == 0) return 0;
-  if (link_.rank() != root) {
-    link_.wait(link_.recv(bytes_of(tensor), bytes, root, Tag::collective), deadline);
+  if (link_->rank() != root) {
+    link_->wait(link_->recv(bytes_of(tensor), bytes, root, Tag::collective), deadline);
     return 0;
   }
   std::vector<Message> sent;
-  for (std::int64_t peer = 0; peer < link_.size(); ++peer) {
-    if (peer != root) sent.push_back(link_.send(bytes_of(tensor), bytes, peer, Tag::collective));
+  for (std::int64_t peer = 0; peer < link_->size(); ++peer) {
+    if (peer != root) sent.push_back(link_->send(bytes_of(tensor), bytes, peer, Tag::collective));
   }
-  link_.wait(sent, deadline);
-  return bytes * (link_.size() - 1);
+  link_->wait(sent, deadline);
+  return bytes * (link_->size() - 1);
 }
 
 std::int64_t GlooTransport::send(const at::Tensor& tensor, std::int64_t peer,
                                  const Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   if (bytes > 0)
-    link_.wait(link_.send(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
+    link_->wait(link_->send(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
   return bytes;
 }
 
@@ -104,7 +104,7 @@ std::int64_t GlooTransport::recv(const at::Tensor& tensor, std::int64_t peer,
                                  const Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   if (bytes > 0)
-    link_.wait(link_.recv(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
+    link_->wait(link_->recv(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
   return 0;
 }
 

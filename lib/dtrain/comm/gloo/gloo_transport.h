@@ -1,6 +1,9 @@
 // Collectives over gloo messages. Private to comm/gloo.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "dtrain/comm/gloo/link.h"
 #include "dtrain/comm/gloo/ordered_reduce.h"
 
@@ -11,8 +14,8 @@ namespace dtrain::comm {
 /// gloo.
 class GlooTransport final : public Transport {
  public:
-  GlooTransport(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, Reduction reduction)
-      : link_(std::move(group)), reducer_(link_), reduction_(reduction) {}
+  GlooTransport(std::unique_ptr<Link> link, Reduction reduction)
+      : link_(std::move(link)), reducer_(*link_), reduction_(reduction) {}
 
   std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
@@ -24,10 +27,10 @@ class GlooTransport final : public Transport {
   std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
   std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
   std::int64_t barrier(const Deadline& deadline) override;
-  void close(const std::string& reason) noexcept override { link_.close(reason); }
+  void close(const std::string& reason) noexcept override { link_->close(reason); }
 
  private:
-  Link link_;
+  std::unique_ptr<Link> link_;
   OrderedReducer reducer_;
   Reduction reduction_;
 };

@@ -5,16 +5,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/comm/gloo/gloo_store.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
+#include "dtrain/comm/gloo/listener.h"
+#include "dtrain/comm/gloo/pair_proof.h"
 #include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/met_world.h"
 #include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/rendezvous/proof.h"
 
 namespace dtrain::comm {
 
@@ -31,21 +36,27 @@ void require_files(std::int64_t group_size) {
              2 * group_size + kOwn, group_size, std::strerror(EMFILE));
 }
 
+/// gloo's words, as far as they are one line.
+std::string first_line(const std::exception& error) {
+  const std::string_view text = error.what();
+  return base::printable(text.substr(0, text.find('\n')));
+}
+
 std::shared_ptr<::gloo::transport::Device> make_device(const std::string& address) {
   require_files(2);
   try {
     return ProcessGroupGloo::createDeviceForHostname(address);
   } catch (const std::exception& caught) {
-    const std::string_view text = caught.what();
-    base::fail(base::ErrorKind::comm, "gloo cannot listen at {}: {}", address,
-               base::printable(text.substr(0, text.find('\n'))));
+    base::fail(base::ErrorKind::comm, "gloo cannot listen at {}: {}", address, first_line(caught));
   }
 }
 
 class GlooWorld final : public MetWorld {
  public:
   GlooWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
-      : MetWorld(std::move(rendezvous)), options_(options), device_(make_device(own_address())) {}
+      : MetWorld(std::move(rendezvous)), options_(options) {
+    listener_ = listener_opened_by([this] { device_ = make_device(own_address()); });
+  }
 
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
   [[nodiscard]] std::int64_t size() const override { return options_.size; }
@@ -65,31 +76,73 @@ class GlooWorld final : public MetWorld {
   }
 
  private:
+  void stop_listening() override { refuse_connections(listener_); }
+
   std::unique_ptr<Transport> connect(const std::string& key, const GroupIdentity& identity) {
     const Deadline deadline(options_.group.timeout);
     require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
-    meet_members(store(), key, rank(), identity.world_ranks, deadline);
+    const GroupSecret secret{
+        .token = token(),
+        .group = key,
+        .challenges =
+            exchange_notes(store(), key, rank(), identity.world_ranks, new_challenge(), deadline)};
+    std::unique_ptr<Link> link = connect_link(key, identity, deadline);
+    check_peers(*link, secret, identity, deadline);
+    return std::make_unique<GlooTransport>(std::move(link), options_.group.reduction);
+  }
+
+  std::unique_ptr<Link> connect_link(const std::string& key, const GroupIdentity& identity,
+                                     const Deadline& deadline) {
     const auto settings = ProcessGroupGloo::Options::create(deadline.remaining());
     settings->devices = {device_};
     settings->threads = 1;  // for gloo's own all-reduce, of which one runs at a time
     try {
-      return std::make_unique<GlooTransport>(
-          c10::make_intrusive<ProcessGroupGloo>(
-              c10::make_intrusive<GlooStore>(store(), key + "/gloo/", deadline.remaining()),
-              static_cast<int>(identity.rank), static_cast<int>(identity.world_ranks.size()),
-              settings),
-          options_.group.reduction);
+      return std::make_unique<Link>(c10::make_intrusive<ProcessGroupGloo>(
+          c10::make_intrusive<GlooStore>(store(), key + "/gloo/", deadline.remaining()),
+          static_cast<int>(identity.rank), static_cast<int>(identity.world_ranks.size()),
+          settings));
     } catch (const base::Error&) {
       throw;
+    } catch (const std::system_error&) {  // no thread
+      throw;
     } catch (const std::exception& caught) {
-      const std::string_view text = caught.what();
+      hear_refusal();
       base::fail(base::ErrorKind::comm, "rank {} cannot connect to the others of {} from {}: {}",
-                 rank(), key, own_address(), base::printable(text.substr(0, text.find('\n'))));
+                 rank(), key, own_address(), first_line(caught));
+    }
+  }
+
+  /// Fails with what another rank has told the store, if that refused the job.
+  void hear_refusal() { (void)store().get("no such key", Deadline(std::chrono::milliseconds(1))); }
+
+  /// Fails unless all connections lead to ranks of this job.
+  void check_peers(Link& link, const GroupSecret& secret, const GroupIdentity& identity,
+                   const Deadline& deadline) {
+    const auto fail_for = [&](base::ErrorKind kind, std::int64_t peer, std::string_view what) {
+      store().refuse(
+          kind, fmt::format("who is connected to rank {} at {} as rank {} {}; if that is no rank, "
+                            "use a network that strangers cannot reach, or --backend shm",
+                            rank(), own_address(),
+                            identity.world_ranks[static_cast<std::size_t>(peer)], what));
+    };
+    try {
+      const auto impostor = find_impostor(link, secret, deadline);
+      if (impostor) fail_for(base::ErrorKind::comm, *impostor, "does not know the job's secret");
+    } catch (const TransportFailure& failure) {
+      const std::int64_t peer = failure.peers().empty() ? 0 : failure.peers().front();
+      if (failure.cause() == TransportFailure::Cause::no_answer) {
+        fail_for(base::ErrorKind::timeout, peer,
+                 fmt::format("did not prove to be one within {} (--comm-timeout)",
+                             base::readable_time(base::Seconds(deadline.limit()).count())));
+      }
+      hear_refusal();
+      fail_for(base::ErrorKind::comm, peer, "closed the connection");
     }
   }
 
   WorldOptions options_;
   std::shared_ptr<::gloo::transport::Device> device_;
+  int listener_ = -1;        // device_'s
   std::int64_t splits_ = 0;  // the same on every rank, since split is collective
 };
 

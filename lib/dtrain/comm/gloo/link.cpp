@@ -8,6 +8,14 @@ namespace dtrain::comm {
 
 namespace {
 
+using std::chrono::milliseconds;
+
+constexpr milliseconds kMoment(1);  // gloo takes 0 for ever
+constexpr milliseconds kLookAround(50);
+
+// Within gloo's own all-reduce: from the end of a peer that had all it needs to that of this rank.
+constexpr milliseconds kPatience(1000);
+
 at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
   return at::from_blob(const_cast<std::byte*>(data), {bytes}, at::kByte);
 }
@@ -17,13 +25,24 @@ at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
 Link::Link(c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
     : group_(std::move(group)),
       notes_(static_cast<std::size_t>(size()), -1),
-      note_recvs_(static_cast<std::size_t>(size())) {
+      never_(static_cast<std::size_t>(size())),
+      note_recvs_(expect_from_all(Tag::note, notes_)),
+      watch_(expect_from_all(Tag::never, never_)) {}
+
+Link::~Link() {
+  // Its end would wait for the thread that is stuck; so it stays until the process ends.
+  if (is_stuck_) (void)group_.release();
+}
+
+std::vector<Message> Link::expect_from_all(Tag tag, std::vector<std::int64_t>& numbers) {
+  std::vector<Message> messages(numbers.size());
   for (std::int64_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const auto index = static_cast<std::size_t>(peer);
-    note_recvs_[index] =
-        recv(reinterpret_cast<std::byte*>(&notes_[index]), sizeof(std::int64_t), peer, Tag::note);
+    messages[index] =
+        post_recv(reinterpret_cast<std::byte*>(&numbers[index]), sizeof(std::int64_t), peer, tag);
   }
+  return messages;
 }
 
 Message Link::send(const std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
@@ -36,22 +55,43 @@ Message Link::send(const std::byte* data, std::int64_t bytes, std::int64_t peer,
   }
 }
 
-Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
+Message Link::post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   std::vector<at::Tensor> tensors{view_of(data, bytes)};
+  const std::lock_guard lock(post_mutex_);
+  return {group_->recv(tensors, static_cast<int>(peer), static_cast<int>(tag)), peer};
+}
+
+Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag) {
   try {
-    const std::lock_guard lock(post_mutex_);
-    return {group_->recv(tensors, static_cast<int>(peer), static_cast<int>(tag)), peer};
+    return post_recv(data, bytes, peer, tag);
   } catch (const std::exception&) {
     throw failure(peer);
   }
 }
 
 void Link::wait(const Message& message, const Deadline& deadline) {
+  bool has_come = false;
   try {
-    message.work->wait(deadline.remaining());
+    has_come = watch_.wait(message, deadline);
   } catch (const std::exception&) {
     throw failure(message.peer);
   }
+  if (!has_come) end_cut(message);
+}
+
+void Link::end_cut(const Message& message) {
+  const TransportFailure cut = failure_of_connections(message.peer);
+  {
+    const std::lock_guard lock(close_mutex_);
+    cut_ = cut;
+  }
+  try {
+    message.work->wait(kMoment);
+  } catch (const std::exception&) {
+    throw blame_connections(message.peer);
+  }
+  const std::lock_guard lock(close_mutex_);
+  cut_.reset();
 }
 
 void Link::wait(const std::vector<Message>& messages, const Deadline& deadline) {
@@ -63,15 +103,34 @@ void Link::all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& dea
   c10d::AllreduceOptions options;
   options.reduceOp = op == ReduceOp::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
   options.timeout = deadline.remaining();
+  bool has_ended = false;
   try {
     c10::intrusive_ptr<c10d::Work> work;
     {
       const std::lock_guard lock(post_mutex_);
       work = group_->allreduce(tensors, options);
     }
-    work->wait();  // ends by options.timeout, or when close() cuts the connections
+    has_ended = wait_collective(*work);
   } catch (const std::exception&) {
     throw failure(-1);
+  }
+  if (has_ended) return;
+  is_stuck_ = true;
+  throw blame_connections(-1);
+}
+
+bool Link::wait_collective(c10d::Work& work) {
+  std::optional<Deadline> patience;
+  while (true) {
+    try {
+      work.wait(kLookAround);
+      return true;
+    } catch (const std::exception&) {
+      if (work.isCompleted()) throw;  // not this wait alone has ended
+    }
+    // A peer that has all it needs may end before this rank has all.
+    if (!patience && !watch_.closed_peers().empty()) patience.emplace(kPatience);
+    if (patience && patience->passed()) return false;
   }
 }
 
@@ -87,23 +146,33 @@ TransportFailure Link::failure(std::int64_t peer) {
   } catch (const std::exception& caught) {
     text = caught.what();
   }
-  if (text.find("Timed out") == std::string::npos) return failure_of_connections(peer);
+  if (text.find("Timed out") == std::string::npos) return blame_connections(peer);
   std::vector<std::int64_t> late;
   if (peer >= 0) late.push_back(peer);
   return {Cause::no_answer, late};
 }
 
 TransportFailure Link::failure_of_connections(std::int64_t peer) {
-  std::vector<std::int64_t> gone = gone_peers();
+  {
+    const std::lock_guard lock(close_mutex_);
+    if (cut_) return *cut_;
+  }
+  std::vector<std::int64_t> gone = watch_.closed_peers();
   if (gone.empty() && peer >= 0) gone.push_back(peer);
   std::set<std::int64_t> culprits;
   for (const auto messenger : gone) {
     const auto note = note_from(messenger).value_or(-1);
     culprits.insert(note >= 0 && note != rank() ? note : messenger);
   }
-  const std::lock_guard lock(close_mutex_);
-  if (culprit_ < 0 && !culprits.empty()) culprit_ = *culprits.begin();
   return {TransportFailure::Cause::gone, {culprits.begin(), culprits.end()}};
+}
+
+TransportFailure Link::blame_connections(std::int64_t peer) {
+  TransportFailure failure = failure_of_connections(peer);
+  const std::lock_guard lock(close_mutex_);
+  if (closed_) return {TransportFailure::Cause::closed, {}, reason_};
+  if (culprit_ < 0 && !failure.peers().empty()) culprit_ = failure.peers().front();
+  return failure;
 }
 
 std::optional<std::int64_t> Link::note_from(std::int64_t peer) {
@@ -111,30 +180,13 @@ std::optional<std::int64_t> Link::note_from(std::int64_t peer) {
   const std::lock_guard lock(close_mutex_);
   if (note_recvs_[index].work) {
     try {
-      note_recvs_[index].work->wait(std::chrono::milliseconds(1));  // the connection is closed
+      note_recvs_[index].work->wait(kMoment);  // the connection is closed
       note_recvs_[index].work.reset();
     } catch (const std::exception&) {
       return std::nullopt;
     }
   }
   return notes_[index];
-}
-
-std::vector<std::int64_t> Link::gone_peers() {
-  std::byte nothing{};
-  std::vector<Message> probes;
-  std::vector<std::int64_t> gone;
-  const std::lock_guard lock(post_mutex_);
-  for (int peer = 0; peer < group_->getSize(); ++peer) {
-    if (peer == group_->getRank()) continue;
-    std::vector<at::Tensor> tensors{view_of(&nothing, 1)};
-    try {
-      probes.push_back({group_->recv(tensors, peer, static_cast<int>(Tag::probe)), peer});
-    } catch (const std::exception&) {
-      gone.push_back(peer);
-    }
-  }
-  return gone;
 }
 
 void Link::close(const std::string& reason) noexcept {
@@ -163,18 +215,13 @@ void Link::send_notes() noexcept {
 
 void Link::cut_connections() noexcept {
   // gloo has no call to cut its connections, but a wait that times out does just that, and lets
-  // everyone who waits here or on the other side know. Nobody ever sends this message.
-  std::byte nothing{};
-  for (int peer = 0; peer < group_->getSize(); ++peer) {
-    if (peer == group_->getRank()) continue;
-    std::vector<at::Tensor> tensors{view_of(&nothing, 1)};
+  // everyone who waits here or on the other side know.
+  std::int64_t nothing = 0;
+  for (std::int64_t peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
     try {
-      c10::intrusive_ptr<c10d::Work> probe;
-      {
-        const std::lock_guard lock(post_mutex_);
-        probe = group_->recv(tensors, peer, static_cast<int>(Tag::probe));
-      }
-      probe->wait(std::chrono::milliseconds(1));
+      post_recv(reinterpret_cast<std::byte*>(&nothing), sizeof nothing, peer, Tag::never)
+          .work->wait(kMoment);
     } catch (const std::exception&) {
       // Either this peer's connection was closed before, or all are now; another round is harmless.
     }

@@ -10,26 +10,11 @@
 #include <vector>
 
 #include "dtrain/comm/deadline.h"
+#include "dtrain/comm/gloo/close_watch.h"
+#include "dtrain/comm/gloo/message.h"
 #include "dtrain/comm/transport.h"
 
 namespace dtrain::comm {
-
-/// What a message is for. Messages of one kind between two ranks arrive in the order of sending.
-enum class Tag : std::uint32_t {
-  collective = 1,
-  contribution,
-  result,
-  point_to_point,
-  note,
-  probe
-};
-
-/// A message under way. Its memory must outlive it. Destroying it unfinished is safe only after an
-/// error: the group is then dead.
-struct Message {
-  c10::intrusive_ptr<c10d::Work> work;
-  std::int64_t peer = -1;
-};
 
 /// Posts messages, waits for them, and turns gloo's errors, which speak of ports, into
 /// TransportFailures, which speak of ranks.
@@ -37,7 +22,11 @@ struct Message {
 /// Threads: any.
 class Link {
  public:
+  /// Throws: what gloo throws for a peer that is gone already.
   explicit Link(c10::intrusive_ptr<c10d::ProcessGroupGloo> group);
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
 
   [[nodiscard]] std::int64_t rank() const { return group_->getRank(); }
   [[nodiscard]] std::int64_t size() const { return group_->getSize(); }
@@ -53,11 +42,22 @@ class Link {
   void close(const std::string& reason) noexcept;
 
  private:
+  /// Throws: what gloo throws.
+  Message post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag);
+  /// One such message from each peer; `numbers`: by peer, where they go.
+  std::vector<Message> expect_from_all(Tag tag, std::vector<std::int64_t>& numbers);
+  /// Whether gloo's own collective has ended; false: it never will, since a connection is closed.
+  ///
+  /// Throws: what gloo throws.
+  bool wait_collective(c10d::Work& work);
+  /// Returns if the message had come before its connection was closed, else fails.
+  void end_cut(const Message& message);
   /// The failure for the gloo exception being handled. `peer`: whom the call was about; -1: all.
   TransportFailure failure(std::int64_t peer);
+  /// Whom to blame for closed connections.
   TransportFailure failure_of_connections(std::int64_t peer);
-  /// The peers whose connections are closed.
-  std::vector<std::int64_t> gone_peers();
+  /// The same, and remembers it: it is what the peers will be told.
+  TransportFailure blame_connections(std::int64_t peer);
   /// What a gone peer wrote before it went, if anything.
   std::optional<std::int64_t> note_from(std::int64_t peer);
   void send_notes() noexcept;
@@ -68,12 +68,17 @@ class Link {
   std::mutex close_mutex_;
   bool closed_ = false;
   std::string reason_;
+  // Set before gloo is made to close all connections, after which everybody would look guilty.
+  std::optional<TransportFailure> cut_;
   // Before it cuts its connections a rank writes to its peers whose death made it do so (-1: its
   // own decision); else a peer that is slower to notice would blame the messenger. After a deadline
   // gloo has cut the connections already, and the peers are pointed to the messenger's own message.
   std::int64_t culprit_ = -1;
   std::vector<std::int64_t> notes_;  // by peer
+  std::vector<std::int64_t> never_;  // by peer: room for messages that nobody sends
   std::vector<Message> note_recvs_;  // by peer: posted from the start, used once
+  CloseWatch watch_;
+  bool is_stuck_ = false;  // gloo's own thread waits for what will never come, until its deadline
 };
 
 }  // namespace dtrain::comm

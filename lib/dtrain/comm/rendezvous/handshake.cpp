@@ -8,7 +8,9 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/rendezvous/tcp_owner.h"
 #include "dtrain/comm/rendezvous/wire.h"
 
 namespace dtrain::comm {
@@ -44,13 +46,11 @@ class Handshake {
              .number(exchange.size)
              .text(proves ? proof_of(self_.token, "rank", exchange) : "")
              .bytes());
-    const std::string proof = text_of_reply(answer_to_hello(proves)).value_or("");
-    if (proves && !is_same_proof(proof, proof_of(self_.token, "store", exchange))) {
-      fail(ErrorKind::comm,
-           "the store {} does not know the job's secret; another program may hold that port: "
-           "choose another MASTER_PORT",
-           self_.where);
-    }
+    const std::string& reply = answer_to_hello(proves);
+    // Whatever else it says; the job's store may still come.
+    if (proves && !is_proved(reply, exchange))
+      throw ClosedEarly{"it does not know the job's secret"};
+    (void)text_of_reply(reply);
   }
 
  private:
@@ -81,6 +81,17 @@ class Handshake {
       fail(ErrorKind::usage, "the store {} does not take this rank's secret; {}", self_.where,
            kSecretAdvice);
     }
+  }
+
+  /// Whether it is a store that knows the secret that accepts or refuses this rank.
+  bool is_proved(const std::string& reply, const Exchange& exchange) const {
+    MessageReader reader(reply);
+    std::string who = "store";
+    if (static_cast<StoreReply>(reader.number()) == StoreReply::refused) {
+      const std::uint64_t kind = reader.number();
+      who = refusing_store(kind, reader.text());
+    }
+    return is_same_proof(reader.text(), proof_of(self_.token, who, exchange));
   }
 
   void receive() {

@@ -20,7 +20,8 @@ struct Newcomer {
   std::string where;            ///< of the store, for messages: "at 127.0.0.1:29500"
 };
 
-/// The connection was closed before the rank was taken in: a further attempt may come through.
+/// This attempt came to nothing, but a further one may come through: the connection was closed
+/// before the rank was taken in, or what answered does not know the job's secret.
 struct ClosedEarly {
   std::string reason;
 };

@@ -8,6 +8,12 @@ namespace dtrain::comm {
 
 using base::ErrorKind;
 
+ErrorKind kind_of_refusal(std::uint64_t number) {
+  const auto kind = static_cast<ErrorKind>(number);
+  const bool is_known = number <= 70 && base::name_of(kind) != base::name_of(ErrorKind::internal);
+  return is_known && kind != ErrorKind::interrupted ? kind : ErrorKind::comm;
+}
+
 std::string arrival_key(std::int64_t rank) { return fmt::format("the job/{}", rank); }
 
 void JobStore::admit(std::uint64_t rank, std::uint64_t size) {

@@ -18,6 +18,10 @@ struct Refusal {
   std::string message;
 };
 
+/// The kind that the number of a refusal means; comm for one that the other side made up, which
+/// must not become an exit status.
+[[nodiscard]] base::ErrorKind kind_of_refusal(std::uint64_t number);
+
 /// The key under which a rank is found once it has come.
 [[nodiscard]] std::string arrival_key(std::int64_t rank);
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -11,11 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include "dtrain/base/error.h"
@@ -31,22 +29,6 @@ using base::fail;
 
 constexpr std::size_t kLeastTokenBytes = 16;
 constexpr std::size_t kMostTokenBytes = 4096;
-constexpr std::string_view kEstablished = "01";  // TCP_ESTABLISHED in /proc/net/tcp
-
-/// As /proc/net/tcp and tcp6 write an address: words of the network's bytes, read as the machine's.
-std::string proc_text(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    sockaddr_in v4{};
-    std::memcpy(&v4, &address, sizeof v4);
-    return fmt::format("{:08X}:{:04X}", v4.sin_addr.s_addr, ntohs(v4.sin_port));
-  }
-  sockaddr_in6 v6{};
-  std::memcpy(&v6, &address, sizeof v6);
-  std::array<std::uint32_t, 4> words{};
-  std::memcpy(words.data(), &v6.sin6_addr, sizeof words);
-  return fmt::format("{:08X}{:08X}{:08X}{:08X}:{:04X}", words[0], words[1], words[2], words[3],
-                     ntohs(v6.sin6_port));
-}
 
 /// The content of the token file, which must be this user's alone.
 std::string read_token(const std::string& path) {
@@ -81,23 +63,30 @@ std::string new_challenge() {
   return bytes;
 }
 
-std::string proof_of(std::string_view token, std::string_view who, const Exchange& exchange) {
-  const std::string text = MessageWriter()
-                               .text(kStoreGreeting)
-                               .text(who)
-                               .text(exchange.store_challenge)
-                               .text(exchange.rank_challenge)
-                               .number(exchange.rank)
-                               .number(exchange.size)
-                               .bytes();
+std::string hmac_sha256(std::string_view key, std::string_view text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> mac{};
   unsigned int length = 0;
-  if (::HMAC(::EVP_sha256(), token.data(), static_cast<int>(token.size()),
+  if (::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
              reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(),
              &length) == nullptr) {
-    fail(ErrorKind::comm, "OpenSSL gives no HMAC-SHA-256, which DTRAIN_JOB_TOKEN needs");
+    fail(ErrorKind::comm, "OpenSSL gives no HMAC-SHA-256, by which ranks know each other");
   }
   return {reinterpret_cast<const char*>(mac.data()), length};
+}
+
+std::string proof_of(std::string_view token, std::string_view who, const Exchange& exchange) {
+  return hmac_sha256(token, MessageWriter()
+                                .text(kStoreGreeting)
+                                .text(who)
+                                .text(exchange.store_challenge)
+                                .text(exchange.rank_challenge)
+                                .number(exchange.rank)
+                                .number(exchange.size)
+                                .bytes());
+}
+
+std::string refusing_store(std::uint64_t kind, std::string_view message) {
+  return fmt::format("store that refuses with {}: {}", kind, message);
 }
 
 bool is_same_proof(std::string_view a, std::string_view b) {
@@ -109,41 +98,6 @@ std::optional<uid_t> user_of_unix_peer(int descriptor) {
   socklen_t length = sizeof peer;
   if (::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return std::nullopt;
   return peer.uid;
-}
-
-std::optional<uid_t> user_of_tcp_peer(int descriptor) {
-  sockaddr_storage own{};
-  sockaddr_storage other{};
-  socklen_t own_length = sizeof own;
-  socklen_t other_length = sizeof other;
-  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &own_length) != 0 ||
-      ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&other), &other_length) != 0) {
-    return std::nullopt;
-  }
-  const std::string local = proc_text(other);  // the row of the other end
-  const std::string remote = proc_text(own);
-  const char* const name = own.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6";
-  errno = 0;
-  std::ifstream table(name);
-  std::string line;
-  if (!std::getline(table, line)) {  // the heading
-    fail(ErrorKind::comm,
-         "cannot see whose a connection is ({}: {}); give every rank the same DTRAIN_JOB_TOKEN",
-         name, std::strerror(errno));
-  }
-  while (std::getline(table, line)) {
-    std::istringstream words(line);
-    std::string number, from, to, state, queues, timer, retransmits;
-    std::string timeouts, inode;
-    uid_t user = 0;
-    words >> number >> from >> to >> state >> queues >> timer >> retransmits >> user >> timeouts >>
-        inode;
-    if (!words || from != local || to != remote) continue;
-    // The kernel gives an end that was closed to user 0, whose ever it was.
-    const bool is_open = state == kEstablished && inode != "0";
-    return is_open ? std::optional(user) : std::nullopt;
-  }
-  return std::nullopt;
 }
 
 std::string job_secret(const std::string& token, const std::string& token_file) {

@@ -1,5 +1,5 @@
-// How ranks that meet over TCP know each other: a secret of the job, or the kernel's word whose a
-// socket is. Private to comm/rendezvous.
+// How ranks know each other: a secret of the job, or the kernel's word whose a unix socket is.
+// Private to comm.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +14,9 @@ namespace dtrain::comm {
 /// 32 random bytes, never used twice.
 [[nodiscard]] std::string new_challenge();
 
+/// 32 bytes that only those can make who know the key.
+[[nodiscard]] std::string hmac_sha256(std::string_view key, std::string_view text);
+
 /// What both sides of a connection have said before they prove anything.
 struct Exchange {
   std::string store_challenge;
@@ -22,21 +25,18 @@ struct Exchange {
   std::uint64_t size = 0;
 };
 
-/// Proves that `who` ("store" or "rank") knows the secret, in this exchange alone: HMAC-SHA-256.
+/// Proves that `who` ("store" or "rank") knows the secret, in this exchange alone.
 [[nodiscard]] std::string proof_of(std::string_view token, std::string_view who,
                                    const Exchange& exchange);
+
+/// For proof_of: who refuses the job, and how; so that nobody else can.
+[[nodiscard]] std::string refusing_store(std::uint64_t kind, std::string_view message);
 
 /// Compares in a time that does not depend on where they differ.
 [[nodiscard]] bool is_same_proof(std::string_view a, std::string_view b);
 
 /// The user whose process made the other end of a unix socket.
 [[nodiscard]] std::optional<uid_t> user_of_unix_peer(int descriptor);
-
-/// The user whose process holds the other end of a TCP connection within this machine; nothing if
-/// that end is not in this network namespace.
-///
-/// Throws: Error{comm} where the kernel's table cannot be read.
-[[nodiscard]] std::optional<uid_t> user_of_tcp_peer(int descriptor);
 
 /// The job's secret: `token`, or the content of `token_file` without its last line's end; empty if
 /// neither is given.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dtrain/base/readable.h"
+#include "dtrain/comm/rendezvous/packet.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/socket.h"
 
@@ -53,7 +54,7 @@ Descriptor take_door(int store_fd) {
 std::unique_ptr<StoreClient> enter_by_door(const Descriptor& door, const Newcomer& self,
                                            const Deadline& deadline) {
   auto [own, handed] = connected_pair();
-  const int error = send_descriptor(door, handed, deadline);
+  const int error = send_packet(door, self.rank, handed, deadline);
   handed = Descriptor();
   try {
     if (error == 0) return std::make_unique<StoreClient>(std::move(own), self, deadline);
@@ -139,6 +140,7 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place, const Dead
     self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
   Descriptor door = place.store_fd < 0 ? Descriptor() : take_door(place.store_fd);
   result->own_address = "127.0.0.1";
+  result->token = place.token;
   if (place.rank == 0) {
     result->server = serve(place, std::move(door), result->own_address);
     result->store =

@@ -28,6 +28,7 @@ struct Rendezvous {
   std::unique_ptr<StoreServer> server;  ///< of rank 0
   std::unique_ptr<StoreClient> store;
   std::string own_address;
+  std::string token;  ///< the job's secret; empty: none
 };
 
 /// Serves the store (rank 0), connects to it, and returns when every rank has come.

@@ -6,11 +6,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <thread>
 
 #include "dtrain/base/error.h"
 
@@ -50,23 +48,6 @@ int connect_once(const Descriptor& socket, const addrinfo& to, milliseconds pati
   ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   return error;
 }
-
-/// The one control message of a packet that carries a descriptor.
-struct Packet {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-
-  Packet() {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-  }
-  Packet(const Packet&) = delete;
-  Packet& operator=(const Packet&) = delete;
-};
 
 }  // namespace
 
@@ -135,43 +116,6 @@ std::pair<Descriptor, Descriptor> connected_pair() {
     base::fail(ErrorKind::comm, "no unix socket for the ranks to meet: {}", std::strerror(errno));
   }
   return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
-int send_descriptor(const Descriptor& door, const Descriptor& descriptor,
-                    const Deadline& deadline) {
-  Packet packet;
-  cmsghdr* rights = CMSG_FIRSTHDR(&packet.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int number = descriptor.get();
-  std::memcpy(CMSG_DATA(rights), &number, sizeof number);
-  while (::sendmsg(door.get(), &packet.header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    // ETOOMANYREFS: too many descriptors are on their way already.
-    const bool may_try_again = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS;
-    if (!may_try_again || deadline.passed()) return errno;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return 0;
-}
-
-HandedDown receive_descriptor(const Descriptor& door) {
-  Packet packet;
-  const ssize_t count = ::recvmsg(door.get(), &packet.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  HandedDown result;
-  if (count <= 0) {
-    result.is_closed = count == 0 || (errno != EAGAIN && errno != EINTR);
-    return result;
-  }
-  const cmsghdr* rights = CMSG_FIRSTHDR(&packet.header);
-  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
-      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
-    result.descriptor = Descriptor(descriptor);
-  }
-  result.was_cut = result.descriptor.get() < 0 && (packet.header.msg_flags & MSG_CTRUNC) != 0;
-  return result;
 }
 
 }  // namespace dtrain::comm

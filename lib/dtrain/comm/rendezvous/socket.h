@@ -30,19 +30,4 @@ namespace dtrain::comm {
 /// Throws: Error{comm} with the reason.
 [[nodiscard]] std::pair<Descriptor, Descriptor> connected_pair();
 
-/// Gives a copy of `descriptor` to whoever reads at the other end of `door`, a unix socket that
-/// keeps packets apart; 0 or the errno.
-[[nodiscard]] int send_descriptor(const Descriptor& door, const Descriptor& descriptor,
-                                  const Deadline& deadline);
-
-/// What came through a door.
-struct HandedDown {
-  Descriptor descriptor;   ///< none: a packet that means nothing
-  bool is_closed = false;  ///< nobody holds the other end
-  bool was_cut = false;    ///< a descriptor was sent, but this process has too many
-};
-
-/// Takes the next packet; does not wait for one.
-[[nodiscard]] HandedDown receive_descriptor(const Descriptor& door);
-
 }  // namespace dtrain::comm

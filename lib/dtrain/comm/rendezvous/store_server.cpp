@@ -12,8 +12,10 @@
 #include <utility>
 
 #include "dtrain/base/printable.h"
+#include "dtrain/comm/rendezvous/packet.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/comm/rendezvous/tcp_owner.h"
 
 namespace dtrain::comm {
 
@@ -25,8 +27,6 @@ using base::ErrorKind;
 constexpr std::chrono::seconds kStrangerPatience(10);
 // At least; a large job's ranks may all come at once.
 constexpr std::int64_t kMostStrangers = 64;
-
-bool means_too_many_files(int error) { return error == EMFILE || error == ENFILE; }
 
 }  // namespace
 
@@ -103,32 +103,30 @@ int StoreServer::poll_timeout() const {
 
 // --- who comes -----------------------------------------------------------------------------------
 
-void StoreServer::take_in() { options_.door.get() >= 0 ? take_from_door() : accept_one(); }
+void StoreServer::take_in() {
+  try {
+    options_.door.get() >= 0 ? take_from_door() : accept_one();
+  } catch (const base::Error& error) {
+    store_.refuse(error.kind(), fmt::format("rank 0 {}", error.what()));
+  }
+}
 
 void StoreServer::take_from_door() {
-  HandedDown handed = receive_descriptor(options_.door);
-  if (handed.is_closed) {
+  Packet packet = receive_packet(options_.door);
+  if (packet.is_closed) {
     options_.door = Descriptor();  // dtrun and all other ranks have ended
-  } else if (handed.was_cut) {
-    store_.refuse(ErrorKind::comm,
-                  fmt::format("rank 0 cannot take in the other ranks: {}", std::strerror(EMFILE)));
-  } else if (handed.descriptor.get() >= 0 &&
-             user_of_unix_peer(handed.descriptor.get()) == ::geteuid()) {
-    greet(std::move(handed.descriptor), Trust::handed_down);
+  } else if (packet.descriptor.get() >= 0 &&
+             user_of_unix_peer(packet.descriptor.get()) == ::geteuid()) {
+    greet(std::move(packet.descriptor), Trust::handed_down);
   }
 }
 
 void StoreServer::accept_one() {
-  Descriptor socket(
-      ::accept4(options_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.get() < 0) {
-    if (means_too_many_files(errno)) {
-      store_.refuse(ErrorKind::comm,
-                    fmt::format("rank 0 cannot take in the other ranks: {}", std::strerror(errno)));
-      options_.listener = Descriptor();
-    }
-    return;
-  }
+  // Without the listener if this throws: what cannot be taken would be there again at once.
+  Descriptor listener = std::exchange(options_.listener, Descriptor());
+  Descriptor socket = accept_connection(listener);
+  options_.listener = std::move(listener);
+  if (socket.get() < 0) return;
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
   // Without a secret a rank on another machine is greeted, so that it can say what is missing, but
   // nothing that it answers counts.
@@ -214,7 +212,7 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
     return;
   }
   store_.admit(exchange.rank, exchange.size);
-  if (store_.refusal()) return answer_refusal(connection);
+  if (store_.refusal()) return answer_refusal(connection, needs_proof ? &exchange : nullptr);
   connection.rank = static_cast<std::int64_t>(exchange.rank);
   connection.input.allow(kMostMessageBytes);
   answer(connection, StoreReply::done,
@@ -233,12 +231,17 @@ void StoreServer::answer(Connection& connection, StoreReply reply, std::string_v
   write_to(connection);
 }
 
-void StoreServer::answer_refusal(Connection& connection) {
+void StoreServer::answer_refusal(Connection& connection, const Exchange* proved) {
   const Refusal& refusal = *store_.refusal();
+  const auto kind = static_cast<std::uint64_t>(refusal.kind);
+  const std::string proof =
+      proved == nullptr ? ""
+                        : proof_of(options_.token, refusing_store(kind, refusal.message), *proved);
   connection.output += framed(MessageWriter()
                                   .number(static_cast<std::uint64_t>(StoreReply::refused))
-                                  .number(static_cast<std::uint64_t>(refusal.kind))
+                                  .number(kind)
                                   .text(refusal.message)
+                                  .text(proof)
                                   .bytes());
   write_to(connection);
 }

@@ -13,6 +13,7 @@
 #include "dtrain/comm/rendezvous/descriptor.h"
 #include "dtrain/comm/rendezvous/frames.h"
 #include "dtrain/comm/rendezvous/job_store.h"
+#include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
 
 namespace dtrain::comm {
@@ -68,7 +69,8 @@ class StoreServer {
   void handle(Connection& connection, const std::string& message);
   void hear_hello(Connection& connection, const std::string& message);
   void answer(Connection& connection, StoreReply reply, std::string_view text = {});
-  void answer_refusal(Connection& connection);
+  /// proved: of a rank that is being taken in by the job's secret, else null.
+  void answer_refusal(Connection& connection, const Exchange* proved = nullptr);
   void answer_waiting(Connection& connection);
   void write_to(Connection& connection);
   void settle();

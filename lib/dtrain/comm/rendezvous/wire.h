@@ -7,8 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/base/error.h"
-
 namespace dtrain::comm {
 
 /// Builds a message: little-endian numbers, texts behind their length.
@@ -66,15 +64,6 @@ enum class StoreRequest : std::uint8_t { set = 1, get = 2, check = 3, refuse = 4
 
 /// How it answers. refused: the job cannot start, with the kind of error and its text.
 enum class StoreReply : std::uint8_t { done = 1, absent = 2, refused = 3 };
-
-/// The kind of error that a refusal's number means; comm for one that the other side made up, which
-/// must not become an exit status.
-[[nodiscard]] inline base::ErrorKind kind_of_refusal(std::uint64_t number) {
-  using base::ErrorKind;
-  const auto kind = static_cast<ErrorKind>(number);
-  const bool is_known = number <= 70 && base::name_of(kind) != base::name_of(ErrorKind::internal);
-  return is_known && kind != ErrorKind::interrupted ? kind : ErrorKind::comm;
-}
 
 /// The first bytes that the store sends.
 inline constexpr std::string_view kStoreGreeting = "dtrain/1";

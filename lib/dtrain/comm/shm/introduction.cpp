@@ -1,10 +1,13 @@
 #include "dtrain/comm/shm/introduction.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -14,12 +17,13 @@
 #include <optional>
 #include <span>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/comm/rendezvous/packet.h"
+#include "dtrain/comm/rendezvous/proof.h"
 
 namespace dtrain::comm {
 
@@ -53,38 +57,9 @@ Descriptor unix_socket() {
   return socket;
 }
 
-/// One packet: the sender's rank, and its memory beside it.
-struct Packet {
-  std::int64_t rank = -1;
-  iovec part{&rank, sizeof rank};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-
-  Packet() {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-  }
-  Packet(const Packet&) = delete;
-  Packet& operator=(const Packet&) = delete;
-};
-
-bool send_memory(const Descriptor& connection, std::int64_t own_rank, const Descriptor& memory) {
-  Packet packet;
-  packet.rank = own_rank;
-  cmsghdr* rights = CMSG_FIRSTHDR(&packet.header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int descriptor = memory.get();
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  return ::sendmsg(connection.get(), &packet.header, MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(sizeof packet.rank);
-}
-
-/// Waits until one of `sockets` has something to read, or an end, and returns which; nothing at the
-/// deadline. Ranks that have met are watched meanwhile: one that ends fails the meeting.
+/// Waits until one of `sockets` has something to read, or an end, and returns the first of them
+/// that has; nothing at the deadline. Ranks that have met are watched meanwhile: one that ends
+/// fails the meeting.
 std::optional<std::size_t> first_readable(std::span<const Descriptor* const> sockets,
                                           const std::vector<Acquaintance>& met,
                                           const Deadline& deadline) {
@@ -95,44 +70,20 @@ std::optional<std::size_t> first_readable(std::span<const Descriptor* const> soc
   while (!deadline.passed()) {
     if (::poll(waiting.data(), waiting.size(), static_cast<int>(deadline.remaining().count())) <= 0)
       continue;
-    for (std::size_t index = 0; index < sockets.size(); ++index) {
-      if (waiting[index].revents != 0) return index;
-    }
     for (std::size_t rank = 0; rank < met.size(); ++rank) {
       if (waiting[sockets.size() + rank].revents == 0) continue;
       base::fail(ErrorKind::comm, "rank {} ended while the ranks met; what it printed says why",
                  rank);
     }
+    for (std::size_t index = 0; index < sockets.size(); ++index) {
+      if (waiting[index].revents != 0) return index;
+    }
   }
   return std::nullopt;
 }
 
-/// The sender's rank and memory; nothing from one that is no rank or has gone.
-///
-/// Throws: Error{comm} when the memory came, but this process has too many files open to take it.
-std::optional<std::int64_t> receive_memory(const Descriptor& connection, Descriptor& memory) {
-  Packet packet;
-  const ssize_t count =
-      ::recvmsg(connection.get(), &packet.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  const cmsghdr* rights = count > 0 ? CMSG_FIRSTHDR(&packet.header) : nullptr;
-  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
-      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
-    memory = Descriptor(descriptor);
-  } else if (count > 0 && (packet.header.msg_flags & MSG_CTRUNC) != 0) {
-    base::fail(ErrorKind::comm, "cannot take the memory of rank {}: {}", packet.rank,
-               reason_of(EMFILE));
-  }
-  if (count != static_cast<ssize_t>(sizeof packet.rank) || memory.get() < 0) return std::nullopt;
-  return packet.rank;
-}
-
 bool is_of_this_user(const Descriptor& connection) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.uid == ::geteuid();
+  return user_of_unix_peer(connection.get()) == ::geteuid();
 }
 
 [[noreturn]] void fail_to_meet(std::int64_t rank, const Deadline& deadline) {
@@ -146,27 +97,36 @@ bool is_of_this_user(const Descriptor& connection) {
              rank);
 }
 
-/// 0 when connected, else the errno. A doorstep that is full of visitors is tried again.
-int connect_within(const Descriptor& connection, const Address& address, const Deadline& deadline) {
-  while (::connect(connection.get(), address.get(), address.length) != 0) {
-    if (errno != EAGAIN && errno != EINTR) return errno;
-    if (deadline.passed()) return ETIMEDOUT;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return 0;
+/// Whether the call came through. Where a doorstep is full of visitors the system lets this one in
+/// as soon as there is room: in its turn, which trying again and again would not have.
+bool connect_within(const Descriptor& connection, const Address& address,
+                    const Deadline& deadline) {
+  const int flags = ::fcntl(connection.get(), F_GETFL);
+  ::fcntl(connection.get(), F_SETFL, flags & ~O_NONBLOCK);
+  bool is_connected = false;
+  do {
+    const auto left = deadline.remaining();
+    const timeval patience{.tv_sec = left.count() / 1000, .tv_usec = left.count() % 1000 * 1000};
+    ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    is_connected = ::connect(connection.get(), address.get(), address.length) == 0;
+  } while (!is_connected && (errno == EAGAIN || errno == EINTR) && !deadline.passed());
+  ::fcntl(connection.get(), F_SETFL, flags);
+  return is_connected;
 }
 
 Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
                    const Descriptor& own_memory, const std::vector<Acquaintance>& met,
                    const Deadline& deadline) {
   Acquaintance result{.connection = unix_socket(), .memory = {}};
-  if (connect_within(result.connection, Address(doorstep), deadline) != 0 ||
+  if (!connect_within(result.connection, Address(doorstep), deadline) ||
       !is_of_this_user(result.connection) ||
-      !send_memory(result.connection, own_rank, own_memory) ||
-      !first_readable(std::array{&std::as_const(result.connection)}, met, deadline) ||
-      receive_memory(result.connection, result.memory) != peer) {
+      send_packet(result.connection, own_rank, own_memory, deadline) != 0 ||
+      !first_readable(std::array{&std::as_const(result.connection)}, met, deadline)) {
     fail_to_meet(peer, deadline);
   }
+  Packet packet = receive_packet(result.connection);
+  if (packet.descriptor.get() < 0 || packet.rank != peer) fail_to_meet(peer, deadline);
+  result.memory = std::move(packet.descriptor);
   return result;
 }
 
@@ -179,36 +139,37 @@ class Reception {
 
   /// Waits for the next event; false at the deadline.
   bool wait(std::vector<Acquaintance>& all, const Deadline& deadline) {
-    std::vector<const Descriptor*> sockets{&own_.socket};
+    // Visitors come before the door, or strangers who come without end would keep them unheard.
+    std::vector<const Descriptor*> sockets;
     for (const Descriptor& visitor : silent_) sockets.push_back(&visitor);
+    sockets.push_back(&own_.socket);
     const auto index = first_readable(sockets, all, deadline);
     if (!index) return false;
-    if (*index == 0) {
-      Descriptor visitor(
-          ::accept4(own_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (visitor.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
-        base::fail(ErrorKind::comm, "cannot meet the other ranks: {}", reason_of(errno));
-      }
+    if (*index == silent_.size()) {
+      Descriptor visitor = accept_connection(own_.socket);
       if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
     } else {
-      const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index - 1);
+      const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index);
       Acquaintance visitor{.connection = std::move(*place), .memory = {}};
       silent_.erase(place);
-      hear(std::move(visitor), all);
+      hear(std::move(visitor), all, deadline);
     }
     return true;
   }
 
  private:
-  void hear(Acquaintance visitor, std::vector<Acquaintance>& all) {
-    const auto rank = receive_memory(visitor.connection, visitor.memory);
-    if (!rank && has_hung_up(visitor.connection)) {
+  void hear(Acquaintance visitor, std::vector<Acquaintance>& all, const Deadline& deadline) {
+    Packet packet = receive_packet(visitor.connection);
+    if (packet.descriptor.get() < 0 && has_hung_up(visitor.connection)) {
       base::fail(ErrorKind::comm,
                  "a rank ended before it had shared its memory; what it printed says why");
     }
-    if (!rank || *rank <= own_rank_ || *rank >= static_cast<std::int64_t>(all.size())) return;
-    if (!send_memory(visitor.connection, own_rank_, own_memory_)) return;
-    all[static_cast<std::size_t>(*rank)] = std::move(visitor);
+    const bool is_rank =
+        packet.rank > own_rank_ && packet.rank < static_cast<std::int64_t>(all.size());
+    if (packet.descriptor.get() < 0 || !is_rank) return;
+    if (send_packet(visitor.connection, own_rank_, own_memory_, deadline) != 0) return;
+    visitor.memory = std::move(packet.descriptor);
+    all[static_cast<std::size_t>(packet.rank)] = std::move(visitor);
   }
 
   std::int64_t own_rank_;

@@ -9,6 +9,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/rendezvous/handshake.h"
 #include "dtrain/comm/rendezvous/job_store.h"
+#include "dtrain/comm/rendezvous/packet.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/socket.h"
 #include "dtrain/comm/rendezvous/store_client.h"
@@ -100,7 +101,7 @@ struct Meeting {
   }
   Descriptor connect() const {
     auto [own, handed] = connected_pair();
-    REQUIRE(send_descriptor(door, handed, soon()) == 0);
+    REQUIRE(send_packet(door, 1, handed, soon()) == 0);
     return std::move(own);
   }
   void join(std::int64_t rank) {
@@ -130,7 +131,7 @@ TEST_CASE("Nobody is taken in once every rank has come") {
   meeting.join(1);
   REQUIRE(meeting.clients[1]->get(arrival_key(0), soon()));
   const auto [own, handed] = connected_pair();
-  CHECK(send_descriptor(meeting.door, handed, soon()) == EPIPE);
+  CHECK(send_packet(meeting.door, 1, handed, soon()) == EPIPE);
 }
 
 TEST_CASE("A refusal reaches ranks that wait, with its kind and without its control characters") {

@@ -1,0 +1,50 @@
+// Notices closed connections for messages of which gloo does not. Private to comm/gloo.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "dtrain/comm/deadline.h"
+#include "dtrain/comm/gloo/message.h"
+
+namespace dtrain::comm {
+
+/// When a connection closes gloo fails the messages that wait for their turn, but not the one that
+/// is halfway through: whoever waits for that would wait for the deadline. So a thread looks every
+/// 50 ms whether the connections are open over which somebody waits.
+///
+/// Threads: any.
+class CloseWatch {
+ public:
+  /// `never`: by peer, what receives the message that nobody sends; no work for this rank itself.
+  explicit CloseWatch(std::vector<Message> never);
+  ~CloseWatch();
+  CloseWatch(const CloseWatch&) = delete;
+  CloseWatch& operator=(const CloseWatch&) = delete;
+
+  /// The peers whose connections are closed.
+  [[nodiscard]] std::vector<std::int64_t> closed_peers();
+
+  /// Waits until the message has come or gone. False: its connection is closed; the message may
+  /// have come before that.
+  ///
+  /// Throws: what gloo throws.
+  [[nodiscard]] bool wait(const Message& message, const Deadline& deadline);
+
+ private:
+  void run();
+  [[nodiscard]] bool is_closed(std::int64_t peer);
+
+  std::mutex mutex_;
+  std::vector<Message> never_;
+  std::list<const Message*> waits_;
+  bool is_stopping_ = false;
+  std::condition_variable stopping_;
+  std::thread thread_;
+};
+
+}  // namespace dtrain::comm

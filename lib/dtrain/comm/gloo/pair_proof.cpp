@@ -1,0 +1,54 @@
+#include "dtrain/comm/gloo/pair_proof.h"
+
+#include <array>
+
+#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/rendezvous/wire.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+constexpr std::int64_t kProofBytes = 32;
+
+/// What member `from` shows to member `to`: of use between these two, in this group alone.
+std::string pair_proof(const GroupSecret& secret, std::int64_t from, std::int64_t to) {
+  const std::string key = secret.token + secret.challenges[static_cast<std::size_t>(from)] +
+                          secret.challenges[static_cast<std::size_t>(to)];
+  return hmac_sha256(key, MessageWriter()
+                              .text("gloo")
+                              .text(secret.group)
+                              .number(static_cast<std::uint64_t>(from))
+                              .number(static_cast<std::uint64_t>(to))
+                              .bytes());
+}
+
+std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(text.data()); }
+
+}  // namespace
+
+std::optional<std::int64_t> find_impostor(Link& link, const GroupSecret& secret,
+                                          const Deadline& deadline) {
+  const auto size = static_cast<std::size_t>(link.size());
+  std::vector<std::string> own(size);
+  std::vector<std::string> theirs(size, std::string(kProofBytes, '\0'));
+  std::vector<Message> sent;
+  std::vector<Message> received(size);
+  for (std::int64_t peer = 0; peer < link.size(); ++peer) {
+    const auto index = static_cast<std::size_t>(peer);
+    if (peer == link.rank()) continue;
+    received[index] = link.recv(bytes_of(theirs[index]), kProofBytes, peer, Tag::proof);
+    own[index] = pair_proof(secret, link.rank(), peer);
+    sent.push_back(link.send(bytes_of(own[index]), kProofBytes, peer, Tag::proof));
+  }
+  for (std::int64_t peer = 0; peer < link.size(); ++peer) {
+    const auto index = static_cast<std::size_t>(peer);
+    if (peer == link.rank()) continue;
+    link.wait(received[index], deadline);
+    if (!is_same_proof(theirs[index], pair_proof(secret, peer, link.rank()))) return peer;
+  }
+  link.wait(sent, deadline);
+  return std::nullopt;
+}
+
+}  // namespace dtrain::comm

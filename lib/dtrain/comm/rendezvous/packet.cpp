@@ -1,0 +1,94 @@
+#include "dtrain/comm/rendezvous/packet.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+[[noreturn]] void fail_for_files(int error) {
+  base::fail(base::ErrorKind::comm, "cannot take in another rank: {}", std::strerror(error));
+}
+
+/// A packet's one number and the room for its one descriptor, as the system wants them.
+struct Message {
+  std::int64_t rank = -1;
+  iovec part{&rank, sizeof rank};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+
+  Message() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+};
+
+/// All descriptors of a message: its room may hold more than the one that was asked for.
+std::vector<Descriptor> descriptors_of(msghdr& header) {
+  std::vector<Descriptor> found;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, reinterpret_cast<const char*>(part) + at, sizeof descriptor);
+      found.emplace_back(descriptor);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+int send_packet(const Descriptor& socket, std::int64_t rank, const Descriptor& descriptor,
+                const Deadline& deadline) {
+  Message message;
+  message.rank = rank;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int number = descriptor.get();
+  std::memcpy(CMSG_DATA(rights), &number, sizeof number);
+  while (::sendmsg(socket.get(), &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    // ETOOMANYREFS: too many descriptors are on their way already.
+    const bool may_try_again = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS;
+    if (!may_try_again || deadline.passed()) return errno;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return 0;
+}
+
+Packet receive_packet(const Descriptor& socket) {
+  Message message;
+  const ssize_t count = ::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (count <= 0) {
+    const bool may_come = count < 0 && (errno == EAGAIN || errno == EINTR);
+    return {.rank = -1, .descriptor = {}, .is_closed = !may_come};
+  }
+  std::vector<Descriptor> descriptors = descriptors_of(message.header);
+  if (descriptors.empty() && (message.header.msg_flags & MSG_CTRUNC) != 0) fail_for_files(EMFILE);
+  if (descriptors.size() != 1 || count != static_cast<ssize_t>(sizeof message.rank)) return {};
+  return {.rank = message.rank, .descriptor = std::move(descriptors.front()), .is_closed = false};
+}
+
+Descriptor accept_connection(const Descriptor& listener) {
+  Descriptor taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (taken.get() < 0 && (errno == EMFILE || errno == ENFILE)) fail_for_files(errno);
+  return taken;
+}
+
+}  // namespace dtrain::comm
