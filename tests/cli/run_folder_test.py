@@ -15,6 +15,7 @@ from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
 
 USAGE, DATA, CHECKPOINT, MEMORY, PORT = 2, 3, 6, 8, 11
+JOB = "18ea4b45c0de1234-77"  # a name of a start
 
 
 def content_of(folder):
@@ -51,7 +52,7 @@ class Fence(FolderTest):
 
     def test_links_and_foreign_files_are_left_alone_and_named(self):
         checkpoints, elsewhere, before = self.foreign_run()
-        for folder in (checkpoints / "step-9.tmp-x", checkpoints / "step-9.superseded-x"):
+        for folder in (checkpoints / f"step-9.tmp-{JOB}", checkpoints / f"step-9.superseded-{JOB}"):
             folder.symlink_to(elsewhere)
         result = self.single("--checkpoint-every", "1", "--keep-last", "2", "--resume", "auto", steps=7)
         self.assertEqual(content_of(elsewhere), before)
@@ -59,7 +60,7 @@ class Fence(FolderTest):
         self.assertEqual(sorted(path.name for path in checkpoints.glob("step-?")),
                          ["step-1", "step-2", "step-6", "step-7"])
         for text in (f"left alone: '{checkpoints}/step-2' holds 'thesis.txt', which dtrain did not write",
-                     f"'{checkpoints}/step-1' is a link", f"'{checkpoints}/step-9.tmp-x' is a link"):
+                     f"'{checkpoints}/step-1' is a link", f"'{checkpoints}/step-9.tmp-{JOB}' is a link"):
             self.assertEqual(result.stderr.count(text), 1, result.stderr)
 
     def test_overwrite_removes_neither(self):
@@ -85,20 +86,20 @@ class Fence(FolderTest):
 
     def test_nothing_is_written_through_a_linked_lock_or_metrics_file(self):
         precious = self.root / "precious"
-        for name, status in (("lock", USAGE), ("metrics.jsonl", DATA)):
+        for name in ("lock", "metrics.jsonl"):
             precious.write_text("twenty years of work")
             self.run_dir = self.root / ("linked-" + name)
             self.run_dir.mkdir()
             (self.run_dir / name).symlink_to(precious)
-            self.assert_one_line(self.single("--resume", "auto", status=status), self.run_dir / name, "link")
+            self.assert_one_line(self.single("--resume", "auto", status=USAGE), self.run_dir / name, "link")
             self.assertEqual(precious.read_text(), "twenty years of work")
 
     def test_a_fifo_is_refused_and_not_waited_for(self):
-        for name, status in (("lock", USAGE), ("metrics.jsonl", DATA), ("final/model.safetensors", USAGE)):
+        for name in ("lock", "metrics.jsonl", "final/model.safetensors"):
             self.run_dir = self.root / ("fifo-" + name.replace("/", "-"))
             (self.run_dir / name).parent.mkdir(parents=True)
             os.mkfifo(self.run_dir / name)
-            self.assert_one_line(self.single("--resume", "auto", status=status), self.run_dir)
+            self.assert_one_line(self.single("--resume", "auto", status=USAGE), self.run_dir)
         fifo = self.root / "fifo"
         os.mkfifo(fifo)
         for command in (["--config", fifo], ["--data", fifo], ["--val-data", fifo, "--val-fraction", "0"],

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -48,6 +49,19 @@ int open_file(const std::string& path, MetricsFile::Start start) {
   const std::string why = is_fifo ? "it is a FIFO; remove it" : std::strerror(errno);
   ::close(fd);
   base::fail(base::ErrorKind::data, "{}: cannot be written: {}", path, why);
+}
+
+// Lines with an "event"; those that cannot be read are passed over.
+void for_each_event(const std::string& path,
+                    const std::function<void(const nlohmann::json&)>& visit) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;  // a FIFO would not answer
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"event\"") == std::string::npos) continue;  // a step: there are many
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("event")) visit(json);
+  }
 }
 
 }  // namespace
@@ -123,16 +137,23 @@ void cut_back(const std::string& path, std::int64_t step) {
 }
 
 bool has_evaluation(const std::string& path, std::int64_t step) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return false;  // a FIFO would not answer
-  std::ifstream file(path, std::ios::binary);
-  for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) continue;
-    const nlohmann::json none;
-    if (json.value("event", none) == "eval" && json.value("step", none) == step) return true;
-  }
-  return false;
+  bool is_found = false;
+  const nlohmann::json none;
+  for_each_event(path, [&](const nlohmann::json& line) {
+    is_found = is_found || (line["event"] == "eval" && line.value("step", none) == step);
+  });
+  return is_found;
+}
+
+std::string last_checkpoint(const std::string& path) {
+  std::string last;
+  for_each_event(path, [&](const nlohmann::json& line) {
+    if (line["event"] != "checkpoint" && line["event"] != "resume") return;
+    if (const auto found = line.find("path"); found != line.end() && found->is_string()) {
+      last = found->get<std::string>();
+    }
+  });
+  return last;
 }
 
 nlohmann::ordered_json json_number(double value) {

@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <string>
 
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
@@ -52,8 +52,7 @@ metrics::Reporter make_reporter(const config::Config& config, const base::RankEn
 
 // A name for this start of the job that no other has; rank 0's.
 std::string job_name(comm::ProcessGroup& world) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return comm::exchange_texts(world, fmt::format("{:x}-{}", now, ::getpid())).front();
+  return comm::exchange_texts(world, checkpoint::store::new_start_id()).front();
 }
 
 // What the run folder is like after a job has begun in it: this job's, and cut back to its start.
@@ -104,6 +103,26 @@ nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
   return fields;
 }
 
+// Equal paths may hold different files on different machines.
+data::DataIdentity agree_on_data(comm::ProcessGroup& world, const data::Split& split) {
+  data::DataIdentity data;
+  comm::run_long(world, "reading the data", [&] { data = data::identify(split); });
+  comm::check_agreement(
+      world, {{"the training data", data.training}, {"the validation data", data.validation}});
+  return data;
+}
+
+// Returns what to say of it. flag: that the next start needs besides --resume auto.
+std::string ask_for_requeue(RunFolder& folder, StopRequests& requests, std::int64_t step,
+                            std::string_view flag) {
+  (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
+  const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
+  folder.ask_for_requeue(step, reason);
+  return fmt::format(
+      "stopped after step {} by {} and saved; the same command with {}--resume auto goes on", step,
+      reason, flag);
+}
+
 int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& join) {
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
@@ -111,22 +130,20 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   Job job(resolved, join());
   comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
-  data::DataIdentity data;
-  comm::run_long(world, "reading the data", [&] { data = data::identify(split); });
+  const data::DataIdentity data = agree_on_data(world, split);
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
                       job.cpus().text);
   }
-  // Equal paths may hold different files on different machines.
-  comm::check_agreement(
-      world, {{"the training data", data.training}, {"the validation data", data.validation}});
   const std::string run = job_name(world);
   job.set_run_folder(comm::leader_text(world, "naming the run folder",
                                        [&] { return config::named_run_folder(resolved); }));
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
   comm::run_long(world, "taking the run folder", [&] {
-    if (env.rank == 0) folder.emplace(config, run, asked.record);
+    if (env.rank != 0) return;
+    folder.emplace(config, run, asked.record);
+    if (resolved.run.dir.empty()) folder->remove_unless_begun();
   });
   const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
@@ -138,28 +155,27 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
                             .data_fingerprint = data::to_text(data),
                             .saved_step = start.checkpoint.empty() ? -1 : start.step,
                             .saved_path = start.checkpoint,
-                            .folder = *held,
-                            .check_folder = [&] {
-                              if (folder) folder->check();
-                            }});
-  // Last, when all ranks have what they need: an older run is gone afterwards.
-  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+                            .folder = *held});
+  // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
+  // may take long.
+  comm::run_long(world, "preparing the run folder", [&] {
+    if (folder) begin_in(*folder, start);
+  });
   start.is_evaluated = is_evaluated(world, config, start);
   reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
-  const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
+  const auto check_folder = [&] {
+    if (folder) folder->check();
+  };
+  const RunEnd end =
+      Trainer({job, split, reporter, link, checkpoints, requests, check_folder}, start).run();
   if (!end.stopped) return 0;
-  comm::on_leader(world, "asking for a requeue", [&] {
-    (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
-    const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
-    folder->ask_for_requeue(end.step, reason);
-    reporter.note(fmt::format(
-        "stopped after step {} by {} and saved; the same command with {}--resume auto "
-        "goes on",
-        end.step, reason,
-        resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : ""));
+  const std::string flag =
+      resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
+  comm::run_long(world, "asking for a requeue", [&] {
+    if (folder) reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
