@@ -12,6 +12,7 @@ import subprocess
 import termios
 import time
 
+from dtrain_harness import terminal_output
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, wait_until
 
 CHATTY = """
@@ -247,13 +248,7 @@ class TerminalTest(DtrunTest):
         process = self.start(*self.shell(text, *options, ranks=ranks), stdout=slave, stderr=slave)
         os.close(slave)
         then(process, resize)
-        output = b""
-        try:
-            while piece := os.read(master, 65536):
-                output += piece
-        except OSError:
-            pass
-        os.close(master)
+        output = terminal_output(master)
         self.assertEqual(0, process.wait(LIMIT))
         return output.decode()
 

@@ -1,7 +1,6 @@
 """Training as a user meets it: the run folder, the screen, one process against two, and failures in mid-run."""
 
 import fcntl
-import json
 import os
 import pathlib
 import pty
@@ -14,9 +13,8 @@ import termios
 import time
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-DTRAIN = BUILD / "bin" / "dtrain"
-DTRUN = BUILD / "bin" / "dtrun"
+from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, terminal_output
+
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
@@ -57,11 +55,10 @@ class TrainTest(unittest.TestCase):
         return self.run_command([DTRAIN, *self.arguments(*flags, **options)], status)
 
     def ddp(self, *flags, status=0, ranks=2, **options):
-        return self.run_command(
-            [DTRUN, "-n", str(ranks), "--", DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)], status)
+        return self.run_command(launched(ranks, "--strategy", "ddp", *self.arguments(*flags, **options)), status)
 
     def metrics(self, run_dir=None):
-        return [json.loads(line) for line in ((run_dir or self.run_dir) / "metrics.jsonl").read_text().splitlines()]
+        return metrics_of(run_dir or self.run_dir)
 
 
 class RunFolder(TrainTest):
@@ -161,13 +158,7 @@ class Screen(TrainTest):
                                                "env": {**os.environ, "COLUMNS": str(columns)}, **more})
         os.close(slave)
         then(process, resize)
-        output = b""
-        try:
-            while piece := os.read(master, 65536):
-                output += piece
-        except OSError:  # the terminal's end
-            pass
-        os.close(master)
+        output = terminal_output(master)
         self.assertEqual(process.wait(LIMIT), status, output)
         return output.decode()
 
