@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -63,6 +64,23 @@ def terminal_output(master):
         pass
     os.close(master)
     return output
+
+
+def screen_lines(output):
+    """The lines that stay, by a terminal's rules for \\r, \\n and what erases to the right or (on a last line) downwards."""
+    lines, column = [""], 0
+    for part in re.findall(r"\x1b\[[KJ]|\r|\n|[^\x1b\r\n]+", output):
+        if part in ("\x1b[K", "\x1b[J"):
+            lines[-1] = lines[-1][:column]
+        elif part == "\r":
+            column = 0
+        elif part == "\n":
+            lines.append("")
+            column = 0
+        else:
+            lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
+            column += len(part)
+    return lines
 
 
 def front_end_alone(folder):

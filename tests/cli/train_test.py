@@ -13,7 +13,7 @@ import termios
 import time
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, terminal_output
+from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, screen_lines, terminal_output
 
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
@@ -162,22 +162,6 @@ class Screen(TrainTest):
         self.assertEqual(process.wait(LIMIT), status, output)
         return output.decode()
 
-    def screen(self, output):
-        """The lines that stay, by a terminal's rules for \\r, \\n and 'erase downwards' (on a last line)."""
-        lines, column = [""], 0
-        for part in re.findall(r"\x1b\[J|\r|\n|[^\x1b\r\n]+", output):
-            if part == "\x1b[J":
-                lines[-1] = lines[-1][:column]
-            elif part == "\r":
-                column = 0
-            elif part == "\n":
-                lines.append("")
-                column = 0
-            else:
-                lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
-                column += len(part)
-        return lines
-
     PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
              r"[\d.]+ MiB \| eta 0:0\d")
 
@@ -191,7 +175,7 @@ class Screen(TrainTest):
             with self.subTest(launcher):
                 output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments(
                     "--log-every", "2", "--eval-every", "2", "--checkpoint-every", "3", "--overwrite")], columns=80)
-                lines = [line.removeprefix("[0] ") for line in self.screen(output)]
+                lines = [line.removeprefix("[0] ") for line in screen_lines(output)]
                 steps = [line for line in lines if line.startswith("step ")]
                 kinds = [re.sub(r"(checkpoint|loss) .*", r"\1", line) for line in steps]
                 self.assertIn("step 3 | checkpoint", kinds)
@@ -226,7 +210,7 @@ class Screen(TrainTest):
             process.send_signal(signal.SIGINT)
 
         output = self.on_terminal([DTRAIN, *self.arguments(steps=1000000)], then=then, status=9)
-        lines = self.screen(output)
+        lines = screen_lines(output)
         answer = [number for number, line in enumerate(lines) if line.startswith("dtrain: stopping after this step")]
         stopped = [number for number, line in enumerate(lines) if line.startswith("stopped after step")]
         self.assertEqual((1, 1), (len(answer), len(stopped)), lines)

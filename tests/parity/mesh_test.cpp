@@ -55,7 +55,7 @@ config::Config base_config(const Variant& variant) {
                   .dropout = variant.drops ? 0.1 : 0.0,
                   .tie_levels = variant.ties};
   config.data.seq_len = 16;
-  config.train.steps = 8;
+  config.train.steps = 5;
   config.machine.dtype = "float64";
   return config;
 }

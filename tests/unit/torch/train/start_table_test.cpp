@@ -109,8 +109,8 @@ std::vector<Case> cases_where_levels_run_again() {
     }
   }
   config = four_samples();
-  config.model.neurons = 64;
-  config.data.seq_len = 512;
+  config.model.neurons = 32;
+  config.data.seq_len = 256;
   for (const char* recompute : {"none", "level"}) {
     config.machine.recompute = recompute;
     cases.push_back({config});
