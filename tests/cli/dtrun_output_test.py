@@ -309,7 +309,7 @@ class TerminalTest(DtrunTest):
                                   rf"printf '\r{erase}step 2\r' >&2; sleep 0.05; "
                                   rf"printf '{erase}\r' >&2; echo done >&2", ranks=1)
         self.assertIn("step 2", output)
-        self.assertEqual(["done", ""], self.screen(output.replace("\x1b[2K", "")))
+        self.assertEqual(["done", ""], screen_lines(output.replace("\x1b[2K", "")))
 
     def test_line_ends_of_other_systems_are_line_ends(self):
         output = self.on_terminal(r"printf 'one\r\ntwo\r\n' >&2", ranks=1)
