@@ -45,6 +45,12 @@ def children_of(pid):
     return found
 
 
+def number_of_gpus():
+    """Of NVIDIA, as its driver tells."""
+    return (len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))) or
+            len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))))
+
+
 class DtrunTest(unittest.TestCase):
     def setUp(self):
         self.mark = "DTRUN_TEST_MARK=" + uuid.uuid4().hex

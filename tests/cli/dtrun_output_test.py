@@ -12,6 +12,7 @@ import subprocess
 import termios
 import time
 
+from dtrain_harness import screen_lines, terminal_output
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, wait_until
 
 CHATTY = """
@@ -247,35 +248,13 @@ class TerminalTest(DtrunTest):
         process = self.start(*self.shell(text, *options, ranks=ranks), stdout=slave, stderr=slave)
         os.close(slave)
         then(process, resize)
-        output = b""
-        try:
-            while piece := os.read(master, 65536):
-                output += piece
-        except OSError:
-            pass
-        os.close(master)
+        output = terminal_output(master)
         self.assertEqual(0, process.wait(LIMIT))
         return output.decode()
 
-    def screen(self, output):
-        """The lines a terminal would show, by its rules for \\r, \\n and 'erase to the right'."""
-        lines, column = [""], 0
-        for part in re.findall(r"\x1b\[[KJ]|\r|\n|[^\x1b\r\n]+", output):
-            if part in ("\x1b[K", "\x1b[J"):
-                lines[-1] = lines[-1][:column]
-            elif part == "\r":
-                column = 0
-            elif part == "\n":
-                lines.append("")
-                column = 0
-            else:
-                lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
-                column += len(part)
-        return lines
-
     def test_rank_0_alone_is_told_of_the_terminal_and_its_width(self):
         output = self.on_terminal('echo "t=${DTRUN_TERMINAL:-no} c=${COLUMNS:-no}"')
-        self.assertEqual(["", "[0] t=1 c=93", "[1] t=no c=no"], sorted(self.screen(output)))
+        self.assertEqual(["", "[0] t=1 c=93", "[1] t=no c=no"], sorted(screen_lines(output)))
 
     def test_without_a_terminal_nobody_is_told(self):
         process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"'),
@@ -287,7 +266,7 @@ class TerminalTest(DtrunTest):
                 r"printf 'step %d of many\r' $i >&2; sleep 0.02; done; "
                 "else for i in 1 2 3 4 5 6; do echo line $i; sleep 0.03; done; fi")
         output = self.on_terminal(text)
-        lines = self.screen(output)
+        lines = screen_lines(output)
         self.assertEqual([f"[1] line {i}" for i in range(1, 7)] + ["[0] step 9 of many", ""],
                          [x if x.startswith("[") or not x else "[0] " + x for x in lines])
         self.assertEqual({f"step {i} of many" for i in range(1, 10)},
@@ -300,7 +279,7 @@ class TerminalTest(DtrunTest):
                 "else until [ -e drawn ]; do sleep 0.01; done; sleep 0.1; "
                 "echo hello; touch said; fi")
         output = self.on_terminal(text)
-        self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], self.screen(output))
+        self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], screen_lines(output))
         self.assertEqual(2, len(re.findall(r"\x1b\[Jworking", output)))
 
     def test_a_live_line_is_cut_to_the_width_and_follows_a_resize(self):
@@ -315,7 +294,7 @@ class TerminalTest(DtrunTest):
         output = self.on_terminal(f"exec bash -c '{text.replace(chr(39), chr(34))}'", ranks=1, then=then)
         drawn = re.findall(r"\r\x1b\[J(BEGIN0*)\r", output)
         self.assertEqual([96, 39], [len(line) for line in drawn])
-        self.assertEqual(["told columns 40", ""], self.screen(output))
+        self.assertEqual(["told columns 40", ""], screen_lines(output))
 
     def test_a_program_is_told_of_the_terminal_only_where_all_output_goes_there(self):
         master, slave = pty.openpty()
@@ -330,11 +309,11 @@ class TerminalTest(DtrunTest):
                                   rf"printf '\r{erase}step 2\r' >&2; sleep 0.05; "
                                   rf"printf '{erase}\r' >&2; echo done >&2", ranks=1)
         self.assertIn("step 2", output)
-        self.assertEqual(["done", ""], self.screen(output.replace("\x1b[2K", "")))
+        self.assertEqual(["done", ""], screen_lines(output.replace("\x1b[2K", "")))
 
     def test_line_ends_of_other_systems_are_line_ends(self):
         output = self.on_terminal(r"printf 'one\r\ntwo\r\n' >&2", ranks=1)
-        self.assertEqual(["one", "two", ""], self.screen(output))
+        self.assertEqual(["one", "two", ""], screen_lines(output))
 
 
 if __name__ == "__main__":

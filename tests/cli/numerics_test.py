@@ -9,6 +9,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
 
 NOTHING = ("--val-fraction", "0")
@@ -89,7 +90,7 @@ class NotFinite(ResumeTest):
         self.assertFalse((self.run_dir / "final").exists())
 
     def test_a_limit_without_effect_is_told(self):
-        result = self.single("--max-skipped", "3", steps=1)
+        result = run(front_end_alone(make_folder(self)), *self.arguments("--max-skipped", "3", steps=1), status=42)
         self.assertIn("--max-skipped 3 has no effect", result.stderr)
 
 

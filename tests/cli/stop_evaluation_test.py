@@ -1,6 +1,5 @@
 """Being asked to stop where an evaluation would take long: saved at once, evaluated by the next start."""
 
-import os
 import pathlib
 import signal
 import sys
