@@ -10,7 +10,7 @@ if [[ ${1:-} == --preset=* ]]; then
   shift
 fi
 
-scripts/setup.sh --dev
+scripts/setup.sh
 scripts/build.sh "$preset"
 
 results=$PWD/build/$preset-tests.xml
