@@ -77,6 +77,13 @@ class NotFinite(ResumeTest):
                       result.stderr)
         self.assertNotIn("-nan", result.stdout + result.stderr)
 
+    def test_a_loss_scale_that_cannot_fall_further_names_the_last_good_checkpoint(self):
+        result = self.single("--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
+                             "--on-nonfinite", "skip", "--checkpoint-every", "5", steps=2000, status=7)
+        self.assertIn("gradients overflow in float16 at the smallest loss scale, 1, after", result.stderr)
+        self.assertIn(f"the last good checkpoint is {self.run_dir}/checkpoints/step-", result.stderr)
+        self.assertEqual(list(self.run_dir.glob("checkpoints/*.tmp-*")), [])
+
     def test_optimizer_state_that_is_not_finite_is_not_saved(self):
         first = self.root / "first"
         self.single("--checkpoint-every", "none", steps=1, run_dir=first)

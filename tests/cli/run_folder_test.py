@@ -63,6 +63,20 @@ class Fence(FolderTest):
                      f"'{checkpoints}/step-1' is a link", f"'{checkpoints}/step-9.tmp-{JOB}' is a link"):
             self.assertEqual(result.stderr.count(text), 1, result.stderr)
 
+    def test_a_resume_takes_no_later_folder_that_is_somebody_elses(self):
+        self.single(steps=2)
+        checkpoints, elsewhere = self.run_dir / "checkpoints", self.root / "mine"
+        shutil.copytree(checkpoints / "step-2", elsewhere)
+        (checkpoints / "step-8").symlink_to(elsewhere)
+        (checkpoints / "step-9").mkdir()
+        (checkpoints / "step-9/thesis.txt").write_text("mine")
+        (checkpoints / "step-7").mkdir()  # as a checkpoint that lost its files
+        result = self.single("--resume", "auto", steps=4)
+        self.assertEqual(sorted(path.name for path in checkpoints.glob("step-[1-9]")), ["step-2", "step-4", "step-8", "step-9"])
+        self.assertEqual((checkpoints / "step-9/thesis.txt").read_text(), "mine")
+        self.assertIn(f"'{checkpoints}/step-9' holds 'thesis.txt', which dtrain did not write", result.stderr)
+        self.assertEqual(result.stderr.count("was set aside as"), 1, result.stderr)
+
     def test_overwrite_removes_neither(self):
         checkpoints, elsewhere, before = self.foreign_run()
         result = self.single("--overwrite")
@@ -307,6 +321,21 @@ class Slow(FolderTest):
                                    *self.arguments(*EVERY, "--resume", "auto", steps=5)])
         self.assertIn("resumed from", result.stderr)
         self.assertIn("pread64", (self.root / "slow.log").read_text())
+
+    def test_a_folder_that_is_moved_while_the_last_step_is_saved_gets_no_final_model(self):
+        checkpoints, moved = self.run_dir / "checkpoints", self.root / "moved-while-saving"
+        job = subprocess.Popen(["strace", "-f", "--seccomp-bpf", "-o", self.root / "moved.log", "-e", "trace=fsync",
+                                "-e", "inject=fsync:delay_enter=1500000:when=1", DTRAIN, *map(str, self.arguments())],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: list(checkpoints.glob("step-4.tmp-*")), "the last save")
+        self.run_dir.rename(moved)
+        final = self.run_dir / "final/model.safetensors"
+        final.parent.mkdir(parents=True)
+        final.write_text("precious")
+        error = job.communicate(timeout=LIMIT)[1]
+        self.assertEqual(job.returncode, CHECKPOINT, error)
+        self.assertIn(f"folder '{self.run_dir}' was moved", error.splitlines()[-1])
+        self.assertEqual(content_of(self.run_dir), {"final/model.safetensors": b"precious"})
 
     def test_a_sync_that_fails_once_a_checkpoint_has_its_name_fails_no_save(self):
         checkpoints = self.run_dir / "checkpoints"

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -58,10 +59,27 @@ std::string job_name(comm::ProcessGroup& world) {
 // What the run folder is like after a job has begun in it: this job's, and cut back to its start.
 void begin_in(RunFolder& folder, const StartPoint& start) {
   if (start.checkpoint.empty()) return folder.begin();
-  for (const std::string& path : folder.go_on(start.step)) {
+  const checkpoint::store::SetAside aside = folder.go_on(start.step);
+  for (const std::string& path : aside.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
   }
+  for (const std::string& why : aside.left_alone) base::log_warning("{}", why);
+}
+
+// The step of the start if this run has a checkpoint of it, else -1. Another run's is not saved
+// here.
+std::int64_t saved_step(comm::ProcessGroup& world, const config::Config& config,
+                        const StartPoint& start) {
+  const bool is_own = !comm::leader_text(world, "looking for the checkpoint", [&] {
+                         if (start.checkpoint.empty()) return std::string();
+                         std::error_code error;
+                         const bool same = std::filesystem::equivalent(
+                             std::filesystem::path(start.checkpoint).parent_path(),
+                             checkpoint::store::checkpoints_folder(config.run.dir), error);
+                         return std::string(same ? "own" : "");
+                       }).empty();
+  return is_own ? start.step : -1;
 }
 
 // A run that was stopped while it evaluated has saved the step, but has no loss of it.
@@ -153,7 +171,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
                             .data_fingerprint = data::to_text(data),
-                            .saved_step = start.checkpoint.empty() ? -1 : start.step,
+                            .saved_step = saved_step(world, config, start),
                             .saved_path = start.checkpoint,
                             .folder = *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one

@@ -28,7 +28,7 @@ void make_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void write_final_model(Job& job, const std::string& path) {
+void write_final_model(Job& job, const std::string& path, const std::function<void()>& check) {
   const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.whole_model());
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
@@ -40,6 +40,7 @@ void write_final_model(Job& job, const std::string& path) {
     });
   };
   write([&] {
+    check();
     make_folder(std::filesystem::path(path).parent_path());
     writer.emplace(path, job.whole_model().parameters, master_dtype_of(job.config().machine),
                    buffers,
@@ -48,7 +49,10 @@ void write_final_model(Job& job, const std::string& path) {
   job.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     write([&] { writer->write(id, values); });
   });
-  write([&] { writer->commit(); });
+  write([&] {
+    check();
+    writer->commit();
+  });
 }
 
 }  // namespace dtrain::train

@@ -103,7 +103,7 @@ void RunFolder::check_is_new() const {
              path, checkpoint, checkpoints_);
 }
 
-std::vector<std::string> RunFolder::go_on(std::int64_t step) {
+store::SetAside RunFolder::go_on(std::int64_t step) {
   check_writable();
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
   metrics::cut_back(metrics_file(dir_), step);

@@ -42,8 +42,8 @@ class RunFolder {
   void begin();
 
   /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
-  /// writes config.json. Returns the new paths of checkpoints taken out of the way.
-  std::vector<std::string> go_on(std::int64_t step);
+  /// writes config.json.
+  [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step);
 
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);

@@ -141,13 +141,23 @@ StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
                           .learning_rate = schedule_.rate(step_),
                           .num_tokens = loss.num_tokens,
                           .flags = loss.flags};
-  if (engine.has_overflowed(result.grad_norm) || is_refused(result)) {
+  if (has_overflowed(result.grad_norm) || is_refused(result)) {
     count_skip(result);
   } else {
     engine.optimizer_step(result.learning_rate);
     skipped_in_a_row_ = 0;
   }
   return result;
+}
+
+// Smaller than the smallest the loss scale cannot become: that ends the run like other numbers.
+bool Trainer::has_overflowed(double grad_norm) {
+  try {
+    return job_.engine().has_overflowed(grad_norm);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::numerics) throw;
+    fail(error.what(), advice());
+  }
 }
 
 // The loss and the norm are equal on all ranks, so all refuse together.
@@ -310,7 +320,7 @@ void Trainer::save_final() {
   const std::string error = checkpoints_.save_last(save_point());
   const std::string model = checkpoint::store::final_model(config_.run.dir);
   check_model();
-  write_final_model(job_, model);
+  write_final_model(job_, model, check_folder_);
   summarize();
   if (error.empty()) return;
   base::fail(base::ErrorKind::checkpoint,

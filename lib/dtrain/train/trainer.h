@@ -63,6 +63,7 @@ class Trainer {
 
  private:
   [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
+  [[nodiscard]] bool has_overflowed(double grad_norm);
   [[nodiscard]] bool is_refused(const StepResult& result);
   void count_skip(const StepResult& result);
   void report(const StepResult& result);

@@ -203,17 +203,23 @@ std::vector<std::string> remove_all(base::FileSystem& files, const std::string& 
   return left_alone;
 }
 
-std::vector<std::string> set_aside_after(base::FileSystem& files, const std::string& checkpoints,
-                                         std::int64_t step, const std::string& run) {
-  std::vector<std::string> paths;
+SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
+                         const std::string& run) {
+  SetAside done;
   for (const std::int64_t later : list_steps(checkpoints)) {
     if (later <= step) break;
     const std::string path = path_of(checkpoints, later);
-    paths.push_back(fmt::format("{}{}{}", path, kSetAside, run));
-    files.rename(path, paths.back());
+    // A damaged one may lack its manifest.
+    const std::string why = why_kept(path, FolderKind::unfinished);
+    if (!why.empty()) {
+      done.left_alone.push_back(why);
+      continue;
+    }
+    done.paths.push_back(fmt::format("{}{}{}", path, kSetAside, run));
+    files.rename(path, done.paths.back());
   }
-  if (!paths.empty()) files.sync_folder(checkpoints);
-  return paths;
+  if (!done.paths.empty()) files.sync_folder(checkpoints);
+  return done;
 }
 
 }  // namespace dtrain::checkpoint::store

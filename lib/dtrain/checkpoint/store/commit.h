@@ -68,12 +68,17 @@ std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::st
                                                   const std::string& checkpoints,
                                                   const std::string& run);
 
+struct SetAside {
+  std::vector<std::string> paths;       ///< new ones
+  std::vector<std::string> left_alone;  ///< why folders with such names stay
+};
+
 /// Takes the checkpoints after `step` out of the way, which a run that goes on from `step` will
-/// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. Returns the
-/// new paths.
+/// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. What dtrain
+/// did not write stays as it is.
 ///
 /// Throws: what `files` throws.
-std::vector<std::string> set_aside_after(base::FileSystem& files, const std::string& checkpoints,
-                                         std::int64_t step, const std::string& run);
+[[nodiscard]] SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints,
+                                       std::int64_t step, const std::string& run);
 
 }  // namespace dtrain::checkpoint::store

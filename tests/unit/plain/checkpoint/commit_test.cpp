@@ -308,8 +308,8 @@ TEST_CASE("Checkpoints after the one that a run goes on from are set aside, whol
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {1, 2, 3}) save_example(disk, checkpoints, step, 1);
-  CHECK(set_aside_after(disk, checkpoints, 3, "r").empty());
-  const auto paths = set_aside_after(disk, checkpoints, 1, "r");
+  CHECK(set_aside_after(disk, checkpoints, 3, "r").paths.empty());
+  const auto paths = set_aside_after(disk, checkpoints, 1, "r").paths;
   REQUIRE(paths.size() == 2);
   CHECK(list_steps(checkpoints) == Steps{1});
   CHECK(std::filesystem::path(paths[0]).filename() == "step-3.superseded-r");

@@ -108,7 +108,7 @@ TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
   }
   config::Config config = run_in(folder.path(""));
   config.checkpoint.resume = "auto";
-  const auto aside = RunFolder(config, "a").go_on(2);
+  const auto aside = RunFolder(config, "a").go_on(2).paths;
   CHECK(folder.read("metrics.jsonl") == std::string(kStart) + "\n{\"step\":1}\n{\"step\":2}\n");
   REQUIRE(aside.size() == 1);
   CHECK(fs::path(aside[0]) == folder.path("checkpoints/step-10.superseded-a"));
