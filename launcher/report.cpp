@@ -152,8 +152,8 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
 }
 
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+  console.drop_beyond(std::numeric_limits<std::size_t>::max());  // the report is no such line
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
-    console.drop_beyond(std::numeric_limits<std::size_t>::max());
     console.line(Stream::error, kPrefix,
                  fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));
   }

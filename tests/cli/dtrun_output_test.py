@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import select
 import signal
 import struct
@@ -124,6 +125,92 @@ class ReaderTest(DtrunTest):
         time.sleep(0.3)
         out, _ = process.communicate(timeout=LIMIT)
         self.assertEqual([str(n) for n in range(1, 300001)], out.splitlines())
+
+
+class FullDiskTest(DtrunTest):
+    """A limit on the size of files stands for the disk: what is above it finds no room until it is raised."""
+
+    LINES = 40_000
+    TEXT = (f"for i in $(seq {LINES}); do echo line $i of many words that fill the disk and wait for room; done; "
+            "touch written; until [ -e go ]; do sleep 0.02; done; echo the last")
+
+    def start_limited(self, text, *options, limit=4096, stdout=subprocess.PIPE):
+        program = subprocess.Popen(
+            [DTRUN, *self.shell(text, *options, ranks=1)], env=self.environment(), cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)))
+        self.addCleanup(program.stderr.close)
+        return program
+
+    def make_room(self, program):
+        for pid in (program.pid, *children_of(program.pid)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def end(self, program):
+        (self.folder / "go").touch()
+        _, errors = program.communicate(timeout=LIMIT)
+        self.assertEqual(0, program.returncode, errors)
+        self.assert_nothing_left()
+        return errors
+
+    def wait_until_full(self, path, limit=4096):
+        wait_until(lambda: path.exists() and path.stat().st_size == limit, "the file to be full")
+        time.sleep(0.2)  # the next write has failed
+
+    def test_a_disk_that_is_full_for_a_while_gets_every_line(self):
+        path = self.folder / "output"
+        with open(path, "ab") as output:
+            program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), stdout=output)
+        self.wait_until_full(path)
+        self.make_room(program)
+        self.assertEqual("", self.end(program))
+        lines = path.read_text().splitlines()
+        self.assertEqual((201, "the last"), (len(lines), lines[-1]))
+
+    def test_a_disk_that_stays_full_does_not_stop_the_job_and_what_was_dropped_is_counted(self):
+        path = self.folder / "output"
+        with open(path, "ab") as output:
+            program = self.start_limited(self.TEXT, stdout=output)
+        self.wait_for_files("written")
+        self.make_room(program)
+        wait_until(lambda: path.stat().st_size > 2**20, "the lines that wait to be written")
+        errors = self.end(program)
+        lines = path.read_text().splitlines()
+        self.assertEqual("the last", lines[-1])
+        first, last = errors.splitlines()
+        self.assertEqual("dtrun: warning: standard output cannot be written: File too large; until it can, "
+                         "lines are dropped", first)
+        dropped = re.fullmatch(r"dtrun: warning: (\d+) lines of standard output were dropped: File too large", last)
+        self.assertEqual(self.LINES + 1, len(lines) + int(dropped[1]), last)
+        numbers = [int(line.split()[1]) for line in lines[:-1]]
+        self.assertEqual(numbers, list(range(1, len(lines))))
+
+    def test_lines_that_a_full_disk_never_took_are_counted_at_the_end(self):
+        for text, status in (("echo one; echo two; echo three", 0), ("echo one; echo two; echo three; exit 3", 3)):
+            with open("/dev/full", "wb") as full:
+                process = self.dtrun(*self.shell(text, ranks=1), stdout=full)
+            self.assertEqual(status, process.returncode)
+            self.assertIn("dtrun: warning: 3 lines of standard output were dropped: No space left on device\n",
+                          process.err)
+
+    def test_nothing_hangs_where_all_output_goes_to_a_full_disk(self):
+        with open("/dev/full", "wb") as full:
+            self.assertEqual(0, self.dtrun(*self.shell(f"seq {self.LINES}; seq 9 >&2"), stdout=full,
+                                           stderr=subprocess.STDOUT).returncode)
+
+    def test_a_log_goes_on_when_the_disk_has_room_again(self):
+        program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), "--log-dir", "logs", "--redirects", "3")
+        self.wait_for_files("written")
+        log = next((self.folder / "logs").rglob("stdout.log"))
+        self.wait_until_full(log)
+        self.make_room(program)
+        errors = self.end(program)
+        program.stdout.close()
+        self.assertTrue(log.read_text().endswith("the last\n"))
+        whole = sum(len(f"line {i} of many words that fill the disk and wait for room\n") for i in range(1, 201))
+        self.assertIn("the log of rank 0's stdout has a gap: File too large", errors)
+        missing = whole + len("the last\n") - log.stat().st_size
+        self.assertIn(f"the log of rank 0's stdout lacks {missing} bytes", errors)
 
 
 class UnreadTerminalTest(DtrunTest):

@@ -17,6 +17,7 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/full_disk.h"
 #include "dtrain/base/log.h"
 
 namespace dtrain::metrics {
@@ -80,8 +81,7 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
   waiting_ += line.dump() + "\n";
   if (write_waiting()) return;
   const int reason = errno;
-  const bool has_no_room = reason == ENOSPC || reason == EDQUOT || reason == EFBIG;
-  if (!has_no_room || waiting_.size() > kMaxWaitingBytes) {
+  if (!base::is_full_disk(reason) || waiting_.size() > kMaxWaitingBytes) {
     base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
                std::strerror(reason));
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dtrain/base/held_folder.h"
+#include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/config/saved_run.h"
 
