@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
@@ -104,6 +106,18 @@ nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
   return fields;
 }
 
+// Ranks that are threads of one process have read the same bytes when one of them has.
+data::DataIdentity identify_data(comm::ProcessGroup& world, const config::Config& config,
+                                 const data::Split& split) {
+  const bool is_shared = config::strategy_of(config.layout).is_local();
+  data::DataIdentity data;
+  std::function<void()> read;
+  if (!is_shared || world.rank() == 0) read = [&] { data = data::identify(split); };
+  comm::run_long(world, "reading the data", read);
+  if (!is_shared) return data;
+  return data::identity_from(comm::exchange_texts(world, data::to_text(data)).front());
+}
+
 int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& join) {
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
@@ -111,8 +125,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   Job job(resolved, join());
   comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
-  data::DataIdentity data;
-  comm::run_long(world, "reading the data", [&] { data = data::identify(split); });
+  const data::DataIdentity data = identify_data(world, resolved, split);
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
                       job.cpus().text);
@@ -125,9 +138,9 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
                                        [&] { return config::named_run_folder(resolved); }));
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
-  comm::run_long(world, "taking the run folder", [&] {
-    if (env.rank == 0) folder.emplace(config, run, asked.record);
-  });
+  std::function<void()> take_folder;
+  if (env.rank == 0) take_folder = [&] { folder.emplace(config, run, asked.record); };
+  comm::run_long(world, "taking the run folder", take_folder);
   const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
 
