@@ -19,7 +19,6 @@
 #include "launcher/job.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
-#include "launcher/port_claim.h"
 #include "launcher/supervisor.h"
 
 namespace {
@@ -78,7 +77,6 @@ int run(const std::vector<std::string>& arguments) {
   if (options.help) return write_text(STDOUT_FILENO, help_text()), 0;
   if (options.version) return write_text(STDOUT_FILENO, "dtrun " DTRAIN_VERSION "\n"), 0;
   std::string program_file = find_program(options.program.front());
-  const Descriptor claim = claim_port(options.master_addr, options.master_port);
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
   Door door = make_door();
   RunFolder folder(options);

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -21,16 +21,12 @@ namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+using base::is_folder;
+using base::is_there;
 
 // The file that --from means: itself, or the final model of a run folder.
 std::string model_file_of(const std::string& from) {
-  std::error_code error;
-  if (!fs::is_directory(from, error)) return from;
+  if (!is_folder(from)) return from;
   const fs::path own = fs::path(from) / "model.safetensors";  // --from RUN/final
   const bool is_checkpoint = is_there(fs::path(from) / store::kManifestName);
   if (!is_checkpoint && is_there(own)) return own.string();
@@ -46,8 +42,7 @@ std::string model_file_of(const std::string& from) {
 // A pipe is left alone: what opens it takes its bytes.
 void check_prompt_file(const std::string& path) {
   if (path.empty() || path == "-") return;
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
+  if (is_folder(path)) {
     fail(ErrorKind::data, "--prompt-file {}: it is a directory", path);
   }
   if (::access(path.c_str(), R_OK) != 0) {

@@ -303,6 +303,19 @@ class LeftFolderTest(DtrunTest):
         self.assert_nothing_left()
 
 
+    def test_a_users_own_folders_stay_however_they_are_named(self):
+        temporary = self.folder / "tmp"
+        names = ["dtrun-backup", "dtrun-a1b2c3", "dtrun-errors", "dtrun-" + "x" * 32]
+        for name in names:
+            (temporary / name).mkdir()
+        (temporary / "dtrun-errors" / "error-0.json").touch()
+        process = self.start(*self.shell(":"))
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(0, process.returncode)
+        self.assertEqual(sorted(names), sorted(os.listdir(temporary)))
+        self.assertTrue((temporary / "dtrun-errors" / "error-0.json").exists())
+
+
 class TerminalStopTest(DtrunTest):
     def start_on_terminal(self, text, *options):
         """dtrun as the foreground of a terminal of its own, where typing \\x03 is Ctrl-C."""

@@ -1,6 +1,7 @@
 """Mistakes of people who come from other programs: each is refused in one line that says what it looks like and what
 to do. Nothing here loads LibTorch."""
 
+import json
 import os
 import pathlib
 import struct
@@ -69,6 +70,13 @@ class Values(Case):
         for flag in ("--overwrite", "--help", "--print-config"):
             self.refused(USAGE, f'{flag}: found "banana", but it is a switch', arguments=[f"{flag}=banana"])
         self.refused(USAGE, '--overwrite takes no value, but "true" follows it', arguments=["--overwrite", "true"])
+
+    def test_a_switch_of_a_file_is_turned_off(self):
+        (self.folder / "on.json").write_text('{"run": {"overwrite": true}, "checkpoint": {"strict_resume": true}}')
+        for flags, expected in (((), True), (("--overwrite=off", "--strict-resume=false"), False)):
+            result = run("--config", "on.json", *flags, "--data", self.text(), "--print-config", cwd=self.folder)
+            found = json.loads(result.stdout)
+            self.assertEqual((found["run"]["overwrite"], found["checkpoint"]["strict_resume"]), (expected, expected))
 
     def test_units_are_told(self):
         self.refused(USAGE, '--comm-timeout: found "10m"', "a number of seconds", arguments=["--comm-timeout", "10m"])

@@ -1,5 +1,10 @@
 #include "dtrain/checkpoint/state.h"
 
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <cmath>
+#include <limits>
+
 namespace dtrain::checkpoint {
 namespace {
 
@@ -32,6 +37,17 @@ State owned_part(const State& state) {
     }
   }
   return owned;
+}
+
+std::string first_not_finite(const State& pieces) {
+  for (const Piece& piece : pieces) {
+    if (piece.tensor.numel() == 0) continue;
+    // The largest magnitude: NaN if any value is.
+    const at::Tensor largest =
+        at::linalg_vector_norm(piece.tensor, std::numeric_limits<double>::infinity());
+    if (!std::isfinite(largest.item<double>())) return piece.name;
+  }
+  return {};
 }
 
 std::int64_t bytes_in(const State& pieces) {

@@ -1,6 +1,9 @@
 #include "dtrain/config/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
@@ -66,6 +69,12 @@ std::string value_name_of(const std::string& flag, Command command) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
+// The setting that a switch turns on; null for a switch like --help.
+const Setting* setting_of(const std::string& flag) {
+  const auto found = std::ranges::find(settings(), flag, &Setting::flag);
+  return found == settings().end() ? nullptr : &*found;
+}
+
 // "--flag=value" as the parser's words: it would take the word after "--flag=" for the value.
 void add_with_equals(const CLI::Option& option, const std::string& word, std::size_t equals,
                      std::vector<std::string>& words) {
@@ -75,7 +84,12 @@ void add_with_equals(const CLI::Option& option, const std::string& word, std::si
     words.insert(words.end(), {flag, value});
   } else if (value == "on" || value == "true") {
     words.push_back(flag);
-  } else if (value != "off" && value != "false") {
+  } else if (value == "off" || value == "false") {
+    // What a file turned on is turned off.
+    if (const Setting* setting = setting_of(flag)) {
+      words.insert(words.end(), {"--set", fmt::format("{}=off", setting->key)});
+    }
+  } else {
     fail(ErrorKind::usage, "{}: found \"{}\", but it is a switch: give it without a value", flag,
          value);
   }

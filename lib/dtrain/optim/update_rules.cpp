@@ -1,12 +1,7 @@
 #include "dtrain/optim/update_rules.h"
 
+#include <array>
 #include <cmath>
-
-// Compiled for each instruction set, since the build itself assumes none. Each operation is one
-// that IEEE 754 rounds correctly, and none are fused (-ffp-contract=off), so that vectors of any
-// width, the scalar end of a loop and every instruction set agree. CMakeLists.txt compiles this
-// file with -fno-math-errno, without which a square root keeps a loop from using vectors.
-#define DTRAIN_ALL_CPUS __attribute__((target_clones("avx512f", "avx2", "default")))
 
 namespace dtrain::optim {
 namespace {
@@ -45,37 +40,69 @@ template <typename T>
   }
 }
 
-template <typename T>
-[[gnu::always_inline]] inline void adamw(const AdamWElements<T>& of, const AdamWFactors<T>& by) {
-  adamw_loop(of.count, by, of.weight, of.gradient, of.first_moment, of.second_moment);
-}
+// Compiled for each instruction set, since the build itself assumes none. Each operation is one
+// that IEEE 754 rounds correctly, and none are fused (-ffp-contract=off), so that vectors of any
+// width, the scalar end of a loop and every instruction set agree. CMakeLists.txt compiles this
+// file with -fno-math-errno, without which a square root keeps a loop from using vectors.
+#define DTRAIN_FOR(name, attribute)                                                      \
+  template <typename T>                                                                  \
+  attribute void adamw_##name(const AdamWElements<T>& of, const AdamWFactors<T>& by) {   \
+    adamw_loop(of.count, by, of.weight, of.gradient, of.first_moment, of.second_moment); \
+  }                                                                                      \
+  template <typename T>                                                                  \
+  attribute void sgd_##name(const SgdElements<T>& of, const SgdFactors<T>& by) {         \
+    if (of.buffer == nullptr) return plain_loop(of.count, by, of.weight, of.gradient);   \
+    momentum_loop(of.count, by, of.weight, of.gradient, of.buffer);                      \
+  }
+DTRAIN_FOR(any, )
+DTRAIN_FOR(avx2, __attribute__((target("avx2"))))
+DTRAIN_FOR(avx512, __attribute__((target("avx512f"))))
+#undef DTRAIN_FOR
 
-template <typename T>
-[[gnu::always_inline]] inline void sgd(const SgdElements<T>& of, const SgdFactors<T>& by) {
-  if (of.buffer == nullptr) return plain_loop(of.count, by, of.weight, of.gradient);
-  momentum_loop(of.count, by, of.weight, of.gradient, of.buffer);
+constexpr std::array kInstructionSets{InstructionSet::any, InstructionSet::avx2,
+                                      InstructionSet::avx512};
+
+std::size_t count_instruction_sets() noexcept {
+  if (!__builtin_cpu_supports("avx2")) return 1;
+  return __builtin_cpu_supports("avx512f") ? 3 : 2;
 }
 
 }  // namespace
 
-DTRAIN_ALL_CPUS void update_adamw(const AdamWElements<float>& elements,
-                                  const AdamWFactors<float>& factors) {
-  adamw(elements, factors);
+std::span<const InstructionSet> instruction_sets() noexcept {
+  static const std::size_t count = count_instruction_sets();
+  return std::span(kInstructionSets).first(count);
 }
 
-DTRAIN_ALL_CPUS void update_adamw(const AdamWElements<double>& elements,
-                                  const AdamWFactors<double>& factors) {
-  adamw(elements, factors);
+template <typename T>
+void update_adamw(const AdamWElements<T>& elements, const AdamWFactors<T>& factors,
+                  InstructionSet set) {
+  switch (set) {
+    case InstructionSet::any:
+      return adamw_any(elements, factors);
+    case InstructionSet::avx2:
+      return adamw_avx2(elements, factors);
+    case InstructionSet::avx512:
+      return adamw_avx512(elements, factors);
+  }
 }
 
-DTRAIN_ALL_CPUS void update_sgd(const SgdElements<float>& elements,
-                                const SgdFactors<float>& factors) {
-  sgd(elements, factors);
+template <typename T>
+void update_sgd(const SgdElements<T>& elements, const SgdFactors<T>& factors, InstructionSet set) {
+  switch (set) {
+    case InstructionSet::any:
+      return sgd_any(elements, factors);
+    case InstructionSet::avx2:
+      return sgd_avx2(elements, factors);
+    case InstructionSet::avx512:
+      return sgd_avx512(elements, factors);
+  }
 }
 
-DTRAIN_ALL_CPUS void update_sgd(const SgdElements<double>& elements,
-                                const SgdFactors<double>& factors) {
-  sgd(elements, factors);
-}
+template void update_adamw(const AdamWElements<float>&, const AdamWFactors<float>&, InstructionSet);
+template void update_adamw(const AdamWElements<double>&, const AdamWFactors<double>&,
+                           InstructionSet);
+template void update_sgd(const SgdElements<float>&, const SgdFactors<float>&, InstructionSet);
+template void update_sgd(const SgdElements<double>&, const SgdFactors<double>&, InstructionSet);
 
 }  // namespace dtrain::optim

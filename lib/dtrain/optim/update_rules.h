@@ -3,11 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace dtrain::optim {
 
 /// Fewest elements that are worth a thread of their own.
 inline constexpr std::int64_t kUpdateGrain = std::int64_t{1} << 15;
+
+/// What the loops are compiled for, from narrow vectors to wide ones.
+enum class InstructionSet { any, avx2, avx512 };
+
+/// Those that this CPU has. What an update takes if it is not told is the last.
+[[nodiscard]] std::span<const InstructionSet> instruction_sets() noexcept;
 
 /// `count` elements of an AdamW update; no array overlaps another.
 template <typename T>
@@ -36,9 +43,11 @@ struct AdamWFactors {
 /// second = beta2 * second + second_gain * gradient * gradient
 /// weight = keep * weight - rate * first / (sqrt(second) * root_scale + eps)
 ///
+/// T: float or double.
 /// Threads: any; calls on different elements may run at once.
-void update_adamw(const AdamWElements<float>& elements, const AdamWFactors<float>& factors);
-void update_adamw(const AdamWElements<double>& elements, const AdamWFactors<double>& factors);
+template <typename T>
+void update_adamw(const AdamWElements<T>& elements, const AdamWFactors<T>& factors,
+                  InstructionSet set = instruction_sets().back());
 
 /// `count` elements of an SGD update; no array overlaps another.
 template <typename T>
@@ -61,8 +70,10 @@ struct SgdFactors {
 /// weight = weight - rate * buffer
 /// Without momentum the sum in brackets takes the place of the buffer.
 ///
+/// T: float or double.
 /// Threads: any; calls on different elements may run at once.
-void update_sgd(const SgdElements<float>& elements, const SgdFactors<float>& factors);
-void update_sgd(const SgdElements<double>& elements, const SgdFactors<double>& factors);
+template <typename T>
+void update_sgd(const SgdElements<T>& elements, const SgdFactors<T>& factors,
+                InstructionSet set = instruction_sets().back());
 
 }  // namespace dtrain::optim

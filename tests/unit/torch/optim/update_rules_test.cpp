@@ -45,18 +45,21 @@ struct Elements {
   }
 };
 
-// An update of every range of the elements, beside the whole and an update written for one number,
-// whose operations the compiler does not put in vectors.
+// An update of every range of the elements, on every instruction set of this CPU, beside the whole
+// and an update written for one number, whose operations the compiler does not put in vectors.
 template <typename T, typename Update, typename Scalar>
 void check_every_range(Update update, Scalar scalar) {
   const Elements<T> start;
   Elements<T> expected = start;
   for (std::size_t i = 0; i < kCount; ++i) scalar(expected, i);
+  const InstructionSet set =
+      GENERATE(from_range(instruction_sets().begin(), instruction_sets().end()));
   for (std::int64_t begin = 0; begin < kCount; ++begin) {
     for (std::int64_t end = begin + 1; end <= kCount; ++end) {
       Elements<T> found = start;
-      update(found, begin, end - begin);
-      INFO("elements " << begin << " to " << end << " of " << sizeof(T) << " bytes");
+      update(found, begin, end - begin, set);
+      INFO("elements " << begin << " to " << end << " of " << sizeof(T) << " bytes, set "
+                       << static_cast<int>(set));
       REQUIRE(found.agrees(expected, begin, end));
       REQUIRE(found.agrees(start, 0, begin));
       REQUIRE(found.agrees(start, end, kCount));
@@ -75,11 +78,11 @@ TEMPLATE_TEST_CASE("AdamW gives an element the bits of its rule in every range",
                                  .eps = TestType(1e-8),
                                  .rate = TestType(0.0037)};
   check_every_range<TestType>(
-      [&](Elements<TestType>& of, std::int64_t begin, std::int64_t count) {
+      [&](Elements<TestType>& of, std::int64_t begin, std::int64_t count, InstructionSet set) {
         update_adamw(
             AdamWElements<TestType>{count, of.weight.data() + begin, of.gradient.data() + begin,
                                     of.first.data() + begin, of.second.data() + begin},
-            f);
+            f, set);
       },
       [&](Elements<TestType>& of, std::size_t i) {
         const TestType g = of.gradient[i];
@@ -95,11 +98,11 @@ TEMPLATE_TEST_CASE("SGD gives an element the bits of its rule in every range", "
   const SgdFactors<TestType> f{
       .decay = TestType(0.1), .momentum = TestType(0.9), .rate = TestType(0.0037)};
   check_every_range<TestType>(
-      [&](Elements<TestType>& of, std::int64_t begin, std::int64_t count) {
+      [&](Elements<TestType>& of, std::int64_t begin, std::int64_t count, InstructionSet set) {
         update_sgd(
             SgdElements<TestType>{count, of.weight.data() + begin, of.gradient.data() + begin,
                                   has_momentum ? of.first.data() + begin : nullptr},
-            f);
+            f, set);
       },
       [&](Elements<TestType>& of, std::size_t i) {
         const TestType change = of.gradient[i] + f.decay * of.weight[i];
