@@ -38,7 +38,9 @@ Console::Console()
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       error_("standard error", STDERR_FILENO, wake_.get()),
       terminal_(::isatty(STDERR_FILENO) == 1) {
-  if (!same_file(STDOUT_FILENO, STDERR_FILENO)) {
+  if (same_file(STDOUT_FILENO, STDERR_FILENO)) {
+    error_.name = "standard output and error";
+  } else {
     output_.emplace("standard output", STDOUT_FILENO, wake_.get());
   }
 }

@@ -427,7 +427,7 @@ void Supervisor::finish_output() {
   report(verdict_, ranks_, console_);
   deadline_.reset();
   phase_ = Phase::draining;
-  console_.finish(verdict_.clean() ? kFullDiskPatience : kDrainLimit / 2);
+  console_.finish(verdict_.clean() ? kFullDiskPatience : kDrainLimit / 5);
   // After a clean end a reader who pauses is waited for, as by any program.
   if (!verdict_.clean()) enter(Phase::draining, kDrainLimit);
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import unittest
 
 from dtrain_harness import SOURCE, front_end_alone, make_folder, run
@@ -36,13 +37,16 @@ class FrontEnd(unittest.TestCase):
 
     def test_nothing_is_removed_before_the_job_stands(self):
         (self.run_dir / "final").mkdir(parents=True)
-        old = ["config.json", "metrics.jsonl", "final/model.safetensors"]
-        for name in old:
-            (self.run_dir / name).write_text(name)
+        header = b'{"__metadata__": {"dtrain.model": "{}"}}'
+        old = {"config.json": b'{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}',
+               "metrics.jsonl": b'{"event":"start","parameters":1}\n',
+               "final/model.safetensors": struct.pack("<Q", len(header)) + header}
+        for name, content in old.items():
+            (self.run_dir / name).write_bytes(content)
         self.assertEqual(self.train().returncode, 2)
         self.assertEqual(self.train("--overwrite").returncode, 42)
-        for name in old:
-            self.assertEqual((self.run_dir / name).read_text(), name)
+        for name, content in old.items():
+            self.assertEqual((self.run_dir / name).read_bytes(), content)
 
     def test_any_trace_of_a_run_protects_the_folder(self):
         for name in ("metrics.jsonl", "final/model.safetensors"):

@@ -270,6 +270,11 @@ class RefusalTest(DtrunTest):
         self.assertEqual((0, ""), (process.returncode, process.err))
         self.assertIn("--abort-grace", process.out)
         self.assertRegex(self.dtrun("--version").out, r"^dtrun \d+\.\d+\.\d+\n$")
+        for option in ("--help", "--version"):
+            with open("/dev/full", "wb") as full:
+                process = self.dtrun(option, stdout=full)
+            self.assertEqual((2, "dtrun: error: cannot write to standard output: No space left on device\n"),
+                             (process.returncode, process.err))
 
     def test_starting_two_ranks_takes_little_time(self):
         times = []

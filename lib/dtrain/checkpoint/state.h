@@ -40,7 +40,7 @@ using State = std::vector<Piece>;
 [[nodiscard]] State owned_part(const State& state);
 
 /// The name of the first piece with a value that is not finite; empty: there is none. Reads every
-/// value once.
+/// value once. Tensors are float32 or float64.
 [[nodiscard]] std::string first_not_finite(const State& pieces);
 
 /// Of the tensors of all pieces.

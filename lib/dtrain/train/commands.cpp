@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
@@ -121,10 +123,18 @@ nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
   return fields;
 }
 
-// Equal paths may hold different files on different machines.
-data::DataIdentity agree_on_data(comm::ProcessGroup& world, const data::Split& split) {
+// Ranks that are threads of one process have read the same bytes when one of them has. To others,
+// on different machines, equal paths may mean different files.
+data::DataIdentity agree_on_data(comm::ProcessGroup& world, const config::Config& config,
+                                 const data::Split& split) {
+  const bool is_shared = config::strategy_of(config.layout).is_local();
   data::DataIdentity data;
-  comm::run_long(world, "reading the data", [&] { data = data::identify(split); });
+  std::function<void()> read;
+  if (!is_shared || world.rank() == 0) read = [&] { data = data::identify(split); };
+  comm::run_long(world, "reading the data", read);
+  if (is_shared) {
+    return data::identity_from(comm::exchange_texts(world, data::to_text(data)).front());
+  }
   comm::check_agreement(
       world, {{"the training data", data.training}, {"the validation data", data.validation}});
   return data;
@@ -148,7 +158,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   Job job(resolved, join());
   comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
-  const data::DataIdentity data = agree_on_data(world, split);
+  const data::DataIdentity data = agree_on_data(world, resolved, split);
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
                       job.cpus().text);
@@ -158,11 +168,14 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
                                        [&] { return config::named_run_folder(resolved); }));
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
-  comm::run_long(world, "taking the run folder", [&] {
-    if (env.rank != 0) return;
-    folder.emplace(config, run, asked.record);
-    if (resolved.run.dir.empty()) folder->remove_unless_begun();
-  });
+  std::function<void()> take_folder;
+  if (env.rank == 0) {
+    take_folder = [&] {
+      folder.emplace(config, run, asked.record);
+      if (resolved.run.dir.empty()) folder->remove_unless_begun();
+    };
+  }
+  comm::run_long(world, "taking the run folder", take_folder);
   const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
 

@@ -1,5 +1,7 @@
 #include "dtrain/train/run_folder.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/json.h"
@@ -99,9 +101,9 @@ TEST_CASE("What killed jobs left is removed, and what people put there stays") {
 
 TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
   const TempFolder folder;
-  folder.write("metrics.jsonl", std::string(kStart) +
-                                    "\n{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n"
-                                    "{\"event\":\"checkpoint\",\"step\":2}\n");
+  const std::string kept = fmt::format("{}\n{{\"step\":1}}\n{{\"step\":2}}\n", kStart);
+  folder.write("metrics.jsonl",
+               kept + R"({"step":3})" + "\n" + R"({"event":"checkpoint","step":2})" + "\n");
   for (const char* name :
        {"checkpoints/step-2/manifest.json", "checkpoints/step-10/manifest.json"}) {
     folder.write(name, "old");
@@ -109,7 +111,7 @@ TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
   config::Config config = run_in(folder.path(""));
   config.checkpoint.resume = "auto";
   const auto aside = RunFolder(config, "a").go_on(2).paths;
-  CHECK(folder.read("metrics.jsonl") == std::string(kStart) + "\n{\"step\":1}\n{\"step\":2}\n");
+  CHECK(folder.read("metrics.jsonl") == kept);
   REQUIRE(aside.size() == 1);
   CHECK(fs::path(aside[0]) == folder.path("checkpoints/step-10.superseded-a"));
   CHECK(fs::exists(folder.path("checkpoints/step-2")));
