@@ -258,7 +258,7 @@ class Attack:
             os._exit(1)
 
     def end(self, *needed):
-        """Whether the attackers did all that they should: attempts of each kind, of which those on sockets came through."""
+        """Whether the attackers did all that they should: attempts of each kind, of which those at ports came through."""
         good, counts = True, {}
         for child, end, report in self.children:
             os.close(end)
@@ -272,7 +272,7 @@ class Attack:
         for kind in sorted({*counts, *needed}):
             results = counts.get(kind, {})
             words = ", ".join(f"{result} {count}" for result, count in sorted(results.items()))
-            is_met = results.get("done", 0) > 0 if kind in SOCKET_KINDS else sum(results.values()) > 0
+            is_met = results.get("done", 0) > 0 if kind in ("tcp", "flood") else sum(results.values()) > 0
             missing = kind in needed and not is_met
             print(f"  {kind}: {words or 'none'}{' - NOTHING WAS TRIED' if missing else ''}", flush=True)
             good = good and not missing
