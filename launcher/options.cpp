@@ -140,6 +140,32 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view, std::string_view) { o.version = true; }},
 };
 
+/// An option of torchrun that dtrun does not have, and what to do instead.
+struct ForeignOption {
+  std::string_view name;
+  std::string_view advice;
+};
+
+constexpr std::string_view kOneNode = "leave it out: dtrun starts the ranks of one node";
+constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
+constexpr ForeignOption kForeignOptions[] = {
+    {"--max-restarts",
+     "dtrun starts nothing again; call it again, where dtrain has --resume auto and "
+     "--checkpoint-every"},
+    {"--monitor-interval", "leave it out: dtrun sees at once that a rank ended"},
+    {"--rdzv-backend", kOneNode},
+    {"--rdzv-endpoint", "leave it out, or give --master-addr and --master-port"},
+    {"--rdzv-id", kOneNode},
+    {"--rdzv-conf", kOneNode},
+    {"--node-rank", kOneNode},
+    {"--local-addr", "leave it out, or give --master-addr"},
+    {"--role", kOneNode},
+    {"--start-method", kNoPython},
+    {"--no-python", kNoPython},
+    {"--module", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
+    {"-m", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
+};
+
 std::string canonical(std::string_view name) {
   if (name == "-n") return "--nproc-per-node";
   if (name == "-h") return "--help";
@@ -152,6 +178,10 @@ const OptionRow& find_row(std::string_view given) {
   const std::string name = canonical(given);
   for (const OptionRow& row : kRows) {
     if (row.name == name) return row;
+  }
+  const auto* foreign = std::ranges::find(kForeignOptions, name, &ForeignOption::name);
+  if (foreign != std::end(kForeignOptions)) {
+    fail(ErrorKind::usage, "unknown option {}: {}", given, foreign->advice);
   }
   std::vector<std::string_view> names;
   for (const OptionRow& row : kRows) names.push_back(row.name);

@@ -1,4 +1,5 @@
 // Tools that need the model: they check here what can be checked without LibTorch, and run there.
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
@@ -20,6 +21,20 @@ using base::fail;
 bool exists(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error);
+}
+
+// "model-00001-of-00002.safetensors" has a part of each tensor.
+void refuse_piece(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  int piece = 0;
+  int pieces = 0;
+  if (std::sscanf(name.c_str(), "model-%d-of-%d.safetensors", &piece, &pieces) != 2) return;
+  if (pieces < 2) return;
+  const std::string folder = fs::path(path).parent_path().string();
+  fail(ErrorKind::checkpoint,
+       "'{}' is one of {} pieces of a checkpoint: make one model file of all, dtrain checkpoint "
+       "export {} FILE.safetensors, and import that",
+       path, pieces, folder.empty() ? "." : folder);
 }
 
 }  // namespace
@@ -59,6 +74,7 @@ int import_checkpoint(const Arguments& arguments) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }
+  refuse_piece(wanted.file);
   (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
   return RuntimeLibrary::open().run({kCommand, configured->config});
 }

@@ -74,6 +74,7 @@ void print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) return;  // nobody reads on, as behind `| head`
     if (written < 0) {
       base::fail(base::ErrorKind::usage, "cannot write to standard output: {}",
                  std::strerror(errno));

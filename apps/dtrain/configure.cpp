@@ -5,8 +5,10 @@
 #include "dtrain/base/log.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
+#include "dtrain/config/fitting_ranks.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/config/run_folder.h"
 #include "help.h"
 
 namespace dtrain::app {
@@ -22,12 +24,20 @@ config::Launch launch_of(const base::RankEnv& env) {
           .usable_cores = base::usable_cores()};
 }
 
+// The variable beside the one that gave the rank.
+std::string count_variable(const std::string& rank_variable) {
+  if (rank_variable == "RANK") return "WORLD_SIZE";
+  if (rank_variable == "SLURM_PROCID") return "SLURM_NTASKS";
+  const std::size_t end = rank_variable.rfind("RANK");
+  return end == rank_variable.npos ? rank_variable : rank_variable.substr(0, end) + "SIZE";
+}
+
 void require_rendezvous(const base::RankEnv& env) {
   if (env.world_size == 1 || (!env.master_addr.empty() && env.master_port != 0)) return;
   base::fail(ErrorKind::usage,
              "{} says {} ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet: launch "
              "with dtrun -n {} -- dtrain ..., or set both",
-             env.source, env.world_size, env.world_size);
+             count_variable(env.source), env.world_size, env.world_size);
 }
 
 void warn_unused(const config::CommandLine& command_line, const std::vector<std::string>& unused) {
@@ -42,6 +52,40 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
                     asked.warmup_steps, asked.steps, resolved.warmup_steps);
 }
 
+struct Meant {
+  config::Loaded loaded;
+  config::Config config;
+  std::string notice;  // of a run that goes on with its own settings; empty: it is none
+};
+
+// A script's variable that is not set must not begin a new run somewhere else.
+void refuse_empty_run_dir(const config::CommandLine& command_line) {
+  for (const config::Assignment& given : command_line.assignments) {
+    if (given.setting->key != "run.dir" || !given.text.empty()) continue;
+    base::fail(ErrorKind::usage, "{} is empty: name a folder, or leave it out", given.origin);
+  }
+}
+
+// What the command says, or the run that it goes on with.
+Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
+  refuse_empty_run_dir(command_line);
+  const config::Loaded given = config::load(command_line);
+  const config::Command command = command_line.command;
+  const bool starts = command == config::Command::train && !command_line.print_config;
+  if (starts) config::check_run_dir_named(given.config);
+  try {
+    auto run = config::continue_run(command_line, given, launch);
+    const config::Loaded& loaded = run ? run->loaded : given;
+    return {.loaded = loaded,
+            .config = config::resolve(command, loaded.config, launch),
+            .notice = run ? run->notice : ""};
+  } catch (const base::Error& error) {
+    if (error.kind() != ErrorKind::usage) throw;
+    base::fail(ErrorKind::usage, "{}",
+               config::describe_unfit_ranks(command_line, given, launch, error));
+  }
+}
+
 }  // namespace
 
 std::optional<Configured> configure(config::Command command, const Arguments& arguments) {
@@ -51,18 +95,14 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
     return std::nullopt;
   }
   const base::RankEnv env = base::rank_env_of_process();
-  config::Loaded loaded = config::load(command_line);
-  const config::Launch launch = launch_of(env);
-  bool has_file = !command_line.config_file.empty();
-  if (auto run = config::continue_run(command_line, loaded, launch)) {
-    if (env.rank == 0) base::log_info("{}", run->notice);
-    loaded = std::move(run->loaded);
-    has_file = true;
-  }
-  Configured configured{.config = config::resolve(command, loaded.config, launch),
+  const Meant meant = read_settings(command_line, launch_of(env));
+  if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
+  const config::Loaded& loaded = meant.loaded;
+  Configured configured{.config = meant.config,
                         .asked = loaded.config,
                         .env = env,
-                        .has_file = has_file};
+                        .continues = !meant.notice.empty(),
+                        .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);

@@ -13,7 +13,8 @@ struct Configured {
   config::Config config;  ///< resolved
   config::Config asked;   ///< before that
   base::RankEnv env;
-  bool has_file = false;  ///< settings come from --config, or from the run that is resumed
+  bool continues = false;  ///< settings come from config.json of the run that is resumed
+  bool has_file = false;   ///< settings come from --config, or from the run that is resumed
 };
 
 /// Reads arguments, files and environment. Nothing is returned where --help or --print-config was

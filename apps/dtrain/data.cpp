@@ -54,8 +54,20 @@ config::Config baseline_config(const config::CommandLine& command_line) {
   return config::resolve(config::Command::train, config, {});
 }
 
+// Its flags are those of train.
+config::CommandLine parse_baseline(const Arguments& arguments) {
+  try {
+    return config::parse_command_line(config::Command::train, arguments);
+  } catch (const base::Error& error) {
+    constexpr std::string_view kTrain = "dtrain train: ";
+    const std::string_view message = error.what();
+    if (!message.starts_with(kTrain)) throw;
+    fail(error.kind(), "dtrain data baseline: {}", message.substr(kTrain.size()));
+  }
+}
+
 int run_baseline(const Arguments& arguments) {
-  const auto command_line = config::parse_command_line(config::Command::train, arguments);
+  const auto command_line = parse_baseline(arguments);
   if (command_line.help) {
     print(data_help());
     return 0;

@@ -12,6 +12,7 @@
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "open_for.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -26,7 +27,20 @@ using base::is_there;
 
 // The file that --from means: itself, or the final model of a run folder.
 std::string model_file_of(const std::string& from) {
-  if (!is_folder(from)) return from;
+  if (!is_there(from)) {
+    fail(ErrorKind::checkpoint,
+         "--from {}: nothing of this name exists; give a run folder, or a model file "
+         "(RUN/final/model.safetensors)",
+         from);
+  }
+  const fs::path folder = fs::path(from).parent_path();
+  if (!is_folder(from)) {
+    if (!is_there(folder / store::kManifestName)) return from;
+    fail(ErrorKind::checkpoint,
+         "--from {}: it is a file of the checkpoint {}, not a model file; make one of it: dtrain "
+         "checkpoint export {} FILE.safetensors",
+         from, folder.string(), folder.string());
+  }
   const fs::path own = fs::path(from) / "model.safetensors";  // --from RUN/final
   const bool is_checkpoint = is_there(fs::path(from) / store::kManifestName);
   if (!is_checkpoint && is_there(own)) return own.string();
@@ -61,7 +75,8 @@ int run_generate(const Arguments& arguments) {
   }
   config.generate.from = model_file_of(config.generate.from);
   // Refuses what is no model file.
-  (void)checkpoint::format::SafetensorsFile::open(config.generate.from);
+  open_for("--from",
+           [&] { (void)checkpoint::format::SafetensorsFile::open(config.generate.from); });
   check_prompt_file(config.generate.prompt_file);
   return RuntimeLibrary::open().run({config::Command::generate, config});
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
 
 #include "commands.h"
 #include "dtrain/base/error.h"
@@ -23,8 +24,8 @@ constexpr std::int64_t kMaxForwards = 1 << 17;
 
 struct ScheduleOptions {
   std::string schedule = "1f1b";
-  std::int64_t stages = 0;
-  std::int64_t microbatches = 0;
+  std::optional<std::int64_t> stages;
+  std::optional<std::int64_t> microbatches;
   bool help = false;
 };
 
@@ -45,29 +46,30 @@ ScheduleOptions parse(const Arguments& arguments) {
   return options;
 }
 
-void require_count(std::string_view flag, std::int64_t value) {
-  if (value == 0) fail(ErrorKind::usage, "schedule: {} is missing: give a number", flag);
-  if (value < 0 || value > kMaxForwards) {
-    fail(ErrorKind::usage, "schedule: {}: found {}, but it must be 1 to {}", flag, value,
+std::int64_t require_count(std::string_view flag, std::optional<std::int64_t> value) {
+  if (!value) fail(ErrorKind::usage, "schedule: {} is missing: give a number", flag);
+  if (*value < 1 || *value > kMaxForwards) {
+    fail(ErrorKind::usage, "schedule: {}: found {}, but it must be 1 to {}", flag, *value,
          kMaxForwards);
   }
+  return *value;
 }
 
 parallel::PipelineShape shape_of(const ScheduleOptions& options) {
   const config::PipelineSetting setting = config::require_schedule_pp(options.schedule);
-  require_count("--pp", options.stages);
-  require_count("--microbatches", options.microbatches);
-  config::require_schedule_fits(
-      setting, {.stages = options.stages, .microbatches = options.microbatches}, "--microbatches");
-  if (setting.chunks > kMaxForwards / options.stages / options.microbatches) {
+  const std::int64_t stages = require_count("--pp", options.stages);
+  const std::int64_t microbatches = require_count("--microbatches", options.microbatches);
+  config::require_schedule_fits(setting, {.stages = stages, .microbatches = microbatches},
+                                "--microbatches");
+  if (setting.chunks > kMaxForwards / stages / microbatches) {
     fail(ErrorKind::usage,
          "schedule: {} stages with {} chunks and {} microbatches are more than {} forwards: lower "
          "--pp or --microbatches",
-         options.stages, setting.chunks, options.microbatches, kMaxForwards);
+         stages, setting.chunks, microbatches, kMaxForwards);
   }
   return {.kind = setting.kind,
-          .stages = options.stages,
-          .microbatches = options.microbatches,
+          .stages = stages,
+          .microbatches = microbatches,
           .chunks = setting.chunks};
 }
 

@@ -6,8 +6,10 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/path_kind.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "open_for.h"
 
 namespace dtrain::app {
 namespace {
@@ -62,7 +64,11 @@ void check_init_from(const std::string& path) {
          "model.safetensors), a checkpoint or a run folder",
          path);
   }
-  if (is_folder(path)) (void)store::checkpoints_at(path);
+  if (is_folder(path)) {
+    (void)store::checkpoints_at(path);
+  } else {
+    open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(path); });
+  }
 }
 
 }  // namespace

@@ -189,9 +189,29 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
   }
 }
 
-void check_data(const config::Config& config, bool may_warn) {
+// For a run that goes on with its own settings, `origin` is its config.json; else empty.
+data::Split open_data(const config::Config& config, const std::string& origin) {
+  try {
+    return data::open_split(data::split_options(config));
+  } catch (const base::Error& error) {
+    if (origin.empty()) throw;
+    base::fail(error.kind(),
+               "{} (as {} says; for data that was moved give --config {} --data FILE)",
+               error.what(), origin, origin);
+  }
+}
+
+void check_data(const Configured& configured, bool may_warn) {
+  const config::Config& config = configured.config;
   if (config.data.train.empty()) {
-    const bool goes_on = config.checkpoint.resume == "auto" && !config.run.dir.empty();
+    const std::string& resume = config.checkpoint.resume;
+    if (resume != "auto" && resume != "none") {
+      base::fail(base::ErrorKind::usage,
+                 "--data is missing: a run goes on with its own settings by --run-dir RUN --resume "
+                 "auto; a new run that begins at --resume {} needs --data and its settings",
+                 resume);
+    }
+    const bool goes_on = resume == "auto" && !config.run.dir.empty();
     if (!goes_on) {
       base::fail(base::ErrorKind::usage, "--data is missing: name a token file or a text");
     }
@@ -201,7 +221,8 @@ void check_data(const config::Config& config, bool may_warn) {
         "give --data and the other settings of the run",
         config.run.dir);
   }
-  const data::Split split = data::open_split(data::split_options(config));
+  const data::Split split =
+      open_data(config, configured.continues ? config.run.dir + "/config.json" : "");
   if (may_warn) warn_without_effect(config, split.validation.size() > 0);
 }
 
@@ -233,7 +254,7 @@ int run_train(const Arguments& arguments) {
       check_start_paths(config);
     });
   }
-  check_data(config, first);
+  check_data(*configured, first);
   const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config.model);
   const bool has_threads = config::strategy_of(config.layout).is_local();

@@ -3,6 +3,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/mapped_file.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "open_for.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -15,7 +16,7 @@ int run_verify(const Arguments& arguments) {
     base::fail(base::ErrorKind::usage, "--golden is missing: name a fixture, as in tests/golden");
   }
   // Refuse here what cannot be read.
-  (void)checkpoint::format::SafetensorsFile::open(verify.golden);
+  open_for("--golden", [&] { (void)checkpoint::format::SafetensorsFile::open(verify.golden); });
   if (!verify.trajectory.empty()) {
     (void)base::MappedFile::open(
         verify.trajectory,

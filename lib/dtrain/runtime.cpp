@@ -25,12 +25,27 @@
 namespace dtrain {
 namespace {
 
-void write_output(std::string_view text) {
+// Who read standard output reads no more, as behind `| head`: a text of any length is then enough.
+struct NobodyReads {};
+
+// Returns 0, or the errno.
+int try_to_write(std::string_view text) {
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written)
-    base::fail(base::ErrorKind::data, "standard output cannot be written: {}",
-               std::strerror(errno));
+  return written ? 0 : errno;
+}
+
+void require_written(int reason) {
+  if (reason == 0) return;
+  base::fail(base::ErrorKind::data, "standard output cannot be written: {}", std::strerror(reason));
+}
+
+void write_output(std::string_view text) { require_written(try_to_write(text)); }
+
+void write_generated(std::string_view text) {
+  const int reason = try_to_write(text);
+  if (reason == EPIPE) throw NobodyReads();
+  require_written(reason);
 }
 
 // LibTorch keeps two pools for its arithmetic, one of them for each rank; a rank also reads ahead
@@ -44,10 +59,14 @@ void require_threads(const config::Config& config) {
 // A shell writes its prompt after the text.
 void generate(const config::Config& config) {
   char last = '\n';
-  train::generate(config, [&last](std::string_view text) {
-    write_output(text);
-    if (!text.empty()) last = text.back();
-  });
+  try {
+    train::generate(config, [&last](std::string_view text) {
+      write_generated(text);
+      if (!text.empty()) last = text.back();
+    });
+  } catch (const NobodyReads&) {
+    return;
+  }
   if (last != '\n' && ::isatty(STDOUT_FILENO) == 1) write_output("\n");
 }
 

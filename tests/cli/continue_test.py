@@ -89,12 +89,49 @@ class Continue(unittest.TestCase):
         result = self.command("--run-dir", run, "--resume", "auto", "--steps", 6, ranks=2, cwd="elsewhere")
         self.assertIn(f"settings that this command does not give come from {run}/config.json; --strategy ddp takes "
                       "the place of single for 2 ranks", result.stderr)
+        self.assertRegex(result.stdout, r"\n\[0\] done: step 6, 3 steps of this start in .* tok/s\)\n")
         self.command("--run-dir", run, "--resume", "auto", "--steps", 9, "--strategy", "zero", ranks=4)
         self.assertEqual(self.config(run)["layout"]["strategy"], "zero")
         self.command("--run-dir", run, "--resume", "auto", "--steps", 12, cwd="elsewhere")
         self.assertEqual(self.losses(run), self.losses(self.whole))
         result = self.command("--run-dir", run, "--resume", "auto", cwd="elsewhere")  # nothing is left to do
         self.assertEqual(self.losses(run), self.losses(self.whole))
+        self.assertIn("done: step 12, no step was left to train\n", result.stdout)
+
+    def test_ranks_that_do_not_fit_are_told_which_do(self):
+        result = self.command("--run-dir", self.whole, "--resume", "auto", ranks=3, status=USAGE)
+        self.assertIn(f"--run-dir {self.whole} --resume auto cannot go on with 3 ranks: launch 1, 2 or 4; of the run's "
+                      "settings, --global-batch 4 is not a multiple of 3 data-parallel ranks\n", result.stderr)
+        self.assertNotIn("change one of them", result.stderr)
+        result = self.command("--run-dir", self.whole, "--resume", "auto", "--microbatch", 3, ranks=3, status=USAGE)
+        self.assertIn("--microbatch 3", result.stderr)  # what no number of ranks helps keeps its own words
+        self.assertNotIn("launch", result.stderr)
+
+    def test_a_pipeline_of_more_stages_than_levels_gives_way(self):
+        run = self.root / "pipeline"
+        run.mkdir()
+        saved = self.config(self.whole)
+        saved["layout"]["strategy"] = saved["resolved"]["layout"]["strategy"] = "pp"
+        saved["resolved"]["layout"]["pp"] = saved["provenance"]["ranks"] = 2
+        (run / "config.json").write_text(json.dumps(saved))
+        for ranks, strategy in ((1, "pp"), (2, "pp"), (4, "ddp")):
+            result = self.command("--run-dir", run, "--resume", "auto", "--print-config", ranks=ranks)
+            self.assertEqual(json.loads(result.stdout)["layout"]["strategy"], strategy)
+        self.assertIn("--strategy ddp takes the place of pp for 4 ranks", result.stderr)
+        result = self.command("--run-dir", run, "--resume", "auto", ranks=3, status=USAGE)
+        self.assertIn("cannot go on with 3 ranks: launch 1, 2 or 4;", result.stderr)
+
+    def test_data_that_was_moved_is_said_to_be_of_the_run(self):
+        run = self.root / "moved"
+        run.mkdir()
+        saved = self.config(self.whole)
+        saved["data"]["train"] = saved["resolved"]["data"]["train"] = "/nix/text.txt"
+        (run / "config.json").write_text(json.dumps(saved))
+        result = self.command("--run-dir", run, "--resume", "auto", status=3)
+        self.assertIn(f"'/nix/text.txt' does not exist; give a token file or a plain text (as {run}/config.json says; for "
+                      f"data that was moved give --config {run}/config.json --data FILE)", result.stderr)
+        self.command("--run-dir", run, "--resume", "auto", "--config", run / "config.json", "--data", "text.txt",
+                     "--print-config")
 
     def test_a_mesh_that_does_not_fit_gives_way(self):
         run = self.root / "mesh"

@@ -108,6 +108,8 @@ class Dtypes(FolderTest):
         text.write_bytes(b"abcdefgh" * 500)
         flags = ("--levels", 1, "--width", 8, "--heads", 1, "--neurons", 8, "--seq-len", 8, "--global-batch", 1, "--lr", 1e-6,
                  "--val-fraction", 0, "--data", text, "--dtype", "float16", "--checkpoint-every", 100_000)
+        first = run(DTRAIN, *TINY, *flags, "--steps", 1, "--run-dir", self.folder / "first")
+        self.assertIn(" | grad overflow | ", first.stdout)
         whole = self.train("whole", *flags, "--steps", 2010)
         for steps in (2, 900, 2010):
             parts = self.train("parts", *flags, "--steps", steps, "--resume", "auto")

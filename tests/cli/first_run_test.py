@@ -1,6 +1,12 @@
 """dtrain --data FILE and nothing else: a small model, a run folder of its own, and how to get more."""
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import termios
 import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, launched, run
@@ -36,6 +42,28 @@ class FirstRun(FolderTest):
         again = self.train("--width", "32")
         self.assertEqual(self.runs(), ["my book-1", "my book-2"])
         self.assertNotIn("configs/experiments/", again)
+
+    def test_the_start_table_is_broken_between_words_on_a_narrow_terminal(self):
+        columns = 50
+        whole = [line.split() for line in self.train("--width", "32", "--run-dir", "plain").splitlines()]
+        terminal, end = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([str(DTRAIN), "--data", "my book.txt", "--steps", "1", "--threads", "1", "--width", "32",
+                                    "--run-dir", "narrow"], cwd=self.folder, stdout=end, stderr=end)
+        os.close(end)
+        shown = b""
+        try:
+            while part := os.read(terminal, 65536):
+                shown += part
+        except OSError:  # how a terminal tells that its other end is closed
+            pass
+        os.close(terminal)
+        self.assertEqual(process.wait(timeout=60), 0, shown)
+        lines = shown.decode().split("\x1b")[0].splitlines()
+        table = lines[next(i for i, line in enumerate(lines) if line.startswith("parameters")):]
+        self.assertEqual([line for line in table if len(line) >= columns and " " in line.strip()], [])
+        settings = next(line for line in whole if line[:2] == ["settings", "that"])
+        self.assertIn(" ".join(settings[:-1]), " ".join(" ".join(table).split()))
 
     def test_the_defaults_are_the_sizes_of_mini(self):
         def resolved(*flags):

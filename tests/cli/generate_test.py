@@ -48,6 +48,12 @@ class Generate(unittest.TestCase):
         self.assertEqual(len(self.text("--prompt", "abc", "--max-tokens", 17)), 3 + 17)
         self.assertTrue(self.text("--prompt", "h\u00e9", "--max-tokens", 1).startswith("h\u00e9".encode()))
 
+    def test_a_reader_that_went_away_is_no_error(self):
+        command = (f"{DTRAIN} generate --from {self.model} --threads 1 --max-tokens 2000 2>{self.folder}/errors | "
+                   "head -c 5 >/dev/null; echo ${PIPESTATUS[0]}")
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual((result.stdout, (self.folder / "errors").read_text()), ("0\n", ""))
+
     def test_on_a_terminal_the_text_ends_with_a_newline(self):
         for tokens, text in ((5, b"abcdefgh\r\n"), (24, b"abcdefghijklmnopqrstuvwxyz\r\n")):
             master, slave = pty.openpty()

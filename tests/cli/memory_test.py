@@ -22,7 +22,7 @@ class Memory(TrainTest):
         self.assertEqual(list(memory), ["event", "step", "predicted_bytes", "peak_bytes"])
         self.assertEqual(memory["step"], 3)
         self.assertEqual(memory["predicted_bytes"], sum(lines[0]["memory_predicted_bytes"].values()))
-        self.assertRegex(result.stderr, r"\nmemory: predicted [^,]+, measured peak [^ ]+ \w+ \(\d+%\)\n")
+        self.assertRegex(result.stderr, r"\nmemory: predicted [^,]+, measured peak [^ ]+ \w+ \(predicted/measured \d+%\)\n")
         self.assertLess(abs(memory["predicted_bytes"] / memory["peak_bytes"] - 1), 0.1)
         policy = re.search(r"\nrecompute +(.*)\n", result.stderr)[1]
         return memory["predicted_bytes"], memory["peak_bytes"], policy, (folder / "final/model.safetensors").read_bytes()

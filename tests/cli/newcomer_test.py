@@ -14,9 +14,9 @@ DTRAIN = BUILD / "bin" / "dtrain"
 USAGE, DATA, CHECKPOINT = 2, 3, 6
 
 
-def run(*arguments, cwd=None):
+def run(*arguments, cwd=None, environment=None):
     return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, text=True, timeout=20, cwd=cwd,
-                          check=False)
+                          env={**os.environ, **(environment or {})}, check=False)
 
 
 class Case(unittest.TestCase):
@@ -33,8 +33,8 @@ class Case(unittest.TestCase):
     def text(self):
         return self.write("book.txt", "In the beginning God created the heaven and the earth.\n" * 40)
 
-    def refused(self, status, *parts, arguments, without=()):
-        result = run(*arguments, cwd=self.folder)
+    def refused(self, status, *parts, arguments, without=(), environment=None):
+        result = run(*arguments, cwd=self.folder, environment=environment)
         self.assertEqual(result.returncode, status, result.stderr)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertTrue(result.stderr.startswith("dtrain: error: "), result.stderr)
@@ -228,6 +228,105 @@ class Help(Case):
             self.assertEqual(self.help_of("help", *name), text)
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertEqual(run("help", "trian").returncode, USAGE)
+
+
+class NamesOfWhatWasGiven(Case):
+    """The message has the flag or file that the user gave, and advice that can be followed."""
+
+    def test_data_baseline_is_named(self):
+        self.refused(USAGE, 'dtrain data baseline: unexpected word "book.txt"', "--data book.txt", without=("dtrain train:",),
+                     arguments=["data", "baseline", self.text().name])
+
+    def test_a_batch_that_makes_too_large_microbatches_is_named(self):
+        self.refused(USAGE, "--global-batch 999999999999 makes a microbatch of", "raise --grad-accum",
+                     arguments=["--data", self.text(), "--global-batch", "999999999999"])
+
+    def test_resume_says_which_flag_goes_on_with_a_run(self):
+        for rank in ({}, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}):
+            self.refused(USAGE, "--resume auto needs --run-dir", arguments=["--resume", "auto"], environment=rank)
+        run_folder = self.folder / "old"
+        (run_folder / "checkpoints/step-3").mkdir(parents=True)
+        self.refused(USAGE, "--data is missing", "--run-dir RUN --resume auto", arguments=["--resume", run_folder])
+
+    def test_a_run_folder_without_a_name_is_refused(self):
+        for arguments, name in ((["--run-dir", ""], "--run-dir"), (["--set", "run.dir="], "--set run.dir")):
+            self.refused(USAGE, f"{name} is empty: name a folder, or leave it out",
+                         arguments=["--data", self.text(), *arguments])
+        self.assertFalse((self.folder / "runs").exists())
+
+    def test_a_number_that_is_given_is_not_missing(self):
+        self.refused(USAGE, "--microbatches: found 0, but it must be 1 to",
+                     arguments=["schedule", "--pp", "4", "--microbatches", "0"])
+        self.refused(USAGE, "--microbatches is missing", arguments=["schedule", "--pp", "4"])
+
+    def test_the_variable_that_counts_ranks_is_named(self):
+        for prefix, count in (("", "WORLD_SIZE"), ("OMPI_COMM_WORLD_", "OMPI_COMM_WORLD_SIZE")):
+            self.refused(USAGE, f"{count} says 2 ranks, but MASTER_ADDR",
+                         arguments=["--data", self.text(), "--strategy", "ddp"],
+                         environment={prefix + "RANK": "0", count: "2", prefix + "LOCAL_RANK": "0"})
+
+    def test_the_nearest_key_of_another_group_is_named(self):
+        for key, meant in (("eval.sequences", "report.eval_sequences"), ("eval.every", "report.eval_every")):
+            self.refused(USAGE, f'unknown setting "{key}": did you mean {meant}?', arguments=["--set", key + "=8"])
+
+    def test_text_in_place_of_a_model_file_is_told(self):
+        text = self.text()
+        for flags, start in ((["--data", text, "--init-from", text], "--init-from: "),
+                             (["generate", "--from", text], "--from: "),
+                             (["verify", "--golden", text], "--golden: "),
+                             (["checkpoint", "import", text, "folder"], "")):
+            self.refused(CHECKPOINT, f"{start}'{text}' is text, where a model file", "RUN/final/model.safetensors",
+                         arguments=flags)
+
+    def test_flags_of_missing_files_are_named(self):
+        self.refused(CHECKPOINT, "--from nix: nothing of this name exists; give a run folder",
+                     arguments=["generate", "--from", "nix"])
+        self.refused(DATA, "--val-data: data file 'nix' does not exist",
+                     arguments=["--data", self.text(), "--val-data", "nix"])
+
+    def test_a_numpy_array_is_told_from_text_in_utf_16(self):
+        header = b"\x93NUMPY\x01\x00" + b"v\x00" + b"{'descr': '<u2', 'fortran_order': False, 'shape': (200,)}\n"
+        array = self.write("tokens.npy", header + struct.pack("<200H", *range(100, 300)))
+        self.refused(DATA, "is a NumPy array", without=("UTF-16",), arguments=["--data", array])
+
+    def test_prepare_asks_for_what_it_takes(self):
+        (self.folder / "empty").mkdir()
+        os.mkfifo(self.folder / "fifo")
+        for path in ("nix", "fifo"):
+            self.refused(DATA, f"'{path}'", "give a plain text", without=("token file",),
+                         arguments=["data", "prepare", path, "--output", "t.dtok"])
+        self.refused(USAGE, "no text is found in 'empty'", arguments=["data", "prepare", "empty", "--output", "t.dtok"])
+
+    def test_a_file_that_cannot_be_made_has_the_name_that_was_given(self):
+        self.refused(DATA, "'nodir/t.dtok' cannot be created", without=(".tmp-",),
+                     arguments=["data", "prepare", self.text(), "--output", "nodir/t.dtok"])
+
+    def test_a_file_of_a_checkpoint_is_no_model_file(self):
+        folder = self.folder / "step-4"
+        folder.mkdir()
+        piece = folder / "model-00001-of-00002.safetensors"
+        for name in (piece.name, "manifest.json"):
+            (folder / name).write_text("{}")
+        self.refused(CHECKPOINT, f"--from {piece}: it is a file of the checkpoint", f"checkpoint export {folder}",
+                     arguments=["generate", "--from", piece])
+        self.refused(CHECKPOINT, f"'{piece}' is one of 2 pieces of a checkpoint", f"export {folder} FILE",
+                     arguments=["checkpoint", "import", piece, "out"])
+
+    def test_options_of_torchrun_that_dtrun_lacks_are_answered(self):
+        for option, advice in (("--max_restarts=3", "call it again"), ("--rdzv-backend", "one node"), ("-m", "-m MODULE"),
+                               ("--rdzv_endpoint", "--master-port"), ("--no-python", "any program")):
+            result = subprocess.run([BUILD / "bin/dtrun", option], capture_output=True, text=True, timeout=20, check=False)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (USAGE, 1), result.stderr)
+            self.assertIn(f"unknown option {option.split('=')[0]}: ", result.stderr)
+            self.assertIn(advice, result.stderr)
+
+    def test_a_reader_that_went_away_is_no_error(self):
+        reading, writing = os.pipe()
+        os.close(reading)
+        result = subprocess.run([DTRAIN, "settings"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=20,
+                                check=False)
+        os.close(writing)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A run folder is a fence: what is removed, what is left alone, and what happens when the folder changes hands."""
 
+import fcntl
 import os
 import pathlib
 import resource
@@ -28,6 +29,20 @@ class FolderTest(ResumeTest):
         self.assertEqual(len(errors), 1, result.stderr)
         for part in parts:
             self.assertIn(str(part), errors[0])
+
+    def as_nobody(self):
+        os.setgid(65534)
+        os.setuid(65534)
+
+    def allow_nobody(self):
+        if os.geteuid() != 0:
+            return
+        if subprocess.run([DTRAIN, "version"], preexec_fn=self.as_nobody, capture_output=True,
+                          check=False).returncode not in (0, USAGE):
+            self.skipTest("another user cannot run this build")
+        self.root.chmod(0o755)
+        self.run_dir.mkdir()
+        os.chown(self.run_dir, 65534, 65534)
 
     def mount_read_only(self, folder):
         folder.mkdir(exist_ok=True)
@@ -142,6 +157,7 @@ class OtherHands(FolderTest):
         self.run_dir.rename(moved)
         error = self.end_of(first, CHECKPOINT)
         self.assertIn(f"folder '{self.run_dir}' was moved", error)
+        self.assertIn("if it was moved, go on with --run-dir NEWNAME --resume auto", error)
         self.assertFalse(self.run_dir.exists())
         self.assertFalse((moved / "final").exists())
         self.run_command([DTRAIN, "checkpoint", "verify", moved])
@@ -182,6 +198,29 @@ class OtherHands(FolderTest):
                                    *self.arguments(*EVERY)], USAGE)
         self.assertIn("rank 1 of 2 does not see rank 0's folder", result.stderr)
         self.assertEqual([path.name for path in self.run_dir.iterdir()], ["lock"])
+
+    def test_the_lock_of_another_user_is_never_said_to_be_removable(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can give a file to another user")
+        self.allow_nobody()
+        lock = self.run_dir / "lock"
+        lock.write_text("process 12 on host far\x1b[31m")
+        command = [DTRAIN, *map(str, self.arguments("--resume", "auto"))]
+        result = subprocess.run(command, preexec_fn=self.as_nobody, capture_output=True, text=True, timeout=LIMIT,
+                                check=False)
+        self.assertEqual(result.returncode, USAGE, result.stderr)
+        self.assert_one_line(result, lock, "belongs to user 0, and this is user 65534: run as that user",
+                             "if no job of that user uses it")
+        os.chown(lock, 65534, 65534)
+        result = self.run_command(command, USAGE)
+        self.assert_one_line(result, lock, "belongs to user 65534, and this is user 0: run as that user",
+                             f"chown -R 0 {self.run_dir}")
+        self.assertNotIn("remove", result.stderr)
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            result = self.run_command(command, USAGE)
+        self.assert_one_line(result, f"'{lock}' is held by process 12 on host far?[31m, a job of user 65534: wait")
+        self.assertEqual(sorted(path.name for path in self.run_dir.iterdir()), ["lock"])
 
     def test_a_folder_in_use_is_status_2_also_where_ranks_wait_for_less_long(self):
         self.run_dir.mkdir()
@@ -236,7 +275,7 @@ class Early(FolderTest):
         command = " ".join(f"'{word}'" for word in [DTRAIN, *self.arguments(*EVERY, steps=8)])
         result = self.run_command(["bash", "-c", f"ulimit -f 60; exec {command}"], CHECKPOINT)
         self.assertEqual([line["step"] for line in self.events("error")], [4, 8])
-        self.assertIn("File too large", result.stderr)
+        self.assertIn("(File too large): raise the limit on file sizes (ulimit -f)", result.stderr)
         self.assertEqual(len(self.losses()), 8)
 
     def test_a_second_job_on_one_port_is_told_so(self):
@@ -257,24 +296,10 @@ class Early(FolderTest):
 class Threads(FolderTest):
     """Without the right to start a thread; root has it always."""
 
-    def as_nobody(self):
-        os.setgid(65534)
-        os.setuid(65534)
-
     def no_threads(self):
         if os.geteuid() == 0:
             self.as_nobody()
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-
-    def allow_nobody(self):
-        if os.geteuid() != 0:
-            return
-        if subprocess.run([DTRAIN, "version"], preexec_fn=self.as_nobody, capture_output=True,
-                          check=False).returncode not in (0, USAGE):
-            self.skipTest("another user cannot run this build")
-        self.root.chmod(0o755)
-        self.run_dir.mkdir()
-        os.chown(self.run_dir, 65534, 65534)
 
     def test_a_thread_that_cannot_be_started_is_status_8_and_one_line(self):
         self.allow_nobody()

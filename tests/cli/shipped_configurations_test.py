@@ -118,7 +118,7 @@ class Batch(TestCase):
         ranks = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}
         result = run([BIN / "dtrain", *MINI, "--strategy", "ddp", "--print-config"], environment=ranks)
         self.assertEqual(result.returncode, 2)
-        self.assertIn("--global-batch 8 is not a multiple of 1 x 3 data-parallel ranks", result.stderr)
+        self.assertIn("--global-batch 8 is not a multiple of 3 data-parallel ranks", result.stderr)
         self.assertEqual(result.stderr.count("\n"), 1)
 
 

@@ -38,7 +38,14 @@ AtomicFile::AtomicFile(std::string path, ErrorKind kind) : disk_(kind), path_(st
   for (int number = 0; temporary_.empty() || ::access(temporary_.c_str(), F_OK) == 0; ++number) {
     temporary_ = fmt::format("{}{}-{}", temporary_prefix(path_), ::getpid(), number);
   }
-  file_ = disk_.create_file(temporary_);
+  try {
+    file_ = disk_.create_file(temporary_);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    const auto place = message.find(temporary_);
+    if (place != message.npos) message.replace(place, temporary_.size(), path_);
+    throw Error(error.kind(), message);
+  }
 }
 
 AtomicFile::~AtomicFile() {

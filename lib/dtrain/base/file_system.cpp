@@ -13,6 +13,12 @@ namespace dtrain::base {
 namespace {
 
 [[noreturn]] void fail_with_errno(ErrorKind kind, const std::string& path, const char* action) {
+  if (errno == EFBIG) {
+    fail(kind,
+         "'{}' cannot be {} ({}): raise the limit on file sizes (ulimit -f), or write to a "
+         "file system that takes larger files",
+         path, action, std::strerror(errno));
+  }
   const char* reason = std::strerror(errno);
   fail(kind, "'{}' cannot be {} ({}); check that its folder exists, is writable and has room", path,
        action, reason);

@@ -28,7 +28,9 @@ void HeldFolder::check() const {
     // A disk that does not answer for a while has not moved the folder: what is written then fails
     // by itself.
     if (errno != ENOENT && errno != ENOTDIR) return;
-    fail(kind_, "folder '{}' was moved or removed while this job ran ({}); nothing more is written",
+    fail(kind_,
+         "folder '{}' was moved or removed while this job ran ({}); nothing more is written; if it "
+         "was moved, go on with --run-dir NEWNAME --resume auto",
          path_, std::strerror(errno));
   }
   if (own.st_dev == there.st_dev && own.st_ino == there.st_ino) return;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dtrain/config/layout.h"
+#include "dtrain/config/pipeline.h"
 #include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/saved_run.h"
 
@@ -26,6 +27,16 @@ bool gives_layout(const Loaded& given) {
       given.given, [](const Setting* setting) { return setting->key.starts_with("layout."); });
 }
 
+void keep_data_axis_alone(LayoutConfig& layout) {
+  const LayoutConfig plain;
+  layout.strategy = data_axis_of(layout);
+  layout.pp = layout.tp = 0;
+  layout.schedule_pp = plain.schedule_pp;
+  layout.pp_split = plain.pp_split;
+  layout.tp_vocab = plain.tp_vocab;
+  layout.data_axis = plain.data_axis;
+}
+
 // Sizes that keep the blocks' and stages' split where it divides the ranks.
 void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int64_t num_ranks) {
   const std::int64_t fixed = resolved.tp * resolved.pp;
@@ -34,15 +45,13 @@ void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int
     layout.tp = resolved.tp;
     return;
   }
-  LayoutConfig flat = layout;
-  flat.strategy = data_axis_of(layout);
-  const LayoutConfig plain;
-  flat.pp = flat.tp = 0;
-  flat.schedule_pp = plain.schedule_pp;
-  flat.pp_split = plain.pp_split;
-  flat.tp_vocab = plain.tp_vocab;
-  flat.data_axis = plain.data_axis;
-  layout = flat;
+  keep_data_axis_alone(layout);
+}
+
+// Whether each stage of a pipeline of all ranks has a level for each of its parts.
+bool has_levels_for(const SavedRun& saved, std::int64_t num_ranks) {
+  const auto schedule = parse_schedule_pp(saved.resolved.layout.schedule_pp);
+  return schedule && num_ranks * schedule->chunks <= saved.resolved.model.levels;
 }
 
 // Gives way where the run's ranks were others. Returns what to say of it.
@@ -64,6 +73,8 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
     layout.pp_split = plain.pp_split;
     if (strategy.is_local()) layout.strategy = strategy.with_processes;
     if (before == "single") layout.strategy = "ddp";
+    const bool is_pipeline = strategy.ranks == Strategy::Ranks::pp;
+    if (is_pipeline && !has_levels_for(saved, num_ranks)) keep_data_axis_alone(layout);
   }
   if (layout.strategy == before) return {};
   return fmt::format("; --strategy {} takes the place of {} for {} rank{}", layout.strategy, before,

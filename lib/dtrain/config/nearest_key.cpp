@@ -23,7 +23,9 @@ std::string_view nearest_key(std::string_view key) {
     parts.push_back(last_part(setting.key));
   }
   if (const std::string_view whole = base::nearest(key, keys); !whole.empty()) return whole;
-  const std::string_view part = base::nearest(last_part(key), parts);
+  // "eval.sequences" for report.eval_sequences, before what "sequences" alone may stand for.
+  std::string_view part = base::nearest(key, parts);
+  if (part.empty()) part = base::nearest(last_part(key), parts);
   if (part.empty()) return part;
   return keys[static_cast<std::size_t>(std::ranges::find(parts, part) - parts.begin())];
 }

@@ -47,13 +47,21 @@ void check_memory(const MachineConfig& machine) {
 std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
                              std::string_view factor_name, std::int64_t dp) {
   if (batch.global % (factor * dp) != 0) {
-    fail(
-        ErrorKind::usage,
-        "--global-batch {} is not a multiple of {}{} x {} data-parallel rank{}: change one of them",
-        batch.global, factor == 1 ? "" : factor_name,
-        factor == 1 ? std::string("1") : fmt::format(" {}", factor), dp, dp == 1 ? "" : "s");
+    fail(ErrorKind::usage,
+         "--global-batch {} is not a multiple of {}{} data-parallel rank{}: change one of them",
+         batch.global, factor == 1 ? "" : fmt::format("{} {} x ", factor_name, factor), dp,
+         dp == 1 ? "" : "s");
   }
   return batch.global / (factor * dp);
+}
+
+// The schema checks what is given, not what follows from it.
+void require_count(const BatchConfig& batch, std::string_view what, std::int64_t count,
+                   std::string_view flag) {
+  constexpr std::int64_t kMost = 1 << 20;
+  if (count <= kMost) return;
+  fail(ErrorKind::usage, "--global-batch {} makes a {} of {}, more than {}: lower it, or raise {}",
+       batch.global, what, count, kMost, flag);
 }
 
 // global = microbatch * grad_accum * dp: what is missing follows (docs/configuration.md). A
@@ -74,8 +82,10 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
   } else if (batch.microbatch == 0) {
     const std::string_view name = layout.pp == 1 ? "--grad-accum" : "--grad-accum (or --pp)";
     batch.microbatch = share_of_global(batch, batch.grad_accum, name, dp);
+    require_count(batch, "microbatch", batch.microbatch, "--grad-accum");
   } else if (batch.grad_accum == 0) {
     batch.grad_accum = share_of_global(batch, batch.microbatch, "--microbatch", dp);
+    require_count(batch, "accumulation", batch.grad_accum, "--microbatch");
   }
   const std::int64_t product = batch.microbatch * batch.grad_accum * dp;
   if (product != batch.global) {

@@ -66,12 +66,15 @@ bool resumes_within(const Config& config) {
 
 }  // namespace
 
-void check_run_folder(const Config& config) {
+void check_run_dir_named(const Config& config) {
   const bool goes_on = config.checkpoint.resume == "auto";
   if (config.run.dir.empty() && (goes_on || config.run.overwrite)) {
     fail(ErrorKind::usage, "{} needs --run-dir: name the run to {}",
          goes_on ? "--resume auto" : "--overwrite", goes_on ? "go on with" : "replace");
   }
+}
+
+void check_run_folder(const Config& config) {
   const std::string folder = config.run.dir.empty() ? kRuns : config.run.dir;
   const fs::path parent = existing_parent(folder);
   std::error_code error;

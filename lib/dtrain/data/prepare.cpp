@@ -15,6 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 
+constexpr base::FileRole kTextRole{ErrorKind::data, "data file",
+                                   "give a plain text, or a folder of them"};
+
 /// The regular files below a folder that are not empty, sorted by path.
 std::vector<std::string> files_below(const std::string& folder) {
   std::vector<std::string> files;
@@ -77,7 +80,7 @@ Examined examine(const std::vector<std::string>& files) {
   Examined examined;
   base::Checksum checksum;
   for (const std::string& file : files) {
-    const auto text = base::MappedFile::open(file, data_file_role());
+    const auto text = base::MappedFile::open(file, kTextRole);
     check_is_text(text);
     checksum.add(text.bytes());
     examined.sources.push_back({file, text.bytes().size()});
@@ -91,8 +94,11 @@ Examined examine(const std::vector<std::string>& files) {
 PrepareReport prepare(const PrepareOptions& options) {
   const std::vector<std::string> files = list_files(options.inputs);
   if (files.empty()) {
-    fail(ErrorKind::usage, "no text is found among the {} inputs; name files or folders with files",
-         options.inputs.size());
+    if (options.inputs.empty()) {
+      fail(ErrorKind::usage, "no text is given; name files or folders with files");
+    }
+    fail(ErrorKind::usage, "no text is found in '{}'; name files or folders with files",
+         fmt::join(options.inputs, "', '"));
   }
   check_output(options, files);
   const Examined examined = examine(files);
@@ -105,7 +111,7 @@ PrepareReport prepare(const PrepareOptions& options) {
       encode_token_header({.num_tokens = report.num_tokens, .checksum = examined.checksum}));
   base::Checksum written;
   for (const Source& source : examined.sources) {
-    const auto text = base::MappedFile::open(source.path, data_file_role());
+    const auto text = base::MappedFile::open(source.path, kTextRole);
     if (text.bytes().size() != source.num_bytes) {
       fail(ErrorKind::data,
            "data file '{}' changed from {} to {} bytes while being read; try again", source.path,

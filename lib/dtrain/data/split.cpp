@@ -43,6 +43,15 @@ void check_has_sample(const Samples& samples, std::string_view part) {
        samples.file().path(), range.end - range.begin, part, samples.seq_len() + 1);
 }
 
+// Training data is spoken of in the same words, so the message begins with the setting.
+std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
+  try {
+    return std::make_shared<const TokenFile>(TokenFile::open(options.validation, options.vocab));
+  } catch (const base::Error& error) {
+    fail(error.kind(), "--val-data: {}", error.what());
+  }
+}
+
 }  // namespace
 
 SplitOptions split_options(const config::Config& config) {
@@ -66,8 +75,7 @@ Split open_split(const SplitOptions& options) {
   check_has_sample(train, "for training");
   Samples validation(file, {cut, size}, options.seq_len);
   if (has_file) {
-    const auto other =
-        std::make_shared<const TokenFile>(TokenFile::open(options.validation, options.vocab));
+    const auto other = open_validation(options);
     validation = Samples(other, {0, other->size()}, options.seq_len);
   }
   if (has_file || options.val_fraction > 0) check_has_sample(validation, "for validation");

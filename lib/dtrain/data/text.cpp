@@ -56,10 +56,15 @@ bool is_safetensors(std::string_view start) {
 }
 
 /// Empty if nothing speaks against a text.
-std::string_view looks_like(std::string_view start) {
+std::string_view signed_as(std::string_view start) {
   for (const Signature& signature : kSignatures) {
     if (start.starts_with(signature.bytes)) return signature.what;
   }
+  return {};
+}
+
+/// The same.
+std::string_view looks_like(std::string_view start) {
   if (is_safetensors(start)) return "a safetensors file";
   if (start.find('\0') != std::string_view::npos) return "binary (it holds NUL bytes)";
   return {};
@@ -74,11 +79,12 @@ bool is_token_file(const base::MappedFile& file) {
 
 void check_is_text(const base::MappedFile& file) {
   const std::string_view start = beginning(file);
-  if (const ForeignData foreign = recognise_foreign(start); !foreign.what.empty()) {
+  std::string_view what = signed_as(start);
+  if (const ForeignData foreign = recognise_foreign(start); what.empty() && !foreign.what.empty()) {
     fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", file.path(),
          foreign.what, foreign.advice);
   }
-  const std::string_view what = looks_like(start);
+  if (what.empty()) what = looks_like(start);
   if (what.empty()) return;
   fail(ErrorKind::data,
        "data file '{}' is {}, where plain text is expected; decompress or convert it first",

@@ -15,7 +15,42 @@ std::string joined(const std::vector<LinePart>& parts, std::string_view divider)
   return line;
 }
 
+// Where the second column of "mesh            pp 1" begins; 2 where a line has one.
+std::size_t indent_of(std::string_view line, std::size_t room) {
+  const std::size_t gap = line.find("  ");
+  const std::size_t column = gap == line.npos ? line.npos : line.find_first_not_of(' ', gap);
+  return column != line.npos && column < room / 2 ? column : 2;
+}
+
+std::string wrap_line(std::string_view line, std::size_t room) {
+  constexpr std::size_t kNarrowest = 20;
+  if (room < kNarrowest) return std::string(line);
+  const std::string indent(indent_of(line, room), ' ');
+  std::string wrapped;
+  std::size_t used = 0;  // of the row, by its indent
+  while (line.size() > room - used) {
+    const std::size_t space = line.rfind(' ', room - used);
+    const std::size_t begin = wrapped.empty() ? indent.size() : 0;
+    if (space == line.npos || space <= begin) break;  // a word that is longer than a row
+    wrapped.append(line.substr(0, space)).append("\n").append(indent);
+    line.remove_prefix(space + 1);
+    used = indent.size();
+  }
+  return wrapped.append(line);
+}
+
 }  // namespace
+
+std::string wrap_words(std::string_view text, std::size_t room) {
+  std::string wrapped;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    wrapped.append(wrap_line(text.substr(begin, end - begin), room));
+    if (end < text.size()) wrapped += '\n';
+    begin = end + 1;
+  }
+  return wrapped;
+}
 
 std::string fit_parts(std::vector<LinePart> parts, std::size_t room) {
   std::erase_if(parts, [](const LinePart& part) { return part.text.empty(); });

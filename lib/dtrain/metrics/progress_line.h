@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dtrain::metrics {
@@ -16,5 +17,9 @@ struct LinePart {
 /// The parts with " | " between them, or with a blank where that lets them fit in `room`
 /// characters; parts that still have no room are left out, and what stays is cut.
 [[nodiscard]] std::string fit_parts(std::vector<LinePart> parts, std::size_t room);
+
+/// `text` with its lines broken between words where they are longer than `room` characters; what
+/// follows is indented to the line's second column, or by two where it has none.
+[[nodiscard]] std::string wrap_words(std::string_view text, std::size_t room);
 
 }  // namespace dtrain::metrics

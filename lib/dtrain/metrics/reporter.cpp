@@ -39,6 +39,26 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
   return json;
 }
 
+// With a loss scale a gradient beyond float16 is no fault: the scale is halved
+// (docs/determinism.md).
+std::string gradient_of(const StepRecord& record) {
+  const bool overflows = record.loss_scaling && !std::isfinite(record.grad_norm);
+  return overflows ? "grad overflow" : fmt::format("grad {:.3f}", record.grad_norm);
+}
+
+// A start that goes on has made only the last steps of the run.
+std::string done_line(const Summary& summary) {
+  if (summary.steps_here == 0) {
+    return fmt::format("done: step {}, no step was left to train\n", summary.steps);
+  }
+  const std::string what =
+      summary.steps_here == summary.steps
+          ? fmt::format("{} steps", summary.steps)
+          : fmt::format("step {}, {} steps of this start", summary.steps, summary.steps_here);
+  return fmt::format("done: {} in {} ({} tok/s)\n", what, base::readable_time(summary.seconds),
+                     format_rate(summary.tokens_per_second));
+}
+
 }  // namespace
 
 Reporter::Reporter(Options options) : options_(std::move(options)) {
@@ -54,7 +74,7 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   nlohmann::ordered_json line{{"event", "start"}};
   line.update(fields);
   file_->write(line);
-  console_->print(table);
+  console_->print(wrap_words(table, console_->room()));
 }
 
 std::string Reporter::progress_line(const StepRecord& record, std::size_t room) const {
@@ -66,7 +86,7 @@ std::string Reporter::progress_line(const StepRecord& record, std::size_t room) 
                           : std::string();
   return fit_parts({{fmt::format("step {}/{}", record.step, options_.total_steps), 0},
                     {fmt::format("loss {:.4f}", shown(record.loss)), 0},
-                    {fmt::format("grad {:.3f}", shown(record.grad_norm)), 3},
+                    {gradient_of(record), 3},
                     {fmt::format("lr {:.2e}", record.learning_rate), 4},
                     {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 1},
                     {fmt::format("mfu {:.0f}%", 100 * record.mfu), 8},
@@ -117,9 +137,10 @@ void Reporter::memory(const MemoryRecord& record) {
       100 * static_cast<double>(record.predicted) / static_cast<double>(record.peak);
   const std::int64_t apart = std::abs(record.predicted - record.peak);
   const bool is_near = apart <= std::max(record.peak / 10, kSmallDifference);
-  console_->print(fmt::format("{}memory: predicted {}, measured peak {} ({:.0f}%)",
-                              is_near ? "" : "warning: ", format_bytes(record.predicted),
-                              format_bytes(record.peak), percent));
+  console_->print(
+      fmt::format("{}memory: predicted {}, measured peak {} (predicted/measured {:.0f}%)",
+                  is_near ? "" : "dtrain: warning: ", format_bytes(record.predicted),
+                  format_bytes(record.peak), percent));
 }
 
 void Reporter::checkpoint(const CheckpointRecord& record) {
@@ -149,19 +170,17 @@ void Reporter::resume(const ResumeRecord& record) {
 void Reporter::warn(std::int64_t step, const std::string& message) {
   if (!options_.writes) return;
   file_->write({{"event", "error"}, {"step", step}, {"message", message}});
-  console_->print("warning: " + message);
+  console_->print("dtrain: warning: " + message);
 }
 
 void Reporter::note(const std::string& message) {
-  if (options_.writes) console_->print(message);
+  if (options_.writes) console_->print(wrap_words(message, console_->room()));
 }
 
 void Reporter::end(const Summary& summary) {
   if (!options_.writes) return;
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
-  std::string text =
-      fmt::format("done: {} steps in {} ({} tok/s)\n", summary.steps,
-                  base::readable_time(summary.seconds), format_rate(summary.tokens_per_second));
+  std::string text = done_line(summary);
   if (summary.train_loss) {
     line["train_loss"] = json_number(*summary.train_loss);
     text += fmt::format("  training loss   {:.4f} nats per token\n", *summary.train_loss);

@@ -15,7 +15,8 @@ namespace dtrain::metrics {
 
 /// What the reporter knows of a finished run.
 struct Summary {
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;       ///< of the run
+  std::int64_t steps_here = 0;  ///< of them, of this start
   /// Mean of the last 50 losses, as far as they are finite; none without a step.
   std::optional<double> train_loss{};
   double val_loss = 0;

@@ -336,6 +336,7 @@ void Trainer::summarize() {
                  static_cast<double>(last_losses_.size());
   }
   reporter_.end({.steps = step_,
+                 .steps_here = steps_done_,
                  .train_loss = train_loss,
                  .val_loss = val_loss_,
                  .has_validation = validation_.size() > 0,

@@ -46,6 +46,15 @@ constexpr std::array<DtypeInfo, 13> kDtypes{{{Dtype::boolean, "BOOL", 1},
                                              {Dtype::i64, "I64", 8},
                                              {Dtype::f64, "F64", 8}}};
 
+/// Whether a file begins as text does. The length that a safetensors file begins with has zeros.
+bool is_text(std::span<const std::byte> bytes) {
+  constexpr std::size_t kExamined = 256;
+  return std::ranges::all_of(bytes.first(std::min(bytes.size(), kExamined)), [](std::byte byte) {
+    const auto c = std::to_integer<unsigned char>(byte);
+    return c == '\t' || c == '\n' || c == '\r' || (c >= ' ' && c != 0x7f);
+  });
+}
+
 /// The header of one file, as it is taken apart. Its member functions throw Error{checkpoint}
 /// naming the file.
 class HeaderParser {
@@ -103,6 +112,12 @@ std::span<const std::byte> HeaderParser::find_header() {
   }
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthBytes);
+  if (is_text(bytes)) {
+    fail(ErrorKind::checkpoint,
+         "'{}' is text, where a model file in the safetensors format is expected; give "
+         "RUN/final/model.safetensors, or another model file",
+         file_.path());
+  }
   if (length > kMaxHeaderBytes) {
     refuse(fmt::format("claims a header of {} bytes, at most {} are allowed", length,
                        kMaxHeaderBytes));

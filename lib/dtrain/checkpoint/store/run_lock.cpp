@@ -12,6 +12,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
 
 namespace dtrain::checkpoint::store {
 namespace {
@@ -23,8 +24,16 @@ using base::fail;
 std::string read_holder(int fd) {
   std::array<char, 512> text{};
   const ssize_t length = ::pread(fd, text.data(), text.size(), 0);
-  return length > 0 ? std::string(text.data(), static_cast<std::size_t>(length))
+  return length > 0 ? base::printable({text.data(), static_cast<std::size_t>(length)})
                     : std::string("a process that has just begun");
+}
+
+bool try_lock(int fd) {
+  int status = 0;
+  do {
+    status = ::flock(fd, LOCK_EX | LOCK_NB);
+  } while (status != 0 && errno == EINTR);
+  return status == 0;
 }
 
 void write_holder(int fd) {
@@ -42,19 +51,40 @@ std::string why_no_lock_file(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return fmt::format("cannot be examined: {}", std::strerror(errno));
   if (!S_ISREG(status.st_mode)) return "is not a regular file";
-  if (status.st_uid != ::geteuid()) {
-    return fmt::format("belongs to user {}, and this is user {}", status.st_uid, ::geteuid());
-  }
   return {};
+}
+
+// The lock of another user's run is never to be removed: a job may hold it. Root can ask; a user
+// who may not open the file (`fd` < 0) cannot.
+void refuse_lock_of_another(const std::string& path, int fd) {
+  struct stat status {};
+  const bool known = (fd < 0 ? ::lstat(path.c_str(), &status) : ::fstat(fd, &status)) == 0;
+  if (!known || !S_ISREG(status.st_mode) || status.st_uid == ::geteuid()) return;
+  const bool is_held = fd >= 0 && !try_lock(fd) && errno == EWOULDBLOCK;
+  const std::string holder = is_held ? read_holder(fd) : "";
+  if (fd >= 0) ::close(fd);
+  if (is_held) {
+    fail(ErrorKind::usage,
+         "'{}' is held by {}, a job of user {}: wait for it, stop it, or name another folder", path,
+         holder, status.st_uid);
+  }
+  const std::string folder = path.substr(0, path.rfind('/'));
+  fail(ErrorKind::usage,
+       "'{}' belongs to user {}, and this is user {}: run as that user, name another folder, or{} "
+       "have the run made yours: chown -R {} {}",
+       path, status.st_uid, ::geteuid(), fd < 0 ? ", if no job of that user uses it," : "",
+       ::geteuid(), folder);
 }
 
 // Follows no link and waits for no FIFO. Throws before anything is written.
 int open_lock(const std::string& path) {
   const int fd =
       ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0600);
-  const bool is_link = fd < 0 && errno == ELOOP;
+  const int reason = fd < 0 ? errno : 0;
+  const bool is_link = reason == ELOOP;
+  if (fd >= 0 || reason == EACCES) refuse_lock_of_another(path, fd);
   if (fd < 0 && !is_link) {
-    fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(errno));
+    fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(reason));
   }
   const std::string why = is_link ? "is a link" : why_no_lock_file(fd);
   if (why.empty()) {
@@ -65,14 +95,6 @@ int open_lock(const std::string& path) {
   if (fd >= 0) ::close(fd);
   fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
        path, why);
-}
-
-bool try_lock(int fd) {
-  int status = 0;
-  do {
-    status = ::flock(fd, LOCK_EX | LOCK_NB);
-  } while (status != 0 && errno == EINTR);
-  return status == 0;
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ namespace dtrain::checkpoint::store {
 /// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
 /// device is not waited for.
 ///
-/// Throws: Error{usage} naming the folder and the host and process that hold it, or the file if it
-///         is none that can be locked; Error{checkpoint} if it cannot be made.
+/// Throws: Error{usage} naming the folder and the host and process that hold it, the owner of a
+///         lock that is another user's, or the file if it is none that can be locked;
+///         Error{checkpoint} if it cannot be made.
 class RunLock {
  public:
   explicit RunLock(const std::string& run_dir,

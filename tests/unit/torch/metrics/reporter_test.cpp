@@ -110,6 +110,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
     r.evaluation(3, 1.5, 640);
     r.warn(4, "loss nan: update skipped");
     r.end({.steps = 7,
+           .steps_here = 7,
            .train_loss = 2.5,
            .val_loss = 1.25,
            .has_validation = true,
@@ -136,7 +137,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
                                                  {"failed_checkpoints", 2},
                                                  {"val_loss", 1.25}});
   CHECK(found.errors.find("a table\n") == 0);
-  CHECK(found.errors.find("warning: loss nan: update skipped\n") != std::string::npos);
+  CHECK(found.errors.find("dtrain: warning: loss nan: update skipped\n") != std::string::npos);
   CHECK(found.errors.find("validation loss 1.2500") != std::string::npos);
   CHECK(found.errors.find("updates skipped 3") != std::string::npos);
   CHECK(found.errors.find("checkpoints     2 could not be saved") != std::string::npos);
@@ -144,7 +145,12 @@ TEST_CASE("Other lines say by 'event' what they are") {
 
 TEST_CASE("Without a validation nothing is said of one") {
   const auto found = report({.metrics_path = "", .console = {}}, [](Reporter& r) {
-    r.end({.steps = 1, .train_loss = 2, .seconds = 1, .tokens_per_second = 1, .model_path = "m"});
+    r.end({.steps = 1,
+           .steps_here = 1,
+           .train_loss = 2,
+           .seconds = 1,
+           .tokens_per_second = 1,
+           .model_path = "m"});
   });
   CHECK_FALSE(found.lines[0].contains("val_loss"));
   CHECK(found.errors.find("validation") == std::string::npos);
@@ -243,7 +249,7 @@ TEST_CASE(
       r.memory({.step = 3, .predicted = predicted_mib << 20, .peak = peak_mib << 20});
     });
     REQUIRE(found.lines.size() == 1);
-    return found.errors.starts_with("warning: memory: predicted");
+    return found.errors.starts_with("dtrain: warning: memory: predicted");
   };
   CHECK_FALSE(warns(100, 91));
   CHECK(warns(100, 90));
