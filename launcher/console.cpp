@@ -1,11 +1,13 @@
 #include "launcher/console.h"
 
+#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace launcher {
@@ -34,9 +36,13 @@ std::string_view fitted(std::string_view text, std::size_t columns) {
 
 Console::Console()
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      error_(STDERR_FILENO, wake_.get()),
+      error_("standard error", STDERR_FILENO, wake_.get()),
       terminal_(::isatty(STDERR_FILENO) == 1) {
-  if (!same_file(STDOUT_FILENO, STDERR_FILENO)) output_.emplace(STDOUT_FILENO, wake_.get());
+  if (same_file(STDOUT_FILENO, STDERR_FILENO)) {
+    error_.name = "standard output and error";
+  } else {
+    output_.emplace("standard output", STDOUT_FILENO, wake_.get());
+  }
 }
 
 int Console::columns() const {
@@ -54,12 +60,44 @@ void Console::hide_live() {
 void Console::line(Stream stream, std::string_view prefix, std::string_view text) {
   Sink& sink = sink_of(stream);
   if (sink.writer.closed()) return;
-  if (limit_ && pending() > *limit_) {
+  if (limit_ && pending_for_readers() > *limit_) {
     ++lines_dropped_;
     return;
   }
+  if (!has_room(sink)) return;
   if (&sink == &error_) hide_live();
   sink.pending.append(prefix).append(text).append("\n");
+}
+
+/// Whether the line may wait for a full disk; one that may not is counted.
+bool Console::has_room(Sink& sink) {
+  constexpr std::size_t kMaxWaitingBytes = std::size_t{1} << 20;
+  const int reason = sink.writer.full_reason();
+  if (reason == 0 || sink.bytes() < kMaxWaitingBytes) return true;
+  sink.lost_reason = reason;
+  if (++sink.lines_lost == 1) {
+    warn(fmt::format("{} cannot be written: {}; until it can, lines are dropped", sink.name,
+                     std::strerror(reason)));
+  }
+  return false;
+}
+
+/// Tells how many lines were dropped, once the disk takes others again or was given up.
+void Console::tell_losses(Sink& sink) {
+  const std::int64_t given_up = sink.writer.take_lines_lost();
+  const int reason = sink.writer.full_reason();
+  if (given_up > 0) sink.lost_reason = reason;
+  sink.lines_lost += given_up;
+  if (sink.lines_lost == 0 || (reason != 0 && !sink.writer.closed())) return;
+  warn(fmt::format("{} lines of {} were dropped: {}", std::exchange(sink.lines_lost, 0), sink.name,
+                   std::strerror(sink.lost_reason)));
+}
+
+/// Adds a line to standard error even where others are dropped.
+void Console::warn(std::string_view text) {
+  if (error_.writer.closed()) return;
+  hide_live();
+  error_.pending.append("dtrun: warning: ").append(text).append("\n");
 }
 
 void Console::live(std::string_view text) {
@@ -77,6 +115,8 @@ void Console::commit_live(std::string_view prefix) {
 }
 
 void Console::flush() {
+  if (output_) tell_losses(*output_);
+  tell_losses(error_);
   // While earlier bytes wait, a newer text may still take the place of this one.
   if (!live_.empty() && !live_shown_ && error_.writer.waiting() == 0 && !error_.writer.closed()) {
     const auto width = static_cast<std::size_t>(columns());
@@ -87,9 +127,18 @@ void Console::flush() {
   if (output_) output_->writer.write(std::exchange(output_->pending, {}));
 }
 
-std::size_t Console::pending() const {
-  const std::size_t error = error_.pending.size() + error_.writer.waiting();
-  return output_ ? error + output_->pending.size() + output_->writer.waiting() : error;
+void Console::finish(std::chrono::duration<double> patience) {
+  error_.writer.finish(patience);
+  if (output_) output_->writer.finish(patience);
+}
+
+std::size_t Console::pending() const { return error_.bytes() + (output_ ? output_->bytes() : 0); }
+
+std::size_t Console::pending_for_readers() const {
+  const auto bytes_of = [](const Sink& sink) {
+    return sink.writer.full_reason() == 0 ? sink.bytes() : 0;
+  };
+  return bytes_of(error_) + (output_ ? bytes_of(*output_) : 0);
 }
 
 void Console::rest() const {

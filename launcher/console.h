@@ -1,6 +1,7 @@
 // dtrun's own standard output and error, shared by all ranks.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,7 +15,8 @@ namespace launcher {
 enum class Stream : int { output = 1, error = 2 };
 
 /// Nothing here waits for a reader: lines go to threads that write them. What cannot be written any
-/// more is dropped: a job does not end because nobody watches.
+/// more is dropped: a job does not end because nobody watches. While a disk is full, 1 MiB of lines
+/// waits for room; the others are dropped, and standard error tells how many.
 ///
 /// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
 /// again after it. The cursor waits at its start, so that it is cleared as a whole even where a
@@ -46,23 +48,34 @@ class Console {
 
   /// Hands everything to the writers.
   void flush();
+  /// From now on a disk that is full is given up after `patience`.
+  void finish(std::chrono::duration<double> patience);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t pending() const;
+  /// Those of them that wait for a reader, not for room on a disk.
+  [[nodiscard]] std::size_t pending_for_readers() const;
   /// Readable when bytes were written since the last call of rest().
   [[nodiscard]] int wake_fd() const { return wake_.get(); }
   void rest() const;
 
  private:
   struct Sink {
+    std::string_view name;
     std::string pending;
     OutputWriter writer;
+    std::int64_t lines_lost = 0;  // for want of room, and not told yet
+    int lost_reason = 0;
 
-    Sink(int fd, int wake) : writer(fd, wake) {}
+    Sink(std::string_view words, int fd, int wake) : name(words), writer(fd, wake) {}
+    [[nodiscard]] std::size_t bytes() const { return pending.size() + writer.waiting(); }
   };
 
   [[nodiscard]] Sink& sink_of(Stream stream) {
     return stream == Stream::output && output_ ? *output_ : error_;
   }
+  [[nodiscard]] bool has_room(Sink& sink);
+  void tell_losses(Sink& sink);
+  void warn(std::string_view text);
   void hide_live();
 
   Descriptor wake_;

@@ -3,7 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -19,7 +21,6 @@
 #include "launcher/job.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
-#include "launcher/port_claim.h"
 #include "launcher/supervisor.h"
 
 namespace {
@@ -28,6 +29,20 @@ using namespace launcher;
 
 void write_text(int fd, std::string_view text) {
   [[maybe_unused]] const auto written = ::write(fd, text.data(), text.size());
+}
+
+/// Throws: Error{usage} when standard output does not take the text.
+int print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      dtrain::base::fail(dtrain::base::ErrorKind::usage, "cannot write to standard output: {}",
+                         std::strerror(errno));
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
 }
 
 /// Runs `action` and turns an exception into one line, which `tell` prints, and an exit status.
@@ -75,10 +90,9 @@ int run(const std::vector<std::string>& arguments) {
   ::getrlimit(RLIMIT_NOFILE, &open_files);
   dtrain::base::raise_open_file_limit();
   Options options = parse_options(arguments);
-  if (options.help) return write_text(STDOUT_FILENO, help_text()), 0;
-  if (options.version) return write_text(STDOUT_FILENO, "dtrun " DTRAIN_VERSION "\n"), 0;
+  if (options.help) return print(help_text());
+  if (options.version) return print("dtrun " DTRAIN_VERSION "\n");
   std::string program_file = find_program(options.program.front());
-  const Descriptor claim = claim_port(options.master_addr, options.master_port);
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
   Door door = make_door();
   RunFolder folder(options);

@@ -8,15 +8,20 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/full_disk.h"
 #include "launcher/descriptor.h"
 
 namespace launcher {
+
+using dtrain::base::Clock;
 
 struct OutputWriter::State {
   int fd = -1;
@@ -25,31 +30,66 @@ struct OutputWriter::State {
   std::condition_variable changed;
   std::string queue;        // not yet taken by the thread
   std::size_t in_hand = 0;  // bytes that the thread has taken and not written
+  int full_reason = 0;
+  std::optional<Clock::time_point> patience_end;  // none: a full disk is waited for
+  std::int64_t lines_lost = 0;
   bool closed = false;
   bool stopped = false;
 
   void run();
-  bool write_piece(std::string_view& rest) const;
+  void write_batch(std::string_view rest, std::unique_lock<std::mutex>& lock);
+  void wait_for_room(int reason, std::unique_lock<std::mutex>& lock);
   void tell() const {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof(one));
   }
 };
 
-/// Returns: whether more can be written.
-bool OutputWriter::State::write_piece(std::string_view& rest) const {
+namespace {
+
+/// Returns: 0, or why nothing could be written.
+int write_piece(int fd, std::string_view& rest) {
   constexpr std::size_t kPiece = std::size_t{1} << 16;
   const ssize_t written = ::write(fd, rest.data(), std::min(kPiece, rest.size()));
   if (written >= 0) {
     rest.remove_prefix(static_cast<std::size_t>(written));
-    return true;
+    return 0;
   }
   if (errno == EAGAIN) {  // another program has made it non-blocking
     pollfd ready{fd, POLLOUT, 0};
     ::poll(&ready, 1, -1);
-    return true;
+    return 0;
   }
-  return errno == EINTR;
+  return errno == EINTR ? 0 : errno;
+}
+
+}  // namespace
+
+void OutputWriter::State::wait_for_room(int reason, std::unique_lock<std::mutex>& lock) {
+  constexpr std::chrono::milliseconds kPause(50);
+  if (std::exchange(full_reason, reason) == 0) tell();
+  changed.wait_for(lock, kPause, [this] { return stopped; });
+  closed = stopped || (patience_end && Clock::now() >= *patience_end);
+}
+
+/// Ends early when nothing can be written any more.
+void OutputWriter::State::write_batch(std::string_view rest, std::unique_lock<std::mutex>& lock) {
+  while (!rest.empty() && !closed) {
+    lock.unlock();
+    const int error = write_piece(fd, rest);
+    lock.lock();
+    in_hand = rest.size();
+    if (dtrain::base::is_full_disk(error)) {
+      wait_for_room(error, lock);
+      continue;
+    }
+    full_reason = 0;
+    closed = error != 0;
+    tell();
+  }
+  if (full_reason == 0) return;
+  lines_lost += std::count(rest.begin(), rest.end(), '\n');
+  lines_lost += std::count(queue.begin(), queue.end(), '\n');
 }
 
 void OutputWriter::State::run() {
@@ -59,14 +99,7 @@ void OutputWriter::State::run() {
     if (queue.empty()) return;
     const std::string batch = std::exchange(queue, {});
     in_hand = batch.size();
-    for (std::string_view rest = batch; !rest.empty() && !closed;) {
-      lock.unlock();
-      const bool more = write_piece(rest);
-      lock.lock();
-      in_hand = rest.size();
-      if (!more) closed = true;
-      tell();
-    }
+    write_batch(batch, lock);
     in_hand = 0;
     if (closed) queue.clear();
     tell();
@@ -109,6 +142,21 @@ std::size_t OutputWriter::waiting() const {
 bool OutputWriter::closed() const {
   const std::lock_guard lock(state_->mutex);
   return state_->closed;
+}
+
+int OutputWriter::full_reason() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->full_reason;
+}
+
+void OutputWriter::finish(std::chrono::duration<double> patience) {
+  const std::lock_guard lock(state_->mutex);
+  state_->patience_end = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+}
+
+std::int64_t OutputWriter::take_lines_lost() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->lines_lost, 0);
 }
 
 }  // namespace launcher

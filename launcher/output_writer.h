@@ -1,7 +1,9 @@
 // Writes to one descriptor from a thread of its own.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +12,9 @@ namespace launcher {
 /// A write to a terminal, or to a pipe that others write into too, may block however short it is
 /// and whatever poll says. Here only this object's thread waits for the reader. Making the
 /// descriptor non-blocking instead would do so for the user's shell as well.
+///
+/// A disk without room (or a quota, or a limit on file sizes) is tried again until it takes what is
+/// queued: somebody may make room.
 ///
 /// Threads: one caller. A thread that waits for a reader is left behind by the destructor.
 class OutputWriter {
@@ -26,8 +31,14 @@ class OutputWriter {
   void write(std::string bytes);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t waiting() const;
-  /// Whether nobody can read any more; what is queued from then on is dropped.
+  /// Whether nothing can be written any more; what is queued from then on is dropped.
   [[nodiscard]] bool closed() const;
+  /// Why the disk takes nothing at present: ENOSPC, EDQUOT or EFBIG; 0: it does.
+  [[nodiscard]] int full_reason() const;
+  /// From now on a disk without room is waited for until `patience` has passed, and then given up.
+  void finish(std::chrono::duration<double> patience);
+  /// Lines that were given up since the last call.
+  [[nodiscard]] std::int64_t take_lines_lost();
 
  private:
   struct State;

@@ -35,6 +35,22 @@ sockaddr_in resolve(const std::string& address) {
   return result;
 }
 
+Descriptor bound_socket(const sockaddr_in& name, const std::string& address) {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) fail(ErrorKind::port, "no socket for a port: {}", std::strerror(errno));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0) {
+    return socket;
+  }
+  if (errno == EADDRNOTAVAIL) {
+    fail(ErrorKind::usage, "--master-addr: '{}' is not an address of this machine", address);
+  }
+  fail(ErrorKind::port,
+       "--master-port: port {} of {} cannot be bound: {}; give another one, or 0 for a free one",
+       ntohs(name.sin_port), address, std::strerror(errno));
+}
+
 }  // namespace
 
 Door make_door() {
@@ -46,23 +62,20 @@ Door make_door() {
 }
 
 ReservedPort reserve_port(const std::string& address, int port) {
-  ReservedPort reserved{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
-  if (!reserved.socket) fail(ErrorKind::port, "no socket for a port: {}", std::strerror(errno));
-  const int on = 1;
+  ReservedPort reserved;
   sockaddr_in name = resolve(address);
   name.sin_port = htons(static_cast<std::uint16_t>(port));
-  ::setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  socklen_t size = sizeof(name);
-  if (::bind(reserved.socket.get(), reinterpret_cast<sockaddr*>(&name), size) != 0) {
-    if (errno == EADDRNOTAVAIL) {
-      fail(ErrorKind::usage, "--master-addr: '{}' is not an address of this machine", address);
-    }
+  if (port != 0) reserved.claim = claim_port(name);
+  if (!reserved.claim.holder.empty()) {
     fail(ErrorKind::port,
-         "--master-port: port {} of {} cannot be bound: {}; give another one, or 0 for a free one",
-         port, address, std::strerror(errno));
+         "--master-port: port {} of {} is used by {}; give another one, or 0 for a free one", port,
+         address, reserved.claim.holder);
   }
+  reserved.socket = bound_socket(name, address);
+  socklen_t size = sizeof(name);
   ::getsockname(reserved.socket.get(), reinterpret_cast<sockaddr*>(&name), &size);
   reserved.port = ntohs(name.sin_port);
+  if (port == 0) reserved.claim = claim_port(name);  // against a dtrun that is given this number
   return reserved;
 }
 

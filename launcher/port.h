@@ -4,6 +4,7 @@
 #include <string>
 
 #include "launcher/descriptor.h"
+#include "launcher/port_claim.h"
 
 namespace launcher {
 
@@ -11,6 +12,7 @@ namespace launcher {
 /// the same port, and dtrun's own hold keeps the system from giving it to anybody who asks for any.
 struct ReservedPort {
   Descriptor socket;
+  PortClaim claim;  // tells other dtruns, who could bind the port as rank 0 can
   int port = 0;
 };
 
@@ -26,8 +28,8 @@ struct Door {
 
 /// Binds `port` (0: a free one) of `address`.
 ///
-/// Throws: Error{port} naming a port that is taken; Error{usage} naming an address that is not this
-/// machine's.
+/// Throws: Error{port} naming a port that is taken, and the dtrun that has it; Error{usage} naming
+/// an address that is not this machine's.
 [[nodiscard]] ReservedPort reserve_port(const std::string& address, int port);
 
 }  // namespace launcher

@@ -1,5 +1,7 @@
 #include "launcher/port_claim.h"
 
+#include <arpa/inet.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,43 +12,65 @@
 #include <cstring>
 #include <optional>
 
-#include "dtrain/base/error.h"
-
 namespace launcher {
 namespace {
 
-/// The process that listens at the other end; none if it is another user's, who may hold any name.
-std::optional<pid_t> holder_of(const Descriptor& connection) {
+struct AbstractName {
+  sockaddr_un value{};
+  socklen_t size = 0;
+
+  explicit AbstractName(const std::string& text) {
+    value.sun_family = AF_UNIX;
+    const std::size_t length = std::min(text.size(), sizeof(value.sun_path) - 1);
+    std::memcpy(value.sun_path + 1, text.data(), length);
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
+};
+
+/// Names the process at the other end; nothing if it is another user's, who may hold any name.
+std::string holder_at(const Descriptor& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
-  return peer.uid == ::geteuid() ? std::optional(peer.pid) : std::nullopt;
+  if (peer.uid != ::geteuid()) return {};
+  // A container that shares the network may have processes of its own, which have no number here.
+  return peer.pid == 0 ? "another dtrun" : fmt::format("another dtrun (pid {})", peer.pid);
+}
+
+/// One attempt to take the name, or to learn who has it.
+///
+/// Returns: nothing while its holder is between taking the name and listening, or is ending.
+std::optional<PortClaim> try_claim(const AbstractName& name) {
+  PortClaim claim{Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), {}};
+  if (::bind(claim.socket.get(), name.get(), name.size) == 0) {
+    ::listen(claim.socket.get(), SOMAXCONN);  // so that another dtrun can ask whose it is
+    return claim;
+  }
+  if (errno != EADDRINUSE) return PortClaim{};
+  if (::connect(claim.socket.get(), name.get(), name.size) == 0) {
+    return PortClaim{{}, holder_at(claim.socket)};
+  }
+  // Nobody takes in those who ask, so their queue may be full.
+  if (errno == EAGAIN) return PortClaim{{}, "another dtrun"};
+  if (errno == ECONNREFUSED) return std::nullopt;
+  return PortClaim{};
 }
 
 }  // namespace
 
-Descriptor claim_port(const std::string& address, int port) {
-  if (port == 0) return {};
+PortClaim claim_port(const sockaddr_in& address) {
   // An abstract name goes with its process, and is known where the port is: in one network.
-  const std::string text = fmt::format("dtrun-port-{}:{}", address, port);
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  const std::size_t length = std::min(text.size(), sizeof(name.sun_path) - 1);
-  std::memcpy(name.sun_path + 1, text.data(), length);
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) == 0) {
-    ::listen(socket.get(), 1);  // so that another dtrun can ask whose it is
-    return socket;
+  char host[INET_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET, &address.sin_addr, host, sizeof(host));
+  const AbstractName name(fmt::format("dtrun-port-{}:{}", host, ntohs(address.sin_port)));
+  constexpr int kTries = 100;
+  constexpr useconds_t kPause_us = 1000;
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (auto claim = try_claim(name)) return *std::move(claim);
+    ::usleep(kPause_us);
   }
-  if (errno != EADDRINUSE) return {};
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0) return {};
-  const auto holder = holder_of(socket);
-  if (!holder) return {};
-  dtrain::base::fail(dtrain::base::ErrorKind::port,
-                     "--master-port: port {} of {} is used by another dtrun (pid {}); give another "
-                     "one, or 0 for a free one",
-                     port, address, *holder);
+  return {};
 }
 
 }  // namespace launcher

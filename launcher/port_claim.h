@@ -1,16 +1,23 @@
 // A port that one dtrun of this machine uses is refused to the next.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <string>
 
 #include "launcher/descriptor.h"
 
 namespace launcher {
 
-/// Marks `port` of `address` as this job's until the descriptor is closed. Binding it does not: the
-/// port is shared with rank 0 (SO_REUSEADDR), and so with a second job. 0, a free port, needs none.
+struct PortClaim {
+  Descriptor socket;   // the port is marked as this job's until it is closed
+  std::string holder;  // the dtrun that has the port, in words; empty: no other one
+};
+
+/// Marks an address and its port as this job's. Binding them does not: the port is shared with rank
+/// 0 (SO_REUSEADDR), and so with a second job.
 ///
-/// Throws: Error{port} naming the process of the dtrun that has it.
-[[nodiscard]] Descriptor claim_port(const std::string& address, int port);
+/// Returns: a claim without socket and holder where another user's process has taken the mark.
+[[nodiscard]] PortClaim claim_port(const sockaddr_in& address);
 
 }  // namespace launcher

@@ -6,6 +6,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "dtrain/base/full_disk.h"
 
 namespace launcher {
 namespace {
@@ -55,6 +58,11 @@ void RankStream::finish(Console& console) {
   }
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   pipe_.reset();
+  if (options_.file && missing_bytes_ > 0) {
+    console.line(
+        Stream::error, "dtrun: warning: ",
+        fmt::format("{} lacks {} bytes", options_.file_name, std::exchange(missing_bytes_, 0)));
+  }
 }
 
 void RankStream::take(Console& console, std::string_view text, bool is_live) {
@@ -97,11 +105,22 @@ void RankStream::write_file(Console& console, std::string_view bytes) {
     if (written >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
-      console.line(Stream::error, "dtrun: warning: ",
-                   fmt::format("{} is cut short: {}", options_.file_name, std::strerror(errno)));
-      options_.file.reset();
+      return on_failed_write(console, bytes.size());
     }
   }
+}
+
+// A disk may have room again for what comes later.
+void RankStream::on_failed_write(Console& console, std::size_t num_bytes) {
+  const int error = errno;
+  const bool is_full = dtrain::base::is_full_disk(error);
+  if (!is_full || missing_bytes_ == 0) {
+    console.line(Stream::error, "dtrun: warning: ",
+                 fmt::format("{} {}: {}", options_.file_name,
+                             is_full ? "has a gap" : "is cut short", std::strerror(error)));
+  }
+  missing_bytes_ += num_bytes;
+  if (!is_full) options_.file.reset();
 }
 
 }  // namespace launcher

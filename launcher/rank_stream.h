@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <string>
@@ -52,10 +53,12 @@ class RankStream {
   void take(Console& console, std::string_view text, bool is_live);
   void keep(std::string_view line);
   void write_file(Console& console, std::string_view bytes);
+  void on_failed_write(Console& console, std::size_t num_bytes);
 
   Descriptor pipe_;
   RankStreamOptions options_;
   LineSplitter splitter_;
+  std::size_t missing_bytes_ = 0;  // of the file, for want of room
   std::deque<std::string> last_lines_;
 };
 

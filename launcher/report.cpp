@@ -47,23 +47,18 @@ bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
          });
 }
 
-/// What ranks told of another's failure, in case it is all that is known; the culprit's stands in
-/// the last line.
-void report_blames(const std::optional<int>& culprit, const std::vector<Rank>& ranks,
+/// What ranks told of another's failure, in case it is all that is known: each line once. `except`
+/// is a rank whose line is told elsewhere.
+void report_blames(const std::optional<int>& except, const std::vector<Rank>& ranks,
                    Console& console) {
+  const auto is_told_here = [&](const Rank& rank) {
+    return rank.told && rank.told->blames_another() && rank.index != except;
+  };
   for (const Rank& rank : ranks) {
-    if (rank.told && rank.told->blames_another() && rank.index != culprit) {
-      console.line(Stream::error, rank.error.prefix(), rank.told->line);
-    }
-  }
-}
-
-/// The errors that blame another rank, where no rank has a better one: each line once.
-void report_only_blames(const std::vector<Rank>& ranks, Console& console) {
-  for (const Rank& rank : ranks) {
-    if (!rank.told || !rank.told->blames_another()) continue;
-    const auto first = std::find_if(ranks.begin(), ranks.end(),
-                                    [&](const Rank& other) { return same_error(other, rank); });
+    if (!is_told_here(rank)) continue;
+    const auto first = std::find_if(ranks.begin(), ranks.end(), [&](const Rank& other) {
+      return is_told_here(other) && same_error(other, rank);
+    });
     if (&*first == &rank) console.line(Stream::error, rank.error.prefix(), rank.told->line);
   }
 }
@@ -101,7 +96,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
 void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   if (error_is_of_all(culprit, ranks)) {  // it has been printed, and nobody is to blame
-    if (culprit.told->blames_another()) report_only_blames(ranks, console);
+    if (culprit.told->blames_another()) report_blames({}, ranks, console);
     return;
   }
   const bool begun = has_begun(ranks);
@@ -157,8 +152,8 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
 }
 
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+  console.drop_beyond(std::numeric_limits<std::size_t>::max());  // the report is no such line
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
-    console.drop_beyond(std::numeric_limits<std::size_t>::max());
     console.line(Stream::error, kPrefix,
                  fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));
   }

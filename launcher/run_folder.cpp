@@ -10,6 +10,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -71,12 +72,27 @@ void remove_if_dead(const std::filesystem::path& path) {
   ::rmdir(path.c_str());
 }
 
+// A name that nobody gives to a folder of his own: what bears it may be removed.
+constexpr std::string_view kTemporaryPrefix = "dtrun-";
+constexpr std::size_t kRandomDigits = 32;
+
+bool is_temporary_name(std::string_view name) {
+  return name.size() == kTemporaryPrefix.size() + kRandomDigits &&
+         name.starts_with(kTemporaryPrefix) &&
+         name.find_first_not_of("0123456789abcdef", kTemporaryPrefix.size()) == name.npos;
+}
+
+/// Returns: no name where the system gives no random bytes.
+std::string make_temporary_name() {
+  std::uint64_t random[2] = {};
+  if (::getentropy(random, sizeof(random)) != 0) return {};
+  return fmt::format("{}{:016x}{:016x}", kTemporaryPrefix, random[0], random[1]);
+}
+
 void sweep(const std::filesystem::path& folder) {
-  constexpr std::size_t kNameLength = std::string_view("dtrun-XXXXXX").size();
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.size() == kNameLength && name.starts_with("dtrun-")) remove_if_dead(entry.path());
+    if (is_temporary_name(entry.path().filename().string())) remove_if_dead(entry.path());
   }
 }
 
@@ -86,8 +102,9 @@ std::string make_temporary(std::error_code& error, Descriptor& lock) {
   if (error) return {};
   sweep(parent);
   for (;;) {
-    std::string path = (parent / "dtrun-XXXXXX").string();
-    if (::mkdtemp(path.data()) == nullptr) {
+    const std::string name = make_temporary_name();
+    const std::string path = (parent / name).string();
+    if (name.empty() || ::mkdir(path.c_str(), 0700) != 0) {
       error.assign(errno, std::system_category());
       return path;
     }

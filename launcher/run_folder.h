@@ -11,7 +11,7 @@ namespace launcher {
 
 /// RUN_ID/attempt_0/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
 /// them; a private temporary folder otherwise, removed at the end unless it holds logs. Those that
-/// a killed dtrun left behind are removed by the next one.
+/// a killed dtrun left behind are removed by the next one, by the form of their names.
 class RunFolder {
  public:
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.

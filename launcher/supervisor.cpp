@@ -27,6 +27,8 @@ constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as
 constexpr auto kKillLimit = 300ms;
 constexpr auto kLeftoverKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
+// After a clean end, how long a full disk may take to have room again.
+constexpr auto kFullDiskPatience = 1000ms;
 // After a clean end, how long a rank's helpers (a tee, say) may finish before SIGTERM.
 constexpr auto kLeftoverPeace = 200ms;
 constexpr std::size_t kMaxPendingOutput = std::size_t{1} << 20;
@@ -134,7 +136,10 @@ void Supervisor::advance() {
   }
   console_.flush();
   hold_back_output();
-  if (phase_ == Phase::draining && console_.pending() == 0) phase_ = Phase::done;
+  if (phase_ == Phase::draining && console_.pending() == 0) {
+    console_.flush();  // a disk that was given up since is told of
+    if (console_.pending() == 0) phase_ = Phase::done;
+  }
 }
 
 void Supervisor::on_deadline() {
@@ -334,7 +339,7 @@ void Supervisor::hold_back_output() {
   // reads is dropped.
   const bool ends = !verdict_.clean();
   if (ends) console_.drop_beyond(kMaxPendingOutput);
-  const bool hold = !ends && console_.pending() > kMaxPendingOutput;
+  const bool hold = !ends && console_.pending_for_readers() > kMaxPendingOutput;
   if (hold == output_held_ || phase_ >= Phase::draining) return;
   output_held_ = hold;
   for (const Rank& rank : ranks_) {
@@ -422,6 +427,7 @@ void Supervisor::finish_output() {
   report(verdict_, ranks_, console_);
   deadline_.reset();
   phase_ = Phase::draining;
+  console_.finish(verdict_.clean() ? kFullDiskPatience : kDrainLimit / 5);
   // After a clean end a reader who pauses is waited for, as by any program.
   if (!verdict_.clean()) enter(Phase::draining, kDrainLimit);
 }

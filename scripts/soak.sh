@@ -2,10 +2,12 @@
 # soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
-#   attack       another user attacks a running job, which ends as if left alone (a minute; as root)
+#   attack       another user attacks jobs from before they start, which end as if left alone (ten minutes; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
 #   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
 #                go and resumed on other ranks, with every optimizer, dtype and instruction set
+#   chaos        500 random faults in runs of random shapes, each of which goes on under another of 12 layouts and ends
+#                with the bits of an undisturbed one (takes what it takes)
 #   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
 #                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
@@ -34,6 +36,7 @@ kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
 attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; }; }
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
+chaos() { build && /usr/bin/python3 scripts/soak_chaos.py; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
@@ -53,7 +56,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity mesh memory mutations asan fuzz repeat flaky; do
+  for campaign in kills attack checkpoints parity chaos mesh memory mutations asan fuzz repeat flaky; do
     $campaign || status=1
   done
   return $status
@@ -64,6 +67,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
   *) usage ;;
 esac

@@ -1,5 +1,6 @@
-"""Attacks a running job as another user, everywhere that user can reach, and compares its losses with a run that was left
-alone; see scripts/soak.sh. Needs root, to act as nobody: status 77 otherwise."""
+"""Attacks jobs as another user, everywhere that user can reach, from before they start, and compares their losses with
+those of runs that were left alone; see scripts/soak.sh. The jobs have a network of their own, so that nobody else's are
+attacked. Needs root, to make it and to act as nobody: status 77 otherwise."""
 
 import collections
 import contextlib
@@ -8,61 +9,102 @@ import json
 import os
 import pathlib
 import random
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "release" / "bin"
 NOBODY = 65534
-SECONDS = 60
-SLACK = 1.5  # how much longer than the attack the job should run
+SECRET = "0123456789abcdef0123456789abcdef"
+SECONDS = 60  # that a job takes when it is left alone; attacked to its end, it takes longer
+STARTS = 10  # of each way
+START_STEPS = 3
+LIMIT = 900  # seconds that no job takes
+SOCKET_KINDS = ("tcp", "flood", "unix")
+FILE_KINDS = ("write", "lock", "remove", "signal", "create")
 
 
-def command(run_dir, backend, steps):
+# --- the jobs ----------------------------------------------------------------------------------------------------------
+
+def dtrain(run_dir, backend, steps):
     return [str(word) for word in (
-        BIN / "dtrun", "-n", "2", "--", BIN / "dtrain", "--strategy", "ddp", "--backend", backend,
-        "--config", ROOT / "configs/experiments/mini.json", "--global-batch", "2", "--steps", steps, "--seq-len", "32",
-        "--data", ROOT / "tests/golden/text.bin", "--threads", "1", "--log-every", "100", "--run-dir", run_dir)]
+        BIN / "dtrain", "--strategy", "ddp", "--backend", backend, "--config", ROOT / "configs/experiments/mini.json",
+        "--global-batch", "2", "--steps", steps, "--seq-len", "32", "--data", ROOT / "tests/golden/text.bin",
+        "--threads", "1", "--log-every", "100", "--comm-timeout", "30", "--run-dir", run_dir)]
+
+
+def start(command, run_dir, **variables):
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                            text=True, env={**os.environ, "TMPDIR": str(run_dir.parent), **variables})
+
+
+def start_by_dtrun(run_dir, backend, steps):
+    return start([str(BIN / "dtrun"), "-n", "2", "--", *dtrain(run_dir, backend, steps)], run_dir)
+
+
+def end_of(job):
+    """Status and standard error; a job that hangs is killed and has no status."""
+    try:
+        error = job.communicate(timeout=LIMIT)[1]
+        return job.returncode, error
+    except subprocess.TimeoutExpired:
+        job.kill()
+        return None, job.communicate()[1]
 
 
 def losses(run_dir):
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line]
-
-
-def processes_below(pid):
-    children = collections.defaultdict(list)
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
-            children[int(stat.rpartition(")")[2].split()[1])].append(int(entry))
-    found, queue = [], [pid]
-    while queue:
-        found.append(queue.pop())
-        queue += children[found[-1]]
-    return found
+    with contextlib.suppress(FileNotFoundError):
+        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in lines if "loss" in line]
+    return []
 
 
 def rows(name):
     return [line.split() for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]]
 
 
-def sockets_of(pids):
-    """Ports and names of all sockets of the job; which ones is looked up by root, as the attacker would by trying."""
-    inodes = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    inodes.add(os.readlink(f"/proc/{pid}/fd/{entry}")[8:-1])
-    ports = {int(words[1].rpartition(":")[2], 16) for words in rows("tcp") if words[9] in inodes}
-    names = {words[7] for words in rows("unix") if words[6] in inodes and len(words) > 7}
-    return sorted(ports), sorted(names)
+def listening_ports():
+    """A flood leaves many rows, so most of them are not looked at."""
+    lines = [line for line in pathlib.Path("/proc/net/tcp").read_text().splitlines() if " 0A " in line]
+    return sorted({int(line.split()[1].rpartition(":")[2], 16) for line in lines})
 
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def by_dtrun(run_dir):
+    return [end_of(start_by_dtrun(run_dir, "shm", START_STEPS))]
+
+
+def by_hand(run_dir, **secret):
+    """Two ranks as another launcher starts them; the second one comes when the first one's store has been attacked."""
+    port = free_port()
+    ranks = []
+    for rank in range(2):
+        ranks.append(start(dtrain(run_dir, "auto", START_STEPS), run_dir, RANK=str(rank), WORLD_SIZE="2",
+                           LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                           **secret))
+        while rank == 0 and port not in listening_ports() and ranks[0].poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.3)
+    return [end_of(rank) for rank in ranks]
+
+
+def by_hand_with_a_secret(run_dir):
+    return by_hand(run_dir, DTRAIN_JOB_TOKEN=SECRET)
+
+
+# --- the attackers -----------------------------------------------------------------------------------------------------
 
 def garbage(source):
     return source.choice((b"", b"\0" * 4096, b"\xff" * 4096, b"\x1b[31mGET / HTTP/1.1\r\n\r\n",
@@ -70,30 +112,74 @@ def garbage(source):
 
 
 class Attacker:
-    """What one pass tries; counts what came of each try."""
+    """Counts what came of each attempt, by kind."""
 
-    def __init__(self, sockets, pids, folder, seed):
-        self.ports, self.names = sockets
-        self.pids, self.folder = pids, pathlib.Path(folder)
-        self.random = random.Random(seed)
-        self.held = []
-        self.counts = collections.Counter()
+    def __init__(self, folder, seed):
+        self.folder, self.random = folder, random.Random(seed)
+        self.counts = collections.defaultdict(collections.Counter)
 
-    def attempt(self, what, action):
+    def attempt(self, kind, action):
         try:
             action()
-            self.counts[what + ": done"] += 1
+            self.counts[kind]["done"] += 1
+            return True
         except OSError as error:
-            self.counts[f"{what}: {error.strerror or type(error).__name__}"] += 1
+            self.counts[kind][error.strerror or type(error).__name__] += 1
+            return False
+
+
+class SocketAttacker(Attacker):
+    """Keeps up to 200 connections open and says nonsense on some."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.held = []
 
     def connect(self, family, kind, address):
-        guest = socket.socket(family, kind)
-        guest.settimeout(0.2)
-        self.held.append(guest)
-        if len(self.held) > 200:
+        if len(self.held) >= 200:
             self.held.pop(self.random.randrange(len(self.held))).close()
+        guest = socket.socket(family, kind)
+        self.held.append(guest)
+        guest.settimeout(0.2)
+        if family == socket.AF_INET:  # from addresses of its own: the job shall not run out of ports
+            guest.bind((f"127.0.0.{self.random.randrange(2, 250)}", 0))
+            if self.random.random() < 0.5:  # the other half leave rows in the kernel's table for a minute
+                guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         guest.connect(address)
-        guest.sendall(garbage(self.random))
+        return guest
+
+    def tell(self, family, kind, address):
+        self.connect(family, kind, address).sendall(garbage(self.random))
+
+
+class TcpAttacker(SocketAttacker):
+    """Floods the ports where somebody listens."""
+
+    def one_pass(self):
+        for port in listening_ports():
+            address = (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", port))
+            for _ in range(20):
+                self.attempt("tcp", lambda a=address: self.tell(*a))
+            for _ in range(300):
+                if not self.attempt("flood", lambda a=address: self.connect(*a)):
+                    break  # the port is closed, or its queue is full
+        time.sleep(0.001)
+
+
+class UnixAttacker(SocketAttacker):
+    """Comes to all names of unix sockets, which few jobs have for long."""
+
+    def one_pass(self):
+        names = {words[7] for words in rows("unix") if len(words) > 7}
+        for name in names:
+            address = "\0" + name[1:] if name.startswith("@") else name
+            for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
+                self.attempt("unix", lambda a=address, k=kind: self.tell(socket.AF_UNIX, k, a))
+        time.sleep(0.001)
+
+
+class FileAttacker(Attacker):
+    """Writes, locks, removes and signals what a job has."""
 
     def write(self, path):
         with open(path, "r+b", buffering=0) as file:
@@ -103,111 +189,194 @@ class Attacker:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def files(self):
-        yield from self.folder.rglob("*")
-        for folder in ("/dev/shm", "/tmp"):
+    def processes(self):
+        """All that the campaign has started, by others than nobody."""
+        children = collections.defaultdict(list)
+        for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
-                yield from (path for path in pathlib.Path(folder).iterdir() if "dtr" in path.name)
-        for pid in self.pids:
+                stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
+                if os.stat(f"/proc/{entry}").st_uid != NOBODY:
+                    children[int(stat.rpartition(")")[2].split()[1])].append(int(entry))
+        found, queue = [], list(children[os.getppid()])
+        while queue:
+            found.append(queue.pop())
+            queue += children[found[-1]]
+        return found
+
+    def files(self, pids):
+        for folder, folders, files in os.walk(self.folder):
+            yield from (pathlib.Path(folder, name) for name in folders + files)
+        yield from (pathlib.Path("/dev/shm", name) for name in os.listdir("/dev/shm") if "dtr" in name)
+        for pid in pids:
             yield pathlib.Path(f"/proc/{pid}/mem")
             yield pathlib.Path(f"/proc/{pid}/environ")
             with contextlib.suppress(OSError):
-                yield from pathlib.Path(f"/proc/{pid}/fd").iterdir()
+                yield from (pathlib.Path(f"/proc/{pid}/fd", name) for name in os.listdir(f"/proc/{pid}/fd"))
 
     def one_pass(self):
-        for port in self.ports:
-            for _ in range(5):
-                self.attempt("tcp", lambda p=port: self.connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", p)))
-        for name in self.names:
-            address = "\0" + name[1:] if name.startswith("@") else name
-            for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
-                self.attempt("unix", lambda a=address, k=kind: self.connect(socket.AF_UNIX, k, a))
-        for path in self.files():
+        pids = self.processes()
+        for path in self.files(pids):
             self.attempt("write", lambda p=path: self.write(p))
             self.attempt("lock", lambda p=path: self.lock(p))
             self.attempt("remove", lambda p=path: os.unlink(p))
-        for pid in self.pids:
+        for pid in pids:
             self.attempt("signal", lambda p=pid: os.kill(p, signal.SIGKILL))
-        self.attempt("create", lambda: (self.folder / "STOP").write_text("attacked"))
-
-
-def attack(sockets, pids, folder, seed):
-    """In a process of its own, as nobody, until SECONDS have passed."""
-    child = os.fork()
-    if child:
-        return child
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
-    attacker = Attacker(sockets, pids, folder, seed)
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        attacker.one_pass()
+        for run_dir in self.folder.iterdir():
+            self.attempt("create", lambda d=run_dir: (d / "STOP").write_text("attacked"))
         time.sleep(0.02)
-    for what, count in sorted(attacker.counts.items()):
-        print(f"  {what}: {count}")
-    sys.stdout.flush()
-    os._exit(0)
 
 
-def run(run_dir, backend, steps):
-    return subprocess.Popen(command(run_dir, backend, steps), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(run_dir.parent)})
+class Attack:
+    """All attackers, in processes of their own, as nobody, until end()."""
+
+    def __init__(self, folder, seed):
+        self.children = []
+        for kind in (TcpAttacker, UnixAttacker, FileAttacker):
+            end_reader, end_writer = os.pipe()
+            report_reader, report_writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                for other in (end_writer, report_reader, *(fd for _, end, report in self.children
+                                                           for fd in (end, report))):
+                    os.close(other)
+                self.act(kind(folder, seed), end_reader, report_writer)
+            os.close(end_reader)
+            os.close(report_writer)
+            self.children.append((child, end_writer, report_reader))
+
+    def act(self, attacker, end, report):
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            while not select.select([end], [], [], 0)[0]:
+                attacker.one_pass()
+            os.write(report, json.dumps(attacker.counts).encode())
+            os._exit(0)
+        except BaseException:  # nothing of this process may run the campaign a second time
+            traceback.print_exc()
+            os._exit(1)
+
+    def end(self, *needed):
+        """Whether the attackers did all that they should: attempts of each kind, of which those at ports came through."""
+        good, counts = True, {}
+        for child, end, report in self.children:
+            os.close(end)
+            with os.fdopen(report) as pipe:
+                text = pipe.read()
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status != 0:
+                print(f"attack: an attacker ended with status {status}")
+                good = False
+            counts.update(json.loads(text or "{}"))
+        for kind in sorted({*counts, *needed}):
+            results = counts.get(kind, {})
+            words = ", ".join(f"{result} {count}" for result, count in sorted(results.items()))
+            is_met = results.get("done", 0) > 0 if kind in ("tcp", "flood") else sum(results.values()) > 0
+            missing = kind in needed and not is_met
+            print(f"  {kind}: {words or 'none'}{' - NOTHING WAS TRIED' if missing else ''}", flush=True)
+            good = good and not missing
+        return good
+
+
+# --- the campaign ------------------------------------------------------------------------------------------------------
+
+def attacked_starts(folder, way, seed, expected, *needed):
+    """Whether all starts of a way led to the losses of a run that was left alone."""
+    attack = Attack(folder, seed)
+    failures = []
+    begun = time.monotonic()
+    for number in range(STARTS):
+        run_dir = folder / f"{way.__name__}-{number}"
+        ends = way(run_dir)
+        if any(status != 0 for status, _ in ends) or losses(run_dir) != expected:
+            failures += [(number, status, error) for status, error in ends]
+    print(f"attack: {STARTS} starts {way.__name__} in {time.monotonic() - begun:.0f} s, "
+          f"{len({number for number, _, _ in failures})} FAILED" if failures else
+          f"attack: {STARTS} starts {way.__name__} in {time.monotonic() - begun:.0f} s, all as if left alone")
+    is_complete = attack.end(*needed)
+    for number, status, error in failures:
+        print(f"  start {number}: status {status}: {error[-600:].strip()}", flush=True)
+    return is_complete and not failures
+
+
+def attacked_job(folder, backend, steps, seed, *needed, has_begun=False):
+    """Whether all was tried, the job's status, what it printed, and its folder. The attack lasts to the job's end, and
+    begins before the job does, or where it `has_begun`, after its first steps."""
+    run_dir = folder / f"attacked-{backend}{'-later' if has_begun else ''}"
+    job = start_by_dtrun(run_dir, backend, steps) if has_begun else None
+    metrics = run_dir / "metrics.jsonl"
+    while job and job.poll() is None and not (metrics.exists() and '"loss"' in metrics.read_text()):
+        time.sleep(0.1)
+    attack = Attack(folder, seed)
+    job = job or start_by_dtrun(run_dir, backend, steps)
+    status, error = end_of(job)
+    print(f"attack: {backend}{', after it has begun' if has_begun else ''}:")
+    return attack.end(*needed), status, error, run_dir
 
 
 def steps_for(folder, seconds):
     """How many steps take that long here, by a trial."""
-    trial = run(folder / "trial", "shm", 200)
-    error = trial.communicate()[1]
-    if trial.returncode != 0:
+    status, error = end_of(start_by_dtrun(folder / "trial", "shm", 200))
+    if status != 0:
         raise RuntimeError(error[-2000:])
     lines = [json.loads(line) for line in (folder / "trial" / "metrics.jsonl").read_text().splitlines()]
     times = sorted(line["step_seconds"] for line in lines if "loss" in line)
     return int(seconds / times[len(times) // 2])
 
 
-def attacked_job(folder, backend, steps, seed):
-    """Whether it outlived the attack, its status, what it printed, and its folder."""
-    run_dir = folder / f"attacked-{backend}"
-    job = run(run_dir, backend, steps)
-    while not (run_dir / "metrics.jsonl").exists() and job.poll() is None:
-        time.sleep(0.01)
-    time.sleep(1)
-    pids = processes_below(job.pid)
-    sockets = sockets_of(pids)
-    print(f"attack: {backend}, processes {pids}, TCP ports {sockets[0]}, unix sockets {sockets[1]}", flush=True)
-    os.waitpid(attack(sockets, pids, run_dir, seed), 0)
-    survived = job.poll() is None
-    error = job.communicate()[1]
-    return survived, job.returncode, error, run_dir
+def attack_starts(folder, seed):
+    by_dtrun(folder / "start")
+    expected = losses(folder / "start")
+    good = len(expected) == START_STEPS
+    good = attacked_starts(folder, by_dtrun, seed, expected, "unix", *FILE_KINDS) and good
+    for way in (by_hand, by_hand_with_a_secret):
+        good = attacked_starts(folder, way, seed, expected, *SOCKET_KINDS, *FILE_KINDS) and good
+    return good
+
+
+def attack_jobs(folder, seed):
+    steps = steps_for(folder, SECONDS)
+    print(f"attack: jobs of {SECONDS} s, {steps} steps", flush=True)
+    shm_complete, status, error, run_dir = attacked_job(folder, "shm", steps, seed, *FILE_KINDS)
+    end_of(start_by_dtrun(folder / "alone", "shm", steps))
+    expected = losses(folder / "alone")
+    same = status == 0 and len(expected) == steps and losses(run_dir) == expected
+    print(f"attack: shm: status {status}, {len(expected)} losses {'equal' if same else 'DIFFER'}", flush=True)
+    # Whoever comes to gloo's ports while groups are made can end the job, but with one clear line; later he cannot.
+    gloo_complete, gloo_status, gloo_error, run_dir = attacked_job(folder, "gloo", steps, seed, "tcp", "flood", *FILE_KINDS)
+    clear = gloo_status in (4, 5) or (gloo_status == 0 and losses(run_dir) == expected)
+    clear = clear and "\x1b" not in gloo_error
+    print(f"attack: gloo: status {gloo_status}{'' if clear else ', which is NOT CLEAR'}")
+    later_complete, status, later_error, run_dir = attacked_job(folder, "gloo", steps, seed, *FILE_KINDS, has_begun=True)
+    later_same = status == 0 and losses(run_dir) == expected
+    print(f"attack: gloo, after it has begun: status {status}, losses {'equal' if later_same else 'DIFFER'}", flush=True)
+    good = same and clear and later_same
+    if not good:
+        print(error[-2000:], gloo_error[-2000:], later_error[-2000:])
+    return good and shm_complete and gloo_complete and later_complete
+
+
+def raise_loopback():
+    set_flags, up_and_running = 0x8914, 0x41
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, set_flags, struct.pack("16sh22x", b"lo", up_and_running))
 
 
 def main():
-    if os.getuid() != 0:
-        print("attack: skipped: only root can act as nobody")
+    if os.getuid() != 0 or subprocess.run(["unshare", "--net", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        print("attack: skipped: only root can act as nobody and make a network of its own")
         return 77
+    if "--in-own-network" not in sys.argv:
+        os.execvp("unshare", ["unshare", "--net", sys.executable, __file__, "--in-own-network"])
+    raise_loopback()
     seed = random.randrange(2**32)
+    print(f"attack: seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)  # the attacker may look in, as into a home folder that is open to read
-        steps = steps_for(folder, SECONDS * SLACK)
-        print(f"attack: {SECONDS} s, {steps} steps, seed {seed}", flush=True)
-        survived, status, error, run_dir = attacked_job(folder, "shm", steps, seed)
-        alone = run(folder / "alone", "shm", steps)
-        alone.communicate()
-        expected = losses(folder / "alone")
-        same = status == 0 and len(expected) == steps and losses(run_dir) == expected
-        print(f"attack: shm: status {status}, outlived the attack: {survived}, "
-              f"{len(expected)} losses {'equal' if same else 'DIFFER'}", flush=True)
-        # Gloo's connections are not authenticated: the job may end, but with one clear line.
-        _, gloo_status, gloo_error, run_dir = attacked_job(folder, "gloo", steps, seed)
-        clear = gloo_status in (4, 5) or (gloo_status == 0 and losses(run_dir) == expected)
-        clear = clear and "\x1b" not in gloo_error
-        print(f"attack: gloo: status {gloo_status}{'' if clear else ', which is NOT CLEAR'}")
-        if not (same and survived and clear):
-            print(error[-2000:], gloo_error[-2000:])
-            return 1
-    return 0
+        starts_are_good = attack_starts(folder, seed)
+        return 0 if attack_jobs(folder, seed) and starts_are_good else 1
 
 
 if __name__ == "__main__":

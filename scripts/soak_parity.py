@@ -98,6 +98,11 @@ def train(settings, microbatches, environment, legs, folder):
             return f"no end within {LIMIT} s", None
         if result.returncode != 0:
             return f"status {result.returncode}: {result.stderr[-2000:]}", None
+    return outcome(folder)
+
+
+def outcome(folder):
+    """What the run in this folder computed, in the form of train()."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     numbers = [{key: repr(line[key]) for key in COMPARED} for line in lines if "event" not in line]
     validation = [repr(line["val_loss"]) for line in lines if line.get("event") == "end"][-1:]

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -22,15 +22,11 @@ namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+using base::is_folder;
+using base::is_there;
 
 // The file that --from means: itself, or the final model of a run folder.
 std::string model_file_of(const std::string& from) {
-  std::error_code error;
   if (!is_there(from)) {
     fail(ErrorKind::checkpoint,
          "--from {}: nothing of this name exists; give a run folder, or a model file "
@@ -38,7 +34,7 @@ std::string model_file_of(const std::string& from) {
          from);
   }
   const fs::path folder = fs::path(from).parent_path();
-  if (!fs::is_directory(from, error)) {
+  if (!is_folder(from)) {
     if (!is_there(folder / store::kManifestName)) return from;
     fail(ErrorKind::checkpoint,
          "--from {}: it is a file of the checkpoint {}, not a model file; make one of it: dtrain "
@@ -60,8 +56,7 @@ std::string model_file_of(const std::string& from) {
 // A pipe is left alone: what opens it takes its bytes.
 void check_prompt_file(const std::string& path) {
   if (path.empty() || path == "-") return;
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
+  if (is_folder(path)) {
     fail(ErrorKind::data, "--prompt-file {}: it is a directory", path);
   }
   if (::access(path.c_str(), R_OK) != 0) {

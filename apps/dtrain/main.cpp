@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "dtrain/base/end_process.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/standard_streams.h"
 #include "ranks.h"
@@ -8,8 +9,8 @@ int main(int argc, char** argv) {
   dtrain::base::raise_open_file_limit();
   dtrain::base::survive_file_size_limit();
   try {
-    return dtrain::app::run({argv + 1, argv + argc});
+    dtrain::base::end_process(dtrain::app::run({argv + 1, argv + argc}));
   } catch (...) {
-    return dtrain::app::report_on_one_rank();
+    dtrain::base::end_process(dtrain::app::report_on_one_rank());
   }
 }

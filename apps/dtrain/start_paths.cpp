@@ -2,10 +2,10 @@
 
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -18,16 +18,8 @@ namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 using base::fail;
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
+using base::is_folder;
+using base::is_there;
 
 // "auto" for what other programs take in its place.
 std::string_view meant_word(std::string_view word) {

@@ -2,6 +2,7 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/machine.h"
@@ -247,6 +248,9 @@ int run_train(const Arguments& arguments) {
   if (first) {
     check_for_all_ranks([&] {
       config::check_run_folder(config);
+      if (!config.run.dir.empty()) {
+        checkpoint::store::check_run_files(config.run.dir, config::replacing_flag(config));
+      }
       check_start_paths(config);
     });
   }

@@ -1,39 +1,38 @@
 """dtrain checkpoint list, inspect, verify, diff, export and import, as a user meets them."""
 
+import functools
 import json
-import os
 import pathlib
 import shutil
 import struct
-import subprocess
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
-USAGE, CHECKPOINT, DIFFERENT = 2, 6, 7
+from dtrain_harness import CHECKPOINT, DIFFERENT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, run
+
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
 SHAPES = {"embed.weight": [VOCAB, WIDTH], "encoder": [HEADS, WIDTH, NEURONS], "encoder_v": [HEADS, WIDTH, NEURONS],
           "decoder": [HEADS * NEURONS, WIDTH], "lm_head": [WIDTH, VOCAB], "attn.freqs": [1, 1, 1, NEURONS]}
 
 
-def run(*command):
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-
-
 def tool(*arguments):
-    return run(DTRAIN, "checkpoint", *arguments)
+    return run(DTRAIN, "checkpoint", *arguments, status=None)
 
 
 def train(folder, name, *arguments, ranks=1):
     text = folder / "text.txt"
     text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
-    launch = [DTRUN, "-n", ranks, "--", DTRAIN, "--strategy", "ddp"] if ranks > 1 else [DTRAIN]
-    result = run(*launch, "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data", text,
-                 "--seq-len", 16, "--global-batch", 4, "--microbatch", 2, "--steps", 4, "--threads", 1, "--dropout", 0,
-                 "--checkpoint-every", 2, "--run-dir", folder / name, *arguments)
-    assert result.returncode == 0, result.stderr
+    strategy = ["--strategy", "ddp"] if ranks > 1 else []
+    run(*launched(ranks, *strategy, "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
+                  text, "--seq-len", 16, "--global-batch", 4, "--microbatch", 2, "--steps", 4, "--threads", 1, "--dropout", 0,
+                  "--checkpoint-every", 2, "--run-dir", folder / name, *arguments))
     return folder / name
+
+
+@functools.cache
+def shared_runs():
+    """The same training on one rank and on two, which no test changes."""
+    folder = make_folder(unittest)
+    return train(folder, "one"), train(folder, "two", ranks=2)
 
 
 def read_model(path):
@@ -62,20 +61,11 @@ def floats(data):
     return struct.unpack(f"<{len(data) // 4}f", data)
 
 
-class Tools(unittest.TestCase):
+class Tools(FolderTest):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-tools-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.shared = pathlib.Path(folder.name)
-        cls.one = train(cls.shared, "one")
-        cls.two = train(cls.shared, "two", ranks=2)
-        cls.final = cls.two / "final" / "model.safetensors"
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-tools-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        cls.one, cls.two = shared_runs()
+        cls.final = final_model(cls.two)
 
     def copy(self, run_dir):
         return pathlib.Path(shutil.copytree(run_dir, self.folder / run_dir.name))

@@ -176,7 +176,8 @@ class LibTorchMissing(Case):
         program.chmod(0o755)
         run_dir = self.folder / "run"
         run_dir.mkdir()
-        (run_dir / "config.json").write_text("{}")
+        (run_dir / "config.json").write_text(
+            '{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}')
         result = subprocess.run([program, "--data", self.text, "--width", "32", "--seq-len", "16", "--run-dir", run_dir,
                                  "--overwrite"],
                                 capture_output=True, text=True, check=False)

@@ -141,6 +141,15 @@ class Continue(unittest.TestCase):
         self.assertIn("--strategy ddp takes the place of 3d for 1 rank", result.stderr)
         self.assertEqual(len(self.losses(run)), 4)
 
+    def test_a_backend_that_cannot_serve_the_new_ranks_gives_way(self):
+        run = self.root / "backend"
+        self.command(*TINY, "--data", "text.txt", "--steps", 3, "--run-dir", run, "--strategy", "ddp", "--backend", "gloo",
+                     ranks=2)
+        self.command("--run-dir", run, "--resume", "auto", "--backend", "gloo", "--strategy", "single", status=USAGE)
+        result = self.command("--run-dir", run, "--resume", "auto", "--steps", 4, "--strategy", "single")
+        self.assertIn(f"come from {run}/config.json; --backend auto takes the place of gloo\n", result.stderr)
+        self.assertEqual(self.losses(run), self.losses(self.whole)[:4])
+
     def test_a_folder_without_settings_is_told(self):
         for run in (self.root / "nothing", self.root / "elsewhere"):
             result = self.command("--run-dir", run, "--resume", "auto", status=USAGE)

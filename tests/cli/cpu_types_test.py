@@ -42,6 +42,16 @@ class CpuTypes(ResumeTest):
         result = self.run_command([DTRAIN, "checkpoint", "diff", self.run_dir, whole])
         self.assertNotIn("differs", result.stdout)
 
+    def test_a_validation_loss_is_of_the_copies_that_are_saved(self):
+        # What several tensor-parallel ranks hold alike each of them updates, from gradients of its own rounding.
+        flags = ("--mixed-cpus", "on", "--strategy", "tp", "--eval-sequences", "8", "--checkpoint-every", "20", "--eval-every", "20")
+        self.mixed(*flags, steps=21)
+        # A start in another folder finds no loss of step 20, and evaluates what it has read.
+        again = self.root / "evaluated-again"
+        self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=21, run_dir=again)
+        self.assertEqual([(line["step"], line["val_loss"]) for line in self.events("eval", again)],
+                         [(line["step"], line["val_loss"]) for line in self.events("eval")])
+
     def test_without_effect_it_is_told(self):
         result = self.single("--mixed-cpus", "on", steps=1)
         self.assertIn("--mixed-cpus has no effect", result.stderr)

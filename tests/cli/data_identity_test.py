@@ -1,23 +1,17 @@
 """A run goes on with the data that it began with, to the last byte, and all ranks read the same."""
 
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
-BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
-TEXT = (pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests/golden/text.bin").read_bytes()
+from dtrain_harness import DATA, DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, run
+
+TEXT = (GOLDEN / "text.bin").read_bytes()
 TINY = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
         "--checkpoint-every", "1", "--run-dir", "run"]
-USAGE, DATA = 2, 3
 
 
-class DataIdentity(unittest.TestCase):
+class DataIdentity(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-identity-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.write("book.txt", TEXT)
 
     def write(self, name, content):
@@ -27,10 +21,7 @@ class DataIdentity(unittest.TestCase):
 
     def train(self, *flags, steps, status=0):
         """Standard error."""
-        command = [BIN / "dtrain", *TINY, "--steps", str(steps), *flags]
-        result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(result.returncode, status, result.stderr)
-        return result.stderr
+        return run(DTRAIN, *TINY, "--steps", steps, *flags, cwd=self.folder, status=status).stderr
 
     def overwrite(self, name, begin, size):
         """Other bytes in a file, whose size stays."""
@@ -52,8 +43,7 @@ class DataIdentity(unittest.TestCase):
 
     def test_a_token_file_is_the_text_that_it_was_made_of(self):
         self.train("--data", "book.txt", steps=1)
-        subprocess.run([BIN / "dtrain", "data", "prepare", "book.txt", "--output", "book.dtok"], cwd=self.folder,
-                       check=True, capture_output=True, timeout=60)
+        run(DTRAIN, "data", "prepare", "book.txt", "--output", "book.dtok", cwd=self.folder)
         self.train("--data", "book.dtok", "--resume", "auto", steps=2)
         self.overwrite("book.dtok", 48 + 30007, 1)
         for flags in (("--resume", "auto"), ("--overwrite",)):
@@ -80,10 +70,8 @@ class DataIdentity(unittest.TestCase):
         for rank in "01":
             self.write(f"node{rank}/book.txt", TEXT)
         self.overwrite("node1/book.txt", 30007, 1)
-        command = " ".join(["cd node$RANK && exec", str(BIN / "dtrain"), "--strategy ddp --data book.txt", *TINY, "--steps 1"])
-        result = subprocess.run([BIN / "dtrun", "-n", "2", "--", "bash", "-c", command], cwd=self.folder, timeout=60,
-                                capture_output=True, text=True, check=False)
-        self.assertEqual(result.returncode, USAGE, result.stderr)
+        command = " ".join(["cd node$RANK && exec", str(DTRAIN), "--strategy ddp --data book.txt", *TINY, "--steps 1"])
+        result = run(DTRUN, "-n", "2", "--", "bash", "-c", command, cwd=self.folder, status=USAGE)
         self.assertIn("ranks 0 and 1 do not agree on the training data", result.stderr)
 
 

@@ -2,38 +2,17 @@
 
 import json
 import os
-import pathlib
-import shutil
-import subprocess
-import tempfile
+import struct
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-
-STAND_IN = r"""
-#include <stdio.h>
-int dtrain_run(const char* request) {
-  puts(request);
-  fflush(stdout);
-  return 42;
-}
-"""
+from dtrain_harness import SOURCE, front_end_alone, make_folder, run
 
 
 class FrontEnd(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-front-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.root = pathlib.Path(folder.name)
-        (cls.root / "bin").mkdir()
-        (cls.root / "lib").mkdir()
-        cls.program = cls.root / "bin" / "dtrain"
-        shutil.copy(BUILD / "bin" / "dtrain", cls.program)
-        (cls.root / "stand_in.c").write_text(STAND_IN)
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", cls.root / "lib" / "libdtrain.so", cls.root / "stand_in.c"],
-                       check=True)
+        cls.root = make_folder(cls)
+        cls.program = front_end_alone(cls.root)
         cls.text = cls.root / "text.txt"
         cls.text.write_text("And the evening and the morning were the first day.\n" * 40)
 
@@ -42,9 +21,8 @@ class FrontEnd(unittest.TestCase):
 
     def train(self, *arguments, variables=None):
         environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-        command = [self.program, "--data", self.text, "--seq-len", "16", "--run-dir", self.run_dir, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False,
-                              env={**environment, **(variables or {})})
+        return run(self.program, "--data", self.text, "--seq-len", "16", "--run-dir", self.run_dir, *arguments, status=None,
+                   env={**environment, **(variables or {})})
 
     def test_the_resolved_configuration_arrives_and_the_status_comes_back(self):
         result = self.train("--config", SOURCE / "configs/experiments/mini.json", "--threads", "2")
@@ -59,13 +37,16 @@ class FrontEnd(unittest.TestCase):
 
     def test_nothing_is_removed_before_the_job_stands(self):
         (self.run_dir / "final").mkdir(parents=True)
-        old = ["config.json", "metrics.jsonl", "final/model.safetensors"]
-        for name in old:
-            (self.run_dir / name).write_text(name)
+        header = b'{"__metadata__": {"dtrain.model": "{}"}}'
+        old = {"config.json": b'{"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": ""}, "run": {"dir": ""}}',
+               "metrics.jsonl": b'{"event":"start","parameters":1}\n',
+               "final/model.safetensors": struct.pack("<Q", len(header)) + header}
+        for name, content in old.items():
+            (self.run_dir / name).write_bytes(content)
         self.assertEqual(self.train().returncode, 2)
         self.assertEqual(self.train("--overwrite").returncode, 42)
-        for name in old:
-            self.assertEqual((self.run_dir / name).read_text(), name)
+        for name, content in old.items():
+            self.assertEqual((self.run_dir / name).read_bytes(), content)
 
     def test_any_trace_of_a_run_protects_the_folder(self):
         for name in ("metrics.jsonl", "final/model.safetensors"):

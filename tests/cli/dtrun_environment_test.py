@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 
-from dtrun_harness import DTRUN, DtrunTest, main
+from dtrun_harness import DTRUN, DtrunTest, main, number_of_gpus
 
 DUMP = """
 import json, os
@@ -94,12 +94,10 @@ class EnvironmentTest(PythonTest):
                              preexec_fn=lambda: os.sched_setaffinity(0, one))
         self.assertEqual("1 1\n", process.out)
 
-    def test_auto_without_a_gpu_means_the_cores(self):
-        if os.path.exists("/proc/driver/nvidia/gpus") or os.path.exists("/dev/nvidia0"):
-            self.skipTest("this machine has a GPU")
+    def test_auto_means_the_gpus_or_else_the_cores(self):
         process = self.dtrun("--nproc_per_node=auto", "--standalone", "--nnodes=1", "sh", "-c",
                              "echo $WORLD_SIZE")
-        self.assertEqual(len(os.sched_getaffinity(0)), len(process.out.splitlines()))
+        self.assertEqual(number_of_gpus() or len(os.sched_getaffinity(0)), len(process.out.splitlines()))
 
     def test_the_rest_of_the_environment_and_the_arguments_pass_unchanged(self):
         text = 'import os, sys\nprint(sys.argv[1:], os.environ["OTHER"], os.getcwd())\n'

@@ -1,5 +1,6 @@
 """Runs the real dtrun, and finds by a mark in their environment all processes that came from it."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -43,6 +44,12 @@ def children_of(pid):
             if int(stat.rpartition(")")[2].split()[1]) == pid:
                 found.append(int(entry))
     return found
+
+
+def number_of_gpus():
+    """Of NVIDIA, as its driver tells."""
+    return (len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))) or
+            len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))))
 
 
 class DtrunTest(unittest.TestCase):
@@ -100,7 +107,8 @@ class DtrunTest(unittest.TestCase):
 
     def kill_survivors(self):
         for pid in self.marked():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the others' end may have been its own
+                os.kill(pid, signal.SIGKILL)
 
     def shell(self, text, *options, ranks=2):
         """Arguments that run a shell text on each rank."""

@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import select
 import signal
 import struct
@@ -12,6 +13,7 @@ import subprocess
 import termios
 import time
 
+from dtrain_harness import screen_lines, terminal_output
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, wait_until
 
 CHATTY = """
@@ -123,6 +125,105 @@ class ReaderTest(DtrunTest):
         time.sleep(0.3)
         out, _ = process.communicate(timeout=LIMIT)
         self.assertEqual([str(n) for n in range(1, 300001)], out.splitlines())
+
+
+class FullDiskTest(DtrunTest):
+    """A limit on the size of files stands for the disk: what is above it finds no room until it is raised."""
+
+    LINES = 40_000
+    TEXT = (f"for i in $(seq {LINES}); do echo line $i of many words that fill the disk and wait for room; done; "
+            "touch written; until [ -e go ]; do sleep 0.02; done; echo the last")
+
+    def start_limited(self, text, *options, limit=4096, stdout=subprocess.PIPE,
+                      stderr=subprocess.PIPE):
+        program = subprocess.Popen(
+            [DTRUN, *self.shell(text, *options, ranks=1)], env=self.environment(), cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)))
+        for pipe in filter(None, (program.stdout, program.stderr)):
+            self.addCleanup(pipe.close)
+        return program
+
+    def make_room(self, program):
+        for pid in (program.pid, *children_of(program.pid)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def end(self, program):
+        (self.folder / "go").touch()
+        _, errors = program.communicate(timeout=LIMIT)
+        self.assertEqual(0, program.returncode, errors)
+        self.assert_nothing_left()
+        return errors
+
+    def wait_until_full(self, path, limit=4096):
+        wait_until(lambda: path.exists() and path.stat().st_size == limit, "the file to be full")
+        time.sleep(0.2)  # the next write has failed
+
+    def test_a_disk_that_is_full_for_a_while_gets_every_line(self):
+        path = self.folder / "output"
+        with open(path, "ab") as output:
+            program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), stdout=output)
+        self.wait_until_full(path)
+        self.make_room(program)
+        self.assertEqual("", self.end(program))
+        lines = path.read_text().splitlines()
+        self.assertEqual((201, "the last"), (len(lines), lines[-1]))
+
+    def test_a_disk_that_stays_full_does_not_stop_the_job_and_what_was_dropped_is_counted(self):
+        path = self.folder / "output"
+        with open(path, "ab") as output:
+            program = self.start_limited(self.TEXT, stdout=output)
+        self.wait_for_files("written")
+        self.make_room(program)
+        wait_until(lambda: path.stat().st_size > 2**20, "the lines that wait to be written")
+        errors = self.end(program)
+        lines = path.read_text().splitlines()
+        self.assertEqual("the last", lines[-1])
+        first, last = errors.splitlines()
+        self.assertEqual("dtrun: warning: standard output cannot be written: File too large; until it can, "
+                         "lines are dropped", first)
+        dropped = re.fullmatch(r"dtrun: warning: (\d+) lines of standard output were dropped: File too large", last)
+        self.assertEqual(self.LINES + 1, len(lines) + int(dropped[1]), last)
+        numbers = [int(line.split()[1]) for line in lines[:-1]]
+        self.assertEqual(numbers, sorted(set(numbers)))
+
+    def test_a_full_disk_that_takes_both_streams_is_told_of_what_it_did_not_take(self):
+        path = self.folder / "output"
+        with open(path, "ab") as output:
+            program = self.start_limited(self.TEXT, stdout=output, stderr=output)
+        self.wait_for_files("written")
+        self.make_room(program)
+        wait_until(lambda: path.stat().st_size > 2**20, "the lines that wait to be written")
+        self.end(program)
+        text = path.read_text()
+        dropped = re.search(r"\ndtrun: warning: (\d+) lines of standard output and error were dropped: ", text)
+        self.assertEqual(self.LINES, len(re.findall("^line ", text, re.MULTILINE)) + int(dropped[1]))
+
+    def test_lines_that_a_full_disk_never_took_are_counted_at_the_end(self):
+        for text, status in (("echo one; echo two; echo three", 0), ("echo one; echo two; echo three; exit 3", 3)):
+            with open("/dev/full", "wb") as full:
+                process = self.dtrun(*self.shell(text, ranks=1), stdout=full)
+            self.assertEqual(status, process.returncode)
+            self.assertIn("dtrun: warning: 3 lines of standard output were dropped: No space left on device\n",
+                          process.err)
+
+    def test_nothing_hangs_where_all_output_goes_to_a_full_disk(self):
+        with open("/dev/full", "wb") as full:
+            self.assertEqual(0, self.dtrun(*self.shell(f"seq {self.LINES}; seq 9 >&2"), stdout=full,
+                                           stderr=subprocess.STDOUT).returncode)
+
+    def test_a_log_goes_on_when_the_disk_has_room_again(self):
+        program = self.start_limited(self.TEXT.replace(str(self.LINES), "200"), "--log-dir", "logs", "--redirects", "3")
+        self.wait_for_files("written")
+        log = next((self.folder / "logs").rglob("stdout.log"))
+        self.wait_until_full(log)
+        self.make_room(program)
+        errors = self.end(program)
+        self.assertTrue(log.read_text().endswith("the last\n"))
+        whole = sum(len(f"line {i} of many words that fill the disk and wait for room\n") for i in range(1, 201))
+        self.assertIn("the log of rank 0's stdout has a gap: File too large", errors)
+        missing = whole + len("the last\n") - log.stat().st_size
+        self.assertIn(f"the log of rank 0's stdout lacks {missing} bytes", errors)
 
 
 class UnreadTerminalTest(DtrunTest):
@@ -247,35 +348,13 @@ class TerminalTest(DtrunTest):
         process = self.start(*self.shell(text, *options, ranks=ranks), stdout=slave, stderr=slave)
         os.close(slave)
         then(process, resize)
-        output = b""
-        try:
-            while piece := os.read(master, 65536):
-                output += piece
-        except OSError:
-            pass
-        os.close(master)
+        output = terminal_output(master)
         self.assertEqual(0, process.wait(LIMIT))
         return output.decode()
 
-    def screen(self, output):
-        """The lines a terminal would show, by its rules for \\r, \\n and 'erase to the right'."""
-        lines, column = [""], 0
-        for part in re.findall(r"\x1b\[[KJ]|\r|\n|[^\x1b\r\n]+", output):
-            if part in ("\x1b[K", "\x1b[J"):
-                lines[-1] = lines[-1][:column]
-            elif part == "\r":
-                column = 0
-            elif part == "\n":
-                lines.append("")
-                column = 0
-            else:
-                lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
-                column += len(part)
-        return lines
-
     def test_rank_0_alone_is_told_of_the_terminal_and_its_width(self):
         output = self.on_terminal('echo "t=${DTRUN_TERMINAL:-no} c=${COLUMNS:-no}"')
-        self.assertEqual(["", "[0] t=1 c=93", "[1] t=no c=no"], sorted(self.screen(output)))
+        self.assertEqual(["", "[0] t=1 c=93", "[1] t=no c=no"], sorted(screen_lines(output)))
 
     def test_without_a_terminal_nobody_is_told(self):
         process = self.dtrun(*self.shell('echo "t=${DTRUN_TERMINAL:-no}"'),
@@ -287,7 +366,7 @@ class TerminalTest(DtrunTest):
                 r"printf 'step %d of many\r' $i >&2; sleep 0.02; done; "
                 "else for i in 1 2 3 4 5 6; do echo line $i; sleep 0.03; done; fi")
         output = self.on_terminal(text)
-        lines = self.screen(output)
+        lines = screen_lines(output)
         self.assertEqual([f"[1] line {i}" for i in range(1, 7)] + ["[0] step 9 of many", ""],
                          [x if x.startswith("[") or not x else "[0] " + x for x in lines])
         self.assertEqual({f"step {i} of many" for i in range(1, 10)},
@@ -300,7 +379,7 @@ class TerminalTest(DtrunTest):
                 "else until [ -e drawn ]; do sleep 0.01; done; sleep 0.1; "
                 "echo hello; touch said; fi")
         output = self.on_terminal(text)
-        self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], self.screen(output))
+        self.assertEqual(["[1] hello", "[0] working", "[0] done", ""], screen_lines(output))
         self.assertEqual(2, len(re.findall(r"\x1b\[Jworking", output)))
 
     def test_a_live_line_is_cut_to_the_width_and_follows_a_resize(self):
@@ -315,7 +394,7 @@ class TerminalTest(DtrunTest):
         output = self.on_terminal(f"exec bash -c '{text.replace(chr(39), chr(34))}'", ranks=1, then=then)
         drawn = re.findall(r"\r\x1b\[J(BEGIN0*)\r", output)
         self.assertEqual([96, 39], [len(line) for line in drawn])
-        self.assertEqual(["told columns 40", ""], self.screen(output))
+        self.assertEqual(["told columns 40", ""], screen_lines(output))
 
     def test_a_program_is_told_of_the_terminal_only_where_all_output_goes_there(self):
         master, slave = pty.openpty()
@@ -330,11 +409,11 @@ class TerminalTest(DtrunTest):
                                   rf"printf '\r{erase}step 2\r' >&2; sleep 0.05; "
                                   rf"printf '{erase}\r' >&2; echo done >&2", ranks=1)
         self.assertIn("step 2", output)
-        self.assertEqual(["done", ""], self.screen(output.replace("\x1b[2K", "")))
+        self.assertEqual(["done", ""], screen_lines(output.replace("\x1b[2K", "")))
 
     def test_line_ends_of_other_systems_are_line_ends(self):
         output = self.on_terminal(r"printf 'one\r\ntwo\r\n' >&2", ranks=1)
-        self.assertEqual(["one", "two", ""], self.screen(output))
+        self.assertEqual(["one", "two", ""], screen_lines(output))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 
-from dtrun_harness import DTRUN, DtrunTest, children_of, main, state_of, wait_until
+from dtrun_harness import DTRUN, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
 
 HANG = "sleep 60"
 
@@ -259,32 +259,22 @@ class RefusalTest(DtrunTest):
             with self.subTest(arguments=arguments):
                 self.assertIn(words, self.refused(2, *arguments))
 
-    def test_a_port_that_another_dtrun_uses_gives_11_and_names_it(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        first = self.start("--master-port", port, "--", "sh", "-c",
-                           "touch ready; until [ -e go ]; do sleep 0.02; done")
-        self.wait_for_files("ready")
-        second = self.start("--master-port", port, "--", "true")
-        _, errors = second.communicate(timeout=20)
-        self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
-        self.assertIn(f"port {port} of 127.0.0.1 is used by another dtrun (pid {first.pid})", errors)
-        (self.folder / "go").touch()
-        first.communicate(timeout=20)
-        self.assertEqual(0, first.returncode)
-        self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
-
     def test_gpu_without_a_gpu_is_refused(self):
-        if os.path.exists("/proc/driver/nvidia/gpus") or os.path.exists("/dev/nvidia0"):
-            self.skipTest("this machine has a GPU")
-        self.assertIn("no GPU", self.refused(2, "-n", "gpu", "--", "true"))
+        if number_of_gpus() == 0:
+            self.assertIn("no GPU", self.refused(2, "-n", "gpu", "--", "true"))
+        else:
+            self.assertEqual(0, self.dtrun("-n", "gpu", "--", "true").returncode)
 
     def test_help_and_version_go_to_standard_output(self):
         process = self.dtrun("--help")
         self.assertEqual((0, ""), (process.returncode, process.err))
         self.assertIn("--abort-grace", process.out)
         self.assertRegex(self.dtrun("--version").out, r"^dtrun \d+\.\d+\.\d+\n$")
+        for option in ("--help", "--version"):
+            with open("/dev/full", "wb") as full:
+                process = self.dtrun(option, stdout=full)
+            self.assertEqual((2, "dtrun: error: cannot write to standard output: No space left on device\n"),
+                             (process.returncode, process.err))
 
     def test_starting_two_ranks_takes_little_time(self):
         times = []
@@ -293,6 +283,69 @@ class RefusalTest(DtrunTest):
             os.spawnv(os.P_WAIT, DTRUN, [DTRUN, "-n", "2", "--", "/bin/true"])
             times.append(time.monotonic() - started)
         print(f"dtrun -n 2 -- /bin/true: {min(times) * 1e3:.1f} ms")
+
+
+class PortTest(DtrunTest):
+    """A port belongs to one dtrun at a time."""
+
+    def free_port(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return str(probe.getsockname()[1])
+
+    def hold(self, port, *options):
+        first = self.start("--master-port", port, *options, "--", "sh", "-c",
+                           "echo $MASTER_PORT > port; touch ready; until [ -e go ]; do sleep 0.02; done")
+        self.wait_for_files("ready")
+        return first
+
+    def release(self, first):
+        (self.folder / "go").touch()
+        first.communicate(timeout=20)
+        self.assertEqual(0, first.returncode)
+
+    def refused(self, port, address="127.0.0.1"):
+        second = self.start("--master-port", port, "--master-addr", address, "--", "true")
+        _, errors = second.communicate(timeout=20)
+        self.assertEqual((11, 1), (second.returncode, errors.count("\n")), errors)
+        self.assertIn(f"--master-port: port {port} of {address} is used by another dtrun", errors)
+        return errors
+
+    def test_a_port_that_another_dtrun_uses_gives_11_and_names_it_however_often_one_tries(self):
+        port = self.free_port()
+        first = self.hold(port)
+        for _ in range(5):
+            self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port))
+        self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port, "localhost"))
+        self.release(first)
+        self.assertEqual(0, self.dtrun("--master-port", port, "--", "true").returncode)
+
+    def test_a_port_is_still_refused_when_its_dtrun_has_been_asked_by_all_too_many(self):
+        port = self.free_port()
+        first = self.hold(port)
+        with self.assertRaises(BlockingIOError):
+            for _ in range(100_000):
+                with socket.socket(socket.AF_UNIX) as guest:
+                    guest.setblocking(False)
+                    guest.connect(f"\0dtrun-port-127.0.0.1:{port}")
+        self.refused(port)
+        self.release(first)
+
+    def test_a_port_that_dtrun_was_given_by_the_system_is_its_own_too(self):
+        first = self.hold("0")
+        port = (self.folder / "port").read_text().strip()
+        self.assertIn(f"another dtrun (pid {first.pid});", self.refused(port))
+        self.release(first)
+
+    def test_of_those_that_start_at_once_one_gets_the_port(self):
+        port = self.free_port()
+        everybody = [self.start("--master-port", port, "--", "sh", "-c", "until [ -e go ]; do sleep 0.02; done")
+                     for _ in range(6)]
+        wait_until(lambda: sum(one.poll() is not None for one in everybody) >= 5, "five to be refused")
+        (self.folder / "go").touch()
+        for one in everybody:
+            one.communicate(timeout=20)
+        self.assertEqual([0] + [11] * 5, sorted(one.returncode for one in everybody))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,12 @@
 
 import concurrent.futures
 import json
-import os
-import pathlib
 import struct
-import subprocess
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-GOLDEN = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests" / "golden"
-DTRAIN = BUILD / "bin" / "dtrain"
-DTRUN = BUILD / "bin" / "dtrun"
+import dtrain_harness
+from dtrain_harness import DTRAIN, DTRUN, GOLDEN, FolderTest, final_model, metrics_of
+
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LOW = ("bfloat16", "float16")
 # oneDNN's products and ATen's loops as a CPU without AVX-512 has them, and as the plainest has them.
@@ -23,27 +18,20 @@ TINY = ("--levels", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--seq-len"
         "--val-fraction", 0.02, "--threads", 1, "--data", GOLDEN / "text.bin")
 
 
-def run(*command, environment=None, status=0):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, errors="replace", timeout=120,
-                            env={**os.environ, **(environment or {})}, check=False)
-    assert result.returncode == status, result.stderr
+def run(*command, **options):
+    result = dtrain_harness.run(*command, **options)
     for trace in ("INTERNAL ASSERT", "mkldnn_matmul failed"):
         assert trace not in result.stderr, result.stderr
     return result
 
 
-class Dtypes(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-dtypes-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Dtypes(FolderTest):
     def train(self, name, *flags, environment=None, launcher=()):
         run(*launcher, DTRAIN, *TINY, *flags, "--run-dir", self.folder / name, environment=environment)
-        return [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+        return metrics_of(self.folder / name)
 
     def model(self, name):
-        return self.folder / name / "final" / "model.safetensors"
+        return final_model(self.folder / name)
 
     def verify(self, *flags, environment=None, fixture=GOLDEN / "three_heads.safetensors", status=0):
         result = run(DTRAIN, "verify", "--golden", fixture, "--threads", 1, *flags, environment=environment, status=status)

@@ -1,28 +1,22 @@
 """The validation loss: of the same text on every layout, checked against losses of its pieces."""
 
 import json
-import os
 import pathlib
-import subprocess
 import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+from dtrain_harness import DTRAIN, GOLDEN, USAGE, launched, make_folder, metrics_of, run
+
 LENGTH, SEQUENCES = 32, 27
-TEXT = SOURCE / "tests/golden/text.bin"
+TEXT = GOLDEN / "text.bin"
 MODEL = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", LENGTH, "--global-batch", "8",
          "--steps", "1", "--lr", "0", "--threads", "1", "--log-every", "0", "--checkpoint-every", "none"]
-LIMIT = 120  # seconds after which a test has failed; none needs more than a few
 
 
 class Evaluation(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-evaluation-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = make_folder(cls)
         cls.tokens = TEXT.read_bytes()[-(SEQUENCES * LENGTH + 1):]
         cls.validation = cls.write("validation", cls.tokens)
 
@@ -34,14 +28,9 @@ class Evaluation(unittest.TestCase):
 
     def loss(self, *flags, ranks=1, validation=None):
         """The validation loss of the initial weights, and how many tokens it is of."""
-        run = tempfile.mkdtemp(dir=self.folder)
-        launcher = [DTRUN, "-n", ranks, "--"] if ranks > 1 else []
-        command = [*launcher, DTRAIN, *MODEL, "--data", TEXT, "--val-data", validation or self.validation,
-                   "--run-dir", run, *flags]
-        result = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        lines = [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
-        (found,) = [line for line in lines if line.get("event") == "eval"]
+        run_dir = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        run(*launched(ranks, *MODEL, "--data", TEXT, "--val-data", validation or self.validation, "--run-dir", run_dir, *flags))
+        (found,) = [line for line in metrics_of(run_dir) if line.get("event") == "eval"]
         return found["val_loss"], found["tokens"]
 
     def test_ranks_do_not_decide_which_text_is_scored(self):
@@ -77,16 +66,13 @@ class Evaluation(unittest.TestCase):
 
     def test_baselines_score_the_same_tokens(self):
         for asked in ("5", "all"):
-            result = subprocess.run([DTRAIN, "data", "baseline", "--data", TEXT, "--val-data", self.validation, "--seq-len",
-                                     str(LENGTH), "--eval-sequences", asked], capture_output=True, text=True, timeout=LIMIT,
-                                    check=True)
+            result = run(DTRAIN, "data", "baseline", "--data", TEXT, "--val-data", self.validation, "--seq-len", LENGTH,
+                         "--eval-sequences", asked)
             self.assertEqual(json.loads(result.stdout)["targets"], (5 if asked == "5" else SEQUENCES) * LENGTH)
 
     def test_wrong_numbers_are_refused(self):
         for value in ("0", "-1", "some", "1.5"):
-            result = subprocess.run([DTRAIN, "--data", TEXT, "--run-dir", self.folder / "refused", "--eval-sequences", value],
-                                    capture_output=True, text=True, timeout=LIMIT, check=False)
-            self.assertEqual(result.returncode, 2, result.stderr)
+            result = run(DTRAIN, "--data", TEXT, "--run-dir", self.folder / "refused", "--eval-sequences", value, status=USAGE)
             self.assertIn(f'--eval-sequences: found "{value}"', result.stderr)
 
 

@@ -3,34 +3,27 @@
 import fcntl
 import json
 import os
-import pathlib
 import pty
 import struct
 import subprocess
-import tempfile
 import termios
 import unittest
 
-BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-USAGE, STOPPED = 2, 9
+from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, launched, run
+
+STOPPED = 9
 
 
-class FirstRun(unittest.TestCase):
+class FirstRun(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-first-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        (self.folder / "my book.txt").write_bytes((SOURCE / "tests/golden/text.bin").read_bytes())
+        super().setUp()
+        (self.folder / "my book.txt").write_bytes((GOLDEN / "text.bin").read_bytes())
 
-    def run_here(self, *command, status=0):
-        result = subprocess.run([str(word) for word in command], cwd=self.folder, capture_output=True, text=True, timeout=60,
-                                check=False)
-        self.assertEqual(result.returncode, status, result.stderr)
-        return result
+    def run_here(self, *command, **options):
+        return run(*command, cwd=self.folder, **options)
 
     def train(self, *flags, status=0):
-        return self.run_here(BIN / "dtrain", "--data", "my book.txt", "--steps", "1", "--threads", "1", *flags, status=status).stderr
+        return self.run_here(DTRAIN, "--data", "my book.txt", "--steps", "1", "--threads", "1", *flags, status=status).stderr
 
     def runs(self):
         return sorted(path.name for path in (self.folder / "runs").glob("*"))
@@ -55,7 +48,7 @@ class FirstRun(unittest.TestCase):
         whole = [line.split() for line in self.train("--width", "32", "--run-dir", "plain").splitlines()]
         terminal, end = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        process = subprocess.Popen([BIN / "dtrain", "--data", "my book.txt", "--steps", "1", "--threads", "1", "--width", "32",
+        process = subprocess.Popen([DTRAIN, "--data", "my book.txt", "--steps", "1", "--threads", "1", "--width", "32",
                                     "--run-dir", "narrow"], cwd=self.folder, stdout=end, stderr=end)
         os.close(end)
         shown = b""
@@ -74,7 +67,7 @@ class FirstRun(unittest.TestCase):
 
     def test_the_defaults_are_the_sizes_of_mini(self):
         def resolved(*flags):
-            return json.loads(self.run_here(BIN / "dtrain", "--print-config", *flags).stdout)
+            return json.loads(self.run_here(DTRAIN, "--print-config", *flags).stdout)
 
         plain, mini = resolved(), resolved("--config", SOURCE / "configs/experiments/mini.json")
         for group in ("model", "data", "batch"):
@@ -83,7 +76,7 @@ class FirstRun(unittest.TestCase):
             self.assertEqual(plain["train"][key], mini["train"][key])
 
     def test_ranks_share_one_folder(self):
-        self.run_here(BIN / "dtrun", "-n", "2", "--", BIN / "dtrain", "--strategy", "ddp", "--data", "my book.txt", "--steps", "1",
+        self.run_here(*launched(2), "--strategy", "ddp", "--data", "my book.txt", "--steps", "1",
                       "--checkpoint-every", "1")
         self.assertEqual(self.runs(), ["my book-1"])
         checkpoints = self.folder / "runs" / "my book-1" / "checkpoints"

@@ -1,17 +1,13 @@
 """dtrain generate as a user meets it: a model is trained for a few steps, then writes text."""
 
 import os
-import pathlib
 import pty
 import subprocess
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-DTRAIN = BUILD / "bin" / "dtrain"
-GOLDEN = SOURCE / "tests" / "golden" / "mini.safetensors"
-USAGE, DATA, CHECKPOINT = 2, 3, 6
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, GOLDEN, USAGE, final_model, make_folder, terminal_output
+
+MINI = GOLDEN / "mini.safetensors"
 
 
 def dtrain(*arguments, **options):
@@ -21,16 +17,14 @@ def dtrain(*arguments, **options):
 class Generate(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-generate-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
+        cls.folder = make_folder(cls)
         text = cls.folder / "text.txt"
         text.write_text("abcdefghijklmnopqrstuvwxyz\n" * 400)
         result = dtrain("train", "--levels", 2, "--width", 32, "--heads", 2, "--neurons", 64, "--data", text,
                         "--seq-len", 64, "--microbatch", 8, "--steps", 120, "--lr", 0.01, "--dropout", 0,
                         "--threads", 1, "--run-dir", cls.folder / "run")
         assert result.returncode == 0, result.stderr
-        cls.model = cls.folder / "run" / "final" / "model.safetensors"
+        cls.model = final_model(cls.folder / "run")
 
     def text(self, *arguments):
         result = dtrain("generate", "--from", self.model, "--threads", 1, *arguments)
@@ -67,13 +61,7 @@ class Generate(unittest.TestCase):
                        "--max-tokens", tokens]
             process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=slave)
             os.close(slave)
-            output = b""
-            try:
-                while piece := os.read(master, 4096):
-                    output += piece
-            except OSError:  # the terminal's end
-                pass
-            os.close(master)
+            output = terminal_output(master)
             self.assertEqual((process.wait(120), output), (0, text))
 
     def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(self):
@@ -127,7 +115,7 @@ class Generate(unittest.TestCase):
         cut = self.folder / "cut.safetensors"
         cut.write_bytes(self.model.read_bytes()[:-5])
         self.refused(CHECKPOINT, cut, arguments=["--from", cut, "--prompt", "x"])
-        self.refused(CHECKPOINT, GOLDEN, "embed.weight", arguments=["--from", GOLDEN, "--prompt", "x"])
+        self.refused(CHECKPOINT, MINI, "embed.weight", arguments=["--from", MINI, "--prompt", "x"])
         self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
         self.refused(USAGE, "--from-levels", arguments=["--from", self.model, "--from-levels", 3])
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
@@ -109,10 +110,11 @@ class LocalRanks(ResumeTest):
         self.assertFalse(self.run_dir.exists())
 
     def test_settings_of_axes_without_effect_are_told(self):
+        front_end = front_end_alone(make_folder(self))
         for flags, flag in ((["--schedule-pp", "gpipe"], "--schedule-pp"), (["--pp-split", "3,5"], "--pp-split"),
                             (["--tp-vocab", "on"], "--tp-vocab"), (["--data-axis", "fsdp"], "--data-axis"),
                             (["--local-ranks", "2"], "--local-ranks"), (["--devices", "cpu"], "--devices")):
-            text = self.single("--overwrite", *flags, steps=1).stderr
+            text = run(front_end, *self.arguments(*flags, steps=1), status=42).stderr
             self.assertEqual(text.count(f"warning: {flag} has no effect"), 1, text)
 
     def test_one_launched_process_tells_dtrun_of_its_progress(self):

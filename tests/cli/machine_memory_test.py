@@ -5,8 +5,12 @@ import pathlib
 import re
 import resource
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from train_test import DTRAIN, DTRUN, TrainTest  # noqa: E402
 
 BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
 TEXT = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests/golden/text.bin"
@@ -61,6 +65,21 @@ class MachineMemory(unittest.TestCase):
         for part in ("out of memory", "--recompute level", "--microbatch"):
             self.assertIn(part, error)
         self.assertNotIn("predicted to need", error)
+
+
+class Containers(TrainTest):
+    def test_ranks_in_two_containers_of_a_machine_are_not_counted_against_the_memory_of_one(self):
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("only root can show a rank another machine")
+        self.ddp(steps=1)
+        need = sum(self.metrics()[0]["memory_predicted_bytes"].values())
+        meminfo = self.root / "meminfo"  # room for one and a half ranks, as a container's own /proc may show it
+        meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {need * 3 // 2 // 1024} kB\n")
+        inside = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo; exec "$@"', str(meminfo)]
+        rank = [DTRAIN, "--strategy", "ddp", *self.arguments("--overwrite", steps=1)]
+        result = self.run_command([*inside, DTRUN, "-n", "2", "--", *rank], 2)
+        self.assertIn("the 2 ranks of a machine (0 to 1) are predicted to need", result.stderr)
+        self.run_command([DTRUN, "-n", "2", "--", *inside, *rank])
 
 
 if __name__ == "__main__":

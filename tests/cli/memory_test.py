@@ -3,6 +3,7 @@
 import re
 import unittest
 
+from dtrain_harness import front_end_alone, make_folder, run
 from train_test import TrainTest
 
 SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
@@ -57,7 +58,7 @@ class Memory(TrainTest):
     def test_bad_values_and_a_setting_without_effect_are_told(self):
         for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "0.5"), "--memory-limit")):
             self.assertIn(f"{name}: found", self.train("bad", *flags, status=2))
-        result = self.single("--recompute", "auto", steps=1)
+        result = run(front_end_alone(make_folder(self)), *self.arguments("--recompute", "auto", steps=1), status=42)
         self.assertIn("--recompute auto has no effect without --memory-limit", result.stderr)
         result = self.single("--recompute", "every:99", "--overwrite", steps=1)
         self.assertRegex(result.stderr, r"warning: --recompute every:99: there are \d+ levels")

@@ -1,27 +1,23 @@
 """Tensor, pipeline and 3D layouts as a user meets them: equal weights, resume at another layout, refusals."""
 
+import functools
 import json
-import os
-import pathlib
+import shutil
 import struct
-import subprocess
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
-TINY = ["--levels", "4", "--width", "32", "--heads", "4", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+from dtrain_harness import SOURCE, FolderTest, final_model, launched, make_folder, metrics_of, run
+
+TINY = ["--levels", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "11", "--eval-every", "2",
         "--dropout", "0.1", "--threads", "1", "--steps", "4", "--dtype", "float64", "--data", SOURCE / "tests/golden/text.bin"]
-LIMIT = 120  # seconds after which a test has failed; none needs more than a few
 LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples
     "tp": (2, "--strategy tp"),
-    "tp inside heads": (8, "--strategy tp --tp-vocab on"),
+    "tp inside heads": (4, "--strategy tp --tp-vocab on"),
     "pp": (4, "--strategy pp"),
     "interleaved": (2, "--strategy pp --schedule-pp interleaved:2 --recompute level"),
     "by hand": (2, "--strategy pp --schedule-pp gpipe --pp-split 3,1 --backend gloo"),
-    "3d": (8, "--strategy 3d --pp 2 --dp 2 --tp 2 --data-axis fsdp"),
+    "3d": (8, "--strategy 3d --pp 2 --dp 2 --tp 2 --data-axis fsdp --checkpoint-every 2"),
     "mp": (1, "--strategy mp --local-ranks 2"),
 }
 
@@ -40,30 +36,21 @@ def tensors_of(path):
     return tensors
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-mesh-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Case(FolderTest):
     def train(self, name, ranks, *flags, status=0):
-        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
-        command = [str(word) for word in [*launcher, DTRAIN, *TINY, "--run-dir", self.folder / name, *flags]]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
-        self.assertEqual(result.returncode, status, result.stderr)
-        return result.stderr
+        return run(*launched(ranks, *TINY, "--run-dir", self.folder / name, *flags), status=status).stderr
 
-    def numbers(self, name):
-        lines = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
-        return [line[key] for line in lines for key in ("loss", "grad_norm", "val_loss") if key in line]
+    @staticmethod
+    def numbers(run_dir):
+        return [line[key] for line in metrics_of(run_dir) for key in ("loss", "grad_norm", "val_loss") if key in line]
 
     def assert_close(self, found, expected):
         self.assertEqual(len(found), len(expected))
         largest = max(abs(value) for value in expected)
         self.assertLess(max(abs(a - b) for a, b in zip(found, expected)), 1e-9 * largest)
 
-    def assert_same_model(self, name, expected):
-        found, wanted = (tensors_of(self.folder / run / "final/model.safetensors") for run in (name, expected))
+    def assert_same_model(self, run_dir, expected):
+        found, wanted = (tensors_of(final_model(folder)) for folder in (run_dir, expected))
         self.assertEqual(found.keys(), wanted.keys())
         for tensor, values in wanted.items():
             with self.subTest(tensor):
@@ -71,29 +58,38 @@ class Case(unittest.TestCase):
 
 
 class Results(Case):
+    @classmethod
+    @functools.cache
+    def trained(cls, layout, *flags):
+        """The run folder of a layout with these flags, which no test changes."""
+        ranks, strategy = LAYOUTS.get(layout, (1, ""))
+        run_dir = make_folder(cls) / "run"
+        run(*launched(ranks, *TINY, "--run-dir", run_dir, *strategy.split(), *flags))
+        return run_dir
+
     def test_every_layout_trains_what_one_process_trains(self):
-        self.train("one", 1)
-        for name, (ranks, flags) in LAYOUTS.items():
+        one = self.trained("one")
+        for name in LAYOUTS:
             with self.subTest(name):
-                self.train(name, ranks, *flags.split())
-                self.assert_close(self.numbers(name), self.numbers("one"))
-                self.assert_same_model(name, "one")
+                self.assert_close(self.numbers(self.trained(name)), self.numbers(one))
+                self.assert_same_model(self.trained(name), one)
 
     def test_a_run_goes_on_at_any_layout(self):
-        self.train("one", 1, "--steps", "6")
         moves = [("pp", 2), ("3d", 3), ("tp inside heads", 4), ("mp", 5), ("tp", 6)]
         for name, steps in moves:
             ranks, flags = LAYOUTS[name]
             self.train("moved", ranks, *flags.split(), "--steps", str(steps), "--checkpoint-every", "1", "--resume", "auto")
-        self.assert_same_model("moved", "one")
+        self.assert_same_model(self.folder / "moved", self.trained("one", "--steps", "6"))
 
     def test_a_run_that_stops_and_goes_on_has_the_bits_of_one_that_did_not(self):
         ranks, flags = LAYOUTS["3d"]
-        self.train("whole", ranks, *flags.split())
-        self.train("parts", ranks, *flags.split(), "--steps", "2", "--checkpoint-every", "1")
-        self.train("parts", ranks, *flags.split(), "--checkpoint-every", "1", "--resume", "auto")
-        files = [(self.folder / run / "final/model.safetensors").read_bytes() for run in ("whole", "parts")]
-        self.assertEqual(*files)
+        whole, parts = self.trained("3d"), self.folder / "parts"
+        shutil.copytree(whole, parts)
+        for later in ("checkpoints/step-4", "final"):
+            shutil.rmtree(parts / later)
+        error = self.train("parts", ranks, *flags.split(), "--resume", "auto")
+        self.assertIn(f"resumed from {parts}/checkpoints/step-2", error)
+        self.assertEqual(final_model(parts).read_bytes(), final_model(whole).read_bytes())
 
 
 class Refusals(Case):

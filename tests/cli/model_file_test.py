@@ -1,19 +1,13 @@
 """A trained model file as Python's own safetensors package reads it."""
 
+import functools
 import json
 import math
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 import unittest
 
-from reader_python import reader_python
+import reader_python
+from dtrain_harness import DTRAIN, final_model, make_folder, run
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-DTRAIN = BUILD / "bin" / "dtrain"
-SKIPPED = 77
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
 
 READER = """
@@ -30,29 +24,20 @@ with safe_open(sys.argv[1], framework="numpy") as file:
 """
 
 
-def train(folder, *arguments):
-    text = folder / "text.txt"
-    text.write_text("In the beginning God created the heaven and the earth.\n" * 40)
-    run = folder / "run"
-    command = [DTRAIN, "train", "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS,
-               "--data", text, "--seq-len", 16, "--microbatch", 2, "--steps", 3, "--threads", 1, "--run-dir", run,
-               *arguments]
-    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr
-    return run / "final" / "model.safetensors"
-
-
 class ModelFile(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-model-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = make_folder(cls)
+        (cls.folder / "text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 40)
 
-    def contents(self, *arguments):
-        path = train(self.folder, *arguments)
-        result = subprocess.run([PYTHON, "-c", READER, path], capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return json.loads(result.stdout)
+    @classmethod
+    @functools.cache
+    def contents(cls, *arguments):
+        run_dir = cls.folder / "-".join(("run", *arguments))
+        run(DTRAIN, "train", "--levels", LEVELS, "--width", WIDTH, "--heads", HEADS, "--neurons", NEURONS, "--data",
+            cls.folder / "text.txt", "--seq-len", 16, "--microbatch", 2, "--steps", 3, "--threads", 1, "--run-dir", run_dir,
+            *arguments)
+        return json.loads(run(reader_python.PYTHON, "-c", READER, final_model(run_dir)).stdout)
 
     def test_names_shapes_and_dtypes_are_the_references(self):
         contents = self.contents()
@@ -89,12 +74,10 @@ class ModelFile(unittest.TestCase):
 
     def test_a_float64_run_keeps_its_precision(self):
         dtypes = self.contents("--dtype", "float64")["dtypes"]
-        self.assertEqual(dtypes.pop("attn.freqs"), "float32")
-        self.assertEqual(set(dtypes.values()), {"float64"})
+        self.assertEqual(dtypes["attn.freqs"], "float32")
+        self.assertEqual({dtype for name, dtype in dtypes.items() if name != "attn.freqs"}, {"float64"})
 
 
 if __name__ == "__main__":
-    PYTHON = reader_python()
-    if PYTHON is None:
-        sys.exit(SKIPPED)
+    reader_python.require()
     unittest.main()

@@ -1,14 +1,26 @@
 """Runs whose numbers are no numbers any more: what they save, what they overwrite, how they end."""
 
+import array
+import json
 import os
 import pathlib
+import struct
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
 
 NOTHING = ("--val-fraction", "0")
+
+
+def scaled(model, name, factor):
+    """The bytes of a model file with one float32 tensor times `factor`."""
+    begin = 8 + struct.unpack("<Q", model[:8])[0]
+    first, end = (begin + offset for offset in json.loads(model[8:begin])[name]["data_offsets"])
+    values = array.array("f", model[first:end])
+    return model[:first] + array.array("f", [value * factor for value in values]).tobytes() + model[end:]
 
 
 class NotFinite(ResumeTest):
@@ -18,7 +30,7 @@ class NotFinite(ResumeTest):
 
     def test_a_last_update_that_destroys_the_model_is_not_done(self):
         for name, flags, part in (("evaluated", (), "the validation loss is nan"),
-                                  ("alone", NOTHING, "(the loss on training text|the norm of the parameters) is nan")):
+                                  ("alone", NOTHING, "(the loss on training text is nan|'model.+' holds values that are not finite)")):
             self.run_dir = self.root / name
             result = self.single("--lr", "1e38", *flags, steps=1, status=7)
             self.assertRegex(result.stderr, "after step 1: " + part)
@@ -58,8 +70,34 @@ class NotFinite(ResumeTest):
                     status=7)
         self.assertEqual(len(self.losses()), 3)
 
+    def test_the_advice_on_skips_in_float16_is_of_its_loss_scale(self):
+        result = self.single("--dtype", "float16", "--max-skipped", "0", *NOTHING, steps=2, status=7)
+        self.assertIn("1 update in a row was left out, more than --max-skipped 0", result.stderr)
+        self.assertIn("each halved the loss scale, which is 32768 now: the first ones are normal, so raise --max-skipped",
+                      result.stderr)
+        self.assertNotIn("-nan", result.stdout + result.stderr)
+
+    def test_a_loss_scale_that_cannot_fall_further_names_the_last_good_checkpoint(self):
+        result = self.single("--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
+                             "--on-nonfinite", "skip", "--checkpoint-every", "5", steps=2000, status=7)
+        self.assertIn("gradients overflow in float16 at the smallest loss scale, 1, after", result.stderr)
+        self.assertIn(f"the last good checkpoint is {self.run_dir}/checkpoints/step-", result.stderr)
+        self.assertEqual(list(self.run_dir.glob("checkpoints/*.tmp-*")), [])
+
+    def test_optimizer_state_that_is_not_finite_is_not_saved(self):
+        first = self.root / "first"
+        self.single("--checkpoint-every", "none", steps=1, run_dir=first)
+        # Gradients of 1e20 have squares beyond float32, so that an update is divided by infinity, for ever.
+        large = self.root / "large.safetensors"
+        large.write_bytes(scaled((first / "final/model.safetensors").read_bytes(), "lm_head", 1e22))
+        result = self.single("--init-from", large, "--grad-clip", "0", "--lr", "1e-9", *NOTHING, steps=1, status=7)
+        self.assertRegex(result.stderr, r"after step 1: 'optimizer\.exp_avg_sq\.[\w.]+' holds values that are not finite, so nothing")
+        self.assertIn("--grad-clip", result.stderr)
+        self.assertEqual(self.steps_saved(), [])
+        self.assertFalse((self.run_dir / "final").exists())
+
     def test_a_limit_without_effect_is_told(self):
-        result = self.single("--max-skipped", "3", steps=1)
+        result = run(front_end_alone(make_folder(self)), *self.arguments("--max-skipped", "3", steps=1), status=42)
         self.assertIn("--max-skipped 3 has no effect", result.stderr)
 
 
@@ -84,6 +122,7 @@ class TheEnd(ResumeTest):
         self.assertIn("the checkpoint of step 600, the last one, failed", last)
         self.assertIn(str(self.run_dir / "checkpoints"), last)
         self.assertEqual((self.lines()[-1]["event"], self.lines()[-1]["failed_checkpoints"]), ("end", 1))
+        self.assertEqual(len(self.events("error")), 1)  # of two tries
         self.assertTrue((self.run_dir / "final/model.safetensors").exists())
 
     def test_none_saves_nothing_at_the_end(self):

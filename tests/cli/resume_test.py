@@ -322,8 +322,9 @@ class Foreign(ResumeTest):
     def test_what_may_not_be_removed_holds_no_restart_up(self):
         self.single("--checkpoint-every", "1")
         (self.run_dir / "checkpoints/step-2/notes").mkdir()
-        (self.run_dir / "checkpoints/step-9.tmp-x").mkdir()
-        (self.run_dir / "checkpoints/step-9.tmp-x/notes").touch()
+        leftover = self.run_dir / "checkpoints/step-9.tmp-18ea4b45c0de1234-77"
+        leftover.mkdir()
+        (leftover / "notes").touch()
         result = self.single("--checkpoint-every", "1", "--resume", "auto", steps=6)
         self.assertIn("a leftover of an earlier start stays: ", result.stderr)
         self.assertIn("step-2' holds 'notes', which dtrain did not write", result.stderr)

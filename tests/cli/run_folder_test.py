@@ -16,6 +16,7 @@ from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
 
 USAGE, DATA, CHECKPOINT, MEMORY, PORT = 2, 3, 6, 8, 11
+JOB = "18ea4b45c0de1234-77"  # a name of a start
 
 
 def content_of(folder):
@@ -66,7 +67,7 @@ class Fence(FolderTest):
 
     def test_links_and_foreign_files_are_left_alone_and_named(self):
         checkpoints, elsewhere, before = self.foreign_run()
-        for folder in (checkpoints / "step-9.tmp-x", checkpoints / "step-9.superseded-x"):
+        for folder in (checkpoints / f"step-9.tmp-{JOB}", checkpoints / f"step-9.superseded-{JOB}"):
             folder.symlink_to(elsewhere)
         result = self.single("--checkpoint-every", "1", "--keep-last", "2", "--resume", "auto", steps=7)
         self.assertEqual(content_of(elsewhere), before)
@@ -74,8 +75,22 @@ class Fence(FolderTest):
         self.assertEqual(sorted(path.name for path in checkpoints.glob("step-?")),
                          ["step-1", "step-2", "step-6", "step-7"])
         for text in (f"left alone: '{checkpoints}/step-2' holds 'thesis.txt', which dtrain did not write",
-                     f"'{checkpoints}/step-1' is a link", f"'{checkpoints}/step-9.tmp-x' is a link"):
+                     f"'{checkpoints}/step-1' is a link", f"'{checkpoints}/step-9.tmp-{JOB}' is a link"):
             self.assertEqual(result.stderr.count(text), 1, result.stderr)
+
+    def test_a_resume_takes_no_later_folder_that_is_somebody_elses(self):
+        self.single(steps=2)
+        checkpoints, elsewhere = self.run_dir / "checkpoints", self.root / "mine"
+        shutil.copytree(checkpoints / "step-2", elsewhere)
+        (checkpoints / "step-8").symlink_to(elsewhere)
+        (checkpoints / "step-9").mkdir()
+        (checkpoints / "step-9/thesis.txt").write_text("mine")
+        (checkpoints / "step-7").mkdir()  # as a checkpoint that lost its files
+        result = self.single("--resume", "auto", steps=4)
+        self.assertEqual(sorted(path.name for path in checkpoints.glob("step-[1-9]")), ["step-2", "step-4", "step-8", "step-9"])
+        self.assertEqual((checkpoints / "step-9/thesis.txt").read_text(), "mine")
+        self.assertIn(f"'{checkpoints}/step-9' holds 'thesis.txt', which dtrain did not write", result.stderr)
+        self.assertEqual(result.stderr.count("was set aside as"), 1, result.stderr)
 
     def test_overwrite_removes_neither(self):
         checkpoints, elsewhere, before = self.foreign_run()
@@ -100,20 +115,20 @@ class Fence(FolderTest):
 
     def test_nothing_is_written_through_a_linked_lock_or_metrics_file(self):
         precious = self.root / "precious"
-        for name, status in (("lock", USAGE), ("metrics.jsonl", DATA)):
+        for name in ("lock", "metrics.jsonl"):
             precious.write_text("twenty years of work")
             self.run_dir = self.root / ("linked-" + name)
             self.run_dir.mkdir()
             (self.run_dir / name).symlink_to(precious)
-            self.assert_one_line(self.single("--resume", "auto", status=status), self.run_dir / name, "link")
+            self.assert_one_line(self.single("--resume", "auto", status=USAGE), self.run_dir / name, "link")
             self.assertEqual(precious.read_text(), "twenty years of work")
 
     def test_a_fifo_is_refused_and_not_waited_for(self):
-        for name, status in (("lock", USAGE), ("metrics.jsonl", DATA), ("final/model.safetensors", USAGE)):
+        for name in ("lock", "metrics.jsonl", "final/model.safetensors"):
             self.run_dir = self.root / ("fifo-" + name.replace("/", "-"))
             (self.run_dir / name).parent.mkdir(parents=True)
             os.mkfifo(self.run_dir / name)
-            self.assert_one_line(self.single("--resume", "auto", status=status), self.run_dir)
+            self.assert_one_line(self.single("--resume", "auto", status=USAGE), self.run_dir)
         fifo = self.root / "fifo"
         os.mkfifo(fifo)
         for command in (["--config", fifo], ["--data", fifo], ["--val-data", fifo, "--val-fraction", "0"],
@@ -331,6 +346,21 @@ class Slow(FolderTest):
                                    *self.arguments(*EVERY, "--resume", "auto", steps=5)])
         self.assertIn("resumed from", result.stderr)
         self.assertIn("pread64", (self.root / "slow.log").read_text())
+
+    def test_a_folder_that_is_moved_while_the_last_step_is_saved_gets_no_final_model(self):
+        checkpoints, moved = self.run_dir / "checkpoints", self.root / "moved-while-saving"
+        job = subprocess.Popen(["strace", "-f", "--seccomp-bpf", "-o", self.root / "moved.log", "-e", "trace=fsync",
+                                "-e", "inject=fsync:delay_enter=1500000:when=1", DTRAIN, *map(str, self.arguments())],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: list(checkpoints.glob("step-4.tmp-*")), "the last save")
+        self.run_dir.rename(moved)
+        final = self.run_dir / "final/model.safetensors"
+        final.parent.mkdir(parents=True)
+        final.write_text("precious")
+        error = job.communicate(timeout=LIMIT)[1]
+        self.assertEqual(job.returncode, CHECKPOINT, error)
+        self.assertIn(f"folder '{self.run_dir}' was moved", error.splitlines()[-1])
+        self.assertEqual(content_of(self.run_dir), {"final/model.safetensors": b"precious"})
 
     def test_a_sync_that_fails_once_a_checkpoint_has_its_name_fails_no_save(self):
         checkpoints = self.run_dir / "checkpoints"

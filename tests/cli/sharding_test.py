@@ -1,55 +1,44 @@
 """Sharded strategies as a user meets them: equal files, the start table, refusals, settings without effect."""
 
-import json
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+from dtrain_harness import DTRAIN, SOURCE, USAGE, FolderTest, final_model, front_end_alone, launched, metrics_of, run
+
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "13", "--eval-every", "2", "--dropout", "0.1",
         "--threads", "1", "--steps", "3", "--data", SOURCE / "tests/golden/text.bin"]
-LIMIT = 120  # seconds after which a test has failed; none needs more than a few
 
+class Case(FolderTest):
+    program = DTRAIN
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-sharding-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def train(self, name, *flags, ranks=2, status=0):
-        launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
-        result = subprocess.run([str(word) for word in [*launcher, DTRAIN, *TINY, "--run-dir", self.folder / name, *flags]],
-                                capture_output=True, text=True, timeout=LIMIT, check=False)
-        self.assertEqual(result.returncode, status, result.stderr)
-        return result.stderr
+    def train(self, name, *flags, ranks=2, **options):
+        command = launched(ranks, *TINY, "--run-dir", self.folder / name, *flags, program=self.program)
+        return run(*command, **options).stderr
 
     def lines(self, name):
-        return [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+        return metrics_of(self.folder / name)
 
 
 class Results(Case):
     def outcome(self, name):
         numbers = [[line[key] for key in ("step", "loss", "grad_norm", "val_loss") if key in line]
                    for line in self.lines(name)]
-        return numbers, (self.folder / name / "final/model.safetensors").read_bytes()
+        return numbers, final_model(self.folder / name).read_bytes()
+
+    # Tied and untied levels under each of them: tests/parity/data_axis_test.cpp.
+    SHARDINGS = {
+        "on": [(2, "--strategy fsdp"), (4, "--strategy deepspeed --zero-stage 2"),
+               (2, "--strategy zero --zero-stage 3 --accumulate local")],
+        "off": [(2, "--strategy fsdp --fsdp-sharding grad-op --backend gloo"), (2, "--strategy zero --zero-stage 1"),
+                (4, "--strategy fsdp --fsdp-sharding hybrid --shard-size 2"),
+                (2, "--strategy fsdp --wrap size:5000 --forward-prefetch on --limit-gathers 3")]}
 
     def test_every_sharding_leaves_the_file_and_the_losses_of_one_process(self):
-        for tied in ("on", "off"):
+        for tied, shardings in self.SHARDINGS.items():
             self.train(f"one-{tied}", "--tie-levels", tied, "--grad-accum", "4", ranks=1)
             expected = self.outcome(f"one-{tied}")
             self.assertEqual(len(expected[0]), 1 + 3 + 1 + 2 + 1 + 1)  # start, steps, memory, evaluations, checkpoint, end
-            for number, (ranks, flags) in enumerate([
-                    (2, "--strategy fsdp"), (2, "--strategy fsdp --fsdp-sharding grad-op --backend gloo"),
-                    (2, "--strategy zero --zero-stage 1"), (4, "--strategy deepspeed --zero-stage 2"),
-                    (2, "--strategy zero --zero-stage 3 --accumulate local"),
-                    (4, "--strategy fsdp --fsdp-sharding hybrid --shard-size 2"),
-                    (2, "--strategy fsdp --wrap size:5000 --forward-prefetch on --limit-gathers 3")]):
+            for number, (ranks, flags) in enumerate(shardings):
                 name = f"{tied}-{number}"
                 with self.subTest(f"tied {tied}, {flags}"):
                     self.train(name, "--tie-levels", tied, "--grad-accum", str(4 // ranks), *flags.split(), ranks=ranks)
@@ -81,10 +70,7 @@ class Telling(Case):
 
     def refused(self, flags, *parts, ranks=4):
         variables = {"RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(ranks)}
-        result = subprocess.run([DTRAIN, *map(str, TINY), "--run-dir", self.folder / "run", *flags.split()],
-                                capture_output=True, text=True, timeout=LIMIT, check=False,
-                                env={**os.environ, **variables})
-        self.assertEqual(result.returncode, 2, result.stderr)
+        result = run(DTRAIN, *TINY, "--run-dir", self.folder / "run", *flags.split(), environment=variables, status=USAGE)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         for part in parts:
             self.assertIn(part, result.stderr)
@@ -102,6 +88,7 @@ class Telling(Case):
         self.refused("--strategy fsdp --backward-prefetch soon", "--backward-prefetch", "soon", "post")
 
     def test_settings_without_effect_are_told_once(self):
+        self.program = front_end_alone(self.folder)
         for flags, flag in (("--strategy ddp --wrap none", "--wrap"),
                             ("--strategy ddp --backward-prefetch none", "--backward-prefetch"),
                             ("--strategy zero --zero-stage 2 --forward-prefetch on", "--forward-prefetch"),
@@ -115,9 +102,10 @@ class Telling(Case):
                             ("--strategy fsdp --backward-prefetch none --limit-gathers 3", "--limit-gathers"),
                             ("--strategy ddp --dtype bfloat16 --param-dtype float32", "--dtype bfloat16")):
             with self.subTest(flags):
-                text = self.train("run", "--overwrite", *flags.split())
+                text = self.train("run", *flags.split(), environment={"STAND_IN_STATUS": "0"})
                 self.assertEqual(text.count(f"warning: {flag} has no effect"), 1, text)
-        text = self.train("run", "--overwrite", "--strategy", "fsdp", "--wrap", "size:9", "--backward-prefetch", "post",
+        self.program = DTRAIN
+        text = self.train("run", "--strategy", "fsdp", "--wrap", "size:9", "--backward-prefetch", "post",
                           "--limit-gathers", "1", "--tied-reshard", "per-use")
         self.assertNotIn("has no effect", text)
 

@@ -1,6 +1,5 @@
 """Being asked to stop where an evaluation would take long: saved at once, evaluated by the next start."""
 
-import os
 import pathlib
 import signal
 import sys
@@ -41,6 +40,15 @@ class StopDuringEvaluation(ResumeTest):
         self.stop_in_evaluation(ranks=2)
         self.run_dir = self.root / "stages"
         self.stop_in_evaluation("--strategy", "mp", "--grad-accum", "2")
+
+    def test_what_another_run_has_saved_is_saved_here_too(self):
+        first = self.root / "first"
+        self.single(steps=2, run_dir=first)
+        self.stop_in_evaluation("--resume", first)
+        self.single("--val-data", self.long, "--val-fraction", "0", "--resume", "auto", steps=3)
+        whole = self.root / "whole-of-two"
+        self.single(steps=3, run_dir=whole)
+        self.assertEqual(self.losses(), self.losses(whole)[2:])
 
     def test_a_stop_before_an_evaluation_that_is_due_does_not_wait_for_it(self):
         self.run_dir.mkdir()

@@ -1,7 +1,6 @@
 """Training as a user meets it: the run folder, the screen, one process against two, and failures in mid-run."""
 
 import fcntl
-import json
 import os
 import pathlib
 import pty
@@ -14,9 +13,8 @@ import termios
 import time
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-DTRAIN = BUILD / "bin" / "dtrain"
-DTRUN = BUILD / "bin" / "dtrun"
+from dtrain_harness import DTRAIN, DTRUN, launched, metrics_of, screen_lines, terminal_output
+
 STEP_KEYS = ["step", "loss", "grad_norm", "learning_rate", "tokens", "samples", "tokens_per_second", "step_seconds",
              "wait_seconds", "mfu", "memory_bytes", "comm_bytes"]
 TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
@@ -57,11 +55,10 @@ class TrainTest(unittest.TestCase):
         return self.run_command([DTRAIN, *self.arguments(*flags, **options)], status)
 
     def ddp(self, *flags, status=0, ranks=2, **options):
-        return self.run_command(
-            [DTRUN, "-n", str(ranks), "--", DTRAIN, "--strategy", "ddp", *self.arguments(*flags, **options)], status)
+        return self.run_command(launched(ranks, "--strategy", "ddp", *self.arguments(*flags, **options)), status)
 
     def metrics(self, run_dir=None):
-        return [json.loads(line) for line in ((run_dir or self.run_dir) / "metrics.jsonl").read_text().splitlines()]
+        return metrics_of(run_dir or self.run_dir)
 
 
 class RunFolder(TrainTest):
@@ -161,31 +158,9 @@ class Screen(TrainTest):
                                                "env": {**os.environ, "COLUMNS": str(columns)}, **more})
         os.close(slave)
         then(process, resize)
-        output = b""
-        try:
-            while piece := os.read(master, 65536):
-                output += piece
-        except OSError:  # the terminal's end
-            pass
-        os.close(master)
+        output = terminal_output(master)
         self.assertEqual(process.wait(LIMIT), status, output)
         return output.decode()
-
-    def screen(self, output):
-        """The lines that stay, by a terminal's rules for \\r, \\n and 'erase downwards' (on a last line)."""
-        lines, column = [""], 0
-        for part in re.findall(r"\x1b\[J|\r|\n|[^\x1b\r\n]+", output):
-            if part == "\x1b[J":
-                lines[-1] = lines[-1][:column]
-            elif part == "\r":
-                column = 0
-            elif part == "\n":
-                lines.append("")
-                column = 0
-            else:
-                lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
-                column += len(part)
-        return lines
 
     PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
              r"[\d.]+ MiB \| eta 0:0\d")
@@ -200,7 +175,7 @@ class Screen(TrainTest):
             with self.subTest(launcher):
                 output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments(
                     "--log-every", "2", "--eval-every", "2", "--checkpoint-every", "3", "--overwrite")], columns=80)
-                lines = [line.removeprefix("[0] ") for line in self.screen(output)]
+                lines = [line.removeprefix("[0] ") for line in screen_lines(output)]
                 steps = [line for line in lines if line.startswith("step ")]
                 kinds = [re.sub(r"(checkpoint|loss) .*", r"\1", line) for line in steps]
                 self.assertIn("step 3 | checkpoint", kinds)
@@ -235,7 +210,7 @@ class Screen(TrainTest):
             process.send_signal(signal.SIGINT)
 
         output = self.on_terminal([DTRAIN, *self.arguments(steps=1000000)], then=then, status=9)
-        lines = self.screen(output)
+        lines = screen_lines(output)
         answer = [number for number, line in enumerate(lines) if line.startswith("dtrain: stopping after this step")]
         stopped = [number for number, line in enumerate(lines) if line.startswith("stopped after step")]
         self.assertEqual((1, 1), (len(answer), len(stopped)), lines)

@@ -1,16 +1,13 @@
 """dtrain verify as a user meets it: one JSON object, an exit status, and planted errors noticed."""
 
 import json
-import os
 import pathlib
 import shutil
 import struct
-import subprocess
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
-GOLDEN = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests" / "golden"
+from dtrain_harness import GOLDEN, FolderTest, launched, run
+
 GRADIENTS = ["decoder", "encoder", "encoder_v", "lm_head", "embed.weight"]
 
 
@@ -27,16 +24,9 @@ def plant(path, tensor, relative):
     path.write_bytes(content)
 
 
-class Verify(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-verify-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def verify(self, fixture, *flags, ranks=0):
-        launcher = [BUILD / "bin" / "dtrun", "-n", str(ranks), "--"] if ranks else []
-        command = [*launcher, BUILD / "bin" / "dtrain", "verify", "--golden", fixture, *flags]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+class Verify(FolderTest):
+    def verify(self, fixture, *flags, ranks=1):
+        result = run(*launched(ranks, "verify", "--golden", fixture, *flags), status=None)
         self.assertLessEqual(result.stdout.count("\n"), 1)
         self.answer = json.loads(result.stdout) if result.stdout else None
         return result
@@ -60,23 +50,34 @@ class Verify(unittest.TestCase):
                 self.assertLessEqual(check["error"], check["tolerance"])
                 self.assertLess(check["tolerance"], 1e-5)
 
-    def test_two_processes_agree_with_the_reference_and_its_trajectory(self):
+    def test_fifty_steps_follow_the_references_trajectory(self):
+        """In float64 on two ranks: tests/golden/verifier_test.cpp."""
         result = self.verify(GOLDEN / "three_heads.safetensors", "--trajectory", GOLDEN / "trajectory.json", "--name",
-                             "three_heads", "--strategy", "ddp", "--threads", "1", ranks=2)
+                             "three_heads", "--threads", "1")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(self.answer["dp"], 2)
+        self.assertTrue(self.answer["passed"])
+        self.assertEqual(len(self.answer["checks"]), 14 + 4 + 5)
         self.assertLess(self.answer["checks"]["trajectory.loss"]["error"], 5e-4)
 
+    def test_two_processes_agree_with_the_reference(self):
+        result = self.verify(GOLDEN / "three_heads.safetensors", "--strategy", "ddp", "--threads", "1", ranks=2)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.answer["dp"], 2)
+
     def test_an_error_of_1e_4_in_any_gradient_is_noticed(self):
-        for name in GRADIENTS:
-            fixture = self.copy("three_heads")
-            plant(fixture, "grad." + name, 1e-4)
-            result = self.verify(fixture)
+        """Each tensor alone: tests/golden/verifier_test.cpp."""
+        fixture = self.copy("three_heads")
+        planted = []
+        for names in (GRADIENTS[:1], GRADIENTS[1:]):
+            for name in names:
+                plant(fixture, "grad." + name, 1e-4)
+            planted += names
+            result = self.verify(fixture, "--threads", "1")
             self.assertEqual(result.returncode, 7, result.stderr)
-            self.assertEqual(self.failed(), ["grad." + name])
+            self.assertEqual(sorted(self.failed()), sorted("grad." + name for name in planted))
             self.assertFalse(self.answer["passed"])
             self.assertEqual(result.stderr.count("\n"), 1)
-            self.assertIn(f"grad.{name} differs by", result.stderr)
+            self.assertRegex(result.stderr, f"grad.({'|'.join(planted)}) differs by")
 
     def test_an_error_seen_by_one_rank_fails_the_job(self):
         fixture = self.copy("three_heads")
@@ -87,8 +88,8 @@ class Verify(unittest.TestCase):
     def test_the_tolerance_can_be_given(self):
         fixture = self.copy("three_heads")
         plant(fixture, "grad.decoder", 1e-4)
-        self.assertEqual(self.verify(fixture, "--tolerance", "1e-3").returncode, 0)
-        self.assertEqual(self.verify(fixture, "--tolerance", "1e-9").returncode, 7)
+        for tolerance, status in (("1e-3", 0), ("1e-9", 7)):
+            self.assertEqual(self.verify(fixture, "--threads", "1", "--tolerance", tolerance).returncode, status)
 
     def test_accumulation_agrees_and_a_batch_that_cannot_be_dealt_is_refused(self):
         fixture = GOLDEN / "three_heads.safetensors"

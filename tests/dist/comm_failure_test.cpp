@@ -25,7 +25,6 @@ using std::chrono::seconds;
 
 constexpr milliseconds kShort(2500);         // a deadline, long enough for processes to start
 constexpr const char* kShortText = "2.5 s";  // the same in messages
-constexpr milliseconds kLate(4000);          // longer than the deadline
 constexpr double kSlack = 1.0;               // seconds after the deadline
 
 struct Failure {
@@ -58,6 +57,37 @@ Failure unpacked(const RankOutcome& outcome) {
   return {std::stoi(outcome.text), outcome.text.substr(space + 1),
           std::stod(outcome.text.substr(outcome.text.find(' ')))};
 }
+
+/// On a rank that does not come any more: the test kills it.
+void stay_away() { std::this_thread::sleep_for(seconds(60)); }
+
+/// Jobs in which the last rank stays away. They wait for their deadlines at the same time.
+class LateJobs {
+ public:
+  /// Returns when all ranks have met.
+  void start(const std::string& program, ProcessOptions options) {
+    options.group.timeout = kShort;
+    jobs_.push_back(std::make_unique<RankProcesses>(program, options));
+    size_ = options.size;
+    for (std::int64_t rank = 0; rank < size_; ++rank) {
+      if (jobs_.back()->next_line(rank) != "met") throw std::runtime_error("ranks have not met");
+    }
+  }
+  /// The outcomes of each job, whose last rank is killed once the others have failed.
+  std::vector<std::vector<RankOutcome>> wait() {
+    std::vector<std::vector<RankOutcome>> all;
+    for (auto& job : jobs_) {
+      for (std::int64_t rank = 0; rank + 1 < size_; ++rank) (void)job->next_line(rank);
+      job->signal(size_ - 1, SIGKILL);
+      all.push_back(job->wait());
+    }
+    return all;
+  }
+
+ private:
+  std::vector<std::unique_ptr<RankProcesses>> jobs_;
+  std::int64_t size_ = 0;
+};
 
 void check_late(const Failure& failure, const std::string& culprit) {
   CAPTURE(failure.message);
@@ -97,12 +127,11 @@ TEST_CASE("A thread that never comes is named when the deadline has passed") {
 std::string late_rank(World& world, const std::string& count) {
   const auto group = group_of_all(world);
   group->barrier();
-  if (world.rank() == 2) {
-    std::this_thread::sleep_for(kLate);
-    return "0 0 slept";
-  }
+  print_progress("met");
+  if (world.rank() == 2) stay_away();
   const auto tensor = at::ones({std::stoll(count)});
   const auto failure = failure_of([&] { group->all_reduce(tensor).wait(); });
+  print_progress("failed");
   const auto again = failure_of([&] { group->barrier(); });
   expect(again.message == failure.message && again.seconds < 0.5, "the same error at once");
   return packed(failure);
@@ -111,60 +140,67 @@ std::string late_rank(World& world, const std::string& count) {
 const RankProgram late("late rank", late_rank);
 
 TEST_CASE("A process that never comes is named when the deadline has passed") {
-  const std::string count = GENERATE("100", "1000000");
-  const std::string backend = GENERATE("gloo", "shm");
-  CAPTURE(count, backend);
-  const auto outcomes = on_processes(
-      "late rank",
-      {.size = 3, .argument = count, .backend = backend, .group = {.timeout = kShort}});
-  Failure first = unpacked(outcomes[0]);
-  Failure second = unpacked(outcomes[1]);
-  if (first.kind != static_cast<int>(ErrorKind::timeout)) std::swap(first, second);
-  check_late(first, "rank 2");
-  if (second.kind == static_cast<int>(ErrorKind::timeout)) {
-    check_late(second, "rank 2");
-  } else {  // over shm whoever was first tells the other
-    CHECK(backend == "shm");
-    CHECK_THAT(second.message, Contains("rank 2 did not answer within"));
+  LateJobs jobs;
+  const std::vector<std::string> backends{"gloo", "shm", "gloo", "shm"};
+  for (std::size_t i = 0; i < backends.size(); ++i) {
+    jobs.start("late rank",
+               {.size = 3, .argument = i < 2 ? "100" : "1000000", .backend = backends[i]});
+  }
+  const auto outcomes = jobs.wait();
+  for (std::size_t i = 0; i < backends.size(); ++i) {
+    CAPTURE(i, backends[i]);
+    Failure first = unpacked(outcomes[i][0]);
+    Failure second = unpacked(outcomes[i][1]);
+    if (first.kind != static_cast<int>(ErrorKind::timeout)) std::swap(first, second);
+    check_late(first, "rank 2");
+    if (second.kind == static_cast<int>(ErrorKind::timeout)) {
+      check_late(second, "rank 2");
+    } else {  // over shm whoever was first tells the other
+      CHECK(backends[i] == "shm");
+      CHECK_THAT(second.message, Contains("rank 2 did not answer within"));
+    }
   }
 }
 
 std::string late_fast(World& world, const std::string&) {
   const auto group = group_of_all(world);
   group->barrier();
-  if (world.rank() == 1) {
-    std::this_thread::sleep_for(kLate);
-    return {};
-  }
-  return packed(failure_of([&] { group->all_reduce(at::ones({1000})).wait(); }));
+  print_progress("met");
+  if (world.rank() == 1) stay_away();
+  const auto failure = failure_of([&] { group->all_reduce(at::ones({1000})).wait(); });
+  print_progress("failed");
+  return packed(failure);
 }
 
 const RankProgram fast_late("late rank, fast", late_fast);
 
 TEST_CASE("The fast reduction has a deadline too") {
-  const auto outcomes =
-      on_processes("late rank, fast",
-                   {.size = 2, .group = {.timeout = kShort, .reduction = comm::Reduction::fast}});
-  check_late(unpacked(outcomes[0]), "a peer");
+  LateJobs jobs;
+  jobs.start("late rank, fast", {.size = 2, .group = {.reduction = comm::Reduction::fast}});
+  check_late(unpacked(jobs.wait()[0][0]), "a peer");
 }
 
 std::string receive_nothing(World& world, const std::string&) {
   const auto group = group_of_all(world);
-  if (world.rank() == 1) {
-    std::this_thread::sleep_for(kLate);
-    return {};
-  }
-  return packed(failure_of([&] { group->recv(at::ones({5}), 1).wait(); }));
+  print_progress("met");
+  if (world.rank() == 1) stay_away();
+  const auto failure = failure_of([&] { group->recv(at::ones({5}), 1).wait(); });
+  print_progress("failed");
+  return packed(failure);
 }
 
 const RankProgram nothing_sent("receive nothing", receive_nothing);
 
 TEST_CASE("A message that is never sent ends the wait for it") {
-  const std::string backend = GENERATE("gloo", "shm");
-  const auto failure = unpacked(on_processes(
-      "receive nothing", {.size = 2, .backend = backend, .group = {.timeout = kShort}})[0]);
-  check_late(failure, "rank 1");
-  CHECK_THAT(failure.message, Contains("recv of 5 float32"));
+  LateJobs jobs;
+  for (const std::string backend : {"gloo", "shm"}) {
+    jobs.start("receive nothing", {.size = 2, .backend = backend});
+  }
+  for (const auto& outcomes : jobs.wait()) {
+    const auto failure = unpacked(outcomes[0]);
+    check_late(failure, "rank 1");
+    CHECK_THAT(failure.message, Contains("recv of 5 float32"));
+  }
 }
 
 // --- a rank that dies --------------------------------------------------------------------------
@@ -174,9 +210,11 @@ std::string reduce_until_failure(World& world, const std::string& count) {
   const auto tensor = at::ones({std::stoll(count)});
   group->all_reduce(tensor).wait();
   print_progress("started");
-  return packed(failure_of([&] {
+  const auto failure = failure_of([&] {
     while (true) group->all_reduce(tensor).wait();
-  }));
+  });
+  print_progress("failed");
+  return packed(failure);
 }
 
 const RankProgram until_failure("reduce until failure", reduce_until_failure);
@@ -217,7 +255,7 @@ TEST_CASE("A stopped process is named when the deadline has passed") {
       {.size = 2, .argument = "1000000", .backend = backend, .group = {.timeout = kShort}});
   for (const auto rank : {0, 1}) processes.next_line(rank);
   processes.signal(1, SIGSTOP);
-  std::this_thread::sleep_for(kLate);
+  (void)processes.next_line(0);  // it has failed
   processes.signal(1, SIGKILL);
   const auto failure = unpacked(processes.wait()[0]);
   CHECK(failure.kind == static_cast<int>(ErrorKind::timeout));

@@ -110,10 +110,12 @@ struct Formula {
 };
 
 TEST_CASE("What a rank holds between steps is at most a tenth above the formula") {
-  const std::int64_t ranks = GENERATE(2, 4);
   const std::string backend = GENERATE("gloo", "shm");
   const Formula formula = GENERATE(Formula{"ddp", 4, 0}, Formula{"zero:1", 2, 2},
                                    Formula{"zero:2", 1, 3}, Formula{"fsdp:full", 0, 4});
+  // Every formula on 2 and on 4 ranks, over one backend each: any two of the three meet.
+  const bool is_even = formula.what == "ddp" || formula.what == "zero:2";
+  const std::int64_t ranks = is_even == (backend == "shm") ? 2 : 4;
   INFO(formula.what << " on " << ranks << " processes over " << backend);
   double expected = 0;
   double resident = 0;

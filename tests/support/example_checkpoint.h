@@ -14,7 +14,7 @@
 
 namespace dtrain::testing {
 
-inline const std::string kExampleRun = "20240607-example";
+inline const std::string kExampleRun = "18ea4b45c0de1234-77";
 
 /// One rank's part: rows of one tensor, columns of another, two stretches of a third; on the first
 /// rank a tensor without elements, on the last a scalar.

@@ -2,9 +2,10 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
+#include "dtrain/base/end_process.h"
 #include "dtrain/base/standard_streams.h"
 
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();  // as dtrain: a peer that is gone must not end a rank
-  return Catch::Session().run(argc, argv);
+  dtrain::base::end_process(Catch::Session().run(argc, argv));
 }

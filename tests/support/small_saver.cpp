@@ -2,6 +2,7 @@
 //   small_saver save RUN STEP RANKS serial|threads   prints "ready", waits for a byte on standard
 //                                                    input, then saves
 //   small_saver --check RUN                          what the next start finds and does
+#include <fmt/ranges.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -72,7 +73,12 @@ void save(const std::string& run_dir, std::int64_t step, std::int64_t num_ranks,
   } else {
     testing::save_example(disk, checkpoints, step, num_ranks);
   }
-  store::prune(disk, checkpoints, {.keep_last = 1}, testing::kExampleRun);
+  const store::Removed removed =
+      store::prune(disk, checkpoints, {.keep_last = 1}, testing::kExampleRun);
+  if (!removed.failures.empty()) {
+    dtrain::base::fail(dtrain::base::ErrorKind::checkpoint, "{}",
+                       fmt::join(removed.failures, "; "));
+  }
   mark("small-saver-ends");
 }
 

@@ -37,9 +37,8 @@ class Names:
 
     def __init__(self, root):
         self.root = pathlib.Path(root)
-        self.top = {path.name for path in self.root.iterdir()} - {"build", "runs", ".git"}
-        self.files = {path.name for top in self.top for path in [self.root / top, *(self.root / top).rglob("*")]
-                      if ".deps" not in path.parts}
+        self.top = {path.name for path in self.root.iterdir()} - {"build", "runs", ".git", ".deps"}
+        self.files = {path.name for top in self.top for path in [self.root / top, *(self.root / top).rglob("*")]}
 
     def missing(self, document, text):
         for target in LINK.findall(text):

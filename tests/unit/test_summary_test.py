@@ -19,7 +19,13 @@ SKIPS_INSIDE = ('<testcase name="cli.e" time="2" status="run"><system-out>SKIPPE
                 'OK (skipped=3)</system-out></testcase>')
 
 
+COUNTED = ["All tests passed (40 assertions in 1 test case)", "All tests passed (57775 assertions in 271 test cases)",
+           "test cases: 5 | 4 passed | 1 failed\nassertions: 9 | 8 passed | 1 failed", "Ran 6 tests in 3.142s", "fine"]
+
+
 class Summary(unittest.TestCase):
+    ci = ""
+
     def summary(self, *cases):
         with tempfile.NamedTemporaryFile("w", suffix=".xml") as file:
             file.write("<testsuite>" + "".join(cases) + "</testsuite>")
@@ -27,13 +33,18 @@ class Summary(unittest.TestCase):
             return self.run_on(file.name)
 
     def run_on(self, path):
-        result = subprocess.run([sys.executable, SUMMARY, path], capture_output=True, text=True, check=False)
+        result = subprocess.run([sys.executable, SUMMARY, path], capture_output=True, text=True, check=False,
+                                env={**os.environ, "CI": self.ci})
         return result.returncode, result.stdout.splitlines()
 
     def test_all_passed(self):
         status, lines = self.summary(PASSED, PASSED)
         self.assertEqual((status, lines[-1]), (0, "2 passed, 0 failed"))
-        self.assertIn("unit 3", lines[-2])
+        self.assertIn("unit 3", lines[-3])
+
+    def test_the_tests_of_each_file_are_counted(self):
+        _, lines = self.summary(SKIPPED, *(PASSED.replace("fine", text) for text in COUNTED))
+        self.assertEqual(lines[-2], "tests in these files: 284")
 
     def test_a_failure_is_named_and_decides_the_status(self):
         status, lines = self.summary(PASSED, FAILED)
@@ -52,6 +63,14 @@ class Summary(unittest.TestCase):
     def test_skips_inside_a_passing_file_are_told(self):
         _, lines = self.summary(SKIPS_INSIDE)
         self.assertIn("SKIPPED 3 inside cli.e: no strace here", lines)
+
+    def test_where_everything_is_installed_a_skip_is_a_failure(self):
+        self.ci = "true"
+        self.assertEqual(self.summary(PASSED)[0], 0)
+        for skipped in (SKIPPED, SKIPS_INSIDE):
+            status, lines = self.summary(PASSED, skipped)
+            self.assertEqual(status, 1)
+            self.assertIn("FAILED: a test was skipped, and CI=true says that none may be", lines)
 
     def test_nothing_run_is_a_failure(self):
         for cases in ([], [SKIPPED]):

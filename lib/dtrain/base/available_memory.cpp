@@ -1,17 +1,37 @@
 #include "dtrain/base/available_memory.h"
 
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include "dtrain/base/cgroup.h"
 
 namespace dtrain::base {
 namespace {
 
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+/// Empty where /proc/meminfo is the system's own; else it may say what one container may have.
+std::string container_of(const std::string& root) {
+  struct statfs system {};
+  const bool is_known = ::statfs((root + "/proc/meminfo").c_str(), &system) == 0;
+  if (is_known && system.f_type == PROC_SUPER_MAGIC) return {};
+  std::error_code none;
+  return fmt::format("/{}", std::filesystem::read_symlink("/proc/self/ns/mnt", none).string());
+}
+
+/// The number of a control group, by which it is known on the whole machine: two containers may see
+/// different groups under one path.
+std::uint64_t number_of(const CgroupFolder& folder) {
+  struct stat status {};
+  return ::stat(folder.path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
 
 // "MemAvailable:   22532096 kB"
 std::optional<std::int64_t> available_in_system(const std::string& root) {
@@ -50,13 +70,24 @@ std::optional<std::int64_t> available_in(const CgroupFolder& folder) {
 
 }  // namespace
 
-AvailableMemory available_memory(const std::string& root) {
-  AvailableMemory least{available_in_system(root).value_or(kUnlimited), "MemAvailable"};
+std::vector<MemoryBound> memory_bounds(const std::string& root) {
+  std::string boot;
+  std::getline(std::ifstream(root + "/proc/sys/kernel/random/boot_id"), boot);
+  std::vector<MemoryBound> bounds;
+  if (const auto bytes = available_in_system(root)) {
+    bounds.push_back({.scope = fmt::format("system/{}{}", boot, container_of(root)),
+                      .bytes = *bytes,
+                      .source = "MemAvailable"});
+  }
   for (const CgroupFolder& folder : cgroup_folders("memory", root)) {
     const auto bytes = available_in(folder);
-    if (bytes && *bytes < least.bytes) least = {*bytes, folder.path};
+    if (!bytes) continue;
+    bounds.push_back(
+        {.scope = fmt::format("group/{}/{}/{}", boot, folder.version, number_of(folder)),
+         .bytes = *bytes,
+         .source = folder.path});
   }
-  return least;
+  return bounds;
 }
 
 Fit fit_of(std::int64_t needed, std::int64_t available) {

@@ -3,21 +3,23 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace dtrain::base {
 
-struct AvailableMemory {
+/// What some processes can still take together.
+struct MemoryBound {
+  std::string scope;  ///< of whom: equal for processes that share it; one word
   std::int64_t bytes = 0;
-  std::string source;  ///< what sets the bound: "MemAvailable", or a control group's folder
+  std::string source;  ///< what sets it: "MemAvailable", or a control group's folder
 };
 
-/// The least of what the system says is available (MemAvailable of /proc/meminfo) and of what the
-/// limits of this process's control groups leave, versions 1 and 2. Caches of files count as
-/// available: the system takes them back. Swap does not count.
+/// The bounds on this process: what the system says is available (MemAvailable of /proc/meminfo)
+/// and what the limits of its control groups leave, versions 1 and 2. Caches of files count as
+/// available: the system takes them back. Swap does not count. None where nothing can be read.
 ///
-/// Where nothing can be read, the largest number.
 /// root: stands before /proc and before every mount point; for tests.
-[[nodiscard]] AvailableMemory available_memory(const std::string& root = {});
+[[nodiscard]] std::vector<MemoryBound> memory_bounds(const std::string& root = {});
 
 enum class Fit { well, tight, exceeds };
 

@@ -187,8 +187,15 @@ std::string Saver::prune() const {
     retention.newest_step = manifest_.step;
     const store::Removed removed =
         store::prune(files_, options_.checkpoints, retention, manifest_.run);
-    if (removed.left_alone.empty()) return {};
-    return fmt::format("left alone: {}", fmt::join(removed.left_alone, "; "));
+    std::vector<std::string> parts;
+    if (!removed.failures.empty()) {
+      parts.push_back(
+          fmt::format("old checkpoints were not removed: {}", fmt::join(removed.failures, "; ")));
+    }
+    if (!removed.left_alone.empty()) {
+      parts.push_back(fmt::format("left alone: {}", fmt::join(removed.left_alone, "; ")));
+    }
+    return fmt::format("{}", fmt::join(parts, "; "));
   } catch (...) {
     return "old checkpoints were not removed: " + current_message();
   }

@@ -39,6 +39,10 @@ using State = std::vector<Piece>;
 /// of the rows, so that together they write every element once. Shares memory.
 [[nodiscard]] State owned_part(const State& state);
 
+/// The name of the first piece with a value that is not finite; empty: there is none. Reads every
+/// value once. Tensors are float32 or float64.
+[[nodiscard]] std::string first_not_finite(const State& pieces);
+
 /// Of the tensors of all pieces.
 [[nodiscard]] std::int64_t bytes_in(const State& pieces);
 

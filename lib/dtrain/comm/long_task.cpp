@@ -28,17 +28,20 @@ std::future<void> start(const std::function<void()>& task) {
 
 void run_long(ProcessGroup& group, std::string_view what, const std::function<void()>& task) {
   std::exception_ptr failure;
-  std::future<void> running = start([&] {
-    try {
-      task();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  });
+  std::future<void> running;
+  if (task) {
+    running = start([&] {
+      try {
+        task();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+  }
   bool is_busy = true;
   bool has_failed = false;
   while (is_busy) {
-    const bool is_done = running.wait_for(kPoll) == std::future_status::ready;
+    const bool is_done = !task || running.wait_for(kPoll) == std::future_status::ready;
     const at::Tensor state = at::zeros({2}, at::kDouble);  // ranks at work, ranks that failed
     state.data_ptr<double>()[0] = is_done ? 0 : 1;
     state.data_ptr<double>()[1] = is_done && failure ? 1 : 0;

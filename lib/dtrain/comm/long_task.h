@@ -8,9 +8,10 @@
 
 namespace dtrain::comm {
 
-/// Runs `task` in a thread of its own on every rank, and returns when it has ended on all.
-/// Meanwhile ranks tell each other every half second that they are still at it, so that one that is
-/// slow is not taken for one that hangs. `task` must not communicate.
+/// Runs `task` in a thread of its own, and returns when it has ended on all ranks. A rank may have
+/// none (nullptr): it only waits for the others, without a thread. Meanwhile ranks tell each other
+/// every half second that they are still at it, so that one that is slow is not taken for one that
+/// hangs. `task` must not communicate.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     on a rank whose task throws, that; on the others Error{comm} saying that a rank

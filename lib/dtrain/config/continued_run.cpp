@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/config/layout.h"
 #include "dtrain/config/pipeline.h"
@@ -103,6 +104,20 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
+// What ranks of another kind or number met by may not serve these. Returns what to say of it.
+std::string fit_backend(Config& config, const Loaded& given, const Launch& launch) {
+  std::string& backend = config.machine.backend;
+  const std::string automatic = MachineConfig{}.backend;
+  if (is_given(given, "machine.backend") || backend == automatic) return {};
+  const std::string before = std::exchange(backend, automatic);
+  if (before == "none" || before == "local") return {};  // of one process: automatic says the same
+  const bool is_alone = launch.world_size == 1;          // also where ranks are threads
+  const bool is_apart = before == "shm" && launch.num_nodes > 1;
+  if (is_alone || is_apart) return fmt::format("; --backend auto takes the place of {}", before);
+  backend = before;
+  return {};
+}
+
 // What concerns one start alone.
 void forget_start(Config& config) {
   const CheckpointConfig plain;
@@ -133,9 +148,8 @@ std::optional<ContinuedRun> continue_run(const CommandLine& command_line, const 
   } else {
     changed = fit_layout(saved.asked.layout, saved, launch.world_size);
   }
-  std::string& backend = saved.asked.machine.backend;
-  if (backend == "none" || backend == "local") backend = MachineConfig{}.backend;
   ContinuedRun run{load(command_line, saved.asked), {}};
+  changed += fit_backend(run.loaded.config, given, launch);
   fit_batch(run.loaded.config, given, saved, launch);
   run.notice =
       fmt::format("settings that this command does not give come from {}{}", path, changed);

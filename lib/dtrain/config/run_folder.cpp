@@ -98,6 +98,10 @@ void check_run_folder(const Config& config) {
   }
 }
 
+std::string replacing_flag(const Config& config) {
+  return config.run.overwrite ? "--overwrite" : "--resume " + config.checkpoint.resume;
+}
+
 std::string named_run_folder(const Config& config) {
   if (!config.run.dir.empty()) return config.run.dir;
   const std::string name = fs::path(config.data.train).stem().string();

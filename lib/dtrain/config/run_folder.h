@@ -17,6 +17,10 @@ void check_run_dir_named(const Config& config);
 ///         place of one of its own folders.
 void check_run_folder(const Config& config);
 
+/// The flag that has a start replace files that are in the run folder, for messages: "--overwrite",
+/// or "--resume auto".
+[[nodiscard]] std::string replacing_flag(const Config& config);
+
 /// run.dir; where it is empty a new folder, made here: runs/NAME-N with the name of the training
 /// data and the first number that is free, so that no two runs take the same.
 ///

@@ -363,8 +363,8 @@ constexpr Setting kSettings[] = {
      "start; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit)},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
-     "let ranks run on CPUs of several types, whose rounding differs: every checkpoint makes their "
-     "copies of weights and moments equal again",
+     "let ranks run on CPUs of several types, whose rounding differs: every evaluation and "
+     "checkpoint makes their copies of weights and moments equal again",
      kTrain | kVerify, FIELD(machine.mixed_cpus)},
 
     {"report.log_every", "--log-every", "N", "steps", "between progress reports; 0 is off", kTrain,

@@ -10,12 +10,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <span>
 #include <system_error>
 #include <utility>
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/full_disk.h"
 #include "dtrain/base/log.h"
 
 namespace dtrain::metrics {
@@ -50,6 +52,19 @@ int open_file(const std::string& path, MetricsFile::Start start) {
   base::fail(base::ErrorKind::data, "{}: cannot be written: {}", path, why);
 }
 
+// Lines with an "event"; those that cannot be read are passed over.
+void for_each_event(const std::string& path,
+                    const std::function<void(const nlohmann::json&)>& visit) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;  // a FIFO would not answer
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"event\"") == std::string::npos) continue;  // a step: there are many
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.contains("event")) visit(json);
+  }
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(std::string path, Start start) : path_(std::move(path)), start_(start) {}
@@ -66,8 +81,7 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
   waiting_ += line.dump() + "\n";
   if (write_waiting()) return;
   const int reason = errno;
-  const bool has_no_room = reason == ENOSPC || reason == EDQUOT || reason == EFBIG;
-  if (!has_no_room || waiting_.size() > kMaxWaitingBytes) {
+  if (!base::is_full_disk(reason) || waiting_.size() > kMaxWaitingBytes) {
     base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
                std::strerror(reason));
   }
@@ -123,16 +137,23 @@ void cut_back(const std::string& path, std::int64_t step) {
 }
 
 bool has_evaluation(const std::string& path, std::int64_t step) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return false;  // a FIFO would not answer
-  std::ifstream file(path, std::ios::binary);
-  for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) continue;
-    const nlohmann::json none;
-    if (json.value("event", none) == "eval" && json.value("step", none) == step) return true;
-  }
-  return false;
+  bool is_found = false;
+  const nlohmann::json none;
+  for_each_event(path, [&](const nlohmann::json& line) {
+    is_found = is_found || (line["event"] == "eval" && line.value("step", none) == step);
+  });
+  return is_found;
+}
+
+std::string last_checkpoint(const std::string& path) {
+  std::string last;
+  for_each_event(path, [&](const nlohmann::json& line) {
+    if (line["event"] != "checkpoint" && line["event"] != "resume") return;
+    if (const auto found = line.find("path"); found != line.end() && found->is_string()) {
+      last = found->get<std::string>();
+    }
+  });
+  return last;
 }
 
 nlohmann::ordered_json json_number(double value) {

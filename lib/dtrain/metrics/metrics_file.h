@@ -52,6 +52,10 @@ void cut_back(const std::string& path, std::int64_t step);
 /// Whether the file has an "eval" line of this step. A file that cannot be read has none.
 [[nodiscard]] bool has_evaluation(const std::string& path, std::int64_t step);
 
+/// The path of the newest checkpoint that the file tells of, made or gone on from; empty: of none.
+/// Lines that cannot be read tell of nothing.
+[[nodiscard]] std::string last_checkpoint(const std::string& path);
+
 /// A number as metrics.jsonl writes it.
 [[nodiscard]] nlohmann::ordered_json json_number(double value);
 

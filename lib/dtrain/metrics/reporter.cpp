@@ -16,6 +16,9 @@ namespace {
 // Bytes by which a prediction may be wrong however small the run is.
 constexpr std::int64_t kSmallDifference = std::int64_t{4} << 20;
 
+// A NaN's sign means nothing, and depends on the processor.
+double shown(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 nlohmann::ordered_json to_json(const StepRecord& record) {
   nlohmann::ordered_json json{{"step", record.step},
                               {"loss", json_number(record.loss)},
@@ -40,7 +43,7 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
 // (docs/determinism.md).
 std::string gradient_of(const StepRecord& record) {
   const bool overflows = record.loss_scaling && !std::isfinite(record.grad_norm);
-  return overflows ? "grad overflow" : fmt::format("grad {:.3f}", record.grad_norm);
+  return overflows ? "grad overflow" : fmt::format("grad {:.3f}", shown(record.grad_norm));
 }
 
 // A start that goes on has made only the last steps of the run.
@@ -82,7 +85,7 @@ std::string Reporter::progress_line(const StepRecord& record, std::size_t room) 
                                         record.loss_scaling->skipped_steps)
                           : std::string();
   return fit_parts({{fmt::format("step {}/{}", record.step, options_.total_steps), 0},
-                    {fmt::format("loss {:.4f}", record.loss), 0},
+                    {fmt::format("loss {:.4f}", shown(record.loss)), 0},
                     {gradient_of(record), 3},
                     {fmt::format("lr {:.2e}", record.learning_rate), 4},
                     {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 1},
@@ -120,8 +123,8 @@ void Reporter::evaluation(std::int64_t step, double val_loss, std::int64_t token
   if (!options_.writes) return;
   file_->write(
       {{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}, {"tokens", tokens}});
-  last_validation_ = fmt::format("val {:.4f}", val_loss);
-  console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, val_loss));
+  last_validation_ = fmt::format("val {:.4f}", shown(val_loss));
+  console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, shown(val_loss)));
 }
 
 void Reporter::memory(const MemoryRecord& record) {

@@ -39,7 +39,7 @@ void GradScaler::update(bool found_overflow) {
   if (state[kScale] <= kSmallestScale) {
     base::fail(base::ErrorKind::numerics,
                "gradients overflow in float16 at the smallest loss scale, {}, after {} skipped "
-               "steps: use --dtype bfloat16 or float32, or a lower --lr",
+               "steps",
                kSmallestScale, num_skipped());
   }
   state[kScale] = std::max(state[kScale] / 2, kSmallestScale);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -44,7 +45,6 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
       reporter_(reporter),
       link_(link),
       interval_(config::parse_interval(job.config().checkpoint.every).value()),
-      check_folder_(options.check_folder),
       disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(job.groups().world(), disk_, saver_options(job, options)),
       saved_step_(options.saved_step),
@@ -53,7 +53,6 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
 }
 
 parallel::StepFlags Checkpointer::flags(bool save_requested) {
-  check_folder_();
   // One clock decides for all: that of whoever sees the time pass first.
   const bool is_time = interval_.seconds > 0 && base::seconds_since(last_) >= interval_.seconds;
   return {.stop = false, .save = save_requested || is_time, .busy = saver_.is_busy()};
@@ -71,7 +70,10 @@ void Checkpointer::after_step(const checkpoint::SavePoint& point,
   is_waiting_ = is_due(point.step, agreed);
   if (!is_waiting_) return;
   make_room(point.step);
-  if (!saver_.is_saving()) begin(point);
+  if (saver_.is_saving()) return;
+  begin(point);
+  // Without a copy of the state nothing may change before it is written.
+  if (interval_.is_never()) finish();
 }
 
 // A step whose checkpoint is to stay for ever is saved whatever it takes. Else a save that is not
@@ -90,8 +92,11 @@ void Checkpointer::begin(const checkpoint::SavePoint& point) {
   last_ = base::Clock::now();
   saved_step_ = point.step;
   is_waiting_ = is_late_ = false;
-  // Without a copy of the state nothing may change before it is written.
-  if (interval_.is_never()) finish();
+}
+
+checkpoint::SaveReport Checkpointer::save(const checkpoint::SavePoint& point) {
+  begin(point);
+  return saver_.finish();
 }
 
 void Checkpointer::finish() {
@@ -99,22 +104,37 @@ void Checkpointer::finish() {
 }
 
 std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
-  check_folder_();
-  finish();
-  if (!interval_.at_the_end) return {};
-  if (saved_step_ != point.step) {
-    begin(point);
+  if (!interval_.at_the_end) {
     finish();
+    return {};
   }
+  save_at_the_end(point);
   return last_error_;
 }
 
-void Checkpointer::save_now(const checkpoint::SavePoint& point) {
-  finish();
-  if (saved_step_ != point.step || !last_error_.empty()) {
-    begin(point);
-    finish();
+// No later save makes up for one that fails here: it is tried once more, and how that ends is what
+// is told.
+void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
+  std::optional<checkpoint::SaveReport> report;
+  if (saver_.is_saving()) report = saver_.finish();
+  if (report && report->step != point.step) {
+    tell(*report);
+    report.reset();
   }
+  const bool stands = saved_step_ == point.step && last_error_.empty();
+  if (!report && stands) return;
+  if (!report) report = save(point);
+  if (!report->error.empty()) {
+    const std::string first = report->error;
+    report = save(point);
+    report->warning = fmt::format("made at the second try, since the first failed: {}{}{}", first,
+                                  report->warning.empty() ? "" : "; ", report->warning);
+  }
+  tell(*report);
+}
+
+void Checkpointer::save_now(const checkpoint::SavePoint& point) {
+  save_at_the_end(point);
   if (!last_error_.empty()) {
     base::fail(base::ErrorKind::checkpoint, "stopped after step {}, which could not be saved: {}",
                point.step, last_error_);

@@ -19,18 +19,18 @@ namespace dtrain::train {
 /// Saves a job's state at --checkpoint-every, on request, and at the end, while training goes on. A
 /// save that is due while the last one is being written waits for it for a second; after that
 /// training goes on, and the save is made as soon as the last one is over. A save that fails is
-/// reported and counted, and training goes on. Before each save a check may refuse the state.
+/// reported and counted, and training goes on; the last one of a run is tried once more first.
+/// Before each save a check may refuse the state.
 ///
 /// Threads: one.
 class Checkpointer {
  public:
   struct Options {
-    std::string run;                     ///< the job's name
-    std::string data_fingerprint;        ///< data::to_text of its identity
-    std::int64_t saved_step = -1;        ///< the step of the checkpoint that the run goes on from
-    std::string saved_path = {};         ///< its folder
-    const base::HeldFolder& folder;      ///< the run's
-    std::function<void()> check_folder;  ///< throws where it is not this job's any more
+    std::string run;                 ///< the job's name
+    std::string data_fingerprint;    ///< data::to_text of its identity
+    std::int64_t saved_step = -1;    ///< the step of the checkpoint that the run goes on from
+    std::string saved_path = {};     ///< its folder
+    const base::HeldFolder& folder;  ///< the run's
   };
 
   /// All must outlive this.
@@ -40,8 +40,6 @@ class Checkpointer {
   void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
 
   /// What this rank has to say about saving in the next step. save_requested: by a user.
-  ///
-  /// Throws: as Options::check_folder, before the step.
   [[nodiscard]] parallel::StepFlags flags(bool save_requested);
 
   /// Does what is due after a step. agreed: the flags of all ranks in that step.
@@ -49,8 +47,8 @@ class Checkpointer {
   /// Collective: every rank of the world, with equal arguments.
   void after_step(const checkpoint::SavePoint& point, const parallel::StepFlags& agreed);
 
-  /// Saves the last step, unless --checkpoint-every is none. Returns what went wrong, which is
-  /// reported too; empty: nothing.
+  /// Saves the last step, unless --checkpoint-every is none. Returns what went wrong at the second
+  /// try, which is reported too; empty: nothing.
   ///
   /// Collective: every rank of the world.
   [[nodiscard]] std::string save_last(const checkpoint::SavePoint& point);
@@ -63,7 +61,7 @@ class Checkpointer {
   /// Saves and returns when the checkpoint stands.
   ///
   /// Collective: every rank of the world.
-  /// Throws:     Error{checkpoint} on every rank if it cannot be written.
+  /// Throws:     Error{checkpoint} on every rank if it cannot be written at two tries.
   void save_now(const checkpoint::SavePoint& point);
 
   [[nodiscard]] std::int64_t num_failures() const { return num_failures_; }
@@ -74,13 +72,14 @@ class Checkpointer {
   [[nodiscard]] bool is_due(std::int64_t step, const parallel::StepFlags& agreed) const;
   void make_room(std::int64_t step);
   void begin(const checkpoint::SavePoint& point);
+  [[nodiscard]] checkpoint::SaveReport save(const checkpoint::SavePoint& point);
+  void save_at_the_end(const checkpoint::SavePoint& point);
   void tell(const checkpoint::SaveReport& report);
 
   Job& job_;
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
   config::Interval interval_;
-  std::function<void()> check_folder_;
   base::HeldDisk disk_;
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save

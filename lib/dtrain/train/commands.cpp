@@ -4,13 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/exchange.h"
@@ -18,6 +20,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/changed_settings.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
@@ -52,17 +55,33 @@ metrics::Reporter make_reporter(const config::Config& config, const base::RankEn
 
 // A name for this start of the job that no other has; rank 0's.
 std::string job_name(comm::ProcessGroup& world) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return comm::exchange_texts(world, fmt::format("{:x}-{}", now, ::getpid())).front();
+  return comm::exchange_texts(world, checkpoint::store::new_start_id()).front();
 }
 
 // What the run folder is like after a job has begun in it: this job's, and cut back to its start.
 void begin_in(RunFolder& folder, const StartPoint& start) {
   if (start.checkpoint.empty()) return folder.begin();
-  for (const std::string& path : folder.go_on(start.step)) {
+  const checkpoint::store::SetAside aside = folder.go_on(start.step);
+  for (const std::string& path : aside.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
   }
+  for (const std::string& why : aside.left_alone) base::log_warning("{}", why);
+}
+
+// The step of the start if this run has a checkpoint of it, else -1. Another run's is not saved
+// here.
+std::int64_t saved_step(comm::ProcessGroup& world, const config::Config& config,
+                        const StartPoint& start) {
+  const bool is_own = !comm::leader_text(world, "looking for the checkpoint", [&] {
+                         if (start.checkpoint.empty()) return std::string();
+                         std::error_code error;
+                         const bool same = std::filesystem::equivalent(
+                             std::filesystem::path(start.checkpoint).parent_path(),
+                             checkpoint::store::checkpoints_folder(config.run.dir), error);
+                         return std::string(same ? "own" : "");
+                       }).empty();
+  return is_own ? start.step : -1;
 }
 
 // A run that was stopped while it evaluated has saved the step, but has no loss of it.
@@ -104,6 +123,34 @@ nlohmann::ordered_json fields_of_start(Job& job, const data::Split& split,
   return fields;
 }
 
+// Ranks that are threads of one process have read the same bytes when one of them has. To others,
+// on different machines, equal paths may mean different files.
+data::DataIdentity agree_on_data(comm::ProcessGroup& world, const config::Config& config,
+                                 const data::Split& split) {
+  const bool is_shared = config::strategy_of(config.layout).is_local();
+  data::DataIdentity data;
+  std::function<void()> read;
+  if (!is_shared || world.rank() == 0) read = [&] { data = data::identify(split); };
+  comm::run_long(world, "reading the data", read);
+  if (is_shared) {
+    return data::identity_from(comm::exchange_texts(world, data::to_text(data)).front());
+  }
+  comm::check_agreement(
+      world, {{"the training data", data.training}, {"the validation data", data.validation}});
+  return data;
+}
+
+// Returns what to say of it. flag: that the next start needs besides --resume auto.
+std::string ask_for_requeue(RunFolder& folder, StopRequests& requests, std::int64_t step,
+                            std::string_view flag) {
+  (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
+  const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
+  folder.ask_for_requeue(step, reason);
+  return fmt::format(
+      "stopped after step {} by {} and saved; the same command with {}--resume auto goes on", step,
+      reason, flag);
+}
+
 int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& join) {
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
@@ -111,23 +158,24 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   Job job(resolved, join());
   comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.groups().world();
-  data::DataIdentity data;
-  comm::run_long(world, "reading the data", [&] { data = data::identify(split); });
+  const data::DataIdentity data = agree_on_data(world, resolved, split);
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
                       job.cpus().text);
   }
-  // Equal paths may hold different files on different machines.
-  comm::check_agreement(
-      world, {{"the training data", data.training}, {"the validation data", data.validation}});
   const std::string run = job_name(world);
   job.set_run_folder(comm::leader_text(world, "naming the run folder",
                                        [&] { return config::named_run_folder(resolved); }));
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
-  comm::run_long(world, "taking the run folder", [&] {
-    if (env.rank == 0) folder.emplace(config, run, asked.record);
-  });
+  std::function<void()> take_folder;
+  if (env.rank == 0) {
+    take_folder = [&] {
+      folder.emplace(config, run, asked.record);
+      if (resolved.run.dir.empty()) folder->remove_unless_begun();
+    };
+  }
+  comm::run_long(world, "taking the run folder", take_folder);
   const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
 
@@ -136,30 +184,29 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   Checkpointer checkpoints(job, reporter, link,
                            {.run = run,
                             .data_fingerprint = data::to_text(data),
-                            .saved_step = start.checkpoint.empty() ? -1 : start.step,
+                            .saved_step = saved_step(world, config, start),
                             .saved_path = start.checkpoint,
-                            .folder = *held,
-                            .check_folder = [&] {
-                              if (folder) folder->check();
-                            }});
-  // Last, when all ranks have what they need: an older run is gone afterwards.
-  comm::on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+                            .folder = *held});
+  // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
+  // may take long.
+  comm::run_long(world, "preparing the run folder", [&] {
+    if (folder) begin_in(*folder, start);
+  });
   start.is_evaluated = is_evaluated(world, config, start);
   reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
-  const RunEnd end = Trainer({job, split, reporter, link, checkpoints, requests}, start).run();
+  const auto check_folder = [&] {
+    if (folder) folder->check();
+  };
+  const RunEnd end =
+      Trainer({job, split, reporter, link, checkpoints, requests, check_folder}, start).run();
   if (!end.stopped) return 0;
-  comm::on_leader(world, "asking for a requeue", [&] {
-    (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
-    const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
-    folder->ask_for_requeue(end.step, reason);
-    reporter.note(fmt::format(
-        "stopped after step {} by {} and saved; the same command with {}--resume auto "
-        "goes on",
-        end.step, reason,
-        resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : ""));
+  const std::string flag =
+      resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
+  comm::run_long(world, "asking for a requeue", [&] {
+    if (folder) reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);

@@ -1,14 +1,16 @@
 #include "dtrain/train/final_model.h"
 
-#include <exception>
+#include <ATen/core/grad_mode.h>
+
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <system_error>
 #include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::train {
@@ -26,28 +28,29 @@ void make_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void write_final_model(Job& job, const std::string& path) {
-  comm::ProcessGroup& world = job.groups().world();
+void write_final_model(Job& job, const std::string& path, const std::function<void()>& check) {
   const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.whole_model());
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
-  comm::on_leader(world, "writing the final model", [&] {
+  // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
+  const auto write = [&](const std::function<void()>& task) {
+    comm::ProcessGroup& world = job.groups().world();
+    comm::run_long(world, "writing the final model", [&] {
+      const at::NoGradGuard no_grad;
+      if (world.rank() == 0) task();
+    });
+  };
+  write([&] {
+    check();
     make_folder(std::filesystem::path(path).parent_path());
     writer.emplace(path, job.whole_model().parameters, master_dtype_of(job.config().machine),
                    buffers,
                    checkpoint::format::Metadata{{kModelKey, describe(job.config().model)}});
   });
-  // A disk that is full must not leave the other ranks waiting in the middle of a gather.
-  std::exception_ptr failure;
   job.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    if (!writer || failure) return;
-    try {
-      writer->write(id, values);
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    write([&] { writer->write(id, values); });
   });
-  comm::on_leader(world, "writing the final model", [&] {
-    if (failure) std::rethrow_exception(failure);
+  write([&] {
+    check();
     writer->commit();
   });
 }

@@ -1,7 +1,6 @@
 #include "dtrain/train/import_checkpoint.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -10,6 +9,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
 #include "dtrain/model/registry.h"
@@ -93,7 +93,7 @@ void import_checkpoint(const config::Config& config, const Output& output) {
   const auto model = model::make_model(described, /*seq_len=*/1);
   const param::Arena arena = read_weights(file, *model);
   format::Manifest manifest;
-  manifest.run = fmt::format("import-{}", ::getpid());
+  manifest.run = store::new_start_id();
   manifest.config = fmt::format(R"({{"model": {}}})", describe(described));
   const std::string folder = without_trailing_slashes(wanted.checkpoint);
   write_checkpoint(folder, checkpoint::bytes_of(state_of(*model, arena)), std::move(manifest));

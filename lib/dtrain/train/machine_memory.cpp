@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,7 +11,6 @@
 #include "dtrain/base/available_memory.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/rank_env.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/machine.h"
 #include "dtrain/metrics/format.h"
@@ -21,57 +20,60 @@ namespace {
 
 using metrics::format_bytes;
 
-/// What the ranks of one machine, or of one container of it, need and have.
-struct Machine {
-  std::string name;
+/// A bound on memory that some ranks share: those of a machine, or of a container of it.
+struct SharedBound {
+  base::MemoryBound bound = {};  // with the least bytes that one of them sees
   std::vector<std::int64_t> ranks = {};
-  std::int64_t predicted = 0;            // bytes of all its ranks
-  base::AvailableMemory available = {};  // the least that one of them sees
+  std::int64_t predicted = 0;  // bytes of all these ranks
 };
 
-// Ranks of one start of the system and of one launcher's node share memory. Launchers that do not
-// say which node they are on say 0.
-std::string machine_name() {
-  std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
-  return fmt::format("{}/{}", boot_id, base::rank_env_of_process().node_rank);
-}
-
-// "NAME PREDICTED AVAILABLE SOURCE", where the source may hold spaces.
+// "PREDICTED", then a line "SCOPE BYTES SOURCE" for each bound, where the source may hold spaces.
 std::string packed(std::int64_t predicted) {
-  const base::AvailableMemory available = base::available_memory();
-  return fmt::format("{} {} {} {}", machine_name(), predicted, available.bytes, available.source);
+  std::string text = fmt::format("{}\n", predicted);
+  for (const base::MemoryBound& bound : base::memory_bounds()) {
+    text += fmt::format("{} {} {}\n", bound.scope, bound.bytes, bound.source);
+  }
+  return text;
 }
 
-void add_rank(std::vector<Machine>& machines, std::int64_t rank, const std::string& text) {
+void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::string& text) {
   std::istringstream words(text);
-  std::string name;
   std::int64_t predicted = 0;
-  base::AvailableMemory available;
-  words >> name >> predicted >> available.bytes >> std::ws;
-  std::getline(words, available.source);
-  auto machine = std::find_if(machines.begin(), machines.end(),
-                              [&](const Machine& one) { return one.name == name; });
-  if (machine == machines.end()) {
-    machine = machines.insert(machines.end(), {.name = name, .available = available});
+  words >> predicted;
+  base::MemoryBound own;
+  while (words >> own.scope >> own.bytes >> std::ws && std::getline(words, own.source)) {
+    auto shared = std::find_if(all.begin(), all.end(), [&](const SharedBound& one) {
+      return one.bound.scope == own.scope;
+    });
+    if (shared == all.end()) shared = all.insert(all.end(), {.bound = own});
+    shared->ranks.push_back(rank);
+    shared->predicted += predicted;
+    if (own.bytes < shared->bound.bytes) shared->bound = own;
   }
-  machine->ranks.push_back(rank);
-  machine->predicted += predicted;
-  if (available.bytes < machine->available.bytes) machine->available = available;
+}
+
+// Those first of which the largest part is needed.
+void sort_by_need(std::vector<SharedBound>& all) {
+  const auto part = [](const SharedBound& one) {
+    return static_cast<double>(one.predicted) /
+           static_cast<double>(std::max<std::int64_t>(1, one.bound.bytes));
+  };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const SharedBound& a, const SharedBound& b) { return part(a) > part(b); });
 }
 
 // "this process is", "the 4 ranks of this machine (0 to 3) are".
-std::string subject(const Machine& machine, std::int64_t world_size) {
+std::string subject(const SharedBound& shared, std::int64_t world_size) {
   if (world_size == 1) return "this process is";
-  if (machine.ranks.size() == 1) return fmt::format("rank {} is", machine.ranks.front());
-  return fmt::format("the {} ranks of a machine ({} to {}) are", machine.ranks.size(),
-                     machine.ranks.front(), machine.ranks.back());
+  if (shared.ranks.size() == 1) return fmt::format("rank {} is", shared.ranks.front());
+  return fmt::format("the {} ranks of a machine ({} to {}) are", shared.ranks.size(),
+                     shared.ranks.front(), shared.ranks.back());
 }
 
-std::string need(const Machine& machine, std::int64_t world_size) {
+std::string need(const SharedBound& shared, std::int64_t world_size) {
   return fmt::format("{} predicted to need {} of memory, and {} are available ({})",
-                     subject(machine, world_size), format_bytes(machine.predicted),
-                     format_bytes(machine.available.bytes), machine.available.source);
+                     subject(shared, world_size), format_bytes(shared.predicted),
+                     format_bytes(shared.bound.bytes), shared.bound.source);
 }
 
 std::string what_helps(const config::Config& config) {
@@ -89,21 +91,23 @@ std::string what_helps(const config::Config& config) {
 
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                           std::int64_t predicted) {
-  std::vector<Machine> machines;
+  std::vector<SharedBound> bounds;
   std::int64_t rank = 0;
   for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
-    add_rank(machines, rank++, text);
+    add_rank(bounds, rank++, text);
   }
   if (config::parse_bytes(config.machine.memory_limit).value() > 0) return;
-  for (const Machine& machine : machines) {
-    const base::Fit fit = base::fit_of(machine.predicted, machine.available.bytes);
+  sort_by_need(bounds);
+  std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
+  for (const SharedBound& shared : bounds) {
+    const base::Fit fit = base::fit_of(shared.predicted, shared.bound.bytes);
     if (fit == base::Fit::exceeds) {
       base::fail(base::ErrorKind::usage,
                  "{}: use {}; or set another limit with --memory-limit SIZE, which is a rank's",
-                 need(machine, world.size()), what_helps(config));
+                 need(shared, world.size()), what_helps(config));
     }
-    if (fit == base::Fit::tight && world.rank() == 0) {
-      base::log_warning("{}: should that not suffice, use {}", need(machine, world.size()),
+    if (fit == base::Fit::tight && world.rank() == 0 && warned.insert(shared.ranks).second) {
+      base::log_warning("{}: should that not suffice, use {}", need(shared, world.size()),
                         what_helps(config));
     }
   }

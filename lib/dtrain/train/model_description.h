@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/config/config.h"
 #include "dtrain/model/model.h"
@@ -13,7 +14,7 @@
 namespace dtrain::train {
 
 /// The key of a model file's metadata that holds describe().
-inline constexpr const char* kModelKey = "dtrain.model";
+using checkpoint::store::kModelKey;
 
 /// The model's settings as a JSON object in one line.
 [[nodiscard]] std::string describe(const config::ModelConfig& model);

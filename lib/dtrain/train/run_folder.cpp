@@ -14,6 +14,7 @@
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/metrics/metrics_file.h"
@@ -56,7 +57,15 @@ RunFolder::RunFolder(const config::Config& config, std::string run, config::Star
       disk_(held_, ErrorKind::checkpoint) {
   // Again, now that no other job can change it.
   config::check_run_folder(config_);
+  store::check_run_files(dir_, config::replacing_flag(config_));
   remove_leftovers();
+}
+
+// What a refused start leaves is its lock.
+RunFolder::~RunFolder() {
+  if (!is_for_removal_) return;
+  ::unlink((dir_ + "/lock").c_str());
+  ::rmdir(dir_.c_str());
 }
 
 void RunFolder::check() const {
@@ -69,24 +78,37 @@ void RunFolder::check() const {
 }
 
 void RunFolder::begin() {
-  const std::string model = store::final_model(dir_);
-  if (config_.checkpoint.resume == "auto" && fs::exists(model)) {
+  if (config_.checkpoint.resume == "auto") check_is_new();
+  check_writable();
+  if (config_.run.overwrite) remove_old_run();
+  write_config();
+  is_for_removal_ = false;
+}
+
+// There is no checkpoint. A run that has had some would lose its metrics if it began anew.
+void RunFolder::check_is_new() const {
+  if (fs::exists(store::final_model(dir_))) {
     base::fail(
         ErrorKind::usage,
         "--resume auto: {} holds a finished run without checkpoints, which cannot be gone on "
         "with: name another folder, or give --overwrite instead to replace it",
         dir_);
   }
-  check_writable();
-  if (config_.run.overwrite) remove_old_run();
-  write_config();
+  const std::string path = metrics_file(dir_);
+  const std::string checkpoint = metrics::last_checkpoint(path);
+  if (checkpoint.empty()) return;
+  base::fail(ErrorKind::usage,
+             "--resume auto: {} tells of checkpoint {}, but {} holds none: bring it back, or name "
+             "another folder, or give --overwrite instead to begin anew",
+             path, checkpoint, checkpoints_);
 }
 
-std::vector<std::string> RunFolder::go_on(std::int64_t step) {
+store::SetAside RunFolder::go_on(std::int64_t step) {
   check_writable();
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
   metrics::cut_back(metrics_file(dir_), step);
   write_config();
+  is_for_removal_ = false;
   return aside;
 }
 

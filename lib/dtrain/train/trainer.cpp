@@ -5,10 +5,13 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/comm/exchange.h"
 #include "dtrain/config/interval.h"
+#include "dtrain/config/resolve.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/train/evaluator.h"
@@ -58,6 +61,15 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
           .total_steps = train.steps};
 }
 
+// The name of a tensor of the run's state that is not finite on some rank; empty: all are.
+std::string bad_tensor(Job& job) {
+  const std::string own = checkpoint::first_not_finite(owned_part(job.engine().state()));
+  for (const std::string& name : comm::exchange_texts(job.groups().world(), own)) {
+    if (!name.empty()) return name;
+  }
+  return {};
+}
+
 // FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
 double peak_flops_of(Job& job) {
   comm::ProcessGroup& world = job.groups().world();
@@ -77,6 +89,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       link_(parts.link),
       checkpoints_(parts.checkpoints),
       requests_(parts.requests),
+      check_folder_(std::move(parts.check_folder)),
       validation_(validation_of(config_, split_)),
       probe_(split_.train, config_.batch.microbatch * job_.data_group().size()),
       loader_(split_.train, loader_options(job_, start)),
@@ -88,7 +101,10 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       predicted_memory_(sum_of_process(config_, job_.groups().world(), job_.memory().total())),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
-  checkpoints_.check_before_saving([this] { check_model(); });
+  checkpoints_.check_before_saving([this] {
+    check_folder_();
+    check_model();
+  });
 }
 
 RunEnd Trainer::run() {
@@ -115,6 +131,7 @@ RunEnd Trainer::run() {
 }
 
 StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
+  check_folder_();
   parallel::StepEngine& engine = job_.engine();
   parallel::StepFlags flags = checkpoints_.flags(requests_.take_save());
   flags.stop = requests_.wants_stop();
@@ -124,7 +141,7 @@ StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
                           .learning_rate = schedule_.rate(step_),
                           .num_tokens = loss.num_tokens,
                           .flags = loss.flags};
-  if (engine.has_overflowed(result.grad_norm) || is_refused(result)) {
+  if (has_overflowed(result.grad_norm) || is_refused(result)) {
     count_skip(result);
   } else {
     engine.optimizer_step(result.learning_rate);
@@ -133,12 +150,22 @@ StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
   return result;
 }
 
+// Smaller than the smallest the loss scale cannot become: that ends the run like other numbers.
+bool Trainer::has_overflowed(double grad_norm) {
+  try {
+    return job_.engine().has_overflowed(grad_norm);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::numerics) throw;
+    fail(error.what(), advice());
+  }
+}
+
 // The loss and the norm are equal on all ranks, so all refuse together.
 bool Trainer::is_refused(const StepResult& result) {
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return false;
   const std::string found = found_in(step_ + 1, result);
   if (config_.train.on_nonfinite == "stop") {
-    fail(found + ": stopped before the update", "lower --lr, or --on-nonfinite skip");
+    fail(found + ": stopped before the update", advice() + ", or --on-nonfinite skip");
   }
   reporter_.warn(step_ + 1, found + ": update skipped");
   return true;
@@ -149,9 +176,27 @@ bool Trainer::is_refused(const StepResult& result) {
 void Trainer::count_skip(const StepResult& result) {
   ++skipped_;
   if (++skipped_in_a_row_ <= config_.train.max_skipped) return;
-  fail(fmt::format("{}: {} updates in a row were left out, more than --max-skipped {}",
-                   found_in(step_ + 1, result), skipped_in_a_row_, config_.train.max_skipped),
-       "lower --lr");
+  fail(
+      fmt::format("{}: {} update{} in a row {} left out, more than --max-skipped {}",
+                  found_in(step_ + 1, result), skipped_in_a_row_, skipped_in_a_row_ == 1 ? "" : "s",
+                  skipped_in_a_row_ == 1 ? "was" : "were", config_.train.max_skipped),
+      advice_on_skips(result));
+}
+
+std::string Trainer::advice() const {
+  return config::needs_loss_scaling(config_.machine)
+             ? "use bfloat16 or float32 in place of float16, whose range is small, or lower --lr"
+             : "lower --lr";
+}
+
+// With a loss scale a run begins with updates that are left out, until the scale fits.
+std::string Trainer::advice_on_skips(const StepResult& result) const {
+  const optim::GradScaler* scaler = job_.engine().scaler();
+  if (scaler == nullptr || !std::isfinite(result.loss)) return advice();
+  return fmt::format(
+      "each halved the loss scale, which is {:g} now: the first ones are normal, so raise "
+      "--max-skipped; if they go on, {}",
+      scaler->scale(), advice());
 }
 
 // What ends a run for its numbers ends it on all ranks after the same step.
@@ -164,22 +209,35 @@ void Trainer::fail(const std::string& found, const std::string& advice) {
              advice);
 }
 
-// Parameters may be finite and yet so large that no loss is. Costs one pass over the parameters
-// and, if the step was not evaluated, the forward pass of a microbatch.
+// What ranks of different CPUs have as copies of one value drifts apart. What is measured or saved
+// is of equal ones.
+void Trainer::make_copies_equal() {
+  if (!job_.cpus().are_mixed || equal_step_ == step_) return;
+  job_.engine().make_copies_equal();
+  equal_step_ = step_;
+}
+
+// Parameters may be finite and yet so large that no loss is. Costs one pass over what this rank
+// will save and, if the step was not evaluated, the forward pass of a microbatch.
 void Trainer::check_model() {
   if (checked_step_ == step_) return;
-  if (job_.cpus().are_mixed) job_.engine().make_copies_equal();
-  const auto refuse = [&](std::string_view what, double value) {
-    fail(fmt::format("after step {}: {} is {}, so nothing of it was saved", step_, what,
-                     shown(value)),
-         "lower --lr");
-  };
+  make_copies_equal();
   const auto begin = base::Clock::now();
-  const double norm = job_.engine().parameter_norm();
-  if (!std::isfinite(norm)) refuse("the norm of the parameters", norm);
+  const std::string name = bad_tensor(job_);
+  if (!name.empty()) {
+    fail(
+        fmt::format("after step {}: '{}' holds values that are not finite, so nothing of it was "
+                    "saved",
+                    step_, name),
+        name.starts_with(checkpoint::kWeightPrefix) ? advice() : "give --grad-clip, or lower --lr");
+  }
   if (evaluated_step_ != step_) {
     const double loss = evaluate(job_, probe_, {}).value();
-    if (!std::isfinite(loss)) refuse("the loss on training text", loss);
+    if (!std::isfinite(loss)) {
+      fail(fmt::format("after step {}: the loss on training text is {}, so nothing of it was saved",
+                       step_, shown(loss)),
+           advice());
+    }
   }
   checked_step_ = step_;
   // Nothing of this belongs to the next step.
@@ -237,6 +295,7 @@ bool Trainer::stops_after(const parallel::StepFlags& flags) {
 // False if somebody wants to stop: then nothing is known.
 bool Trainer::evaluate_validation() {
   reporter_.evaluating(step_);
+  make_copies_equal();
   const auto loss = evaluate(job_, validation_, [this] { return requests_.wants_stop(); });
   counters_ = job_.groups().counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
@@ -246,7 +305,7 @@ bool Trainer::evaluate_validation() {
   if (!std::isfinite(val_loss_)) {
     fail(fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step_,
                      shown(val_loss_)),
-         "lower --lr");
+         advice());
   }
   evaluated_step_ = step_;
   return true;
@@ -257,10 +316,11 @@ checkpoint::SavePoint Trainer::save_point() const {
 }
 
 void Trainer::save_final() {
+  check_folder_();
   const std::string error = checkpoints_.save_last(save_point());
   const std::string model = checkpoint::store::final_model(config_.run.dir);
   check_model();
-  write_final_model(job_, model);
+  write_final_model(job_, model, check_folder_);
   summarize();
   if (error.empty()) return;
   base::fail(base::ErrorKind::checkpoint,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ struct RunEnd {
 };
 
 /// Drives a job's engine over the training data until train.steps updates are done, or somebody
-/// asks it to stop. Nothing is saved whose loss or parameters are not finite.
+/// asks it to stop. Nothing is saved whose loss, parameters or optimizer state are not finite.
 ///
 /// Collective: every rank constructs and runs one.
 /// Throws:     Error{numerics} on all ranks at once, naming the newest checkpoint: for a loss or
@@ -45,7 +46,8 @@ struct RunEnd {
 ///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
 class Trainer {
  public:
-  /// What a trainer works with; all must outlive it. `link` may be of no launcher.
+  /// What a trainer works with; all must outlive it. `link` may be of no launcher. check_folder
+  /// throws where the run folder is not this job's any more: called before each step and save.
   struct Parts {
     Job& job;
     const data::Split& split;
@@ -53,6 +55,7 @@ class Trainer {
     base::LauncherLink& link;
     Checkpointer& checkpoints;
     StopRequests& requests;
+    std::function<void()> check_folder;
   };
   Trainer(Parts parts, const StartPoint& start);
 
@@ -60,6 +63,7 @@ class Trainer {
 
  private:
   [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
+  [[nodiscard]] bool has_overflowed(double grad_norm);
   [[nodiscard]] bool is_refused(const StepResult& result);
   void count_skip(const StepResult& result);
   void report(const StepResult& result);
@@ -67,7 +71,10 @@ class Trainer {
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   [[nodiscard]] bool stops_after(const parallel::StepFlags& flags);
   [[nodiscard]] bool evaluate_validation();
+  void make_copies_equal();
   void check_model();
+  [[nodiscard]] std::string advice() const;
+  [[nodiscard]] std::string advice_on_skips(const StepResult& result) const;
   [[noreturn]] void fail(const std::string& found, const std::string& advice);
   [[nodiscard]] checkpoint::SavePoint save_point() const;
   void save_final();
@@ -80,6 +87,7 @@ class Trainer {
   base::LauncherLink& link_;
   Checkpointer& checkpoints_;
   StopRequests& requests_;
+  std::function<void()> check_folder_;
   data::EvaluationSequences validation_;
   data::EvaluationSequences probe_;  // training text that shows whether the loss is finite
   data::Loader loader_;
@@ -98,7 +106,8 @@ class Trainer {
   std::int64_t skipped_in_a_row_ = 0;
   double val_loss_ = 0;
   std::int64_t evaluated_step_ = -1;  // of val_loss_, which was finite
-  std::int64_t checked_step_ = -1;    // whose model was found finite
+  std::int64_t checked_step_ = -1;    // whose state was found finite
+  std::int64_t equal_step_ = -1;      // after which copies were made equal, with mixed CPUs
   bool owes_evaluation_;              // of the step that it starts at
 };
 

@@ -1,12 +1,14 @@
 #include "dtrain/checkpoint/store/commit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
@@ -23,10 +25,12 @@ std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
-// Whether a name is a checkpoint's with `mark` and more behind it.
+// Whether a name is a checkpoint's with `mark` and the name of a start behind it. A copy that
+// somebody made has another name.
 bool is_marked(std::string_view name, std::string_view mark) {
   const auto at = name.find(mark);
-  return at != std::string_view::npos && step_of(name.substr(0, at));
+  return at != std::string_view::npos && step_of(name.substr(0, at)) &&
+         is_start_id(name.substr(at + mark.size()));
 }
 
 // What cannot be read is left to those who go on to remove or list it.
@@ -84,12 +88,36 @@ std::string give_name(base::FileSystem& files, const std::string& temporary,
 }
 
 // A save of a step whose checkpoint exists: the old one is kept under the name of one that was
-// given up. What is not ours stays where it is, and rename() refuses.
-void make_way(base::FileSystem& files, const std::string& path, const std::string& run) {
+// given up, which is returned. What is not ours stays where it is, and rename() refuses.
+std::string make_way(base::FileSystem& files, const std::string& path, const std::string& run) {
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return;
-  if (why_kept(path, FolderKind::checkpoint).empty()) {
-    files.rename(path, fmt::format("{}{}{}", path, kSetAside, run));
+  if (!fs::exists(fs::symlink_status(path, error))) return {};
+  if (!why_kept(path, FolderKind::checkpoint).empty()) return {};
+  std::string aside = fmt::format("{}{}{}", path, kSetAside, run);
+  files.rename(path, aside);
+  return aside;
+}
+
+// The old checkpoint gets its name back where the new one could not take it.
+void put_back(base::FileSystem& files, const std::string& aside, const std::string& path,
+              const base::Error& why) {
+  try {
+    files.rename(aside, path);
+  } catch (const base::Error& error) {
+    base::fail(base::ErrorKind::checkpoint, "{}; the older checkpoint of this step is '{}' now: {}",
+               why.what(), aside, error.what());
+  }
+}
+
+// What cannot be done for one checkpoint is noted, and holds up no other. False: it failed.
+template <typename Task>
+bool attempt(std::vector<std::string>& failures, const Task& task) {
+  try {
+    task();
+    return true;
+  } catch (const base::Error& error) {
+    failures.emplace_back(error.what());
+    return false;
   }
 }
 
@@ -100,8 +128,13 @@ std::string commit(base::FileSystem& files, const std::string& checkpoints,
   const std::string temporary = temporary_folder(checkpoints, manifest.step, manifest.run);
   const std::string path = path_of(checkpoints, manifest.step);
   write_manifest(files, temporary, manifest);
-  make_way(files, path, manifest.run);
-  return give_name(files, temporary, path);
+  const std::string aside = make_way(files, path, manifest.run);
+  try {
+    return give_name(files, temporary, path);
+  } catch (const base::Error& error) {
+    if (!aside.empty()) put_back(files, aside, path, error);
+    throw;
+  }
 }
 
 void commit_as(base::FileSystem& files, const std::string& temporary, const std::string& path,
@@ -121,20 +154,23 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
     const bool is_multiple = retention.keep_every > 0 && step % retention.keep_every == 0;
     if (num_kept >= retention.keep_last && is_multiple) continue;
     const std::string path = path_of(checkpoints, step);
-    const std::string why = why_kept(path, FolderKind::checkpoint);
-    if (!why.empty()) {
-      removed.left_alone.push_back(why);
-      continue;
-    }
-    if (num_kept++ < retention.keep_last || is_multiple) continue;
-    // Without its name first: a removal that is cut short must not leave half a checkpoint.
-    doomed.push_back(temporary_folder(checkpoints, step, run));
-    files.rename(path, doomed.back());
-    removed.steps.push_back(step);
+    attempt(removed.failures, [&] {
+      const std::string why = why_kept(path, FolderKind::checkpoint);
+      if (!why.empty()) return removed.left_alone.push_back(why);
+      if (num_kept++ < retention.keep_last || is_multiple) return;
+      // Without its name first: a removal that is cut short must not leave half a checkpoint.
+      const std::string nameless = temporary_folder(checkpoints, step, run);
+      files.rename(path, nameless);
+      doomed.push_back(nameless);
+      removed.steps.push_back(step);
+    });
   }
+  if (doomed.empty()) return removed;
   // Nor must a machine that stops bring the name back, but not the files.
-  if (!doomed.empty()) files.sync_folder(checkpoints);
-  for (const std::string& folder : doomed) remove_folder_and_files(files, folder);
+  if (!attempt(removed.failures, [&] { files.sync_folder(checkpoints); })) return removed;
+  for (const std::string& folder : doomed) {
+    attempt(removed.failures, [&] { remove_folder_and_files(files, folder); });
+  }
   return removed;
 }
 
@@ -142,18 +178,18 @@ std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::st
   std::vector<std::string> failures;
   for (const std::string& name : names_in(checkpoints)) {
     if (!is_marked(name, kTemporary)) continue;
-    try {
-      remove_folder_and_files(files, checkpoints + "/" + name);
-    } catch (const base::Error& error) {
-      failures.emplace_back(error.what());
-    }
+    attempt(failures, [&] { remove_folder_and_files(files, checkpoints + "/" + name); });
   }
   return failures;
 }
 
 std::vector<std::string> remove_all(base::FileSystem& files, const std::string& checkpoints,
                                     const std::string& run) {
-  std::vector<std::string> left_alone = prune(files, checkpoints, {.keep_last = 0}, run).left_alone;
+  Removed removed = prune(files, checkpoints, {.keep_last = 0}, run);
+  if (!removed.failures.empty()) {
+    base::fail(base::ErrorKind::checkpoint, "{}", fmt::join(removed.failures, "; "));
+  }
+  std::vector<std::string> left_alone = std::move(removed.left_alone);
   for (const std::string& name : names_in(checkpoints)) {
     if (!is_marked(name, kSetAside)) continue;
     const std::string folder = checkpoints + "/" + name;
@@ -167,17 +203,23 @@ std::vector<std::string> remove_all(base::FileSystem& files, const std::string& 
   return left_alone;
 }
 
-std::vector<std::string> set_aside_after(base::FileSystem& files, const std::string& checkpoints,
-                                         std::int64_t step, const std::string& run) {
-  std::vector<std::string> paths;
+SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints, std::int64_t step,
+                         const std::string& run) {
+  SetAside done;
   for (const std::int64_t later : list_steps(checkpoints)) {
     if (later <= step) break;
     const std::string path = path_of(checkpoints, later);
-    paths.push_back(fmt::format("{}{}{}", path, kSetAside, run));
-    files.rename(path, paths.back());
+    // A damaged one may lack its manifest.
+    const std::string why = why_kept(path, FolderKind::unfinished);
+    if (!why.empty()) {
+      done.left_alone.push_back(why);
+      continue;
+    }
+    done.paths.push_back(fmt::format("{}{}{}", path, kSetAside, run));
+    files.rename(path, done.paths.back());
   }
-  if (!paths.empty()) files.sync_folder(checkpoints);
-  return paths;
+  if (!done.paths.empty()) files.sync_folder(checkpoints);
+  return done;
 }
 
 }  // namespace dtrain::checkpoint::store

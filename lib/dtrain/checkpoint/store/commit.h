@@ -16,7 +16,7 @@ namespace dtrain::checkpoint::store {
 /// after giving the folder its name, the folder above. Before the name is given there is no
 /// checkpoint, afterwards it is whole: what a crash of the process or the machine leaves is one or
 /// the other. Every file must have been synced. A checkpoint of the same step is set aside as
-/// set_aside_after does.
+/// set_aside_after does; it gets its name back if the new one cannot take it.
 ///
 /// Returns why the checkpoint, which stands, may not survive a crash of the machine: the sync after
 ///         its name was given failed. Empty: it survives.
@@ -41,17 +41,19 @@ struct Retention {
 
 /// What prune() did.
 struct Removed {
-  std::vector<std::int64_t> steps;      ///< are gone
+  std::vector<std::int64_t> steps;      ///< have lost their names, and are gone if nothing failed
   std::vector<std::string> left_alone;  ///< why folders that had their turn stay, as why_kept says
+  std::vector<std::string> failures;    ///< what could not be read or removed, and why
 };
 
 /// Removes the committed checkpoints that are neither among the newest nor at a kept multiple.
-/// What dtrain did not write, or not alone, neither counts nor goes (store/removal.h).
+/// What dtrain did not write, or not alone, neither counts nor goes (store/removal.h); nor does
+/// what cannot be read, which holds up no other.
 /// run: whose name the folders bear while they are being removed.
 ///
-/// Throws: what `files` throws.
-Removed prune(base::FileSystem& files, const std::string& checkpoints, const Retention& retention,
-              const std::string& run);
+/// Throws: as list_steps.
+[[nodiscard]] Removed prune(base::FileSystem& files, const std::string& checkpoints,
+                            const Retention& retention, const std::string& run);
 
 /// Removes what runs that were killed have left in the checkpoints' folder. Returns what was wrong
 /// with those that cannot be removed; nobody takes them for checkpoints.
@@ -60,17 +62,23 @@ std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::st
 /// Removes all checkpoints of a folder, those set aside included; other files stay. Returns why
 /// folders with such names stay.
 ///
-/// Throws: what `files` throws.
+/// Throws: what `files` throws; Error{checkpoint} naming all checkpoints that cannot be read or
+///         removed.
 [[nodiscard]] std::vector<std::string> remove_all(base::FileSystem& files,
                                                   const std::string& checkpoints,
                                                   const std::string& run);
 
+struct SetAside {
+  std::vector<std::string> paths;       ///< new ones
+  std::vector<std::string> left_alone;  ///< why folders with such names stay
+};
+
 /// Takes the checkpoints after `step` out of the way, which a run that goes on from `step` will
-/// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. Returns the
-/// new paths.
+/// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. What dtrain
+/// did not write stays as it is.
 ///
 /// Throws: what `files` throws.
-std::vector<std::string> set_aside_after(base::FileSystem& files, const std::string& checkpoints,
-                                         std::int64_t step, const std::string& run);
+[[nodiscard]] SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints,
+                                       std::int64_t step, const std::string& run);
 
 }  // namespace dtrain::checkpoint::store

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/names.h"
 
 namespace dtrain::checkpoint::store {
@@ -13,11 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+using base::is_there;
 
 // "run/" and "run" are one folder; "." has a name only as a full path.
 std::string bare_name(const std::string& path) {
@@ -32,8 +29,7 @@ bool is_checkpoint(const std::string& path) {
 }
 
 void require_folder(const std::string& path) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) return;
+  if (base::is_folder(path)) return;
   fail(ErrorKind::checkpoint, "'{}' {}; name a run folder or a checkpoint in it", path,
        is_there(path) ? "is no folder" : "does not exist");
 }

@@ -16,6 +16,10 @@ namespace dtrain::checkpoint::store {
 /// The same for a run folder alone; a run without a checkpoint has none.
 [[nodiscard]] std::vector<std::string> checkpoints_of_run(const std::string& run_dir);
 
+/// In the metadata of model files, where the model's settings stand as JSON. All that dtrain writes
+/// have it.
+inline constexpr const char* kModelKey = "dtrain.model";
+
 /// RUN/final/model.safetensors
 [[nodiscard]] std::string final_model(const std::string& run_dir);
 

@@ -1,9 +1,11 @@
 #include "dtrain/checkpoint/store/names.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 
@@ -13,6 +15,9 @@ namespace dtrain::checkpoint::store {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
+// Nanoseconds since 1970 have 16 digits until the year 2554; on a machine that has lost its clock
+// fewer, but 12 after three days.
+constexpr std::size_t kLeastTimeDigits = 12;
 
 }  // namespace
 
@@ -27,6 +32,21 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   // One spelling for each step: no sign, no leading zeros, nothing behind.
   if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
   return step;
+}
+
+std::string new_start_id() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{:x}-{}", std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
+                     ::getpid());
+}
+
+bool is_start_id(std::string_view text) {
+  const auto dash = text.find('-');
+  if (dash == std::string_view::npos || dash < kLeastTimeDigits) return false;
+  const std::string_view time = text.substr(0, dash);
+  const std::string_view process = text.substr(dash + 1);
+  return time.find_first_not_of("0123456789abcdef") == std::string_view::npos && !process.empty() &&
+         process.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 std::string temporary_folder(const std::string& checkpoints, std::int64_t step,

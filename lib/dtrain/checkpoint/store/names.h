@@ -19,6 +19,14 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// 12 for "step-12"; nothing for all that checkpoint_name would not give.
 [[nodiscard]] std::optional<std::int64_t> step_of(std::string_view name);
 
+/// A name for a start of the program that no other start has: the time in hexadecimal nanoseconds
+/// and the number of the process, as in "18ea4b45c0de1234-77".
+[[nodiscard]] std::string new_start_id();
+
+/// Whether `text` is a name as new_start_id gives them. What somebody else puts behind ".tmp-" or
+/// ".superseded-" is none: a word, a date, a small number.
+[[nodiscard]] bool is_start_id(std::string_view text);
+
 /// The folder that a checkpoint is written in before it has its name.
 [[nodiscard]] std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
                                            std::string_view run);

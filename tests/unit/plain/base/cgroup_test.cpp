@@ -1,5 +1,6 @@
 #include "dtrain/base/cgroup.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/available_memory.h"
@@ -8,12 +9,19 @@
 // Limits of a machine cannot be set in a test, so these read folders that look like one's.
 namespace {
 
-using dtrain::base::available_memory;
 using dtrain::base::cgroup_folders;
 using dtrain::base::cgroup_number;
 using dtrain::testing::TempFolder;
 
 constexpr std::int64_t kMiB = 1 << 20;
+
+dtrain::base::MemoryBound available_memory(const std::string& root) {
+  const auto bounds = dtrain::base::memory_bounds(root);
+  const auto least = std::min_element(
+      bounds.begin(), bounds.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  REQUIRE(least != bounds.end());
+  return *least;
+}
 
 std::vector<std::string> paths(const TempFolder& machine, std::string_view controller) {
   std::vector<std::string> found;
@@ -118,7 +126,28 @@ TEST_CASE("Available memory under version 1 counts the caches of the groups belo
 
 TEST_CASE("Where no limit can be read, memory is not what stops a run") {
   const TempFolder machine;
-  CHECK(available_memory(machine.path("")).bytes > std::int64_t{1} << 60);
+  CHECK(dtrain::base::memory_bounds(machine.path("")).empty());
+}
+
+TEST_CASE(
+    "Containers that see their own groups under one path are bound apart, by equal ones not") {
+  const auto bounds_of = [](const TempFolder& machine) {
+    write_available(machine, 5000);
+    machine.write("proc/sys/kernel/random/boot_id", "one-start\n");
+    machine.write("proc/self/cgroup", "0::/\n");
+    machine.write("proc/self/mountinfo",
+                  "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
+    write_v2(machine, "sys/fs/cgroup", in_bytes(1000));
+    return dtrain::base::memory_bounds(machine.path(""));
+  };
+  const TempFolder first, second;
+  const auto one = bounds_of(first);
+  const auto other = bounds_of(second);
+  REQUIRE(one.size() == 2);
+  REQUIRE(other.size() == 2);
+  CHECK(one[0].scope == other[0].scope);  // the machine's memory
+  CHECK(one[1].scope != other[1].scope);
+  CHECK(bounds_of(first)[1].scope == one[1].scope);
 }
 
 TEST_CASE("A need above four fifths of what is available is tight, above all of it too much") {

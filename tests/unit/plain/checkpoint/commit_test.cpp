@@ -21,6 +21,7 @@ using dtrain::testing::TempFolder;
 using Steps = std::vector<std::int64_t>;
 
 base::Disk disk(ErrorKind::checkpoint);
+const std::string kLeft = ".tmp-" + kExampleRun;  // by a start that was killed
 
 std::set<std::string> names_in(const std::string& folder) {
   std::set<std::string> names;
@@ -42,6 +43,17 @@ TEST_CASE("Folders of checkpoints have one name each") {
     CHECK_FALSE(step_of(name).has_value());
   }
   CHECK(temporary_folder("c", 3, "r") == "c/step-3.tmp-r");
+}
+
+TEST_CASE("Names of starts are told from names that people give") {
+  CHECK(is_start_id(new_start_id()));
+  CHECK(is_start_id("18ea4b45c0de1234-1"));
+  for (const char* name :
+       {"", "mine", "2024-06", "20240607-1", "18ea4b45c0de1234", "18ea4b45c0de1234-",
+        "18ea4b45c0de1234-x", "18EA4B45C0DE1234-1", "-18ea4b45c0de1234-1"}) {
+    CAPTURE(name);
+    CHECK_FALSE(is_start_id(name));
+  }
 }
 
 TEST_CASE("Checkpoints are listed newest first, by number, and nothing else with them") {
@@ -111,13 +123,22 @@ TEST_CASE("What is not whole is not committed") {
   CHECK(list_steps(checkpoints).empty());
 }
 
-/// A disk whose folder above the checkpoints cannot be synced once a checkpoint has its name.
-class FailsAfterRename final : public base::FileSystem {
+/// The disk, of which tests replace single operations by ones that fail.
+class ThroughDisk : public base::FileSystem {
  public:
   [[nodiscard]] std::unique_ptr<base::OutputFile> create_file(const std::string& path) override {
     return disk.create_file(path);
   }
   void make_folder(const std::string& path) override { disk.make_folder(path); }
+  void sync_folder(const std::string& path) override { disk.sync_folder(path); }
+  void rename(const std::string& from, const std::string& to) override { disk.rename(from, to); }
+  void remove_file(const std::string& path) override { disk.remove_file(path); }
+  void remove_folder(const std::string& path) override { disk.remove_folder(path); }
+};
+
+/// A disk whose folder above the checkpoints cannot be synced once a checkpoint has its name.
+class FailsAfterRename final : public ThroughDisk {
+ public:
   void sync_folder(const std::string& path) override {
     if (renamed_) base::fail(ErrorKind::checkpoint, "'{}' cannot be made durable", path);
     disk.sync_folder(path);
@@ -126,12 +147,63 @@ class FailsAfterRename final : public base::FileSystem {
     disk.rename(from, to);
     renamed_ = true;
   }
-  void remove_file(const std::string& path) override { disk.remove_file(path); }
-  void remove_folder(const std::string& path) override { disk.remove_folder(path); }
 
  private:
   bool renamed_ = false;
 };
+
+/// A disk on which the folder of a save gets no other name.
+class KeepsTemporary final : public ThroughDisk {
+ public:
+  void rename(const std::string& from, const std::string& to) override {
+    if (from.find(".tmp-") != std::string::npos) base::fail(ErrorKind::checkpoint, "'{}' no", to);
+    disk.rename(from, to);
+  }
+};
+
+/// A disk on which one checkpoint cannot be renamed, and the file of another not be removed.
+class KeepsTwo final : public ThroughDisk {
+ public:
+  void rename(const std::string& from, const std::string& to) override {
+    if (from.ends_with("step-2")) base::fail(ErrorKind::checkpoint, "'{}' no name", from);
+    disk.rename(from, to);
+  }
+  void remove_file(const std::string& path) override {
+    if (path.find("step-1.tmp-") != std::string::npos) {
+      base::fail(ErrorKind::checkpoint, "'{}' not removed", path);
+    }
+    disk.remove_file(path);
+  }
+};
+
+TEST_CASE("A step that cannot take its name leaves it to the older checkpoint of the step") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  save_example(disk, checkpoints, 4, 1);
+  KeepsTemporary files;
+  CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(files, checkpoints, 4, 2); }),
+             Contains("step-4' no"));
+  CHECK(list_steps(checkpoints) == Steps{4});
+  CHECK(dtrain::testing::verify_all(folder.path("step-4")).layout.world_size == 1);
+  CHECK(names_in(checkpoints) ==
+        std::set<std::string>{"step-4", std::string("step-4.tmp-") + kExampleRun});
+}
+
+TEST_CASE("What cannot be removed is told, and holds up the removal of no other checkpoint") {
+  const TempFolder folder;
+  const std::string checkpoints = folder.path("");
+  for (std::int64_t step = 1; step <= 5; ++step) save_example(disk, checkpoints, step, 1);
+  KeepsTwo files;
+  const Removed removed = prune(files, checkpoints, {.keep_last = 2}, kExampleRun);
+  REQUIRE(removed.failures.size() == 2);
+  CHECK_THAT(removed.failures[0], Contains("step-2' no name"));
+  CHECK_THAT(removed.failures[1], Contains("step-1.tmp-") && Contains("not removed"));
+  CHECK(list_steps(checkpoints) == Steps{5, 4, 2});
+  CHECK_FALSE(names_in(checkpoints).contains(std::string("step-3.tmp-") + kExampleRun));
+  CHECK_THAT(message_of(ErrorKind::checkpoint,
+                        [&] { std::ignore = remove_all(files, checkpoints, kExampleRun); }),
+             Contains("step-2' no name"));
+}
 
 TEST_CASE("A sync that fails once a checkpoint has its name leaves a whole checkpoint") {
   const TempFolder folder;
@@ -170,14 +242,14 @@ TEST_CASE("Checkpoints of later steps than the newest one of a run neither count
 TEST_CASE("A leftover that cannot be removed is told, and the others go") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
-  folder.write("step-5.tmp-a/folder/file", "x");
-  folder.write("step-6.tmp-a", "a file");
-  folder.write("step-7.tmp-a/model-00001-of-00001.safetensors", "x");
+  folder.write("step-5" + kLeft + "/folder/file", "x");
+  folder.write("step-6" + kLeft, "a file");
+  folder.write("step-7" + kLeft + "/model-00001-of-00001.safetensors", "x");
   const auto failures = remove_leftovers(disk, checkpoints);
   REQUIRE(failures.size() == 2);
   CHECK_THAT(failures[0] + failures[1],
-             Contains("step-5.tmp-a' holds 'folder'") && Contains("step-6.tmp-a"));
-  CHECK(names_in(checkpoints) == std::set<std::string>{"step-5.tmp-a", "step-6.tmp-a"});
+             Contains("step-5" + kLeft + "' holds 'folder'") && Contains("step-6" + kLeft));
+  CHECK(names_in(checkpoints) == std::set<std::string>{"step-5" + kLeft, "step-6" + kLeft});
 }
 
 TEST_CASE("Only a folder of dtrain's own making is removed, and links are not followed") {
@@ -192,8 +264,8 @@ TEST_CASE("Only a folder of dtrain's own making is removed, and links are not fo
   std::filesystem::create_directory(folder.path("run/step-3/model-00001-of-00001.safetensors.old"));
   folder.write(in_run("step-4/manifest.json"), "{}");
   std::filesystem::remove(folder.path("run/step-5/manifest.json"));
-  std::filesystem::create_directory_symlink(folder.path("elsewhere"),
-                                            folder.path("run/step-9.tmp-x"));
+  const std::string link = "step-9" + kLeft;
+  std::filesystem::create_directory_symlink(folder.path("elsewhere"), folder.path("run/" + link));
   const Removed removed = prune(disk, checkpoints, {.keep_last = 1}, kExampleRun);
   CHECK(removed.steps == Steps{7, 6});
   REQUIRE(removed.left_alone.size() == 5);
@@ -206,7 +278,7 @@ TEST_CASE("Only a folder of dtrain's own making is removed, and links are not fo
   CHECK(remove_leftovers(disk, checkpoints).size() == 1);
   CHECK(remove_all(disk, checkpoints, kExampleRun).size() == 5);
   CHECK(names_in(checkpoints) ==
-        std::set<std::string>{"step-1", "step-2", "step-3", "step-4", "step-5", "step-9.tmp-x"});
+        std::set<std::string>{"step-1", "step-2", "step-3", "step-4", "step-5", link});
   CHECK(dtrain::testing::example_difference(folder.path("elsewhere"), 1).empty());
   CHECK(dtrain::testing::example_difference(folder.path("run/step-2"), 2).empty());
 }
@@ -215,16 +287,18 @@ TEST_CASE("What killed runs left is removed, and nothing else is") {
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
-  folder.write("step-5.tmp-a/model-00001-of-00002.safetensors", "x");
-  folder.write("step-5.tmp-a/optimizer-00001-of-00002-part2.safetensors", "x");
-  folder.write("step-5.tmp-a/manifest.json", "x");
-  std::filesystem::create_directory(folder.path("step-6.tmp-"));
+  folder.write("step-5" + kLeft + "/model-00001-of-00002.safetensors", "x");
+  folder.write("step-5" + kLeft + "/optimizer-00001-of-00002-part2.safetensors", "x");
+  folder.write("step-5" + kLeft + "/manifest.json", "x");
+  std::filesystem::create_directory(folder.path("step-6" + kLeft));
   folder.write("step-4.superseded-b/model", "x");
-  folder.write("mine.tmp-c/file", "x");
-  folder.write("step-x.tmp-c/file", "x");
+  folder.write("mine" + kLeft + "/file", "x");
+  folder.write("step-x" + kLeft + "/file", "x");
+  folder.write("step-4.tmp-mine/model-00001-of-00001.safetensors", "x");
   CHECK(remove_leftovers(disk, checkpoints).empty());
-  CHECK(names_in(checkpoints) ==
-        std::set<std::string>{"step-4", "step-4.superseded-b", "mine.tmp-c", "step-x.tmp-c"});
+  CHECK(names_in(checkpoints) == std::set<std::string>{"step-4", "step-4.superseded-b",
+                                                       "mine" + kLeft, "step-x" + kLeft,
+                                                       "step-4.tmp-mine"});
   CHECK(dtrain::testing::example_difference(folder.path("step-4"), 4).empty());
   CHECK_NOTHROW(remove_leftovers(disk, folder.path("absent")));
   CHECK_NOTHROW(remove_folder_and_files(disk, folder.path("absent")));
@@ -234,8 +308,8 @@ TEST_CASE("Checkpoints after the one that a run goes on from are set aside, whol
   const TempFolder folder;
   const std::string checkpoints = folder.path("");
   for (const std::int64_t step : {1, 2, 3}) save_example(disk, checkpoints, step, 1);
-  CHECK(set_aside_after(disk, checkpoints, 3, "r").empty());
-  const auto paths = set_aside_after(disk, checkpoints, 1, "r");
+  CHECK(set_aside_after(disk, checkpoints, 3, "r").paths.empty());
+  const auto paths = set_aside_after(disk, checkpoints, 1, "r").paths;
   REQUIRE(paths.size() == 2);
   CHECK(list_steps(checkpoints) == Steps{1});
   CHECK(std::filesystem::path(paths[0]).filename() == "step-3.superseded-r");

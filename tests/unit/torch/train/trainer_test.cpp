@@ -44,13 +44,11 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
     base::LauncherLink link(-1);
     try {
       const base::HeldFolder run_folder(config.run.dir, base::ErrorKind::checkpoint);
-      Checkpointer checkpoints(
-          job, reporter, link,
-          {.run = "test", .data_fingerprint = "", .folder = run_folder, .check_folder = [&] {
-             run_folder.check();
-           }});
+      Checkpointer checkpoints(job, reporter, link,
+                               {.run = "test", .data_fingerprint = "", .folder = run_folder});
       StopRequests requests({});
-      Trainer({job, split, reporter, link, checkpoints, requests}, {}).run();
+      const auto check_folder = [&] { run_folder.check(); };
+      Trainer({job, split, reporter, link, checkpoints, requests, check_folder}, {}).run();
     } catch (const base::Error& error) {
       result.error = fmt::format("{} {}", base::name_of(error.kind()), error.what());
     }

@@ -1,0 +1,254 @@
+"""Trains random small models through random faults: each run is ended again and again, in any phase and in any way, goes
+on under another layout each time, and must end with the bits of a run that nothing disturbed. See scripts/soak.sh."""
+
+import argparse
+import collections
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+from soak_kills import marked
+from soak_parity import BIN, difference, outcome, random_settings
+
+STEPS = 400
+FAULTS_OF_A_RUN = 20
+ENDS_WITHIN = 120  # seconds; a stop may have to save, and a rank that waits for another has --comm-timeout
+INTERNAL = (70, 128 + signal.SIGABRT)  # statuses that no fault explains
+
+SHARDED = {"zero 1": ("zero", "--zero-stage", 1), "zero 2": ("zero", "--zero-stage", 2),
+           "zero 3": ("zero", "--zero-stage", 3, "--offload", "disk:{disk}"), "ddp": ("ddp",),
+           "fsdp": ("fsdp", "--fsdp-sharding", "full", "--shard-size", 0),
+           "fsdp grad-op": ("fsdp", "--fsdp-sharding", "grad-op", "--shard-size", 0),
+           "fsdp hybrid": ("fsdp", "--fsdp-sharding", "hybrid", "--shard-size", 2)}
+# Layouts of one class have the same bits, so a run may change between them. The first one computes what is expected.
+CLASSES = {"data": ["single", "dp", *SHARDED], "tensor": ["tp"], "pipeline": ["pp"], "mesh": ["3d"]}
+SIZES = {"tp": (1, 2), "pp": (2, 1), "3d": (2, 2)}  # stages, ranks that share a block
+
+
+def data_ranks(layout, microbatches):
+    """How many data-parallel ranks the layout may have."""
+    if layout == "single":
+        return [1]
+    least = 1 if layout in SIZES else 2
+    return [count for count in (1, 2, 4) if least <= count <= microbatches and (layout not in SIZES or count <= 2)]
+
+
+def flags_of(layout, ranks):
+    """Processes, and the flags of the layout on so many data-parallel ranks."""
+    if layout == "single":
+        return 1, ["--strategy", "single"]
+    if layout == "dp":
+        return 1, ["--strategy", "dp", "--local-ranks", ranks]
+    backend = ["--backend", random.choice(("gloo", "shm"))]
+    if layout in SIZES:
+        stages, slices = SIZES[layout]
+        axis = random.choice((["ddp"], ["zero", "--zero-stage", 2], ["fsdp"]))
+        return stages * slices * ranks, ["--strategy", "3d", "--pp", stages, "--tp", slices, "--dp", ranks,
+                                         "--data-axis", *axis, *backend]
+    return ranks, ["--strategy", *SHARDED[layout], *backend]
+
+
+def settings_of(name):
+    """Random settings that every layout of the class takes, microbatches of a step, and the processes' environment."""
+    settings, microbatches, environment = random_settings()
+    settings |= {"--steps": STEPS, "--threads": 1, "--eval-every": random.choice((0, 50)), "--schedule": "constant",
+                 "--eval-sequences": 8, "--dtype": random.choice(("float32", "float32", "float64", "bfloat16"))}
+    if name != "data":
+        settings |= {"--levels": random.choice((2, 3)), "--heads": 2, "--neurons": 4 * random.randint(1, 30),
+                     "--tie-levels": "on", "--freeze": ""}
+    return {key: value for key, value in settings.items() if value != ""}, microbatches, environment
+
+
+class Run:
+    """One run folder and what was done to it."""
+
+    def __init__(self, name, settings, microbatches, environment, folder):
+        self.name, self.settings, self.microbatches, self.folder = name, settings, microbatches, folder
+        self.environment = {**os.environ, **environment, "TMPDIR": str(folder.parent)}
+        self.done = collections.Counter()
+        self.layouts = []
+        self.newest = 0
+        self.damaged = None
+
+    def start(self, layout, ranks, extra=(), file_limit=None):
+        """A job, and the mark that all its processes inherit."""
+        processes, flags = flags_of(layout, ranks)
+        self.layouts.append(f"{layout} x {ranks}")
+        launcher = [BIN / "dtrun", "-n", processes, "--"] if processes > 1 else []
+        command = [*launcher, BIN / "dtrain", *flags, *(word for pair in self.settings.items() for word in pair),
+                   "--grad-accum", self.microbatches // ranks, "--resume", "auto", "--run-dir", self.folder,
+                   "--comm-timeout", 20, "--keep-last", random.choice((2, 3)), *extra]
+        mark = f"SOAK_MARK={uuid.uuid4().hex}"
+
+        def limit():
+            if file_limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, resource.RLIM_INFINITY))
+
+        job = subprocess.Popen([str(word).format(disk=self.folder.parent) for word in command], preexec_fn=limit,
+                               env={**self.environment, "SOAK_MARK": mark.partition("=")[2]}, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return job, mark
+
+    def random_layout(self):
+        layout = random.choice(CLASSES[self.name])
+        return layout, random.choice(data_ranks(layout, self.microbatches))
+
+    def steps(self):
+        """Steps of the checkpoints that are committed, oldest first."""
+        found = self.folder.glob("checkpoints/step-*/manifest.json")
+        return sorted(int(path.parent.name[5:]) for path in found if path.parent.name[5:].isdigit())
+
+    def is_saving(self):
+        return any(self.folder.glob("checkpoints/*.tmp-*"))
+
+    def disturb(self):
+        """One fault; what was wrong with the job's end ("" for nothing), or None if the run was over before it."""
+        kind = random.choice(("signal", "signal", "signal", "in a save", "in a save", "file limit", "damage"))
+        if kind == "damage":
+            return self.damage()
+        extra = ["--checkpoint-every", random.randint(3, 40), "--checkpoint-write-limit", random.choice((0, 0, 0.2))]
+        job, mark = self.start(*self.random_layout(), extra, random.randint(1_000, 400_000) if kind == "file limit" else None)
+        self.wait(job, kind)
+        how = hit(job, mark) if job.poll() is None else None
+        problem = self.judge(job, mark, f"{kind}, {how}")
+        if how:
+            self.done[f"{kind}, {how}"] += 1
+        return problem
+
+    def wait(self, job, kind):
+        """Until the moment of the fault, at most for some seconds."""
+        end = time.monotonic() + (20 if kind == "in a save" else random.uniform(0, 4))
+        while time.monotonic() < end and job.poll() is None:
+            if kind == "in a save" and self.is_saving():
+                time.sleep(random.uniform(0, 0.05))
+                return
+            time.sleep(0.002)
+
+    def damage(self):
+        """Another byte in a file of the newest checkpoint, if there is an older whole one."""
+        steps = self.steps()
+        if len(steps) < 2 or self.damaged in steps:
+            return self.disturb()
+        self.damaged = steps[-1]
+        self.newest = steps[-2]
+        path = random.choice(sorted(self.folder.glob(f"checkpoints/step-{self.damaged}/*")))
+        content = bytearray(path.read_bytes())
+        content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        path.write_bytes(content)
+        self.done["damage"] += 1
+        return ""
+
+    def judge(self, job, mark, kind):
+        try:
+            error = job.communicate(timeout=ENDS_WITHIN)[1]
+        except subprocess.TimeoutExpired:
+            end_all(mark)
+            return f"{kind}: no end within {ENDS_WITHIN} s"
+        end = time.monotonic() + 10  # a killed launcher's other half needs a moment
+        while marked(mark) and time.monotonic() < end:
+            time.sleep(0.005)
+        left = end_all(mark)
+        if left:
+            return f"{kind}: left over: {left}"
+        if job.returncode in INTERNAL or "internal" in error:
+            return f"{kind}: status {job.returncode}: {error[-2000:]}"
+        return None if job.returncode == 0 else self.check_checkpoints(kind, error)
+
+    def check_checkpoints(self, kind, error):
+        """Nothing that was committed may be lost or damaged."""
+        steps = [step for step in self.steps() if step != self.damaged]
+        if steps and steps[-1] < self.newest:
+            return f"{kind}: the newest checkpoint is {steps[-1]}, was {self.newest}\n{error[-2000:]}"
+        if self.newest and not steps:
+            return f"{kind}: no checkpoint is left, there was {self.newest}\n{error[-2000:]}"
+        self.newest = max(steps, default=0)
+        if steps and self.damaged not in self.steps():
+            result = subprocess.run([BIN / "dtrain", "checkpoint", "verify", self.folder], capture_output=True, text=True, check=False)
+            return f"{kind}: {result.stdout}{result.stderr}" if result.returncode else ""
+        return ""
+
+    def finish(self, layout, ranks):
+        """Lets the run come to its end; what was wrong with it, or ""."""
+        job, mark = self.start(layout, ranks)
+        error = job.communicate(timeout=10 * ENDS_WITHIN)[1]
+        return f"the end: status {job.returncode}: {error[-2000:]}{end_all(mark) or ''}" if job.returncode != 0 else ""
+
+
+def hit(job, mark):
+    """Sends a random signal to a random process of the job; its description, or None if it came too late."""
+    names = collections.defaultdict(list)
+    for pid, name in marked(mark).items():
+        names["rank" if name.startswith("dtrain") else "launcher"].append(pid)
+    kind = random.choice(list(names) or ["launcher"])
+    if kind == "rank":
+        how = random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP))
+    else:
+        how = random.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+    if how == signal.SIGSTOP and "launcher" not in names:
+        how = signal.SIGKILL  # who starts one process alone may stop and continue it
+    try:
+        os.kill(random.choice(names[kind] or [job.pid]), how)
+    except ProcessLookupError:
+        return None
+    return f"{how.name} to a {kind}"
+
+
+def end_all(mark):
+    left = marked(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def one_run(name, folder):
+    """The run, and what was wrong with it ("" for nothing)."""
+    settings = settings_of(name)
+    whole, run = (Run(name, *settings, folder / part) for part in ("whole", "run"))
+    problem = whole.finish(CLASSES[name][0], 1)
+    faults = ""
+    while not problem and faults == "" and sum(run.done.values()) < FAULTS_OF_A_RUN:
+        faults = run.disturb()
+    problem = problem or faults or run.finish(*run.random_layout()) or difference(outcome(run.folder), outcome(whole.folder))
+    if not problem:
+        return run, ""
+    flags = " ".join(f"{key} {value}" for key, value in settings[0].items())
+    return run, f"{settings[2]}, {settings[1]} microbatches, {flags}\n  {'; '.join(run.layouts)}\n  {problem}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=500, metavar="N")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), metavar="S")
+    options = parser.parse_args()
+    random.seed(options.seed)
+    print(f"chaos: {options.faults} faults, seed {options.seed}", flush=True)
+    begin, runs, bad, faults, layouts = time.monotonic(), 0, 0, collections.Counter(), collections.Counter()
+    while sum(faults.values()) < options.faults:
+        name = random.choice(("data", "data", "data", "tensor", "pipeline", "mesh"))
+        with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder:
+            run, problem = one_run(name, pathlib.Path(folder))
+        runs, faults = runs + 1, faults + run.done
+        layouts.update(layout.rpartition(" x ")[0] for layout in run.layouts)
+        print(f"run {runs}, {name}: {sum(run.done.values())} faults, {len(run.layouts)} starts", flush=True)
+        if problem:
+            bad += 1
+            print(problem, flush=True)
+        if not run.done:
+            return 1  # nothing runs here
+    for kind, count in faults.most_common():
+        print(f"  {count:4} {kind}")
+    print("  starts: " + ", ".join(f"{layout} {count}" for layout, count in layouts.most_common()))
+    print(f"chaos: {sum(faults.values())} faults in {runs} runs over {len(layouts)} layouts, {bad} runs ended badly, "
+          f"{time.monotonic() - begin:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

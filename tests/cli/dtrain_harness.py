@@ -1,0 +1,107 @@
+"""Runs the real dtrain, alone or under dtrun, and reads what it leaves. For dtrun itself there is dtrun_harness.py."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import types
+import unittest
+
+BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
+SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
+GOLDEN = SOURCE / "tests" / "golden"
+DTRAIN, DTRUN = BUILD / "bin" / "dtrain", BUILD / "bin" / "dtrun"
+USAGE, DATA, CHECKPOINT, DIFFERENT = 2, 3, 6, 7
+LIMIT = 120  # seconds after which a test has failed; none needs more than a few
+
+# A libdtrain.so that trains nothing: it prints what the front end hands over and ends with STAND_IN_STATUS, or else 42.
+STAND_IN = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int dtrain_run(const char* request) {
+  puts(request);
+  fflush(stdout);
+  const char* status = getenv("STAND_IN_STATUS");
+  return status ? atoi(status) : 42;
+}
+"""
+
+
+def launched(ranks, *arguments, program=DTRAIN):
+    """The words of a command that runs dtrain, under dtrun where there are several ranks."""
+    launcher = [DTRUN, "-n", ranks, "--"] if ranks > 1 else []
+    return [str(word) for word in (*launcher, program, *arguments)]
+
+
+def run(*command, status=0, environment=None, **options):
+    """The finished process, which ended with `status` (any, if None)."""
+    result = subprocess.run([str(word) for word in command], **{
+        "capture_output": True, "text": True, "errors": "replace", "timeout": LIMIT, "check": False,
+        "env": {**os.environ, **(environment or {})}, **options})
+    if status not in (None, result.returncode):
+        raise AssertionError(f"{command}: status {result.returncode} instead of {status}\n{result.stderr}")
+    return result
+
+
+def metrics_of(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def final_model(run_dir):
+    return run_dir / "final" / "model.safetensors"
+
+
+def terminal_output(master):
+    """All that is written to a terminal until its last writer is gone; closes `master`."""
+    output = b""
+    try:
+        while piece := os.read(master, 65536):
+            output += piece
+    except OSError:  # the terminal's end
+        pass
+    os.close(master)
+    return output
+
+
+def screen_lines(output):
+    """The lines that stay, by a terminal's rules for \\r, \\n and what erases to the right or (on a last line) downwards."""
+    lines, column = [""], 0
+    for part in re.findall(r"\x1b\[[KJ]|\r|\n|[^\x1b\r\n]+", output):
+        if part in ("\x1b[K", "\x1b[J"):
+            lines[-1] = lines[-1][:column]
+        elif part == "\r":
+            column = 0
+        elif part == "\n":
+            lines.append("")
+            column = 0
+        else:
+            lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
+            column += len(part)
+    return lines
+
+
+def front_end_alone(folder):
+    """A copy of dtrain in `folder` whose libdtrain.so is STAND_IN: all that happens before LibTorch, without its start."""
+    for name in ("bin", "lib"):
+        (folder / name).mkdir()
+    (folder / "stand_in.c").write_text(STAND_IN)
+    run("cc", "-shared", "-fPIC", "-o", folder / "lib" / "libdtrain.so", folder / "stand_in.c")
+    return pathlib.Path(shutil.copy(DTRAIN, folder / "bin" / "dtrain"))
+
+
+def make_folder(owner):
+    """A folder that goes with all it holds after a test (an instance), a class's last one, or a file's (unittest)."""
+    folder = tempfile.TemporaryDirectory(prefix="dtrain-test-")
+    add = {type: "addClassCleanup", types.ModuleType: "addModuleCleanup"}.get(type(owner), "addCleanup")
+    getattr(owner, add)(folder.cleanup)
+    return pathlib.Path(folder.name)
+
+
+class FolderTest(unittest.TestCase):
+    """Each test has a folder of its own."""
+
+    def setUp(self):
+        self.folder = make_folder(self)

@@ -1,0 +1,183 @@
+"""Files of a run folder: what a start replaces and what it refuses to, what it leaves behind, and how slow or failing
+disks are met."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from resume_test import EVERY  # noqa: E402
+from run_folder_test import JOB, FolderTest, content_of  # noqa: E402
+from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
+
+USAGE, CHECKPOINT = 2, 6
+
+
+def foreign_model():
+    header = json.dumps({"__metadata__": {"format": "pt"},
+                         "w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return struct.pack("<Q", len(header)) + header + b"\0" * 4
+
+
+class Foreign(FolderTest):
+    def test_files_that_dtrain_did_not_write_are_never_replaced(self):
+        for name, content in (("config.json", b'{"model_type": "bert", "model": {"levels": 4}}'),
+                              ("metrics.jsonl", b'{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.4}\n'),
+                              ("final/model.safetensors", foreign_model())):
+            self.run_dir = self.root / ("foreign-" + name.replace("/", "-"))
+            (self.run_dir / name).parent.mkdir(parents=True)
+            (self.run_dir / name).write_bytes(content)
+            for flags in (("--overwrite",), ("--resume", "auto")):
+                result = self.single(*flags, status=USAGE)
+                self.assert_one_line(result, f"'{self.run_dir / name}' was not written by dtrain", " ".join(flags),
+                                     "move it away, or name another folder")
+            self.assertEqual(content_of(self.run_dir), {name: content})
+
+    def test_runs_of_older_builds_are_theirs_and_go_on(self):
+        self.single(*EVERY)
+        path = self.run_dir / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text())["resolved"]))  # all that there was
+        metrics = self.run_dir / "metrics.jsonl"
+        lines = metrics.read_text().splitlines(True)
+        start = json.loads(lines[0])
+        del start["provenance"]
+        lines[0] = json.dumps(start, separators=(",", ":")) + "\n"
+        metrics.write_text("".join(lines))
+        self.single(*EVERY, "--resume", "auto", steps=5)
+        # The first line may have been lost with the machine.
+        metrics.write_text("\0" * 500 + "\n" + "".join(lines[1:]))
+        self.single(*EVERY, "--resume", "auto", steps=6)
+        metrics.write_text("")
+        self.single("--overwrite", steps=1)
+        self.assertEqual([loss[0] for loss in self.losses()], [1])
+
+    def content_but_lock(self, run):
+        return {name: content for name, content in content_of(run).items() if name != "lock"}
+
+    def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(self):
+        self.single(*EVERY)
+        (self.run_dir / "final/model.safetensors").unlink()  # as if it had been stopped
+        checkpoints, away = self.run_dir / "checkpoints", self.root / "away"
+        other = self.root / "goes-on-elsewhere"
+        self.single("--resume", checkpoints / "step-4", "--checkpoint-every", "none", steps=5, run_dir=other)
+        (other / "final/model.safetensors").unlink()
+        checkpoints.rename(away)
+        for run in (self.run_dir, other):
+            before = self.content_but_lock(run)
+            result = self.single(*EVERY, "--resume", "auto", run_dir=run, status=USAGE)
+            self.assert_one_line(result, f"{run}/metrics.jsonl tells of checkpoint {checkpoints}/step-4",
+                                 f"{run}/checkpoints holds none", "--overwrite")
+            self.assertEqual(self.content_but_lock(run), before)
+        away.rename(checkpoints)
+        self.single(*EVERY, "--resume", "auto", steps=5)
+        self.assertEqual(len(self.losses()), 5)
+
+
+class Leftovers(FolderTest):
+    def test_only_names_of_starts_are_swept(self):
+        self.single(*EVERY)
+        checkpoints = self.run_dir / "checkpoints"
+        for name in ("step-4.tmp-mine", "step-4.tmp-2024-06", "step-4.superseded-mine", "step-4.tmp-" + JOB,
+                     "step-4.superseded-" + JOB):
+            shutil.copytree(checkpoints / "step-4", checkpoints / name)
+        kept = {"step-4.tmp-mine", "step-4.tmp-2024-06", "step-4.superseded-mine"}
+        self.single(*EVERY, "--resume", "auto", steps=5)
+        self.assertEqual({path.name for path in checkpoints.iterdir()},
+                         {*kept, "step-4", "step-5", "step-4.superseded-" + JOB})
+        self.single("--overwrite", steps=1)
+        self.assertEqual({path.name for path in checkpoints.iterdir()}, {*kept, "step-1"})
+
+    def test_a_start_that_fails_leaves_no_folder_of_its_own_naming(self):
+        where = self.root / "failed"
+        where.mkdir()
+        self.single("--width", "16", "--checkpoint-every", "none", steps=1)
+        for launcher, strategy in (([], []), ([DTRUN, "-n", "2", "--"], ["--strategy", "ddp"])):
+            arguments = self.arguments("--init-from", self.run_dir / "final/model.safetensors", *strategy)
+            at = arguments.index("--run-dir")
+            del arguments[at:at + 2]
+            result = self.run_command(["env", "-C", where, *launcher, DTRAIN, *arguments], CHECKPOINT)
+            self.assertEqual(list((where / "runs").iterdir()), [], result.stderr)
+
+
+class Disks(FolderTest):
+    def test_a_checkpoint_that_cannot_be_read_holds_up_no_pruning_and_is_told_once(self):
+        become = self.become_nobody()
+        every = ("--checkpoint-every", "1", "--keep-last", "2")
+        self.as_user(become, *every, steps=2)
+        checkpoints = self.run_dir / "checkpoints"
+        (checkpoints / "step-1").chmod(0)
+        self.addCleanup((checkpoints / "step-1").chmod, 0o755)
+        result = self.as_user(become, *every, "--resume", "auto", steps=6)
+        self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["step-1", "step-5", "step-6"])
+        told = f"old checkpoints were not removed: '{checkpoints}/step-1' cannot be read: Permission denied"
+        self.assertEqual(result.stderr.count(told), 1, result.stderr)
+
+    def become_nobody(self):
+        """Root may read what nobody may."""
+        if os.geteuid() != 0:
+            return None
+        if subprocess.run([DTRAIN, "version"], user=65534, group=65534, capture_output=True,
+                          check=False).returncode not in (0, USAGE):
+            self.skipTest("another user cannot run this build")
+        self.root.chmod(0o755)
+        self.run_dir.mkdir()
+        os.chown(self.run_dir, 65534, 65534)
+        return 65534
+
+    def as_user(self, user, *flags, steps):
+        result = subprocess.run([DTRAIN, *map(str, self.arguments(*flags, steps=steps))], user=user, group=user,
+                                capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def traced(self, *rules, name="strace"):
+        if shutil.which("strace") is None:
+            self.skipTest("there is no strace here, which makes system calls fail and wait")
+        return ["strace", "-f", "--seccomp-bpf", "-o", self.root / (name + ".log"), *rules]
+
+    def test_the_last_save_is_tried_twice_and_told_once(self):
+        checkpoints, log = self.run_dir / "checkpoints", self.root / "tries.log"
+        # Each try runs in a thread of its own, and is stopped there once it has looked for the folder.
+        stops = self.traced("-P", checkpoints, "-e", "trace=mkdir", "-e", "inject=mkdir:signal=SIGSTOP:when=1", name="tries")
+        run = subprocess.Popen([*stops, DTRAIN, *map(str, self.arguments(steps=300))], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
+        self.wait_for_step(1)
+        checkpoints.write_text("in the way")
+        for tries in (1, 2):
+            wait_until(lambda: re.search(r"(--- SIGSTOP \{.*?stopped by.*?){%d}" % tries, log.read_text(), re.DOTALL),
+                       f"try {tries}")
+            if tries == 2:
+                checkpoints.unlink()
+                checkpoints.mkdir()
+            child = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0]
+            os.kill(int(child), signal.SIGCONT)
+        error = self.end_of(run, 0)
+        self.assertEqual(error.count("warning: checkpoint of step 300: made at the second try, since the first failed"), 1, error)
+        self.assertEqual(len(self.events("error")), 1)
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)
+        self.assertEqual(self.steps_saved(), [300])
+
+    def test_no_rank_gives_up_while_rank_0_erases_a_run_or_syncs_the_model(self):
+        self.ddp(*EVERY)
+        metrics, final = self.run_dir / "metrics.jsonl", self.run_dir / "final"
+        slow = self.traced("-P", metrics, "-P", final, "-e", "trace=unlink,fsync", "-e", "inject=unlink:delay_enter=1500000:when=1",
+                           "-e", "inject=fsync:delay_enter=1500000:when=1", name="slow")
+        wrapper = self.root / "slow-disk.sh"
+        wrapper.write_text('#!/bin/sh\n[ "$RANK" = 0 ] || exec "$@"\n' + f'exec {" ".join(map(str, slow))} "$@"\n')
+        wrapper.chmod(0o755)
+        self.run_command([DTRUN, "-n", "2", "--", wrapper, DTRAIN, "--strategy", "ddp", "--comm-timeout", "1",
+                          *self.arguments("--overwrite", "--checkpoint-every", "none", steps=1)])
+        log = (self.root / "slow.log").read_text()
+        self.assertEqual((log.count("unlink("), log.count("fsync(")), (1, 1), log)
+
+
+if __name__ == "__main__":
+    unittest.main()
