@@ -48,7 +48,7 @@ class FirstRun(FolderTest):
         whole = [line.split() for line in self.train("--width", "32", "--run-dir", "plain").splitlines()]
         terminal, end = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        process = subprocess.Popen([str(DTRAIN), "--data", "my book.txt", "--steps", "1", "--threads", "1", "--width", "32",
+        process = subprocess.Popen([DTRAIN, "--data", "my book.txt", "--steps", "1", "--threads", "1", "--width", "32",
                                     "--run-dir", "narrow"], cwd=self.folder, stdout=end, stderr=end)
         os.close(end)
         shown = b""

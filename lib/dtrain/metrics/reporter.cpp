@@ -43,7 +43,7 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
 // (docs/determinism.md).
 std::string gradient_of(const StepRecord& record) {
   const bool overflows = record.loss_scaling && !std::isfinite(record.grad_norm);
-  return overflows ? "grad overflow" : fmt::format("grad {:.3f}", record.grad_norm);
+  return overflows ? "grad overflow" : fmt::format("grad {:.3f}", shown(record.grad_norm));
 }
 
 // A start that goes on has made only the last steps of the run.
