@@ -56,8 +56,10 @@ std::vector<Measured> measure(const std::vector<config::Config>& configs, std::s
   for (const config::Config& config : configs) {
     requests += config::to_request({config::Command::train, testing::with_dtypes(config)}) + "\n";
   }
-  const auto outcome = testing::on_processes(
-      "measure", {.size = testing::num_ranks(configs.front()), .argument = requests})[rank];
+  const auto outcome =
+      testing::on_processes("measure", {.size = testing::num_ranks(configs.front()),
+                                        .argument = requests,
+                                        .limit = std::chrono::minutes(4)})[rank];
   INFO(outcome.standard_error << outcome.text);
   REQUIRE(outcome.status == 0);
   std::vector<Measured> all(configs.size());
