@@ -11,6 +11,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
 from resume_test import ResumeTest  # noqa: E402
+from train_test import DTRAIN  # noqa: E402
 
 NOTHING = ("--val-fraction", "0")
 
@@ -78,8 +79,13 @@ class NotFinite(ResumeTest):
         self.assertNotIn("-nan", result.stdout + result.stderr)
 
     def test_a_loss_scale_that_cannot_fall_further_names_the_last_good_checkpoint(self):
-        result = self.single("--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
-                             "--on-nonfinite", "skip", "--checkpoint-every", "5", steps=2000, status=7)
+        text = self.root / "alphabet.txt"
+        text.write_text("abcdefgh" * 500)
+        result = self.run_command([DTRAIN, "--levels", "1", "--width", "8", "--heads", "1", "--neurons", "8", "--seq-len", "8",
+                                   "--global-batch", "1", "--threads", "1", "--val-fraction", "0", "--data", text,
+                                   "--dtype", "float16", "--lr", "10", "--schedule", "linear", "--warmup-steps", "200",
+                                   "--on-nonfinite", "skip", "--steps", "2000", "--checkpoint-every", "5",
+                                   "--run-dir", self.run_dir], 7)
         self.assertIn("gradients overflow in float16 at the smallest loss scale, 1, after", result.stderr)
         self.assertIn(f"the last good checkpoint is {self.run_dir}/checkpoints/step-", result.stderr)
         self.assertEqual(list(self.run_dir.glob("checkpoints/*.tmp-*")), [])

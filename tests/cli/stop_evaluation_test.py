@@ -7,6 +7,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from resume_test import ResumeTest  # noqa: E402
+from train_test import wait_until  # noqa: E402
 
 
 class StopDuringEvaluation(ResumeTest):
@@ -16,10 +17,13 @@ class StopDuringEvaluation(ResumeTest):
         cls.long = cls.root / "long.txt"  # minutes of evaluation
         cls.long.write_bytes(cls.text.read_bytes() * 400)
 
-    def stop_in_evaluation(self, *flags, ranks=1):
+    def stop_in_evaluation(self, *flags, ranks=1, event=None):
         process = self.start("--val-data", self.long, "--val-fraction", "0", "--eval-sequences", "all", "--eval-every", "2",
                              "--checkpoint-every", "100", *flags, ranks=ranks)
-        self.wait_for_step(2)  # its line is written when its evaluation begins
+        if event is None:
+            self.wait_for_step(2)  # its line is written when its evaluation begins
+        else:
+            wait_until(lambda: self.events(event), event)
         process.send_signal(signal.SIGTERM)
         error = self.end_of(process, 9)
         self.assertIn("stopped after step 2 by SIGTERM and saved", error)
@@ -43,11 +47,11 @@ class StopDuringEvaluation(ResumeTest):
 
     def test_what_another_run_has_saved_is_saved_here_too(self):
         first = self.root / "first"
-        self.single(steps=2, run_dir=first)
-        self.stop_in_evaluation("--resume", first)
+        self.single("--val-fraction", "0", steps=2, run_dir=first)
+        self.stop_in_evaluation("--resume", first, event="resume")  # which is followed by the evaluation of its step
         self.single("--val-data", self.long, "--val-fraction", "0", "--resume", "auto", steps=3)
         whole = self.root / "whole-of-two"
-        self.single(steps=3, run_dir=whole)
+        self.single("--val-fraction", "0", steps=3, run_dir=whole)
         self.assertEqual(self.losses(), self.losses(whole)[2:])
 
     def test_a_stop_before_an_evaluation_that_is_due_does_not_wait_for_it(self):

@@ -202,7 +202,7 @@ TEST_CASE("On a terminal one line is redrawn, fits its width, and is gone before
   CHECK(found.errors.find("\r\x1b[Jstep 3/25 loss 1.2346 grad 0.300 12.3k tok/s eta 0:02\r") !=
         std::string::npos);
   CHECK(count(found.errors, '\n') == 5);  // steps 1, 10, 20 and 25, and the warning
-  CHECK(found.errors.ends_with("\r\x1b[J\rwarning: w\n"));
+  CHECK(found.errors.ends_with("\r\x1b[J\rdtrain: warning: w\n"));
 }
 
 TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the live one") {
