@@ -110,7 +110,7 @@ class Run:
 
     def disturb(self):
         """One fault; what was wrong with the job's end ("" for nothing), or None if the run was over before it."""
-        kind = random.choice(("signal", "signal", "signal", "in a save", "in a save", "file limit", "damage"))
+        kind = random.choice(("signal", "signal", "in a save", "in a save", "in a save", "file limit", "damage"))
         if kind == "damage":
             return self.damage()
         extra = ["--checkpoint-every", random.randint(3, 40), "--checkpoint-write-limit", random.choice((0, 0, 0.2))]
@@ -124,7 +124,7 @@ class Run:
 
     def wait(self, job, kind):
         """Until the moment of the fault, at most for some seconds."""
-        end = time.monotonic() + (20 if kind == "in a save" else random.uniform(0, 4))
+        end = time.monotonic() + (20 if kind == "in a save" else random.uniform(0, 2.5))
         while time.monotonic() < end and job.poll() is None:
             if kind == "in a save" and self.is_saving():
                 time.sleep(random.uniform(0, 0.05))
@@ -185,10 +185,12 @@ def hit(job, mark):
     """Sends a random signal to a random process of the job; its description, or None if it came too late."""
     names = collections.defaultdict(list)
     for pid, name in marked(mark).items():
-        names["rank" if name.startswith("dtrain") else "launcher"].append(pid)
+        names[{"dtrun": "launcher", "dtrun-ranks": "supervisor"}.get(name, "rank")].append(pid)
     kind = random.choice(list(names) or ["launcher"])
     if kind == "rank":
         how = random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP))
+    elif kind == "supervisor":
+        how = signal.SIGKILL  # it hears other signals from the launcher alone
     else:
         how = random.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
     if how == signal.SIGSTOP and "launcher" not in names:

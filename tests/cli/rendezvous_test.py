@@ -326,19 +326,24 @@ class Secrets(RendezvousTest):
         self.end_of(first)
 
 
-    def test_a_refusal_without_a_proof_of_the_secret_does_not_end_the_start(self):
+    def test_neither_a_refusal_without_a_proof_nor_a_closed_connection_ends_the_start(self):
         def text(data):
             return struct.pack("<Q", len(data)) + data
 
+        # As by a program at the port, and as by a store that a flood of strangers makes drop connections.
+        for answer in (text(struct.pack("<QQ", 3, 2) + text(b"give up") + text(b"p" * 32)), b""):
+            self.start_after_a_stranger(text(struct.pack("<Q", 3) + text(b"c" * 32)), answer)
+
+    def start_after_a_stranger(self, greeting, answer):
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             port = stranger.getsockname()[1]
-            second = self.start_rank(1, port, DTRAIN_JOB_TOKEN=SECRET)
+            second = self.start_rank(1, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
             connection, _ = stranger.accept()
             with connection:
-                connection.sendall(b"dtrain/1" + text(struct.pack("<Q", 3) + text(b"c" * 32)))
+                connection.sendall(b"dtrain/1" + greeting)
                 self.assertTrue(connection.recv(4096))
-                connection.sendall(text(struct.pack("<QQ", 3, 2) + text(b"give up") + text(b"p" * 32)))
-        first = self.start_rank(0, port, DTRAIN_JOB_TOKEN=SECRET)
+                connection.sendall(answer)
+        first = self.start_rank(0, port, "--overwrite", DTRAIN_JOB_TOKEN=SECRET)
         self.end_of(second)
         self.end_of(first)
 

@@ -46,7 +46,8 @@ class Handshake {
              .number(exchange.size)
              .text(proves ? proof_of(self_.token, "rank", exchange) : "")
              .bytes());
-    const std::string& reply = answer_to_hello(proves);
+    const std::string& reply = next_message();
+    if (proves) check_known(reply);
     // Whatever else it says; the job's store may still come.
     if (proves && !is_proved(reply, exchange))
       throw ClosedEarly{"it does not know the job's secret"};
@@ -73,14 +74,10 @@ class Handshake {
     }
   }
 
-  const std::string& answer_to_hello(bool proves) {
-    try {
-      return next_message();
-    } catch (const ClosedEarly&) {
-      if (!proves) throw;
-      fail(ErrorKind::usage, "the store {} does not take this rank's secret; {}", self_.where,
-           kSecretAdvice);
-    }
+  void check_known(const std::string& reply) const {
+    if (static_cast<StoreReply>(MessageReader(reply).number()) != StoreReply::unknown) return;
+    fail(ErrorKind::usage, "the store {} does not take this rank's secret; {}", self_.where,
+         kSecretAdvice);
   }
 
   /// Whether it is a store that knows the secret that accepts or refuses this rank.

@@ -26,7 +26,7 @@ using base::ErrorKind;
 
 constexpr std::chrono::seconds kStrangerPatience(10);
 // At least; a large job's ranks may all come at once.
-constexpr std::int64_t kMostStrangers = 64;
+constexpr std::int64_t kMostStrangers = 256;
 
 }  // namespace
 
@@ -206,8 +206,12 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
                     .size = reader.number()};
   const std::string proof = reader.text();
   const bool needs_proof = connection.trust == Trust::token;
-  if (!reader.is_whole() ||
-      (needs_proof && !is_same_proof(proof, proof_of(options_.token, "rank", exchange)))) {
+  if (!reader.is_whole()) {
+    connection.is_over = true;
+    return;
+  }
+  if (needs_proof && !is_same_proof(proof, proof_of(options_.token, "rank", exchange))) {
+    answer(connection, StoreReply::unknown);
     connection.is_over = true;
     return;
   }

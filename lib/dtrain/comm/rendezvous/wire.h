@@ -63,7 +63,8 @@ class MessageReader {
 enum class StoreRequest : std::uint8_t { set = 1, get = 2, check = 3, refuse = 4, leave = 5 };
 
 /// How it answers. refused: the job cannot start, with the kind of error and its text.
-enum class StoreReply : std::uint8_t { done = 1, absent = 2, refused = 3 };
+/// `unknown`: the answer to a rank that does not prove that it knows the job's secret.
+enum class StoreReply : std::uint8_t { done = 1, absent = 2, refused = 3, unknown = 4 };
 
 /// The first bytes that the store sends.
 inline constexpr std::string_view kStoreGreeting = "dtrain/1";
