@@ -61,12 +61,13 @@ def strategy_of(cell):
     return cell.strategy if cell.ranks > 1 else "single"
 
 
-def dtrain_block(cell, options):
+def dtrain_block(cell, options, checkout=ROOT):
     warmup, timed = steps_of(cell, options)
-    launcher = [BIN / "dtrun", "-n", cell.ranks, "--"] if cell.ranks > 1 else []
+    bin = checkout / BIN.relative_to(ROOT)
+    launcher = [bin / "dtrun", "-n", cell.ranks, "--"] if cell.ranks > 1 else []
     with tempfile.TemporaryDirectory() as folder:
-        _, peak = run([*launcher, BIN / "dtrain", "--config", f"configs/experiments/{options.config}.json",
-                       "--strategy", strategy_of(cell), "--data", OUTPUT / "text.dtok",
+        _, peak = run([*launcher, bin / "dtrain", "--config", checkout / f"configs/experiments/{options.config}.json",
+                       "--strategy", strategy_of(cell), "--data", OUTPUT / "text.txt",
                        "--global-batch", "0", "--microbatch", SEQUENCES, "--grad-accum", cell.accumulation,
                        "--threads", cell.threads, "--steps", warmup + timed, "--warmup-steps", "0",
                        "--log-every", "0", "--run-dir", folder])
@@ -76,6 +77,10 @@ def dtrain_block(cell, options):
     seconds = sum(step["step_seconds"] for step in steps[warmup:])
     return {"tokens_per_second": tokens / seconds, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"],
             "wait_share": sum(step["wait_seconds"] for step in steps[warmup:]) / seconds}
+
+
+def beside_block(cell, options):
+    return dtrain_block(cell, options, options.beside.resolve())
 
 
 def peer_block(cell, options):
@@ -93,7 +98,8 @@ def peer_block(cell, options):
 
 def measure(options):
     """Name of a cell -> program -> its blocks; the programs take turns, and so does who begins."""
-    programs = {"dtrain": dtrain_block, **({"peer": peer_block} if options.peer else {})}
+    programs = {"dtrain": dtrain_block, **({"peer": peer_block} if options.peer else {}),
+                **({"beside": beside_block} if options.beside else {})}
     blocks = {cell.name: {program: [] for program in programs} for cell in CELLS}
     for index in range(options.rounds):
         for cell in CELLS:
@@ -131,15 +137,23 @@ def median_of(blocks, key):
     return statistics.median(block[key] for block in blocks)
 
 
+def over(blocks, other):
+    """Name of a cell -> dtrain's tokens/s over the other program's, of each round: blocks that ran side by side."""
+    return {name: [a["tokens_per_second"] / b["tokens_per_second"] for a, b in zip(of["dtrain"], of[other])]
+            for name, of in blocks.items()}
+
+
+def over_beside(blocks):
+    return {name: statistics.median(values) for name, values in over(blocks, "beside").items()}
+
+
 def ratios(blocks):
-    """dtrain over peer; medians over the rounds, each of which compares blocks that ran side by side."""
-    rates = {name: {program: [block["tokens_per_second"] for block in of[program]] for program in of}
-             for name, of in blocks.items()}
-    over = {name: [a / b for a, b in zip(of["dtrain"], of["peer"])] for name, of in rates.items()}
-    single = over[CELLS[0].name]
-    result = {name: statistics.median(values) for name, values in over.items()}
+    """dtrain over peer; medians over the rounds."""
+    over_peer = over(blocks, "peer")
+    single = over_peer[CELLS[0].name]
+    result = {name: statistics.median(values) for name, values in over_peer.items()}
     for cell in (cell for cell in CELLS[2:] if cell.strategy == "ddp"):
-        scaling = [several / one for several, one in zip(over[cell.name], single)]
+        scaling = [several / one for several, one in zip(over_peer[cell.name], single)]
         result[f"scaling of {cell.name}"] = statistics.median(scaling)
     return result
 
@@ -186,6 +200,8 @@ def print_table(report):
         if name.startswith("scaling"):
             print(f"{name + ', dtrain over peer':98}{value:>8.2f}")
     print(f"{'fsdp over ddp, dtrain':98}{report['fsdp_over_ddp']:>8.2f}")
+    for name, value in report.get("over_beside", {}).items():
+        print(f"{name + ', over the build beside it':98}{value:>8.3f}")
     print("\nstart-up, medians of", STARTS)
     for name, value in report["start_milliseconds"].items():
         print(f"{name:42}{value:>7.1f} ms")
@@ -199,6 +215,8 @@ def main():
     parser.add_argument("--warmup", type=int, default=8, help="microbatches before them [8]")
     parser.add_argument("--config", default="mini", choices=["mini", "small"], help="experiment of configs/ [mini]")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, to run scripts/peer")
+    parser.add_argument("--beside", metavar="CHECKOUT", type=pathlib.Path,
+                        help="another checkout of dtrain with its release build, to compare with")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.warmup = 1, 8, 4
@@ -206,7 +224,6 @@ def main():
         check_peer(options.peer)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
-    run([BIN / "dtrain", "data", "prepare", OUTPUT / "text.txt", "--output", OUTPUT / "text.dtok", "--overwrite"])
     report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
               "config": options.config, "rounds": options.rounds, "steps": options.steps}
     report["start_milliseconds"] = measure_starts()
@@ -214,6 +231,8 @@ def main():
     report["fsdp_over_ddp"] = fsdp_over_ddp(report["blocks"])
     if options.peer:
         report["ratios"] = ratios(report["blocks"])
+    if options.beside:
+        report["over_beside"] = over_beside(report["blocks"])
     path = OUTPUT / (report["time"][:19].replace(":", "") + ".json")
     path.write_text(json.dumps(report, indent=1) + "\n")
     print_table(report)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON]: speed and memory of dtrain; with a Python
-# that has torch 2.11.0, beside the PyTorch peer of scripts/peer. Prints a table, writes build/bench/TIME.json.
+# bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON] [--beside CHECKOUT]: speed and memory of
+# dtrain; with a Python that has torch 2.11.0, beside the PyTorch peer of scripts/peer; with another checkout and its
+# release build, beside that. Prints a table, writes build/bench/TIME.json.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
