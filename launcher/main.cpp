@@ -36,6 +36,7 @@ int print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) return 0;  // the reader has all that it wants
     if (written < 0) {
       dtrain::base::fail(dtrain::base::ErrorKind::usage, "cannot write to standard output: {}",
                          std::strerror(errno));

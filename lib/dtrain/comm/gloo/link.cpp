@@ -14,7 +14,7 @@ constexpr milliseconds kMoment(1);  // gloo takes 0 for ever
 constexpr milliseconds kLookAround(50);
 
 // Within gloo's own all-reduce: from the end of a peer that had all it needs to that of this rank.
-constexpr milliseconds kPatience(1000);
+constexpr milliseconds kPatience(5000);
 
 at::Tensor view_of(const std::byte* data, std::int64_t bytes) {
   return at::from_blob(const_cast<std::byte*>(data), {bytes}, at::kByte);
@@ -86,7 +86,9 @@ void Link::end_cut(const Message& message) {
     cut_ = cut;
   }
   try {
-    message.work->wait(kMoment);
+    while (!message.work->wait(kMoment)) {
+      // A late word of the watch ended this wait, not the message.
+    }
   } catch (const std::exception&) {
     throw blame_connections(message.peer);
   }
@@ -126,7 +128,7 @@ bool Link::wait_collective(c10d::Work& work) {
       work.wait(kLookAround);
       return true;
     } catch (const std::exception&) {
-      if (work.isCompleted()) throw;  // not this wait alone has ended
+      if (work.isCompleted()) return work.wait();  // or throws why it failed
     }
     // A peer that has all it needs may end before this rank has all.
     if (!patience && !watch_.closed_peers().empty()) patience.emplace(kPatience);
