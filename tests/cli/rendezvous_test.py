@@ -200,8 +200,9 @@ print(len(got))
             first = self.start_rank(0, port, "--overwrite", **secret)
             wait_until(lambda: any(row[1] == port and row[2] == LISTENING for row in tcp_rows().values()), "the store")
             answers = [int(self.visit(NOBODY, port)) for _ in range(2)]
-            # Another user's connection is closed unseen; one who lacks the secret gets no answer but the greeting.
-            self.assertEqual(answers, [8 + 8 + 8 + 8 + 32 if secret else 0] * 2)
+            # Another user's connection is closed unseen; one who lacks the secret gets the greeting with its challenge,
+            # and that the secret is not the job's.
+            self.assertEqual(answers, [8 + 8 + 8 + 8 + 32 + 8 + 8 + 8 if secret else 0] * 2)
             self.disturb(port)
             self.assertIsNone(first.poll())
             second = self.start_rank(1, port, "--overwrite", **secret)
