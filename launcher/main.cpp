@@ -3,9 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -15,6 +13,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/open_files.h"
+#include "dtrain/base/print.h"
 #include "dtrain/base/standard_streams.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
@@ -31,18 +30,8 @@ void write_text(int fd, std::string_view text) {
   [[maybe_unused]] const auto written = ::write(fd, text.data(), text.size());
 }
 
-/// Throws: Error{usage} when standard output does not take the text.
-int print(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EPIPE) return 0;  // the reader has all that it wants
-    if (written < 0) {
-      dtrain::base::fail(dtrain::base::ErrorKind::usage, "cannot write to standard output: {}",
-                         std::strerror(errno));
-    }
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
+int print_and_end(std::string_view text) {
+  dtrain::base::print(text);
   return 0;
 }
 
@@ -91,8 +80,8 @@ int run(const std::vector<std::string>& arguments) {
   ::getrlimit(RLIMIT_NOFILE, &open_files);
   dtrain::base::raise_open_file_limit();
   Options options = parse_options(arguments);
-  if (options.help) return print(help_text());
-  if (options.version) return print("dtrun " DTRAIN_VERSION "\n");
+  if (options.help) return print_and_end(help_text());
+  if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
   std::string program_file = find_program(options.program.front());
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
   Door door = make_door();

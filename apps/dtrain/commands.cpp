@@ -1,10 +1,5 @@
 #include "commands.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/unknown_word.h"
@@ -68,19 +63,6 @@ int run(const Arguments& arguments) {
     return run_train(arguments);
   }
   return run_named(arguments[0], {arguments.begin() + 1, arguments.end()});
-}
-
-void print(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EPIPE) return;  // nobody reads on, as behind `| head`
-    if (written < 0) {
-      base::fail(base::ErrorKind::usage, "cannot write to standard output: {}",
-                 std::strerror(errno));
-    }
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 }  // namespace dtrain::app

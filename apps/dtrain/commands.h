@@ -3,8 +3,9 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "dtrain/base/print.h"
 
 namespace dtrain::app {
 
@@ -21,9 +22,6 @@ using Arguments = std::vector<std::string>;
 [[nodiscard]] int run_schedule(const Arguments& arguments);
 [[nodiscard]] int run_settings(const Arguments& arguments);
 
-/// Writes text to standard output.
-///
-/// Throws: Error{usage} if it cannot be written (closed, full disk).
-void print(std::string_view text);
+using base::print;
 
 }  // namespace dtrain::app

@@ -40,6 +40,13 @@ class Continue(unittest.TestCase):
     def config(self, run):
         return json.loads((run / "config.json").read_text())
 
+    def run_with(self, config, name):
+        """A run folder that holds this configuration and nothing else."""
+        run = self.root / name
+        run.mkdir()
+        (run / "config.json").write_text(json.dumps(config))
+        return run
+
     def lines(self, run):
         return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -108,12 +115,10 @@ class Continue(unittest.TestCase):
         self.assertNotIn("launch", result.stderr)
 
     def test_a_pipeline_of_more_stages_than_levels_gives_way(self):
-        run = self.root / "pipeline"
-        run.mkdir()
         saved = self.config(self.whole)
         saved["layout"]["strategy"] = saved["resolved"]["layout"]["strategy"] = "pp"
         saved["resolved"]["layout"]["pp"] = saved["provenance"]["ranks"] = 2
-        (run / "config.json").write_text(json.dumps(saved))
+        run = self.run_with(saved, "pipeline")
         for ranks, strategy in ((1, "pp"), (2, "pp"), (4, "ddp")):
             result = self.command("--run-dir", run, "--resume", "auto", "--print-config", ranks=ranks)
             self.assertEqual(json.loads(result.stdout)["layout"]["strategy"], strategy)
@@ -122,11 +127,9 @@ class Continue(unittest.TestCase):
         self.assertIn("cannot go on with 3 ranks: launch 1, 2 or 4;", result.stderr)
 
     def test_data_that_was_moved_is_said_to_be_of_the_run(self):
-        run = self.root / "moved"
-        run.mkdir()
         saved = self.config(self.whole)
         saved["data"]["train"] = saved["resolved"]["data"]["train"] = "/nix/text.txt"
-        (run / "config.json").write_text(json.dumps(saved))
+        run = self.run_with(saved, "moved")
         result = self.command("--run-dir", run, "--resume", "auto", status=3)
         self.assertIn(f"'/nix/text.txt' does not exist; give a token file or a plain text (as {run}/config.json says; for "
                       f"data that was moved give --config {run}/config.json --data FILE)", result.stderr)

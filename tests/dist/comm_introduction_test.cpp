@@ -96,9 +96,7 @@ class Flood {
   std::array<pid_t, 4> children_{};
 };
 
-TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
-  const Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.names[0]);
+void check_that_all_meet(const Meeting& meeting) {
   std::vector<std::thread> others;
   for (const std::int64_t rank : {1, 2}) {
     others.emplace_back(
@@ -106,6 +104,12 @@ TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
   }
   CHECK(failure_of(meeting, 0, milliseconds(20'000)).message.empty());
   for (std::thread& other : others) other.join();
+}
+
+TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
+  const Meeting meeting;
+  const Descriptor visitor = silent_visitor(meeting.names[0]);
+  check_that_all_meet(meeting);
 }
 
 TEST_CASE("Three ranks meet, beside another user who connects without end") {
@@ -116,13 +120,7 @@ TEST_CASE("Three ranks meet, beside another user who connects without end") {
   const Meeting meeting;
   const Flood flood(meeting.names[0]);
   std::this_thread::sleep_for(milliseconds(200));
-  std::vector<std::thread> others;
-  for (const std::int64_t rank : {1, 2}) {
-    others.emplace_back(
-        [&meeting, rank] { (void)failure_of(meeting, rank, milliseconds(20'000)); });
-  }
-  CHECK(failure_of(meeting, 0, milliseconds(20'000)).message.empty());
-  for (std::thread& other : others) other.join();
+  check_that_all_meet(meeting);
 }
 
 TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {

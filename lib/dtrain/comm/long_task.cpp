@@ -55,4 +55,9 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
   }
 }
 
+void run_long_on_leader(ProcessGroup& group, std::string_view what,
+                        const std::function<void()>& task) {
+  run_long(group, what, group.rank() == 0 ? task : nullptr);
+}
+
 }  // namespace dtrain::comm

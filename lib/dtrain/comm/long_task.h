@@ -18,4 +18,8 @@ namespace dtrain::comm {
 ///             failed at `what`.
 void run_long(ProcessGroup& group, std::string_view what, const std::function<void()>& task);
 
+/// The same, where the group's first rank alone has the task.
+void run_long_on_leader(ProcessGroup& group, std::string_view what,
+                        const std::function<void()>& task);
+
 }  // namespace dtrain::comm

@@ -168,14 +168,10 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
                                        [&] { return config::named_run_folder(resolved); }));
   const config::Config& config = job.config();
   std::optional<RunFolder> folder;  // rank 0's
-  std::function<void()> take_folder;
-  if (env.rank == 0) {
-    take_folder = [&] {
-      folder.emplace(config, run, asked.record);
-      if (resolved.run.dir.empty()) folder->remove_unless_begun();
-    };
-  }
-  comm::run_long(world, "taking the run folder", take_folder);
+  comm::run_long_on_leader(world, "taking the run folder", [&] {
+    folder.emplace(config, run, asked.record);
+    if (resolved.run.dir.empty()) folder->remove_unless_begun();
+  });
   const auto held = hold_shared_folder(world, config.run.dir, run);
   StartPoint start = load_start(job, data);
 
@@ -189,9 +185,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
                             .folder = *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
-  comm::run_long(world, "preparing the run folder", [&] {
-    if (folder) begin_in(*folder, start);
-  });
+  comm::run_long_on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
   start.is_evaluated = is_evaluated(world, config, start);
   reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
   if (!start.checkpoint.empty()) {
@@ -205,8 +199,8 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const JoinWorld& jo
   if (!end.stopped) return 0;
   const std::string flag =
       resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
-  comm::run_long(world, "asking for a requeue", [&] {
-    if (folder) reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
+  comm::run_long_on_leader(world, "asking for a requeue", [&] {
+    reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);

@@ -33,10 +33,9 @@ void write_final_model(Job& job, const std::string& path, const std::function<vo
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
   const auto write = [&](const std::function<void()>& task) {
-    comm::ProcessGroup& world = job.groups().world();
-    comm::run_long(world, "writing the final model", [&] {
+    comm::run_long_on_leader(job.groups().world(), "writing the final model", [&] {
       const at::NoGradGuard no_grad;
-      if (world.rank() == 0) task();
+      task();
     });
   };
   write([&] {
