@@ -147,6 +147,17 @@ void warn_about_optimizer(const config::TrainConfig& train) {
   warn_if(!is_sgd && train.momentum != plain.momentum, "--momentum");
 }
 
+void warn_about_validation(const config::Config& config, bool has_validation) {
+  if (config.report.eval_every > 0 && !has_validation) {
+    base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
+                      config.report.eval_every);
+  }
+  if (config.data.val_fraction > 0.5) {
+    base::log_warning("--val-fraction {} keeps more of --data for validation than it trains on",
+                      config.data.val_fraction);
+  }
+}
+
 void warn_without_effect(const config::Config& config, bool has_validation) {
   const config::CheckpointConfig& checkpoint = config.checkpoint;
   warn_about_axes(config.layout);
@@ -155,10 +166,7 @@ void warn_without_effect(const config::Config& config, bool has_validation) {
   warn_about_order(config);
   warn_about_machine(config);
   warn_about_optimizer(config.train);
-  if (config.report.eval_every > 0 && !has_validation) {
-    base::log_warning("--eval-every {} has no effect without --val-data or --val-fraction",
-                      config.report.eval_every);
-  }
+  warn_about_validation(config, has_validation);
   if (config.train.min_lr > 0 && config.train.schedule == "constant") {
     base::log_warning("--min-lr {} has no effect with --schedule constant", config.train.min_lr);
   }

@@ -399,7 +399,7 @@ class SlowAndFull(ResumeTest):
         self.mount_small_disk(self.run_dir / "checkpoints")
         result = self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=10, status=6)
         self.assertEqual(self.steps_saved(), [2, 4])
-        self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10])
+        self.assertEqual([line["step"] for line in self.events("error")], [6, 8, 10, 10])  # the last one is tried twice
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 3)
         self.assertIn("No space left on device", result.stderr)
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
@@ -408,7 +408,7 @@ class SlowAndFull(ResumeTest):
         self.mount_small_disk(self.run_dir)
         self.ddp("--checkpoint-every", "2", "--keep-last", "2", "--resume", "auto", steps=80, status=6)
         self.assertEqual([loss[0] for loss in self.losses()], list(range(1, 81)))
-        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")))
+        self.assertEqual(self.events("end")[0]["failed_checkpoints"], len(self.events("error")) - 1)  # the last: two tries
         self.assertEqual(self.steps_saved(), [2, 4])
         self.run_command([DTRAIN, "checkpoint", "verify", self.run_dir])
 

@@ -4,8 +4,10 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -31,6 +33,16 @@ std::string container_of(const std::string& root) {
 std::uint64_t number_of(const CgroupFolder& folder) {
   struct stat status {};
   return ::stat(folder.path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+/// What tells this machine from others of a job: the start of its kernel, or the host's name where
+/// that is hidden.
+std::string boot_of(const std::string& root) {
+  std::string boot;
+  if (std::getline(std::ifstream(root + "/proc/sys/kernel/random/boot_id"), boot)) return boot;
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  return host.data();
 }
 
 // "MemAvailable:   22532096 kB"
@@ -71,8 +83,7 @@ std::optional<std::int64_t> available_in(const CgroupFolder& folder) {
 }  // namespace
 
 std::vector<MemoryBound> memory_bounds(const std::string& root) {
-  std::string boot;
-  std::getline(std::ifstream(root + "/proc/sys/kernel/random/boot_id"), boot);
+  const std::string boot = boot_of(root);
   std::vector<MemoryBound> bounds;
   if (const auto bytes = available_in_system(root)) {
     bounds.push_back({.scope = fmt::format("system/{}{}", boot, container_of(root)),

@@ -112,8 +112,7 @@ std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
   return last_error_;
 }
 
-// No later save makes up for one that fails here: it is tried once more, and how that ends is what
-// is told.
+// No later save makes up for one that fails here: it is tried once more.
 void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
   std::optional<checkpoint::SaveReport> report;
   if (saver_.is_saving()) report = saver_.finish();
@@ -125,10 +124,10 @@ void Checkpointer::save_at_the_end(const checkpoint::SavePoint& point) {
   if (!report && stands) return;
   if (!report) report = save(point);
   if (!report->error.empty()) {
-    const std::string first = report->error;
+    reporter_.warn(report->step,
+                   fmt::format("checkpoint of step {} failed: {}; it is tried once more",
+                               report->step, report->error));
     report = save(point);
-    report->warning = fmt::format("made at the second try, since the first failed: {}{}{}", first,
-                                  report->warning.empty() ? "" : "; ", report->warning);
   }
   tell(*report);
 }

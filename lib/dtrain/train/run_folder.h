@@ -43,7 +43,8 @@ class RunFolder {
   void begin();
 
   /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
-  /// writes config.json.
+  /// writes config.json. With run.overwrite, which a run that goes on from another one may have,
+  /// what the folder held is removed.
   [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step);
 
   /// Leaves word that the run was stopped early and should be started again.

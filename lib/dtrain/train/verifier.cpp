@@ -12,6 +12,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
+#include "dtrain/comm/create_world.h"
 #include "dtrain/metrics/metrics_file.h"
 #include "dtrain/train/fixture.h"
 #include "dtrain/train/job.h"
@@ -347,6 +348,7 @@ Verification verify(const config::Config& config, std::shared_ptr<comm::World> w
     resolved.train = trajectory->train;
   }
   Job job(resolved, std::move(world));
+  comm::end_meeting(job.world());  // all groups are made
   Verifier verifier(job, fixture);
   verifier.load_weights();
   verifier.check_batch();
