@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "launcher/descendants.h"
 
@@ -19,6 +20,8 @@ namespace {
 
 constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 constexpr std::chrono::milliseconds kKillLimit{1000};
+// How long a supervisor that has told its status may take to end.
+constexpr std::chrono::milliseconds kEndLimit{1000};
 
 bool ignored(int signal) {
   struct sigaction action {};
@@ -35,8 +38,40 @@ sigset_t guarded_signals() {
   return set;
 }
 
-/// Passes signals on until the child has ended.
-int guard(pid_t child, const Descriptor& signals, const sigset_t& watched) {
+struct Pipe {
+  Descriptor reader;
+  Descriptor writer;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot make a pipe: {}",
+                       std::strerror(errno));
+  }
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+/// Ends the supervisor. A thread that hangs in the kernel, on a disk, keeps the process and its
+/// descriptors: so the guard learns the status first, and the ends of the standard streams are
+/// seen.
+[[noreturn]] void leave(int status, const Descriptor& told) {
+  const auto byte = static_cast<unsigned char>(status);
+  [[maybe_unused]] const auto written = ::write(told.get(), &byte, 1);
+  ::kill(::getppid(), SIGCHLD);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
+  ::_exit(status);
+}
+
+void wait_for_end(pid_t child) {
+  const auto end = dtrain::base::Clock::now() + kEndLimit;
+  while (::waitpid(child, nullptr, WNOHANG) == 0 && dtrain::base::Clock::now() < end) {
+    ::usleep(500);
+  }
+}
+
+/// Passes signals on until the child has ended, or has told its status.
+int guard(pid_t child, const Descriptor& signals, const Descriptor& told, const sigset_t& watched) {
   for (;;) {
     int status = 0;
     pid_t ended = 0;
@@ -49,9 +84,14 @@ int guard(pid_t child, const Descriptor& signals, const sigset_t& watched) {
       kill_descendants(kKillLimit);  // they are this process's children now
       return 128 + WTERMSIG(status);
     }
+    unsigned char byte = 0;
+    if (::read(told.get(), &byte, 1) == 1) {
+      wait_for_end(child);
+      return byte;
+    }
     const int signal = ::sigwaitinfo(&watched, nullptr);
     if (signal <= 0 || signal == SIGCHLD) continue;
-    const auto byte = static_cast<unsigned char>(signal);
+    byte = static_cast<unsigned char>(signal);
     [[maybe_unused]] const auto written = ::write(signals.get(), &byte, 1);
   }
 }
@@ -66,28 +106,24 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGTTOU, SIG_IGN);  // the supervisor writes to the terminal from the background
   adopt_orphans();
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot make a pipe: {}",
-                       std::strerror(errno));
-  }
-  link.signals = Descriptor(ends[0]);
-  Descriptor writer(ends[1]);
+  Pipe signals = make_pipe();
+  Pipe status = make_pipe();
+  link.signals = std::move(signals.reader);
   const pid_t child = ::fork();
   if (child < 0) {
     dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot start a process: {}",
                        std::strerror(errno));
   }
   if (child == 0) {
-    writer.reset();
+    signals.writer.reset();
     ::setpgid(0, 0);
     ::prctl(PR_SET_NAME, "dtrun-ranks");
-    ::_exit(supervise(std::move(job), std::move(link)));
+    leave(supervise(std::move(job), std::move(link)), status.writer);
   }
   job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
   job.door = {};
   link.signals.reset();
-  return guard(child, writer, watched);
+  return guard(child, signals.writer, status.reader, watched);
 }
 
 }  // namespace launcher

@@ -19,7 +19,8 @@ struct GuardLink {
 /// dtrun is two processes, each watching the other: whichever is killed, even by SIGKILL, the other
 /// ends everything below it. The guard is the one the user sees: it only passes signals on and
 /// waits. The supervising child has a process group of its own, so that a Ctrl-C reaches it once,
-/// through the guard.
+/// through the guard. A child that hangs in the kernel after `supervise` has returned, because one
+/// of its threads waits for a disk, is left behind after 1 s.
 ///
 /// Throws: Error{spawn} when no process can be made.
 [[nodiscard]] int run_guarded(Job job, int (*supervise)(Job, GuardLink));

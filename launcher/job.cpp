@@ -44,8 +44,8 @@ Pipe make_control() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-RankStream make_stream(const Job& job, int index, Stream stream, Descriptor pipe,
-                       const Console& console) {
+RankStreamOptions stream_options(const Job& job, int index, Stream stream, const Console& console,
+                                 LogWriter& logs) {
   const Options& options = job.options;
   const int bit = static_cast<int>(stream);
   const auto& filter = options.local_ranks_filter;
@@ -59,10 +59,10 @@ RankStream make_stream(const Job& job, int index, Stream stream, Descriptor pipe
   result.live = index == 0 && stream == Stream::error && result.shown && console.terminal();
   if (teed || redirected) {
     const char* const name = stream == Stream::output ? "stdout" : "stderr";
-    result.file = job.folder.create_log(index, name);
-    result.file_name = fmt::format("the log of rank {}'s {}", index, name);
+    result.log = logs.add(job.folder.create_log(index, name),
+                          fmt::format("the log of rank {}'s {}", index, name));
   }
-  return RankStream(std::move(pipe), std::move(result));
+  return result;
 }
 
 /// Rank 0 reads dtrun's input, unless that is a terminal: a rank is not in its foreground.
@@ -75,14 +75,15 @@ Descriptor input_of(int index) {
 
 }  // namespace
 
-Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Console& console) {
+Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Console& console,
+                LogWriter& logs) {
   Pipe output = make_pipe();
   Pipe error = make_pipe();
   Pipe control = make_control();
-  RankStream output_stream =
-      make_stream(job, index, Stream::output, std::move(output.reader), console);
-  RankStream error_stream =
-      make_stream(job, index, Stream::error, std::move(error.reader), console);
+  RankStream output_stream(std::move(output.reader),
+                           stream_options(job, index, Stream::output, console, logs));
+  RankStream error_stream(std::move(error.reader),
+                          stream_options(job, index, Stream::error, console, logs));
 
   RankEnvironment environment;
   environment.rank = index;

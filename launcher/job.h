@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launcher/console.h"
+#include "launcher/log_writer.h"
 #include "launcher/options.h"
 #include "launcher/port.h"
 #include "launcher/rank.h"
@@ -29,6 +30,6 @@ struct Job {
 ///
 /// Throws: Error{spawn} or Error{usage}, after which this rank has no process.
 [[nodiscard]] Rank start_rank(const Job& job, int index, const sigset_t& signal_mask,
-                              const Console& console);
+                              const Console& console, LogWriter& logs);
 
 }  // namespace launcher

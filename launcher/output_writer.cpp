@@ -1,23 +1,15 @@
 #include "launcher/output_writer.h"
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/error.h"
 #include "dtrain/base/full_disk.h"
-#include "launcher/descriptor.h"
+#include "launcher/writer_thread.h"
 
 namespace launcher {
 
@@ -25,7 +17,7 @@ using dtrain::base::Clock;
 
 struct OutputWriter::State {
   int fd = -1;
-  Descriptor wake;
+  Waker waker;
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::string queue;        // not yet taken by the thread
@@ -39,35 +31,11 @@ struct OutputWriter::State {
   void run();
   void write_batch(std::string_view rest, std::unique_lock<std::mutex>& lock);
   void wait_for_room(int reason, std::unique_lock<std::mutex>& lock);
-  void tell() const {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(wake.get(), &one, sizeof(one));
-  }
 };
-
-namespace {
-
-/// Returns: 0, or why nothing could be written.
-int write_piece(int fd, std::string_view& rest) {
-  constexpr std::size_t kPiece = std::size_t{1} << 16;
-  const ssize_t written = ::write(fd, rest.data(), std::min(kPiece, rest.size()));
-  if (written >= 0) {
-    rest.remove_prefix(static_cast<std::size_t>(written));
-    return 0;
-  }
-  if (errno == EAGAIN) {  // another program has made it non-blocking
-    pollfd ready{fd, POLLOUT, 0};
-    ::poll(&ready, 1, -1);
-    return 0;
-  }
-  return errno == EINTR ? 0 : errno;
-}
-
-}  // namespace
 
 void OutputWriter::State::wait_for_room(int reason, std::unique_lock<std::mutex>& lock) {
   constexpr std::chrono::milliseconds kPause(50);
-  if (std::exchange(full_reason, reason) == 0) tell();
+  if (std::exchange(full_reason, reason) == 0) waker.wake();
   changed.wait_for(lock, kPause, [this] { return stopped; });
   closed = stopped || (patience_end && Clock::now() >= *patience_end);
 }
@@ -85,7 +53,7 @@ void OutputWriter::State::write_batch(std::string_view rest, std::unique_lock<st
     }
     full_reason = 0;
     closed = error != 0;
-    tell();
+    waker.wake();
   }
   if (full_reason == 0) return;
   lines_lost += std::count(rest.begin(), rest.end(), '\n');
@@ -102,19 +70,14 @@ void OutputWriter::State::run() {
     write_batch(batch, lock);
     in_hand = 0;
     if (closed) queue.clear();
-    tell();
+    waker.wake();
   }
 }
 
 OutputWriter::OutputWriter(int fd, int wake) : state_(std::make_shared<State>()) {
   state_->fd = fd;
-  state_->wake = Descriptor(::dup(wake));
-  try {
-    std::thread([state = state_] { state->run(); }).detach();
-  } catch (const std::system_error& error) {
-    dtrain::base::fail(dtrain::base::ErrorKind::spawn,
-                       "cannot start a thread: {}; raise the limit (ulimit -u)", error.what());
-  }
+  state_->waker = Waker(wake);
+  start_writer_thread([state = state_] { state->run(); });
 }
 
 OutputWriter::~OutputWriter() {

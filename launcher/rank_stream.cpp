@@ -1,14 +1,10 @@
 #include "launcher/rank_stream.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
-
-#include "dtrain/base/full_disk.h"
 
 namespace launcher {
 namespace {
@@ -48,7 +44,7 @@ bool RankStream::read(Console& console) {
     return false;
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
-  write_file(console, bytes);
+  options_.log.write(bytes);
   splitter_.feed(bytes, [&](std::string_view text, bool live) { take(console, text, live); });
   return true;
 }
@@ -58,11 +54,6 @@ void RankStream::finish(Console& console) {
   }
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   pipe_.reset();
-  if (options_.file && missing_bytes_ > 0) {
-    console.line(
-        Stream::error, "dtrun: warning: ",
-        fmt::format("{} lacks {} bytes", options_.file_name, std::exchange(missing_bytes_, 0)));
-  }
 }
 
 void RankStream::take(Console& console, std::string_view text, bool is_live) {
@@ -93,34 +84,10 @@ void RankStream::insert(Console& console, std::string_view line,
   for (int reads = 0; reads < kMaxReads && open() && read(console); ++reads) {
   }
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
-  write_file(console, std::string(line) + "\n");
+  options_.log.write(std::string(line) + "\n");
   keep(line);
   if (options_.live) console.live({});
   if (prefix) console.line(options_.stream, *prefix, line);
-}
-
-void RankStream::write_file(Console& console, std::string_view bytes) {
-  while (options_.file && !bytes.empty()) {
-    const ssize_t written = ::write(options_.file.get(), bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      return on_failed_write(console, bytes.size());
-    }
-  }
-}
-
-// A disk may have room again for what comes later.
-void RankStream::on_failed_write(Console& console, std::size_t num_bytes) {
-  const int error = errno;
-  const bool is_full = dtrain::base::is_full_disk(error);
-  if (!is_full || missing_bytes_ == 0) {
-    console.line(Stream::error, "dtrun: warning: ",
-                 fmt::format("{} {}: {}", options_.file_name,
-                             is_full ? "has a gap" : "is cut short", std::strerror(error)));
-  }
-  missing_bytes_ += num_bytes;
-  if (!is_full) options_.file.reset();
 }
 
 }  // namespace launcher

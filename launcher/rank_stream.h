@@ -1,4 +1,4 @@
-// One output stream of one rank, on its way to the console and to a file.
+// One output stream of one rank, on its way to the console and to a log.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "launcher/console.h"
 #include "launcher/descriptor.h"
 #include "launcher/line_splitter.h"
+#include "launcher/log_writer.h"
 
 namespace launcher {
 
@@ -19,8 +20,7 @@ struct RankStreamOptions {
   std::string prefix;  // before each line on the console
   bool shown = true;   // on the console
   bool live = false;   // text ending in '\r' is the console's live line
-  Descriptor file;     // takes every byte as it came; none: no file
-  std::string file_name;
+  Log log;             // takes every byte as it came
 };
 
 /// Reads the pipe a rank writes into. Keeps the last lines for the report on a failure.
@@ -52,13 +52,10 @@ class RankStream {
  private:
   void take(Console& console, std::string_view text, bool is_live);
   void keep(std::string_view line);
-  void write_file(Console& console, std::string_view bytes);
-  void on_failed_write(Console& console, std::size_t num_bytes);
 
   Descriptor pipe_;
   RankStreamOptions options_;
   LineSplitter splitter_;
-  std::size_t missing_bytes_ = 0;  // of the file, for want of room
   std::deque<std::string> last_lines_;
 };
 

@@ -21,12 +21,13 @@ namespace {
 using namespace std::chrono_literals;
 
 // From the moment a failure is seen, blame + --abort-grace + kill + leftovers + drain end within 3
-// s at the default grace of 2 s.
+// s at the default grace of 2 s. The drain begins with the logs.
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
 constexpr auto kKillLimit = 300ms;
 constexpr auto kLeftoverKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
+constexpr auto kLogLimit = 150ms;
 // After a clean end, how long a full disk may take to have room again.
 constexpr auto kFullDiskPatience = 1000ms;
 // After a clean end, how long a rank's helpers (a tee, say) may finish before SIGTERM.
@@ -71,7 +72,7 @@ void Supervisor::start_ranks() {
   ranks_.reserve(static_cast<std::size_t>(job_.options.num_ranks));
   try {
     for (int index = 0; index < job_.options.num_ranks; ++index) {
-      ranks_.push_back(start_rank(job_, index, guard_.original_mask, console_));
+      ranks_.push_back(start_rank(job_, index, guard_.original_mask, console_, logs_));
     }
   } catch (...) {
     kill_descendants(kKillLimit);
@@ -134,6 +135,8 @@ void Supervisor::advance() {
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
     if (!has_children()) finish_output();
   }
+  if (phase_ <= Phase::writing_logs) warn_of_logs();
+  if (phase_ == Phase::writing_logs && logs_.idle()) finish_logs();
   console_.flush();
   hold_back_output();
   if (phase_ == Phase::draining && console_.pending() == 0) {
@@ -169,6 +172,9 @@ void Supervisor::on_deadline() {
       kill_descendants(kLeftoverKillLimit);
       finish_output();
       break;
+    case Phase::writing_logs:
+      finish_logs();
+      break;
     case Phase::draining:
     case Phase::done:
       phase_ = Phase::done;
@@ -195,6 +201,7 @@ void Supervisor::on_signal(int signal) {
     }
     return;
   }
+  if (phase_ == Phase::writing_logs) return finish_logs();
   if (phase_ == Phase::draining) {  // nobody reads dtrun's output
     phase_ = Phase::done;
     return;
@@ -335,12 +342,17 @@ void Supervisor::on_output(RankStream& stream) {
 }
 
 void Supervisor::hold_back_output() {
-  // Ranks that are to save or to end must not wait for a reader, so from then on output that nobody
-  // reads is dropped.
+  // Ranks that are to save or to end must not wait for a reader or a disk, so from then on output
+  // that nobody takes is dropped.
   const bool ends = !verdict_.clean();
-  if (ends) console_.drop_beyond(kMaxPendingOutput);
-  const bool hold = !ends && console_.pending_for_readers() > kMaxPendingOutput;
-  if (hold == output_held_ || phase_ >= Phase::draining) return;
+  if (ends) {
+    console_.drop_beyond(kMaxPendingOutput);
+    logs_.drop_beyond(kMaxPendingOutput);
+  }
+  const bool too_much =
+      console_.pending_for_readers() > kMaxPendingOutput || logs_.waiting() > kMaxPendingOutput;
+  const bool hold = !ends && too_much;
+  if (hold == output_held_ || phase_ >= Phase::writing_logs) return;
   output_held_ = hold;
   for (const Rank& rank : ranks_) {
     for (const auto& [stream, source] :
@@ -424,12 +436,32 @@ void Supervisor::finish_output() {
     if (rank.orphan) rank.end = rank.orphan;
   }
   console_.commit_live("");
+  logs_.finish();
+  // After a clean end a slow disk is waited for, as by any program.
+  phase_ = Phase::writing_logs;
+  deadline_.reset();
+  if (!verdict_.clean()) enter(Phase::writing_logs, kLogLimit);
+}
+
+void Supervisor::warn_of_logs() {
+  for (const std::string& text : logs_.take_warnings()) warn(text);
+}
+
+// The report follows the warnings: its last line tells why the job ended.
+void Supervisor::finish_logs() {
+  const bool written = logs_.idle();
+  warn_of_logs();
+  if (!written) {
+    warn(fmt::format("the logs in {} lack up to {} bytes: their disk did not answer",
+                     job_.folder.log_folder(), logs_.missing()));
+  }
   report(verdict_, ranks_, console_);
   deadline_.reset();
   phase_ = Phase::draining;
-  console_.finish(verdict_.clean() ? kFullDiskPatience : kDrainLimit / 5);
-  // After a clean end a reader who pauses is waited for, as by any program.
-  if (!verdict_.clean()) enter(Phase::draining, kDrainLimit);
+  const bool patient = verdict_.clean() && written;
+  console_.finish(patient ? kFullDiskPatience : kDrainLimit / 5);
+  // A reader who pauses is waited for, too.
+  if (!patient) enter(Phase::draining, written ? kDrainLimit : kDrainLimit - kLogLimit);
 }
 
 void Supervisor::enter(Phase phase, Duration limit) {

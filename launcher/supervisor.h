@@ -25,7 +25,8 @@ namespace launcher {
 ///                        its error: is it that of all?
 ///           -> aborting  a rank failed: the others have --abort-grace to end
 ///           -> killing   they had their time
-///   -> leftovers (what the ranks have started), then their SIGTERM -> draining (output) -> done
+///   -> leftovers (what the ranks have started), then their SIGTERM -> draining (output,
+///   logs first) -> done
 class Supervisor {
  public:
   Supervisor(Job job, GuardLink guard);
@@ -44,6 +45,7 @@ class Supervisor {
     killing,
     leftovers,
     leftovers_term,
+    writing_logs,
     draining,
     done
   };
@@ -78,8 +80,11 @@ class Supervisor {
   void kill_ranks();
   void end_leftovers();
   void finish_output();
+  void warn_of_logs();
+  void finish_logs();
 
   void enter(Phase phase, Duration limit);
+  void warn(std::string_view text) { console_.line(Stream::error, "dtrun: warning: ", text); }
   void say(std::string_view text) { console_.line(Stream::error, "dtrun: ", text); }
   [[nodiscard]] bool any_running() const;
   [[nodiscard]] std::int64_t now_ns() const;
@@ -87,6 +92,7 @@ class Supervisor {
   Job job_;
   GuardLink guard_;
   Console console_;
+  LogWriter logs_{console_.wake_fd()};
   Descriptor epoll_;
   Descriptor child_signals_;
   std::vector<Rank> ranks_;
@@ -94,7 +100,7 @@ class Supervisor {
   Phase phase_ = Phase::running;
   std::optional<Time> deadline_;
   Verdict verdict_;
-  bool output_held_ = false;  // the console has too much waiting
+  bool output_held_ = false;  // the console or the logs have too much waiting
 };
 
 }  // namespace launcher

@@ -1,0 +1,168 @@
+#include "launcher/log_writer.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "dtrain/base/full_disk.h"
+#include "launcher/writer_thread.h"
+
+namespace launcher {
+
+struct LogWriter::State {
+  struct File {
+    std::string name;
+    Descriptor fd;  // the thread's alone
+    std::string queue;
+    std::size_t missing = 0;  // lost, and not told yet
+    bool broken = false;      // takes nothing any more
+  };
+
+  Waker waker;
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<File> files;   // a deque: the thread holds on to one while others are added
+  std::deque<File*> tasks;  // files with a queue, or to be closed; the thread is at the first
+  std::size_t waiting = 0;  // bytes, in queues or in the thread's hand
+  std::optional<std::size_t> limit;
+  std::vector<std::string> warnings;
+  bool finished = false;
+  bool stopped = false;
+
+  void run();
+  void write_batch(File& file, std::unique_lock<std::mutex>& lock);
+  void close(File& file, std::unique_lock<std::mutex>& lock);
+  void lose(File& file, std::size_t num_bytes, std::string_view reason);
+  void cut_short(File& file, std::string_view reason);
+};
+
+void LogWriter::State::run() {
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [this] { return stopped || !tasks.empty(); });
+    if (stopped) return;
+    File& file = *tasks.front();
+    if (!file.queue.empty()) {
+      write_batch(file, lock);
+    } else if (finished) {
+      close(file, lock);
+    }
+    tasks.pop_front();
+    waker.wake();
+  }
+}
+
+void LogWriter::State::write_batch(File& file, std::unique_lock<std::mutex>& lock) {
+  const std::string batch = std::exchange(file.queue, {});
+  std::string_view rest = batch;
+  int error = 0;
+  while (!rest.empty() && error == 0) {
+    const std::size_t before = rest.size();
+    lock.unlock();
+    error = write_piece(file.fd.get(), rest);
+    lock.lock();
+    waiting -= before - rest.size();
+  }
+  waiting -= rest.size();
+  if (dtrain::base::is_full_disk(error)) {
+    lose(file, rest.size(), std::strerror(error));
+  } else if (error != 0) {
+    cut_short(file, std::strerror(error));
+  }
+}
+
+// On a network's disk closing may take as long as writing.
+void LogWriter::State::close(File& file, std::unique_lock<std::mutex>& lock) {
+  if (file.missing > 0) {
+    warnings.push_back(fmt::format("{} lacks {} bytes", file.name, std::exchange(file.missing, 0)));
+  }
+  lock.unlock();
+  file.fd.reset();
+  lock.lock();
+}
+
+void LogWriter::State::lose(File& file, std::size_t num_bytes, std::string_view reason) {
+  if (file.missing == 0) warnings.push_back(fmt::format("{} has a gap: {}", file.name, reason));
+  file.missing += num_bytes;
+}
+
+void LogWriter::State::cut_short(File& file, std::string_view reason) {
+  warnings.push_back(fmt::format("{} is cut short: {}", file.name, reason));
+  waiting -= file.queue.size();
+  file.queue.clear();
+  file.missing = 0;
+  file.broken = true;
+}
+
+void Log::write(std::string_view bytes) const {
+  if (writer_ != nullptr) writer_->write(index_, bytes);
+}
+
+LogWriter::LogWriter(int wake) : state_(std::make_shared<State>()) { state_->waker = Waker(wake); }
+
+LogWriter::~LogWriter() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stopped = true;
+  state_->changed.notify_one();
+}
+
+Log LogWriter::add(Descriptor file, std::string name) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->files.empty()) start_writer_thread([state = state_] { state->run(); });
+  state_->files.push_back({.name = std::move(name), .fd = std::move(file), .queue = {}});
+  return {*this, state_->files.size() - 1};
+}
+
+void LogWriter::write(std::size_t index, std::string_view bytes) {
+  const std::lock_guard lock(state_->mutex);
+  State::File& file = state_->files[index];
+  if (file.broken || state_->finished || bytes.empty()) return;
+  if (state_->limit && state_->waiting > *state_->limit) {
+    return state_->lose(file, bytes.size(), "its disk does not keep up");
+  }
+  if (file.queue.empty()) state_->tasks.push_back(&file);
+  file.queue += bytes;
+  state_->waiting += bytes.size();
+  state_->changed.notify_one();
+}
+
+void LogWriter::drop_beyond(std::size_t limit) {
+  const std::lock_guard lock(state_->mutex);
+  state_->limit = limit;
+}
+
+void LogWriter::finish() {
+  const std::lock_guard lock(state_->mutex);
+  state_->finished = true;
+  for (State::File& file : state_->files) state_->tasks.push_back(&file);
+  state_->changed.notify_one();
+}
+
+std::size_t LogWriter::waiting() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waiting;
+}
+
+std::size_t LogWriter::missing() const {
+  const std::lock_guard lock(state_->mutex);
+  std::size_t sum = state_->waiting;
+  for (const State::File& file : state_->files) sum += file.missing;
+  return sum;
+}
+
+bool LogWriter::idle() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->tasks.empty();
+}
+
+std::vector<std::string> LogWriter::take_warnings() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->warnings, {});
+}
+
+}  // namespace launcher

@@ -1,0 +1,75 @@
+// Writes the ranks' log files from one thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/descriptor.h"
+
+namespace launcher {
+
+class LogWriter;
+
+/// One log of a LogWriter; by default none, which drops what it gets. Must not outlive the writer.
+class Log {
+ public:
+  Log() = default;
+
+  /// Queues the bytes; never waits.
+  void write(std::string_view bytes) const;
+
+ private:
+  friend class LogWriter;
+  Log(LogWriter& writer, std::size_t index) : writer_(&writer), index_(index) {}
+
+  LogWriter* writer_ = nullptr;
+  std::size_t index_ = 0;
+};
+
+/// Takes the bytes of all logs without waiting and has its thread write them, those of one log in
+/// order: the disk of the logs may hang (NFS, a frozen file system), the supervisor must not.
+///
+/// A full disk (or a quota, or a limit on file sizes) leaves a gap, and may have room again for
+/// what comes later; any other error cuts the log short. Warnings tell of both.
+///
+/// Threads: one caller. A thread that hangs is left behind by the destructor.
+class LogWriter {
+ public:
+  /// `wake` is written to (an eventfd) whenever something was written or lost.
+  explicit LogWriter(int wake);
+  LogWriter(const LogWriter&) = delete;
+  LogWriter& operator=(const LogWriter&) = delete;
+  ~LogWriter();
+
+  /// Takes a file; `name` is for warnings.
+  ///
+  /// Throws: Error{spawn} when no thread can be made, at the first file.
+  [[nodiscard]] Log add(Descriptor file, std::string name);
+
+  /// From now on bytes are dropped, as by a full disk, while more than `limit` wait.
+  void drop_beyond(std::size_t limit);
+  /// Nothing more comes: closes each file once it has all that is queued for it.
+  void finish();
+
+  /// Bytes that are not written yet.
+  [[nodiscard]] std::size_t waiting() const;
+  /// Those, and the lost ones that no warning has counted yet.
+  [[nodiscard]] std::size_t missing() const;
+  /// Whether the thread has nothing to do; after finish(): whether all files are closed.
+  [[nodiscard]] bool idle() const;
+  /// What went wrong since the last call, a line each.
+  [[nodiscard]] std::vector<std::string> take_warnings();
+
+ private:
+  friend class Log;
+  struct State;
+
+  void write(std::size_t index, std::string_view bytes);
+
+  std::shared_ptr<State> state_;  // shared with the thread
+};
+
+}  // namespace launcher

@@ -1,0 +1,35 @@
+// The parts that the threads that write output share.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "launcher/descriptor.h"
+
+namespace launcher {
+
+/// Runs `body` in a thread that nobody waits for: it may hang in the kernel, so what it uses must
+/// live as long as it does.
+///
+/// Throws: Error{spawn} when no thread can be made.
+void start_writer_thread(std::function<void()> body);
+
+/// Writes up to 64 KiB from the front of `rest` and takes off what was written.
+///
+/// Returns: 0, or why nothing could be written.
+[[nodiscard]] int write_piece(int fd, std::string_view& rest);
+
+/// Makes an eventfd readable. Its descriptor is a duplicate, which stays good after the owner of
+/// the first has closed that.
+class Waker {
+ public:
+  Waker() = default;
+  explicit Waker(int eventfd);
+
+  void wake() const;
+
+ private:
+  Descriptor fd_;
+};
+
+}  // namespace launcher

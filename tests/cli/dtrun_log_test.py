@@ -1,0 +1,121 @@
+"""A log folder whose disk hangs holds up neither the supervision of the ranks nor the end of dtrun."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from dtrun_harness import DtrunTest, children_of, main, state_of, wait_until
+
+SOON = 5  # seconds
+FOR_GOOD = 60
+WAIT_FOR_GO = "until [ -e go ]; do sleep 0.01; done; "
+
+
+class BadDiskTest(DtrunTest):
+    """strace has the writes to rank 0's log wait or fail, as a bad disk would."""
+
+    def setUp(self):
+        super().setUp()
+        if shutil.which("strace") is None:
+            self.skipTest("there is no strace here, which makes writes to a log wait and fail")
+
+    def start_traced(self, text, injection):
+        """dtrun with two ranks, which go once strace watches what is written to rank 0's log."""
+        process = self.start(*self.shell(WAIT_FOR_GO + text, "--log-dir", "logs", "--redirects", "1"))
+        self.addCleanup(process.communicate)
+        self.addCleanup(self.kill_survivors)
+        (self.supervisor,) = wait_until(lambda: children_of(process.pid), "the supervisor")
+        wait_until(lambda: len(children_of(self.supervisor)) == 2, "the ranks")
+        (self.log,) = (self.folder / "logs").glob("*/attempt_0/0/stdout.log")
+        self.trace(injection)
+        (self.folder / "go").touch()
+        return process
+
+    def start_hanging(self, text, *, seconds=FOR_GOOD, when="1+"):
+        process = self.start_traced(text, f"inject=write:delay_enter={seconds * 1_000_000}:when={when}")
+        wait_until(self.hangs, "a write that hangs")
+        return process
+
+    def trace(self, injection):
+        tracer = subprocess.Popen(["strace", "-f", "-o", "/dev/null", "-e", "trace=write", "-P", self.log, "-e", injection,
+                                   "-p", str(self.supervisor)], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(tracer.communicate)
+        self.addCleanup(tracer.kill)
+        attached = tracer.stderr.readline()
+        if "attached" not in attached:
+            self.skipTest("strace may not look at a process here: " + attached.strip())
+
+    def hangs(self):
+        """Whether a thread of the supervisor stays where strace has stopped it."""
+        for _ in range(5):
+            if "t" not in map(state_of, os.listdir(f"/proc/{self.supervisor}/task")):
+                return False
+            time.sleep(0.02)
+        return True
+
+    def rank(self, number):
+        (pid,) = [pid for pid in children_of(self.supervisor)
+                  if f"RANK={number}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+        return pid
+
+    def end_of(self, process):
+        _, errors = process.communicate(timeout=SOON)
+        self.assert_nothing_left()
+        return errors.splitlines()
+
+    def assert_told(self, lines):
+        text = r"dtrun: warning: the logs in (\S+) lack up to (\d+) bytes: their disk did not answer"
+        (told,) = [match for match in map(lambda line: re.fullmatch(text, line), lines) if match]
+        self.assertEqual(str(self.log.parents[1]), str(self.folder / told[1]))
+        self.assertGreater(int(told[2]), 0)
+
+    def test_a_failed_rank_is_seen_and_dtrun_does_not_grow(self):
+        process = self.start_hanging("[ $RANK = 0 ] && exec yes; sleep 100")
+        time.sleep(0.2)  # what may wait does so by now
+        status = pathlib.Path(f"/proc/{self.supervisor}/status").read_text()
+        self.assertLess(int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]), 32 * 1024)
+        os.kill(self.rank(1), signal.SIGKILL)
+        lines = self.end_of(process)
+        self.assertEqual(128 + signal.SIGKILL, process.returncode)
+        self.assert_told(lines)
+        self.assertRegex(lines[-1], r"^dtrun: failed: rank 1 \(pid \d+ on .*\) was killed by signal 9")
+
+    def test_ranks_that_are_stopped_can_save(self):
+        process = self.start_hanging("trap 'touch saved$RANK; exit 9' TERM; while :; do echo line; sleep 0.01; done")
+        process.send_signal(signal.SIGTERM)
+        lines = self.end_of(process)
+        self.assertEqual(9, process.returncode)
+        self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
+        self.assert_told(lines)
+        self.assertTrue(lines[-1].startswith("dtrun: stopped by SIGTERM: "), lines[-1])
+
+    def test_a_disk_that_hangs_for_a_while_holds_a_rank_up_and_gets_every_line(self):
+        process = self.start_hanging("[ $RANK = 1 ] || { seq 400000; touch written; }", seconds=2, when="1")
+        self.assertFalse((self.folder / "written").exists())
+        lines = self.end_of(process)
+        self.assertEqual((0, 1), (process.returncode, len(lines)), lines)
+        self.assertEqual([str(n) for n in range(1, 400001)], self.log.read_text().splitlines())
+
+    def test_a_good_end_waits_for_the_disk_until_a_signal(self):
+        process = self.start_hanging("echo line")
+        wait_until(lambda: not children_of(self.supervisor), "the end of the ranks")
+        time.sleep(0.5)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        self.assert_told(self.end_of(process))
+        self.assertEqual(0, process.returncode)
+
+    def test_a_broken_disk_cuts_a_log_short(self):
+        process = self.start_traced("for i in 1 2 3; do echo line; sleep 0.05; done", "inject=write:error=EIO:when=2+")
+        lines = self.end_of(process)
+        self.assertEqual(0, process.returncode)
+        self.assertEqual(["dtrun: warning: the log of rank 0's stdout is cut short: Input/output error"], lines[1:])
+        self.assertEqual("line\n", self.log.read_text())
+
+
+if __name__ == "__main__":
+    main()
