@@ -302,7 +302,8 @@ class Refusals(ResumeTest):
     def test_a_second_job_is_refused_with_host_and_process(self):
         process = self.start("--resume", "auto", steps=1_000_000)
         self.wait_for_step(1)
-        result = self.single("--resume", "auto", status=2)
+        # The refusal takes longer than ranks wait for each other.
+        result = self.ddp("--resume", "auto", "--comm-timeout", "2", status=2)
         self.assertIn(f"in use by process {process.pid} on host {os.uname().nodename}", result.stderr)
         self.assertIsNone(process.poll())
 

@@ -222,13 +222,6 @@ class OtherHands(FolderTest):
         self.assert_one_line(result, f"'{lock}' is held by process 12 on host far?[31m, a job of user 65534: wait")
         self.assertEqual(sorted(path.name for path in self.run_dir.iterdir()), ["lock"])
 
-    def test_a_folder_in_use_is_status_2_also_where_ranks_wait_for_less_long(self):
-        self.run_dir.mkdir()
-        holder = subprocess.Popen(["flock", "--no-fork", self.run_dir / "lock", "sleep", "60"])
-        self.addCleanup(lambda: (holder.kill(), holder.wait()))
-        result = self.ddp("--comm-timeout", "2", status=USAGE)
-        self.assertIn("is in use by", result.stderr)
-
 
 class Early(FolderTest):
     def test_a_final_model_that_cannot_be_written_is_found_at_the_start(self):
