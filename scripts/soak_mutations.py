@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants defects in the library, one at a time, and shows the tests that notice each. Not part of CI: minutes.
+"""Plants defects in the library, one at a time, and shows the first test that notices each. Not part of CI: minutes.
 
     scripts/soak_mutations.py [WORD]     only the mutations whose name contains WORD
 
@@ -213,9 +213,9 @@ def link_mutant(program, mutant, target):
 
 
 def failed_tests(program):
-    """Names of the failed test cases, or what else went wrong; empty if all passed."""
+    """Names of the test cases that failed before the program gave up, or what else went wrong; empty if all passed."""
     try:
-        result = subprocess.run([program, "-r", "xml"], capture_output=True, text=True, timeout=LIMIT, check=False)
+        result = subprocess.run([program, "--abort", "-r", "xml"], capture_output=True, text=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired:
         return [f"(no end within {LIMIT} s)"]
     if result.returncode == 0:
