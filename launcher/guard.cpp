@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 constexpr std::chrono::milliseconds kKillLimit{1000};
-// How long a supervisor that has told its status may take to end.
+// The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 
 bool ignored(int signal) {
@@ -70,7 +70,7 @@ void wait_for_end(pid_t child) {
   }
 }
 
-/// Passes signals on until the child has ended, or has told its status.
+/// Passes signals on until the child has ended or has reported its status.
 int guard(pid_t child, const Descriptor& signals, const Descriptor& told, const sigset_t& watched) {
   for (;;) {
     int status = 0;
