@@ -1,5 +1,4 @@
-// Sets up what a program relies on: the three standard descriptors, and writes that fail instead of
-// ending it.
+// Opens the three standard descriptors, and makes writes fail instead of ending the program.
 #pragma once
 
 namespace dtrain::base {
