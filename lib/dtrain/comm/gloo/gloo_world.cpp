@@ -112,7 +112,7 @@ class GlooWorld final : public MetWorld {
     }
   }
 
-  /// Fails with what another rank has told the store, if that refused the job.
+  /// Fails with the reason that another rank gave the store, if it refused the job.
   void hear_refusal() { (void)store().get("no such key", Deadline(std::chrono::milliseconds(1))); }
 
   /// Fails unless all connections lead to ranks of this job.

@@ -44,9 +44,9 @@ class Link {
  private:
   /// Throws: what gloo throws.
   Message post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag);
-  /// One such message from each peer; `numbers`: by peer, where they go.
+  /// Expects one such message from each peer; `numbers`: by peer, where they go.
   std::vector<Message> expect_from_all(Tag tag, std::vector<std::int64_t>& numbers);
-  /// Whether gloo's own collective has ended; false: it never will, since a connection is closed.
+  /// Returns true once gloo's own collective has ended, false if a closed connection stops it.
   ///
   /// Throws: what gloo throws.
   bool wait_collective(c10d::Work& work);
@@ -54,11 +54,11 @@ class Link {
   void end_cut(const Message& message);
   /// The failure for the gloo exception being handled. `peer`: whom the call was about; -1: all.
   TransportFailure failure(std::int64_t peer);
-  /// Whom to blame for closed connections.
+  /// The failure that names the peers whose connections are closed.
   TransportFailure failure_of_connections(std::int64_t peer);
-  /// The same, and remembers it: it is what the peers will be told.
+  /// The same; remembers it, because the peers will be told it.
   TransportFailure blame_connections(std::int64_t peer);
-  /// What a gone peer wrote before it went, if anything.
+  /// Returns the note that a gone peer wrote before it went, if any.
   std::optional<std::int64_t> note_from(std::int64_t peer);
   void send_notes() noexcept;
   void cut_connections() noexcept;

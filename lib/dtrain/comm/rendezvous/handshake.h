@@ -1,4 +1,4 @@
-// How a rank and the store get to know each other. Private to comm/rendezvous.
+// The handshake between a rank and the store. Private to comm/rendezvous.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ class ShmTransport final : public Transport {
   void close(const std::string& reason) noexcept override { meeting_.close(reason); }
 
  private:
-  /// Where the members' tensors of the call under way lie.
+  /// The members' tensors of the call under way.
   struct Sources {
     std::vector<std::byte*> data;  ///< by rank: the tensor, or the staging area
     std::vector<bool> staged;      ///< by rank
