@@ -1,4 +1,4 @@
-// Which data a run reads, in a short text that a checkpoint keeps and ranks compare.
+// Identifies the data of a run in a short text that checkpoints keep and ranks compare.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ struct DataIdentity {
 /// empty.
 [[nodiscard]] DataIdentity identity_from(std::string_view text);
 
-/// Whether a checkpoint's `training` is of the form that was kept before checksums: its number of
+/// Returns whether a checkpoint's `training` has the form used before checksums: its number of
 /// samples and a fingerprint of some of them.
 [[nodiscard]] bool is_without_checksum(std::string_view training);
 

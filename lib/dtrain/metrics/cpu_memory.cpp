@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kKeepFrom = std::size_t{1} << 20;
 
-// What stands before the data: whoever frees memory gives its address alone. oneDNN takes memory
+// The header before the data: whoever frees memory gives its address alone. oneDNN takes memory
 // through Allocator::raw_allocate, which keeps neither a context nor the size.
 struct alignas(c10::gAlignment) Header {
   std::size_t bytes;  // of the data

@@ -112,7 +112,7 @@ ViewDims view_dims(const ParameterSpec& spec, std::int64_t storage_dim) {
   return dims;
 }
 
-// What the rank holds: a piece for each entry of the outermost dim (head) that it cuts, or one.
+// The rank's part: a piece for each entry of the outermost dim (head) that it cuts, or one.
 std::vector<Piece> pieces_of(const ParameterSpec& spec) {
   Part all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
            .sizes = spec.export_view};
