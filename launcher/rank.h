@@ -61,8 +61,8 @@ struct Rank {
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end; }
-  /// Takes the end of a process that its leader left behind in its group. A leader that a stop's
-  /// SIGTERM ended (a shell) says nothing of the program it had started: that one's end counts.
+  /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
+  /// the leader (a shell), the end of the program that it had started counts instead.
   void take_orphan(const RankEnd& ended);
 };
 

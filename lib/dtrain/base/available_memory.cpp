@@ -28,7 +28,7 @@ std::string container_of(const std::string& root) {
   return fmt::format("/{}", std::filesystem::read_symlink("/proc/self/ns/mnt", none).string());
 }
 
-/// The number of a control group, by which it is known on the whole machine: two containers may see
+/// The number that identifies a control group on the whole machine: two containers may see
 /// different groups under one path.
 std::uint64_t number_of(const CgroupFolder& folder) {
   struct stat status {};

@@ -9,7 +9,7 @@ namespace dtrain::base {
 void secure_standard_streams();
 
 /// Makes a write beyond `ulimit -f` an error that names the file instead of the end of the process.
-/// Programs that it starts inherit this, unless they are given the default back.
+/// Child processes inherit this, unless they get the default back.
 void survive_file_size_limit();
 
 }  // namespace dtrain::base

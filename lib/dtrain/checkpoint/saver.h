@@ -48,8 +48,8 @@ struct SaveReport {
 /// training stands still, and writes it in a thread. When all ranks have written, rank 0 gathers
 /// what they wrote, writes the manifest and commits, again in a thread.
 ///
-/// There is one save at a time. Each step of it that needs all ranks happens in a collective call
-/// that all ranks make for the same reason: when no rank is busy any more.
+/// There is one save at a time. Its steps that need all ranks happen in collective calls, once no
+/// rank is busy any more.
 ///
 /// A save that fails on any rank is given up as a whole: what it wrote is removed, and training can
 /// go on. Destruction ends a save that is being written without a commit; it waits for

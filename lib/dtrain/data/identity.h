@@ -21,8 +21,8 @@ struct DataIdentity {
 /// Both in one text, as checkpoints keep them.
 [[nodiscard]] std::string to_text(const DataIdentity& identity);
 
-/// From what a checkpoint keeps. A text of another form is all `training`, and `validation` is
-/// empty.
+/// Parses the text in a checkpoint. In a text of another form all is `training`, and `validation`
+/// is empty.
 [[nodiscard]] DataIdentity identity_from(std::string_view text);
 
 /// Returns whether a checkpoint's `training` has the form used before checksums: its number of

@@ -53,7 +53,7 @@ class CountingAllocator final : public c10::Allocator {
   void restart_peak() { peak_.store(current_.load()); }
 
   static CountingAllocator& instance() {
-    // Never destroyed: tensors of static storage may be freed after any static of ours.
+    // Never destroyed, because tensors of static storage may be freed after any static of ours.
     static auto* allocator = new CountingAllocator();
     return *allocator;
   }

@@ -17,7 +17,7 @@ namespace dtrain::metrics {
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
   std::int64_t steps_here = 0;  ///< of them, of this start
-  /// Mean of the last 50 losses, as far as they are finite; none without a step.
+  /// The mean of the last 50 finite losses; none without any.
   std::optional<double> train_loss{};
   double val_loss = 0;
   bool has_validation = false;

@@ -65,7 +65,7 @@ struct Part {
   std::vector<std::int64_t> sizes;
 };
 
-// The values of a part of an array of `shape`, contiguous: as many at once as follow each other.
+// The values of a part of an array of `shape`, contiguous: draws consecutive ones at once.
 at::Tensor values_in(const Part& part, at::IntArrayRef shape, const Values& values) {
   const at::Tensor result = at::empty(part.sizes, at::TensorOptions().dtype(at::kFloat));
   float* out = result.mutable_data_ptr<float>();

@@ -55,8 +55,7 @@ bool is_text(std::span<const std::byte> bytes) {
   });
 }
 
-/// The header of one file, as it is taken apart. Its member functions throw Error{checkpoint}
-/// naming the file.
+/// Parses the header of one file. Its member functions throw Error{checkpoint} naming the file.
 class HeaderParser {
  public:
   explicit HeaderParser(const base::MappedFile& file) : file_(file) {}

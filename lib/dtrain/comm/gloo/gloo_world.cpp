@@ -36,7 +36,7 @@ void require_files(std::int64_t group_size) {
              2 * group_size + kOwn, group_size, std::strerror(EMFILE));
 }
 
-/// gloo's words, as far as they are one line.
+/// The first line of gloo's message.
 std::string first_line(const std::exception& error) {
   const std::string_view text = error.what();
   return base::printable(text.substr(0, text.find('\n')));

@@ -36,7 +36,7 @@ class Link {
   void wait(const Message& message, const Deadline& deadline);
   void wait(const std::vector<Message>& messages, const Deadline& deadline);
 
-  /// gloo's own all-reduce, in whatever order it adds.
+  /// gloo's own all-reduce, which adds in any order.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline);
 
   void close(const std::string& reason) noexcept;
@@ -70,9 +70,9 @@ class Link {
   std::string reason_;
   // Set before gloo is made to close all connections, after which everybody would look guilty.
   std::optional<TransportFailure> cut_;
-  // Before it cuts its connections a rank writes to its peers whose death made it do so (-1: its
-  // own decision); else a peer that is slower to notice would blame the messenger. After a deadline
-  // gloo has cut the connections already, and the peers are pointed to the messenger's own message.
+  // Before a rank cuts its connections, it tells its peers whose death was the reason (-1: its own
+  // decision); else a slower peer would blame the messenger. After a deadline gloo has cut the
+  // connections already, and the peers are pointed to the messenger's own message.
   std::int64_t culprit_ = -1;
   std::vector<std::int64_t> notes_;  // by peer
   std::vector<std::int64_t> never_;  // by peer: room for messages that nobody sends

@@ -75,8 +75,8 @@ struct Closing {
   char reason[1024]{};
 };
 
-/// Followed by `size` Members and size * size Channels. All bytes zero: a new group, but for
-/// Closing's ranks, which mean nothing before it is closed.
+/// Followed by `size` Members and size * size Channels. A new group has zeros everywhere except in
+/// Closing's ranks, which have no meaning before it is closed.
 struct alignas(64) ControlBlock {
   std::int64_t size = 0;                              ///< members
   alignas(64) std::atomic<std::uint32_t> arrived{0};  ///< arrivals of all members

@@ -205,8 +205,8 @@ Doorstep open_doorstep() {
   return result;
 }
 
-// Each visits the lower ranks in turn, then waits for the higher ones; so rank 0 answers at once,
-// and every other when all below it have answered.
+// Each rank connects to the lower ranks in turn, then waits for the higher ones; so rank 0 answers
+// at once, and every other when all below it have answered.
 std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
                                     const std::vector<std::string>& doorsteps,
                                     const Descriptor& own_memory, const Deadline& deadline) {
