@@ -6,7 +6,7 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/action.h"
 #include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {

@@ -14,7 +14,7 @@
 
 #include "dtrain/base/hash.h"
 #include "dtrain/model/bdh/bdh.h"
-#include "dtrain/parallel/block_runner.h"
+#include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 #include "support/local_ranks.h"
 

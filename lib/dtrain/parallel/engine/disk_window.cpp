@@ -1,4 +1,4 @@
-#include "dtrain/parallel/disk_window.h"
+#include "dtrain/parallel/engine/disk_window.h"
 
 namespace dtrain::parallel {
 

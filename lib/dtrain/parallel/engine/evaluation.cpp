@@ -1,4 +1,4 @@
-#include "dtrain/parallel/evaluation.h"
+#include "dtrain/parallel/engine/evaluation.h"
 
 #include <ATen/ops/zeros.h>
 

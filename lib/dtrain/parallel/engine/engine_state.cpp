@@ -1,4 +1,4 @@
-#include "dtrain/parallel/engine_state.h"
+#include "dtrain/parallel/engine/engine_state.h"
 
 #include <utility>
 

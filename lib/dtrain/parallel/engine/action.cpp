@@ -1,4 +1,4 @@
-#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/action.h"
 
 namespace dtrain::parallel {
 

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/engine_memory.h"
+#include "dtrain/parallel/engine/engine_memory.h"
 
 #include <algorithm>
 

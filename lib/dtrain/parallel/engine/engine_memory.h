@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "dtrain/parallel/activation_memory.h"
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::parallel {
 

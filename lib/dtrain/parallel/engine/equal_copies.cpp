@@ -1,4 +1,4 @@
-#include "dtrain/parallel/equal_copies.h"
+#include "dtrain/parallel/engine/equal_copies.h"
 
 #include <algorithm>
 #include <vector>

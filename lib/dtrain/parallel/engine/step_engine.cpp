@@ -1,4 +1,4 @@
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -11,9 +11,9 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/comm/long_task.h"
-#include "dtrain/parallel/disk_window.h"
-#include "dtrain/parallel/engine_state.h"
-#include "dtrain/parallel/equal_copies.h"
+#include "dtrain/parallel/engine/disk_window.h"
+#include "dtrain/parallel/engine/engine_state.h"
+#include "dtrain/parallel/engine/equal_copies.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {

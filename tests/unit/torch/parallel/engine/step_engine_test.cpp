@@ -1,4 +1,4 @@
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 #include <ATen/ATen.h>
 

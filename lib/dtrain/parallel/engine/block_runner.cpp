@@ -1,4 +1,4 @@
-#include "dtrain/parallel/block_runner.h"
+#include "dtrain/parallel/engine/block_runner.h"
 
 #include <ATen/ops/full_like.h>
 #include <torch/csrc/autograd/autograd.h>
