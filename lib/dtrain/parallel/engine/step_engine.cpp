@@ -1,20 +1,13 @@
 #include "dtrain/parallel/engine/step_engine.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "dtrain/base/check.h"
-#include "dtrain/comm/long_task.h"
-#include "dtrain/parallel/engine/disk_window.h"
-#include "dtrain/parallel/engine/engine_state.h"
-#include "dtrain/parallel/engine/equal_copies.h"
-#include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -64,31 +57,9 @@ std::vector<at::Tensor> views_of(const ParameterStore& parameters, std::int64_t 
   return views;
 }
 
-std::unique_ptr<param::DiskMemory> make_disk(const std::string& folder) {
-  return folder.empty() ? nullptr : std::make_unique<param::DiskMemory>(folder);
-}
-
-// Optimizer state is never communicated, so it need not lie where the backend communicates from.
-param::ArenaAllocator state_allocator(param::DiskMemory* disk) {
-  if (disk == nullptr) return param::private_memory;
-  return [disk](std::int64_t bytes) { return disk->allocate(bytes); };
-}
-
 DataAxisOptions with_disk(DataAxisOptions options, param::DiskMemory* disk) {
   options.disk = disk;
   return options;
-}
-
-std::unique_ptr<optim::Optimizer> make_optimizer(const param::ArenaLayout& layout,
-                                                 const model::Model& model, std::int64_t shard,
-                                                 const param::ArenaAllocator& allocate,
-                                                 const EngineOptions& options) {
-  return optim::make_optimizer({.layout = layout,
-                                .specs = model.parameters,
-                                .shard = shard,
-                                .dtype = options.master_dtype,
-                                .allocate = allocate},
-                               options.optimizer);
 }
 
 std::vector<param::ParameterId> frozen_of(const EngineOptions& options) {
@@ -106,101 +77,50 @@ std::size_t last_forward_of(std::span<const Action> actions) {
 
 }  // namespace
 
-param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions& options) {
-  return param::ArenaLayout(
-      model.parameters,
-      {.unit_begins = unit_begins(model, options.data.wrap, options.stage.region_begins),
-       .num_shards = options.data.shard_size});
-}
-
-std::vector<Action> engine_actions(const model::Model& model, const EngineOptions& options) {
-  if (!options.stage.actions.empty()) return options.stage.actions;
-  return sequential_actions(static_cast<std::int64_t>(model.blocks.size()),
-                            options.grad_accum_steps);
-}
-
-DataAxisOptions axis_options(const EngineOptions& options) {
-  return {.plan = options.data,
-          .master_dtype = options.master_dtype,
-          .compute_dtype = options.compute_dtype,
-          .reduce_dtype = options.reduce_dtype,
-          .num_microbatches = options.stage.mixes_microbatches() ? 1 : options.grad_accum_steps,
-          .reduction = options.reduction,
-          .recompute = options.recompute};
-}
-
 StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
                        EngineOptions options)
     : StepEngine(model, world, groups, std::move(options), whole_parameters(model)) {}
 
 StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
                        EngineOptions options, WholeParameters whole)
-    : model_(model),
-      groups_(groups),
-      options_(std::move(options)),
-      placement_(model, std::move(whole), groups.tensor,
-                 groups.pipeline == nullptr ? nullptr : &groups.pipeline->activations),
-      layout_(engine_layout(model, options_)),
-      disk_(make_disk(options_.disk_folder)),
-      actions_(engine_actions(model, options_)),
+    : setup_(model, groups, std::move(options), std::move(whole)),
+      actions_(engine_actions(model, setup_.options)),
       last_forward_(last_forward_of(actions_)),
-      axis_(model, layout_, groups_.data, allocator_of(world), actions_,
-            with_disk(axis_options(options_), disk_.get())),
-      norm_(layout_, model.parameters, groups.data.shard()),
-      optimizer_(make_optimizer(layout_, model, groups.data.shard(), state_allocator(disk_.get()),
-                                options_)),
-      runner_(
-          model, views_of(axis_.parameters(), layout_.num_parameters()), axis_.gradients(),
-          {.seed = options_.seed,
-           .buffer_dtype = options_.buffer_dtype,
-           .frozen = frozen_of(options_),
-           .recompute = options_.recompute,
-           .settled_together = options_.stage.mixes_microbatches() ? options_.grad_accum_steps : 1,
-           .tensor_axis = groups.tensor_axis}) {
-  DTRAIN_CHECK(groups.data.num_shards() == options_.data.shard_size);
+      axis_(model, setup_.layout, setup_.groups.data, allocator_of(world), actions_,
+            with_disk(axis_options(setup_.options), setup_.disk.get())),
+      updater_(setup_),
+      whole_(setup_, axis_.parameters(), updater_),
+      runner_(model, views_of(axis_.parameters(), setup_.layout.num_parameters()),
+              axis_.gradients(),
+              {.seed = setup_.options.seed,
+               .buffer_dtype = setup_.options.buffer_dtype,
+               .frozen = frozen_of(setup_.options),
+               .recompute = setup_.options.recompute,
+               .settled_together =
+                   setup_.options.stage.mixes_microbatches() ? setup_.options.grad_accum_steps : 1,
+               .tensor_axis = groups.tensor_axis}) {
   if (groups.pipeline != nullptr) transfers_.emplace(*groups.pipeline);
-  initialise();
+  whole_.initialise();
   report_ = at::zeros({num_microbatches() + kNumFlags}, at::TensorOptions().dtype(at::kDouble));
 }
 
-comm::ProcessGroup& StepEngine::world() const {
-  return groups_.world == nullptr ? groups_.data.all : *groups_.world;
-}
-
-// One parameter at a time in full: less than a unit, which a step needs anyway.
-void StepEngine::initialise() {
-  const at::NoGradGuard no_grad;
-  const auto dtype = at::TensorOptions().dtype(options_.master_dtype);
-  for (param::ParameterId id = 0; id < layout_.num_parameters(); ++id) {
-    const param::ElementRange whole = layout_.range(id);
-    const at::Tensor values = at::empty(layout_.shape(id), dtype);
-    param::initialise(model_.parameters[static_cast<std::size_t>(id)], options_.seed, values);
-    const param::ElementRange own = layout_.range_in(id, groups_.data.shard());
-    if (own.is_empty()) continue;
-    const at::Tensor master = parameters().slice(own);
-    master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
-    if (disk_ != nullptr) disk_->release(master);
-  }
-  axis_.parameters().refresh();
-}
-
 std::int64_t StepEngine::num_microbatches() const {
-  return options_.grad_accum_steps * groups_.data.all.size();
+  return setup_.options.grad_accum_steps * setup_.groups.data.all.size();
 }
 
 DataTraffic StepEngine::traffic() const {
-  return data_traffic(layout_, axis_.schedule(), axis_options(options_));
+  return data_traffic(setup_.layout, axis_.schedule(), axis_options(setup_.options));
 }
 
 data::MicrobatchDeal StepEngine::deal() const {
-  const bool is_reduced_at_once = options_.data.schedule.reduce_every_microbatch;
-  return {.rank = groups_.data.all.rank(),
-          .grad_accum = options_.grad_accum_steps,
-          .interleave = is_reduced_at_once ? groups_.data.num_shards() : 1};
+  const bool is_reduced_at_once = setup_.options.data.schedule.reduce_every_microbatch;
+  return {.rank = setup_.groups.data.all.rank(),
+          .grad_accum = setup_.options.grad_accum_steps,
+          .interleave = is_reduced_at_once ? setup_.groups.data.num_shards() : 1};
 }
 
 StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches, StepFlags flags) {
-  DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == options_.grad_accum_steps);
+  DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
   global_tokens_ = tokens_in(microbatches.front()) * num_microbatches();
   report_.zero_();
   write_flags(flags, report_.slice(0, num_microbatches()));
@@ -209,7 +129,7 @@ StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches,
     execute(actions_[index], microbatches);
     axis_.after(index);
     // Early, so that it travels under the backward pass.
-    if (index == last_forward_) report_reduced_ = world().all_reduce(report_);
+    if (index == last_forward_) report_reduced_ = setup_.groups.all().all_reduce(report_);
   }
   axis_.gradients().finish();
   sum_over_stages();
@@ -240,16 +160,18 @@ void StepEngine::execute(const Action& action, std::span<const data::Batch> micr
 
 void StepEngine::offer(Channel channel, const Action& action, const data::Batch& batch) {
   transfers_->offer(channel, action.block, action.microbatch,
-                    {batch.num_sequences, batch.length, model_.width}, options_.compute_dtype);
+                    {batch.num_sequences, batch.length, setup_.model.width},
+                    setup_.options.compute_dtype);
 }
 
 bool StepEngine::takes_from_stage(std::int64_t block) const {
-  return options_.stage.begins_chunk(block) && !(block == 0 && model_.takes_tokens);
+  return setup_.options.stage.begins_chunk(block) && !(block == 0 && setup_.model.takes_tokens);
 }
 
 bool StepEngine::gives_to_stage(std::int64_t block) const {
-  const bool is_last = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
-  return options_.stage.ends_chunk(block, model_) && !(is_last && model_.gives_losses);
+  const bool is_last = block + 1 == static_cast<std::int64_t>(setup_.model.blocks.size());
+  return setup_.options.stage.ends_chunk(block, setup_.model) &&
+         !(is_last && setup_.model.gives_losses);
 }
 
 void StepEngine::forward(const Action& action, const data::Batch& batch) {
@@ -266,79 +188,46 @@ void StepEngine::forward(const Action& action, const data::Batch& batch) {
 void StepEngine::backward(const Action& action) {
   const auto& [kind, block, microbatch] = action;
   GradientReducer& gradients = axis_.gradients();
-  const bool is_last_block = block + 1 == static_cast<std::int64_t>(model_.blocks.size());
-  const bool is_mixed = options_.stage.mixes_microbatches();
+  const bool is_last_block = block + 1 == static_cast<std::int64_t>(setup_.model.blocks.size());
+  const bool is_mixed = setup_.options.stage.mixes_microbatches();
   if (is_last_block && (!is_mixed || microbatch == 0)) gradients.begin_microbatch(microbatch);
   if (gives_to_stage(block)) {
     runner_.set_gradient(microbatch, transfers_->wait(Channel::gradients, block, microbatch));
   }
   // The mean over the global batch enters here, once; nothing divides later.
-  const double seed = loss_scale() / static_cast<double>(global_tokens_);
+  const double seed = updater_.loss_scale() / static_cast<double>(global_tokens_);
   runner_.backward(block, microbatch, seed, [&](param::ParameterId id) { gradients.settle(id); });
-  const bool is_last_microbatch = microbatch + 1 == options_.grad_accum_steps;
+  const bool is_last_microbatch = microbatch + 1 == setup_.options.grad_accum_steps;
   if (block == 0 && !is_last_microbatch && !is_mixed) gradients.end_microbatch();
 }
 
 // Every stage holds the sum over its own blocks.
 void StepEngine::sum_over_stages() {
   std::vector<comm::Work> sums;
-  for (const SharedParameters& shared : groups_.shared) {
+  for (const SharedParameters& shared : setup_.groups.shared) {
     std::int64_t last_unit = -1;
     for (const param::ParameterId id : shared.ids) {
-      const std::int64_t unit = layout_.unit_of(id);
+      const std::int64_t unit = setup_.layout.unit_of(id);
       if (unit == last_unit) continue;
       last_unit = unit;
-      const param::ElementRange own = layout_.shard_range(unit, groups_.data.shard());
+      const param::ElementRange own = setup_.layout.shard_range(unit, setup_.groups.data.shard());
       sums.push_back(shared.stages->all_reduce(gradients().slice(own)));
     }
   }
   for (comm::Work& sum : sums) sum.wait();
 }
 
-double StepEngine::norm_of(const param::Arena& values) {
-  const at::Tensor sums = norm_.sums_of(values);
-  if (groups_.data.shards != nullptr) groups_.data.shards->all_reduce(sums).wait();
-  return placement_.norm(norm_.squares(sums));
-}
-
-double StepEngine::loss_scale() const { return options_.scales_loss ? scaler_.scale() : 1.0; }
-
-double StepEngine::clip_grad_norm(double max_norm) {
-  const double norm = norm_of(gradients()) / loss_scale();
-  const double factor = optim::clip_factor(norm, max_norm) / loss_scale();
-  if (std::isfinite(norm) && factor != 1.0) {
-    for (const param::ElementRange own : layout_.owned_by(groups_.data.shard())) {
-      gradients().slice(own).mul_(factor);
-    }
-  }
-  return norm;
-}
-
-bool StepEngine::has_overflowed(double grad_norm) {
-  if (!options_.scales_loss) return false;
-  const bool overflowed = !std::isfinite(grad_norm);
-  scaler_.update(overflowed);
-  return overflowed;
-}
-
 void StepEngine::optimizer_step(double learning_rate) {
-  if (disk_ == nullptr) {
-    optimizer_->step(parameters(), gradients(), learning_rate);
-  } else {
-    std::vector<const param::Arena*> arenas{&parameters()};
-    for (const optim::NamedArena& part : optimizer_->state()) arenas.push_back(part.arena);
-    DiskWindow window(*disk_, std::move(arenas));
-    optimizer_->step(parameters(), gradients(), learning_rate, &window);
-    window.finish();
-  }
+  updater_.update(parameters(), gradients(), learning_rate);
   axis_.parameters().refresh();
 }
 
 std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
-  const comm::ProcessGroup& ranks = groups_.data.all;
+  const comm::ProcessGroup& ranks = setup_.groups.data.all;
   const std::int64_t stages =
-      groups_.pipeline == nullptr ? 1 : groups_.pipeline->activations.size();
-  EvaluationReports reports(world(), /*max_under_way=*/world().size() == 1 ? 0 : stages);
+      setup_.groups.pipeline == nullptr ? 1 : setup_.groups.pipeline->activations.size();
+  EvaluationReports reports(setup_.groups.all(),
+                            /*max_under_way=*/setup_.groups.all().size() == 1 ? 0 : stages);
   const std::int64_t round = ranks.size() * plan.batch_size;
   std::int64_t begin = 0;
   for (; begin < plan.num_sequences && !reports.is_stopped(); begin += round) {
@@ -365,7 +254,7 @@ std::optional<StepLoss> StepEngine::evaluate(const EvaluationPlan& plan) {
 at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
   const MicrobatchInput input = batch == nullptr ? MicrobatchInput{} : input_of(*batch);
   at::Tensor x = input.ids;
-  for (std::size_t index = 0; index < model_.blocks.size(); ++index) {
+  for (std::size_t index = 0; index < setup_.model.blocks.size(); ++index) {
     const auto block = static_cast<std::int64_t>(index);
     if (batch != nullptr && takes_from_stage(block)) {
       offer(Channel::activations, {ActionKind::recv_activation, block, 0}, *batch);
@@ -377,87 +266,6 @@ at::Tensor StepEngine::evaluate_one(const data::Batch* batch) {
     if (batch != nullptr && gives_to_stage(block)) transfers_->send(Channel::activations, x);
   }
   return x;
-}
-
-void StepEngine::make_copies_equal() {
-  axis_.parameters().wait_for_all();  // what the last update has sent on its way is read there
-  std::vector<const param::Arena*> arenas{&parameters()};
-  for (const optim::NamedArena& part : optimizer_->state()) arenas.push_back(part.arena);
-  parallel::make_copies_equal({.model = model_,
-                               .layout = layout_,
-                               .data = groups_.data,
-                               .tensor = groups_.tensor,
-                               .shared = groups_.shared},
-                              arenas);
-  axis_.parameters().refresh();
-}
-
-checkpoint::State StepEngine::state() const {
-  return pieces_of({.model = model_,
-                    .layout = layout_,
-                    .data = groups_.data,
-                    .world = world(),
-                    .placement = placement_,
-                    .masters = parameters(),
-                    .optimizer = *optimizer_,
-                    .scaler = scaler()});
-}
-
-void StepEngine::load_state(checkpoint::Source& source) {
-  const checkpoint::State pieces = state();
-  comm::run_long(world(), "reading a checkpoint", [&] {
-    const at::NoGradGuard no_grad;
-    for (const checkpoint::Piece& piece : pieces) {
-      // A run that goes on in float16 starts with a scale of its own.
-      if (piece.name == kLossScale && !source.has(piece.name)) continue;
-      source.read(piece);
-    }
-  });
-  const at::NoGradGuard no_grad;
-  axis_.parameters().refresh();
-}
-
-void StepEngine::load_weights(checkpoint::Source& source) {
-  const checkpoint::State pieces = state();
-  comm::run_long(world(), "reading weights", [&] {
-    const at::NoGradGuard no_grad;
-    for (const checkpoint::Piece& piece : pieces) {
-      if (piece.name.starts_with(checkpoint::kWeightPrefix)) source.read(piece);
-    }
-  });
-  const at::NoGradGuard no_grad;
-  axis_.parameters().refresh();
-}
-
-at::Tensor StepEngine::gathered_unit(const param::Arena& values, std::int64_t unit) {
-  const param::ElementRange range = layout_.unit_range(unit);
-  comm::ProcessGroup* shards = groups_.data.shards;
-  if (shards == nullptr) return values.slice(range);
-  const at::Tensor whole = at::empty({range.size()}, values.flat().options());
-  shards->all_gather(values.slice(layout_.shard_range(unit, shards->rank())), whole).wait();
-  return whole;
-}
-
-void StepEngine::visit_whole(const param::Arena& values, const Visit& visit) {
-  axis_.parameters().wait_for_all();  // whole masters may still be on their way
-  const WholeParameters& whole = placement_.whole();
-  param::ParameterId id = 0;  // of this rank's parameters, which ascend with their numbers
-  std::int64_t gathered = -1;
-  at::Tensor unit;  // (elements of the unit `gathered`)
-  for (std::size_t number = 0; number < whole.specs.size(); ++number) {
-    const auto wanted = static_cast<param::ParameterId>(number);
-    at::Tensor part;  // (this rank's slice)
-    if (id < layout_.num_parameters() && whole.numbers[static_cast<std::size_t>(id)] == wanted) {
-      if (std::exchange(gathered, layout_.unit_of(id)) != layout_.unit_of(id)) {
-        unit = gathered_unit(values, gathered);
-      }
-      const param::ElementRange range = layout_.range(id);
-      const std::int64_t begin = range.begin - layout_.unit_range(gathered).begin;
-      part = unit.narrow(0, begin, range.size()).view(layout_.shape(id));
-      ++id;
-    }
-    visit(wanted, placement_.assembled(wanted, part, values.flat().options()));
-  }
 }
 
 }  // namespace dtrain::parallel
