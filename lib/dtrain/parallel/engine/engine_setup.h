@@ -42,16 +42,19 @@ struct EngineGroups {
   const PipelineGroups* pipeline = nullptr;   ///< the stages
   std::vector<SharedParameters> shared = {};  ///< what this stage shares with others
 
+  [[nodiscard]] std::int64_t num_stages() const {
+    return pipeline == nullptr ? 1 : pipeline->activations.size();
+  }
   [[nodiscard]] comm::ProcessGroup& all() const { return world == nullptr ? data.all : *world; }
 };
 
 /// How the arenas of an engine with these options are cut.
 [[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
                                                const EngineOptions& options);
-[[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options);
-/// What a rank with these options does in a step.
-[[nodiscard]] std::vector<Action> engine_actions(const model::Model& model,
-                                                 const EngineOptions& options);
+/// What a rank with these options does.
+[[nodiscard]] ActionLists engine_actions(const model::Model& model, const EngineOptions& options);
+/// lists: engine_actions.
+[[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& lists);
 
 /// What the parts of an engine share; it stays as it is while they exist.
 struct EngineSetup {

@@ -1,14 +1,12 @@
-// What an evaluation reads, and its losses, which ranks sum while it goes on.
+// The loss on sequences that no rank trains on.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <optional>
 
-#include "dtrain/comm/process_group.h"
-#include "dtrain/data/batch.h"
+#include "dtrain/parallel/engine/executor.h"
+#include "dtrain/parallel/engine/loss_report.h"
 
 namespace dtrain::parallel {
 
@@ -24,46 +22,13 @@ struct EvaluationPlan {
   std::function<bool()> wants_stop = {};
 };
 
-/// Sums the losses of an evaluation's sequences in float64, in their order, and tells all ranks of
-/// a wish to stop. A round is one batch of every data-parallel rank. Each round's losses travel
-/// while the next rounds are computed.
+/// The loss over the plan's sequences, without dropout: each one's sum over its tokens, added in
+/// their order. Nothing if a rank wanted to stop before the last round began. A round is one batch
+/// of every data-parallel rank; its losses travel while the next rounds are computed.
 ///
-/// Collective: every rank of `world` makes the same calls.
+/// Collective: over all groups, with equal plans.
 /// Throws:     what Work::wait throws.
-/// Threads:    one.
-class EvaluationReports {
- public:
-  /// max_under_way: rounds whose losses may be on their way when the next one begins.
-  EvaluationReports(comm::ProcessGroup& world, std::int64_t max_under_way)
-      : world_(world), max_under_way_(max_under_way) {}
-
-  /// Room for the losses of the next round, (num_sequences) float64, zero. Adding the zeros of
-  /// ranks that write nothing there is exact.
-  [[nodiscard]] at::Tensor begin_round(std::int64_t num_sequences);
-  void end_round(bool wants_stop);
-
-  /// Whether any rank wanted to stop after a round whose losses have come; equal on all ranks.
-  [[nodiscard]] bool is_stopped() const { return is_stopped_; }
-  /// Waits for all rounds; the sum of all losses.
-  [[nodiscard]] double finish();
-
- private:
-  struct Round {
-    at::Tensor slots;  // (sequences + 1) float64: losses, then how many ranks want to stop
-    comm::Work reduced;
-  };
-  void take_first();
-
-  comm::ProcessGroup& world_;
-  std::int64_t max_under_way_;
-  at::Tensor current_;  // slots of the round under way
-  std::deque<Round> under_way_;
-  double sum_ = 0;
-  bool is_stopped_ = false;
-};
-
-/// Writes the sum of each row of losses (B, T) to sums (B) float64, its tokens in order, whatever
-/// the number of rows.
-void sum_rows(const at::Tensor& losses, const at::Tensor& sums);
+[[nodiscard]] std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
+                                               const EvaluationPlan& plan);
 
 }  // namespace dtrain::parallel

@@ -1,35 +1,35 @@
 // The one engine that the trainer drives: executes the actions of a step under any layout.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
+#include <utility>
 
-#include "dtrain/comm/world.h"
-#include "dtrain/data/batch.h"
 #include "dtrain/data/microbatches.h"
 #include "dtrain/parallel/data/data_traffic.h"
-#include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/engine/evaluation.h"
 #include "dtrain/parallel/engine/whole_model.h"
 
 namespace dtrain::parallel {
 
-/// What a rank wants all ranks to know at the end of a step.
-struct StepFlags {
-  bool stop = false;  ///< it was asked to stop
-  bool save = false;  ///< it wants a checkpoint
-  bool busy = false;  ///< it is still writing the last one
+struct StepOptions {
+  double max_norm = 0;                       ///< of the gradients; 0: they stay as they are
+  std::optional<double> learning_rate = {};  ///< none: the gradients alone, without an update
+  Votes votes = {};                          ///< of this rank
 };
 
-/// The loss of a step over the global batch; the same on every rank.
-struct StepLoss {
-  double sum_nll = 0;  ///< nats
-  std::int64_t num_tokens = 0;
-  StepFlags flags = {};  ///< each true if any rank's was
+/// What a step found before its update; equal on all ranks.
+struct StepResult {
+  StepLoss loss = {};
+  double grad_norm = 0;         ///< before clipping
+  bool has_overflowed = false;  ///< the loss's scale was too large, and is halved
 
-  [[nodiscard]] double mean() const { return sum_nll / static_cast<double>(num_tokens); }
+  /// Else no update has followed.
+  [[nodiscard]] bool is_finite() const {
+    return std::isfinite(loss.mean()) && std::isfinite(grad_norm);
+  }
 };
 
 /// Holds a rank's parameters, gradients and optimizer state. Collective members are so over all
@@ -50,11 +50,11 @@ class StepEngine {
 
   /// Computes the gradients of the mean loss over the global batch; they are reduced on return.
   /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
-  /// sizes on all ranks. flags: travel with the loss.
+  /// sizes on all ranks. votes: travel with the loss; as many on all ranks.
   ///
   /// Collective.
   [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
-                                          StepFlags flags = {});
+                                          const Votes& votes = {});
 
   /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
   /// max_norm (0: as they are) and returns the norm before, equal on all ranks. A norm that is not
@@ -63,19 +63,22 @@ class StepEngine {
   /// Collective.
   double clip_grad_norm(double max_norm) { return updater_.clip(gradients(), max_norm); }
 
-  /// Updater::has_overflowed.
-  [[nodiscard]] bool has_overflowed(double grad_norm) { return updater_.has_overflowed(grad_norm); }
   /// Null without loss scaling.
   [[nodiscard]] const optim::GradScaler* scaler() const { return updater_.scaler(); }
 
-  /// Collective.
-  void optimizer_step(double learning_rate);
-
-  /// The loss over the plan's sequences, without dropout: each one's sum over its tokens, added in
-  /// their order. Nothing if a rank wanted to stop before the last round began.
+  /// A whole step: forward_backward, clip_grad_norm and, where loss and norm are finite, the
+  /// update.
   ///
-  /// Collective: with equal plans.
-  [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan);
+  /// Collective.
+  /// Throws:     Error{numerics} where gradients overflow at the smallest scale of the loss.
+  StepResult train_step(std::span<const data::Batch> microbatches, const StepOptions& options);
+
+  /// parallel::evaluate.
+  ///
+  /// Collective.
+  [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan) {
+    return parallel::evaluate(setup_, executor_, plan);
+  }
 
   /// Makes copies of parameters and optimizer state that several ranks hold equal to those of the
   /// first of them; without effect where all ranks round alike.
@@ -107,47 +110,27 @@ class StepEngine {
   [[nodiscard]] double parameter_norm() { return updater_.norm_of(parameters()); }
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return setup_.layout; }
-  [[nodiscard]] const DataAxis& data_axis() const { return axis_; }
+  [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
   /// What a step gathers and reduces, by arithmetic.
   [[nodiscard]] DataTraffic traffic() const;
   /// What this rank updates, or all where nothing is sharded.
-  [[nodiscard]] const param::Arena& parameters() const { return axis_.parameters().masters(); }
-  [[nodiscard]] const param::Arena& gradients() const { return axis_.gradients().gradients(); }
+  [[nodiscard]] const param::Arena& parameters() const {
+    return data_axis().parameters().masters();
+  }
+  [[nodiscard]] const param::Arena& gradients() const {
+    return data_axis().gradients().gradients();
+  }
   /// Called with every intermediate value that blocks report; empty: not called.
-  void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
+  void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
 
  private:
   /// Of all ranks, in one step.
   [[nodiscard]] std::int64_t num_microbatches() const;
-  void execute(const Action& action, std::span<const data::Batch> microbatches);
-  void forward(const Action& action, const data::Batch& batch);
-  void backward(const Action& action);
-  /// Room for what passes between stages for a microbatch of this size.
-  void offer(Channel channel, const Action& action, const data::Batch& batch);
-  /// Ranks that hold slices of one block compute the same losses: one of them tells.
-  [[nodiscard]] bool reports_losses() const {
-    return setup_.model.gives_losses &&
-           (setup_.groups.tensor == nullptr || setup_.groups.tensor->rank() == 0);
-  }
-  [[nodiscard]] bool takes_from_stage(std::int64_t block) const;
-  [[nodiscard]] bool gives_to_stage(std::int64_t block) const;
-  void sum_over_stages();
-  /// Of one batch, or nothing for a rank without one, which takes part in what is collective.
-  [[nodiscard]] at::Tensor evaluate_one(const data::Batch* batch);
 
   EngineSetup setup_;
-  std::vector<Action> actions_;
-  std::size_t last_forward_ = 0;  // of the actions
-  std::optional<Transfers> transfers_;
-  DataAxis axis_;
+  Executor executor_;
   Updater updater_;
   WholeModel whole_;
-  BlockRunner runner_;
-  // (microbatches of all ranks + 3) float64: the sum over each microbatch's tokens, in its slot,
-  // then how many ranks set each flag.
-  at::Tensor report_;
-  comm::Work report_reduced_;
-  std::int64_t global_tokens_ = 0;  // of the step under way
 };
 
 }  // namespace dtrain::parallel

@@ -38,6 +38,11 @@ class Transfers {
   /// Async: wait() returns the value.
   void offer(Channel channel, std::int64_t block, std::int64_t microbatch, at::IntArrayRef shape,
              at::ScalarType dtype);
+  /// Whether room was offered for a value that is not yet waited for.
+  [[nodiscard]] bool is_offered(Channel channel, std::int64_t block,
+                                std::int64_t microbatch) const {
+    return offered_[static_cast<std::size_t>(channel)].contains({block, microbatch});
+  }
   [[nodiscard]] at::Tensor wait(Channel channel, std::int64_t block, std::int64_t microbatch);
   /// Async: `value` is kept until it has gone.
   void send(Channel channel, const at::Tensor& value);
