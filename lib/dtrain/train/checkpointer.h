@@ -16,7 +16,7 @@
 
 namespace dtrain::train {
 
-/// What a rank has to say about saving in a step; of all ranks: each true if any rank's is.
+/// One rank's votes on saving in a step or, of all ranks: each true if any rank's is.
 struct SaveVotes {
   bool save = false;  ///< it wants a checkpoint
   bool busy = false;  ///< it is still writing the last one

@@ -37,7 +37,7 @@ struct RunEnd {
 ///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
 class Trainer {
  public:
-  /// What a trainer works with; all must outlive it. `link` may be of no launcher. check_folder
+  /// A trainer works with these; all must outlive it. `link` may be of no launcher. check_folder
   /// throws where the run folder is not this job's any more: called before each step and save.
   struct Parts {
     Job& job;

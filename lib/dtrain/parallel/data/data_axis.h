@@ -12,14 +12,14 @@
 
 namespace dtrain::parallel {
 
-/// What ranks that see different data share, resolved: every strategy of the data axis is one of
+/// How ranks that see different data share state, resolved: every strategy of the axis is one of
 /// these.
 struct DataPlan {
   std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: none
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
 
-  /// Whether gradients are never whole for longer than a unit's reduction takes.
+  /// True where gradients are never whole for longer than a unit's reduction takes.
   [[nodiscard]] bool keeps_gradient_shards() const {
     return shard_size > 1 && schedule.reduce_every_microbatch;
   }
@@ -38,8 +38,8 @@ struct DataAxisOptions {
 };
 
 /// The data axis of one rank: the parameters it computes with and the gradients it ends a step
-/// with, moved by a schedule that is known beforehand. Its events are plain calls of the step
-/// engine between two actions, never hooks inside autograd.
+/// with, moved by a schedule that is known beforehand. Its events are plain calls of the
+/// executor between two actions, never hooks inside autograd.
 ///
 /// Collective: every event may communicate; all ranks of the axis see the same ones.
 /// Throws:     what Work::wait throws.

@@ -1,4 +1,4 @@
-// What a step or an evaluation consists of: the executor works through lists of these.
+// The actions of a step or an evaluation: the executor works through lists of them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class ActionKind {
   reduce_losses,    ///< this rank's losses are there
 };
 
-/// Whether a block runs.
+/// True where a block runs.
 [[nodiscard]] constexpr bool is_compute(ActionKind kind) {
   return kind == ActionKind::forward || kind == ActionKind::backward;
 }

@@ -17,7 +17,7 @@
 
 namespace dtrain::parallel {
 
-/// What a microbatch brings to its blocks.
+/// A microbatch as its blocks see it.
 struct MicrobatchInput {
   at::Tensor ids = {};      ///< (B, T) int64
   at::Tensor targets = {};  ///< (B, T) int64
@@ -68,13 +68,13 @@ class BlockRunner : private param::GradientSink {
   /// returned, else an undefined tensor.
   at::Tensor forward(std::int64_t block, std::int64_t microbatch);
 
-  /// What the next block of the microbatch reads, from another stage.
+  /// Sets the input of the microbatch's next block, from another stage.
   void set_activation(std::int64_t microbatch, at::Tensor activation);
-  /// What the block that ran last put out.
+  /// Takes the output of the block that ran last.
   [[nodiscard]] at::Tensor take_activation(std::int64_t microbatch);
-  /// The gradient of the output of the block that runs backward next.
+  /// Sets the gradient of the output of the block that runs backward next.
   void set_gradient(std::int64_t microbatch, at::Tensor gradient);
-  /// The gradient of the input of the block that ran backward last.
+  /// Takes the gradient of the input of the block that ran backward last.
   [[nodiscard]] at::Tensor take_gradient(std::int64_t microbatch);
 
   /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and

@@ -1,4 +1,4 @@
-// What an engine is made with, and what follows from it before any value is allocated.
+// Options and groups of an engine, and all that follows from them before memory is allocated.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +51,12 @@ struct EngineGroups {
 /// How the arenas of an engine with these options are cut.
 [[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
                                                const EngineOptions& options);
-/// What a rank with these options does.
+/// The lists of a rank with these options.
 [[nodiscard]] ActionLists engine_actions(const model::Model& model, const EngineOptions& options);
 /// lists: engine_actions.
 [[nodiscard]] DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& lists);
 
-/// What the parts of an engine share; it stays as it is while they exist.
+/// The parts of an engine share this; it does not change while they exist.
 struct EngineSetup {
   /// whole: what `model` is a part of. `model` and the groups must outlive this.
   EngineSetup(model::Model& model, const EngineGroups& groups, EngineOptions options,

@@ -15,7 +15,7 @@
 
 namespace dtrain::parallel {
 
-/// What a list of actions is executed with.
+/// Input and output of a list of actions.
 struct ExecutorInput {
   /// Where one is missing, its passes and messages are left out, and what the data axis does around
   /// them is done.

@@ -20,7 +20,7 @@ struct StepOptions {
   Votes votes = {};                          ///< of this rank
 };
 
-/// What a step found before its update; equal on all ranks.
+/// The findings of a step before its update; equal on all ranks.
 struct StepResult {
   StepLoss loss = {};
   double grad_norm = 0;         ///< before clipping
@@ -86,7 +86,7 @@ class StepEngine {
   /// Collective.
   void make_copies_equal() { whole_.make_copies_equal(); }
 
-  /// What a checkpoint holds of this rank, sharing memory.
+  /// This rank's part of a checkpoint, sharing memory.
   [[nodiscard]] checkpoint::State state() const { return whole_.state(); }
   /// Collective.
   void load_state(checkpoint::Source& source) { whole_.load_state(source); }
@@ -111,9 +111,9 @@ class StepEngine {
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return setup_.layout; }
   [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
-  /// What a step gathers and reduces, by arithmetic.
+  /// Predicts the gathers and reductions of a step.
   [[nodiscard]] DataTraffic traffic() const;
-  /// What this rank updates, or all where nothing is sharded.
+  /// The values that this rank updates, or all where nothing is sharded.
   [[nodiscard]] const param::Arena& parameters() const {
     return data_axis().parameters().masters();
   }
@@ -124,7 +124,7 @@ class StepEngine {
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
 
  private:
-  /// Of all ranks, in one step.
+  /// Microbatches of all ranks in one step.
   [[nodiscard]] std::int64_t num_microbatches() const;
 
   EngineSetup setup_;

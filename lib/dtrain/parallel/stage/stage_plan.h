@@ -1,4 +1,4 @@
-// What a rank computes in a step, where its blocks are one stage of a pipeline.
+// The part of a model that one stage of a pipeline computes, and its list of a step.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What passes between the stages of a pipeline.
+// Sends and receives activations and gradients between the stages of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class Transfers {
   /// Async: wait() returns the value.
   void offer(Channel channel, std::int64_t block, std::int64_t microbatch, at::IntArrayRef shape,
              at::ScalarType dtype);
-  /// Whether room was offered for a value that is not yet waited for.
+  /// True where room was offered for a value that nobody has waited for yet.
   [[nodiscard]] bool is_offered(Channel channel, std::int64_t block,
                                 std::int64_t microbatch) const {
     return offered_[static_cast<std::size_t>(channel)].contains({block, microbatch});
