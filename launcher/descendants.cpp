@@ -96,6 +96,8 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
 
+bool is_zombie(pid_t pid) { return look_at(pid).state == 'Z'; }
+
 bool group_is_running(pid_t group) {
   const std::vector<Process> all = descendants();
   return std::any_of(all.begin(), all.end(), [group](const Process& process) {

@@ -13,6 +13,9 @@ void adopt_orphans();
 /// Whether this process still has a child, ended but unreaped ones included.
 [[nodiscard]] bool has_children();
 
+/// Whether the process's main thread has ended, and nobody has waited for the process.
+[[nodiscard]] bool is_zombie(pid_t pid);
+
 /// Whether a descendant of this process group has not ended.
 [[nodiscard]] bool group_is_running(pid_t group);
 

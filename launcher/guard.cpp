@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "dtrain/base/clock.h"
@@ -55,10 +56,10 @@ Pipe make_pipe() {
 /// Ends the supervisor. A thread that hangs in the kernel, on a disk, keeps the process and its
 /// descriptors: so the guard learns the status first, and the ends of the standard streams are
 /// seen.
-[[noreturn]] void leave(int status, const Descriptor& told) {
+[[noreturn]] void report_status_and_exit(int status, const Descriptor& status_pipe, pid_t guard) {
   const auto byte = static_cast<unsigned char>(status);
-  [[maybe_unused]] const auto written = ::write(told.get(), &byte, 1);
-  ::kill(::getppid(), SIGCHLD);
+  [[maybe_unused]] const auto written = ::write(status_pipe.get(), &byte, 1);
+  if (::getppid() == guard) ::kill(guard, SIGCHLD);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
   ::_exit(status);
 }
@@ -70,8 +71,19 @@ void wait_for_end(pid_t child) {
   }
 }
 
-/// Passes signals on until the child has ended, or has told its status.
-int guard(pid_t child, const Descriptor& signals, const Descriptor& told, const sigset_t& watched) {
+/// Whether the child was killed and cannot be waited for, since a thread of it hangs in the kernel.
+bool hangs_in_its_end(pid_t child) {
+  if (!is_zombie(child)) return false;
+  std::this_thread::sleep_for(kEndLimit);  // it may be just about to end
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == 0;
+}
+
+/// Passes signals on until the child has ended, or has reported its status.
+int guard(pid_t child, const Descriptor& signals, const Descriptor& status_pipe,
+          const sigset_t& watched) {
+  constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;
     pid_t ended = 0;
@@ -85,11 +97,15 @@ int guard(pid_t child, const Descriptor& signals, const Descriptor& told, const 
       return 128 + WTERMSIG(status);
     }
     unsigned char byte = 0;
-    if (::read(told.get(), &byte, 1) == 1) {
+    if (::read(status_pipe.get(), &byte, 1) == 1) {
       wait_for_end(child);
       return byte;
     }
-    const int signal = ::sigwaitinfo(&watched, nullptr);
+    const int signal = ::sigtimedwait(&watched, nullptr, &kLook);
+    if (signal < 0 && errno == EAGAIN && hangs_in_its_end(child)) {
+      kill_descendants(kKillLimit);
+      return 128 + SIGKILL;
+    }
     if (signal <= 0 || signal == SIGCHLD) continue;
     byte = static_cast<unsigned char>(signal);
     [[maybe_unused]] const auto written = ::write(signals.get(), &byte, 1);
@@ -109,6 +125,7 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
   Pipe signals = make_pipe();
   Pipe status = make_pipe();
   link.signals = std::move(signals.reader);
+  const pid_t own = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
     dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot start a process: {}",
@@ -118,7 +135,7 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
     signals.writer.reset();
     ::setpgid(0, 0);
     ::prctl(PR_SET_NAME, "dtrun-ranks");
-    leave(supervise(std::move(job), std::move(link)), status.writer);
+    report_status_and_exit(supervise(std::move(job), std::move(link)), status.writer, own);
   }
   job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
   job.door = {};

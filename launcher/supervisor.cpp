@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <limits>
 #include <utility>
 
 #include "launcher/descendants.h"
@@ -33,6 +34,8 @@ constexpr auto kFullDiskPatience = 1000ms;
 // After a clean end, how long a rank's helpers (a tee, say) may finish before SIGTERM.
 constexpr auto kLeftoverPeace = 200ms;
 constexpr std::size_t kMaxPendingOutput = std::size_t{1} << 20;
+// Ranks that end may print much at once, and a disk that is well must lose nothing of it.
+constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
 constexpr std::size_t kMaxControlText = 8192;
 
 // What an event is about: a kind, and for most kinds a rank.
@@ -201,7 +204,10 @@ void Supervisor::on_signal(int signal) {
     }
     return;
   }
-  if (phase_ == Phase::writing_logs) return finish_logs();
+  if (phase_ == Phase::writing_logs) {
+    if (!deadline_) enter(Phase::writing_logs, kLogLimit);
+    return;
+  }
   if (phase_ == Phase::draining) {  // nobody reads dtrun's output
     phase_ = Phase::done;
     return;
@@ -344,10 +350,10 @@ void Supervisor::on_output(RankStream& stream) {
 void Supervisor::hold_back_output() {
   // Ranks that are to save or to end must not wait for a reader or a disk, so from then on output
   // that nobody takes is dropped.
-  const bool ends = !verdict_.clean();
+  const bool ends = !verdict_.clean() || phase_ == Phase::leaving;
   if (ends) {
     console_.drop_beyond(kMaxPendingOutput);
-    logs_.drop_beyond(kMaxPendingOutput);
+    logs_.drop_beyond(kMaxPendingLogsAtEnd);
   }
   const bool too_much =
       console_.pending_for_readers() > kMaxPendingOutput || logs_.waiting() > kMaxPendingOutput;
@@ -450,9 +456,10 @@ void Supervisor::warn_of_logs() {
 // The report follows the warnings: its last line tells why the job ended.
 void Supervisor::finish_logs() {
   const bool written = logs_.idle();
+  console_.drop_beyond(std::numeric_limits<std::size_t>::max());  // what is told now is no output
   warn_of_logs();
   if (!written) {
-    warn(fmt::format("the logs in {} lack up to {} bytes: their disk did not answer",
+    warn(fmt::format("the disk of the logs in {} did not answer: they may lack up to {} bytes",
                      job_.folder.log_folder(), logs_.missing()));
   }
   report(verdict_, ranks_, console_);

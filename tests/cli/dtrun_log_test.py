@@ -68,7 +68,7 @@ class BadDiskTest(DtrunTest):
         return errors.splitlines()
 
     def assert_told(self, lines):
-        text = r"dtrun: warning: the logs in (\S+) lack up to (\d+) bytes: their disk did not answer"
+        text = r"dtrun: warning: the disk of the logs in (\S+) did not answer: they may lack up to (\d+) bytes"
         (told,) = [match for match in map(lambda line: re.fullmatch(text, line), lines) if match]
         self.assertEqual(str(self.log.parents[1]), str(self.folder / told[1]))
         self.assertGreater(int(told[2]), 0)

@@ -256,8 +256,9 @@ class Refusals(ResumeTest):
         result = self.single("--overwrite", "--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4", steps=1)
         for flag in ("--beta1", "--eps"):
             self.assertIn(f"{flag} has no effect with --optimizer sgd", result.stderr)
-        result = self.single("--overwrite", "--momentum", "0.5", steps=1)
+        result = self.single("--overwrite", "--momentum", "0.5", "--val-fraction", "0.6", steps=1)
         self.assertIn("--momentum has no effect with --optimizer adamw", result.stderr)
+        self.assertIn("--val-fraction 0.6 keeps more of --data for validation than it trains on", result.stderr)
         result = self.single(*EVERY, "--overwrite", steps=6)
         result = self.single(*EVERY, "--resume", "auto", steps=5)
         self.assertIn("is beyond --steps 5: nothing is left to train", result.stderr)

@@ -76,9 +76,6 @@ class Foreign(FolderTest):
                                  f"{run}/checkpoints holds none", "bring it back", "--overwrite")
             self.assertEqual(self.content_but_lock(run), before)
         away.rename(checkpoints)
-        result = self.single(*EVERY, "--resume", "auto", run_dir=other, status=USAGE)
-        self.assert_one_line(result, f"give --overwrite --resume {checkpoints}/step-4 to go on from there")
-        self.single(*EVERY, "--overwrite", "--resume", checkpoints / "step-4", steps=6, run_dir=other)
         self.single(*EVERY, "--resume", "auto", steps=5)
         self.assertEqual(len(self.losses()), 5)
 

@@ -35,8 +35,8 @@ std::uint64_t number_of(const CgroupFolder& folder) {
   return ::stat(folder.path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-/// What tells this machine from others of a job: the start of its kernel, or the host's name where
-/// that is hidden.
+/// Identifies this machine among those of a job: by the start of its kernel, or by the host's name
+/// where that is hidden.
 std::string boot_of(const std::string& root) {
   std::string boot;
   if (std::getline(std::ifstream(root + "/proc/sys/kernel/random/boot_id"), boot)) return boot;

@@ -145,6 +145,12 @@ void check_reports(const Config& config) {
          "--time-limit: found \"{}\", but it must be a time: 90s, 10m, 1h30m, or seconds",
          config.run.time_limit);
   }
+  if (config.run.overwrite && checkpoint.resume != "none") {
+    fail(ErrorKind::usage,
+         "--overwrite and --resume {} exclude each other: the run would be removed before it could "
+         "go on",
+         checkpoint.resume);
+  }
   if (checkpoint.resume.empty()) {
     fail(ErrorKind::usage, "--resume is empty: give auto, none or the path of a checkpoint");
   }

@@ -87,14 +87,7 @@ void check_run_folder(const Config& config) {
   }
   if (config.run.dir.empty()) return;
   for (const char* name : kOwnFolders) check_own_folder(folder, name);
-  const bool goes_on = resumes_within(config);
-  if (config.run.overwrite && goes_on) {
-    fail(ErrorKind::usage,
-         "--overwrite and --resume {} exclude each other: {} would be removed before it could be "
-         "gone on with",
-         config.checkpoint.resume, folder);
-  }
-  if (config.run.overwrite || goes_on) return;
+  if (config.run.overwrite || resumes_within(config)) return;
   for (const char* name : kRunFiles) {
     if (fs::exists(fs::path(folder) / name, error)) {
       fail(ErrorKind::usage,

@@ -10,8 +10,8 @@ namespace dtrain::config {
 /// Throws: Error{usage} if the run folder is not given where only a given one makes sense.
 void check_run_dir_named(const Config& config);
 
-/// Refuses a folder that cannot become this run's: one that holds a run needs run.overwrite or a
-/// resume from what it holds, and not both. Changes nothing.
+/// Refuses a folder that cannot become this run's: one that holds a run needs run.overwrite, or a
+/// resume from what it holds. Changes nothing.
 ///
 /// Throws: Error{usage} naming the folder: no folder, not writable, holding a run, with a link in
 ///         place of one of its own folders.

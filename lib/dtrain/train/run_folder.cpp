@@ -97,19 +97,15 @@ void RunFolder::check_is_new() const {
   const std::string path = metrics_file(dir_);
   const std::string checkpoint = metrics::last_checkpoint(path);
   if (checkpoint.empty()) return;
-  // Of another run that this one went on from.
-  const bool is_there = fs::exists(checkpoint);
   base::fail(ErrorKind::usage,
-             "--resume auto: {} tells of checkpoint {}, but {} holds none: {}, or name another "
-             "folder, or give --overwrite instead to begin anew",
-             path, checkpoint, checkpoints_,
-             is_there ? fmt::format("give --overwrite --resume {} to go on from there", checkpoint)
-                      : "bring it back");
+             "--resume auto: {} tells of checkpoint {}, but {} holds none: bring it back, or name "
+             "another folder (with --resume and a checkpoint, to go on from that), or give "
+             "--overwrite instead to begin anew",
+             path, checkpoint, checkpoints_);
 }
 
 store::SetAside RunFolder::go_on(std::int64_t step) {
   check_writable();
-  if (config_.run.overwrite) remove_old_run();  // what is gone on from lies elsewhere
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
   metrics::cut_back(metrics_file(dir_), step);
   write_config();

@@ -43,8 +43,7 @@ class RunFolder {
   void begin();
 
   /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
-  /// writes config.json. With run.overwrite, which a run that goes on from another one may have,
-  /// what the folder held is removed.
+  /// writes config.json.
   [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step);
 
   /// Leaves word that the run was stopped early and should be started again.
