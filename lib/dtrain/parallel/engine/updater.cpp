@@ -1,8 +1,7 @@
 #include "dtrain/parallel/engine/updater.h"
 
 #include <cmath>
-
-#include "dtrain/parallel/engine/disk_window.h"
+#include <utility>
 
 namespace dtrain::parallel {
 namespace {
@@ -22,6 +21,36 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
                                 .allocate = allocate},
                                setup.options.optimizer);
 }
+
+// Brings what an optimizer updates from the disk and back: while a range is updated the next one is
+// read and the one before is written.
+class DiskWindow final : public optim::UpdateObserver {
+ public:
+  // The arenas lie on `disk`.
+  DiskWindow(const param::DiskMemory& disk, std::vector<const param::Arena*> arenas)
+      : disk_(disk), arenas_(std::move(arenas)) {}
+
+  void before(param::ElementRange, param::ElementRange next) override {
+    if (next.is_empty()) return;
+    for (const param::Arena* arena : arenas_) disk_.read_ahead(arena->slice(next));
+  }
+  void after(param::ElementRange range) override {
+    for (const param::Arena* arena : arenas_) disk_.write_back(arena->slice(range));
+    finish();
+    written_ = range;
+  }
+  // The update has ended: waits for its last range.
+  void finish() {
+    if (written_.is_empty()) return;
+    for (const param::Arena* arena : arenas_) disk_.release(arena->slice(written_));
+    written_ = {};
+  }
+
+ private:
+  const param::DiskMemory& disk_;
+  std::vector<const param::Arena*> arenas_;
+  param::ElementRange written_;  // still to be released
+};
 
 }  // namespace
 

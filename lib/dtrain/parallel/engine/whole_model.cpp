@@ -2,10 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "dtrain/comm/long_task.h"
-#include "dtrain/parallel/engine/equal_copies.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -26,6 +26,23 @@ checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name
           .box = checkpoint::format::whole(values.sizes()),
           .tensor = values,
           .replica = replica_of(&setup.groups.all())};
+}
+
+// The groups that hold copies of a parameter, in the order in which they are made equal.
+std::vector<comm::ProcessGroup*> holders_of(const EngineSetup& setup, param::ParameterId id) {
+  const EngineGroups& groups = setup.groups;
+  std::vector<comm::ProcessGroup*> holders;
+  comm::ProcessGroup* replicas =
+      groups.data.shards == nullptr ? &groups.data.all : groups.data.replicas;
+  const bool is_cut = setup.model.parameters[static_cast<std::size_t>(id)].cut.has_value();
+  if (replicas != nullptr) holders.push_back(replicas);
+  if (groups.tensor != nullptr && !is_cut) holders.push_back(groups.tensor);
+  for (const SharedParameters& shared : groups.shared) {
+    if (std::find(shared.ids.begin(), shared.ids.end(), id) != shared.ids.end()) {
+      holders.push_back(shared.stages);
+    }
+  }
+  return holders;
 }
 
 }  // namespace
@@ -84,7 +101,15 @@ void WholeModel::visit(const param::Arena& values, const Visit& visit) {
 
 void WholeModel::make_copies_equal() {
   parameters_.wait_for_all();  // what the last update has sent on its way is read there
-  parallel::make_copies_equal(setup_, updater_.with_state(parameters_.masters()));
+  for (param::ParameterId id = 0; id < setup_.layout.num_parameters(); ++id) {
+    const param::ElementRange own = setup_.layout.range_in(id, setup_.shard());
+    if (own.is_empty()) continue;
+    for (comm::ProcessGroup* holders : holders_of(setup_, id)) {
+      for (const param::Arena* arena : updater_.with_state(parameters_.masters())) {
+        holders->broadcast(arena->slice(own), /*root=*/0).wait();
+      }
+    }
+  }
   parameters_.refresh();
 }
 
