@@ -9,9 +9,9 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 #include "dtrain/parallel/stage/make_stage.h"
-#include "dtrain/parallel/step_engine.h"
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
 

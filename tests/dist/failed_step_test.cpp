@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/engine/step_engine.h"
 #include "support/delayed_world.h"
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"

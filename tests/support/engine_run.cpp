@@ -191,11 +191,11 @@ EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int6
 void EngineRun::steps(std::int64_t count) {
   for (std::int64_t step = 0; step < count; ++step) {
     const std::vector<data::Batch> microbatches = loader_.next();
-    trace_.losses.push_back(job_.engine().forward_backward(microbatches).mean());
-    const double norm = job_.engine().clip_grad_norm(config_.train.grad_clip);
+    const parallel::StepResult result = job_.engine().train_step(
+        microbatches, {.max_norm = config_.train.grad_clip, .learning_rate = config_.train.lr});
+    trace_.losses.push_back(result.loss.mean());
     // Which of the values that are not finite it is may depend on the layout.
-    trace_.norms.push_back(std::isfinite(norm) ? norm : INFINITY);
-    if (!job_.engine().has_overflowed(norm)) job_.engine().optimizer_step(config_.train.lr);
+    trace_.norms.push_back(std::isfinite(result.grad_norm) ? result.grad_norm : INFINITY);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/action.h"
 #include "dtrain/parallel/recompute.h"
 
 namespace dtrain::parallel {

@@ -52,18 +52,17 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
   if (!interval_.is_never()) saver_.stage(job_.engine().state());
 }
 
-parallel::StepFlags Checkpointer::flags(bool save_requested) {
+SaveVotes Checkpointer::votes(bool save_requested) const {
   // One clock decides for all: that of whoever sees the time pass first.
   const bool is_time = interval_.seconds > 0 && base::seconds_since(last_) >= interval_.seconds;
-  return {.stop = false, .save = save_requested || is_time, .busy = saver_.is_busy()};
+  return {.save = save_requested || is_time, .busy = saver_.is_busy()};
 }
 
-bool Checkpointer::is_due(std::int64_t step, const parallel::StepFlags& agreed) const {
+bool Checkpointer::is_due(std::int64_t step, const SaveVotes& agreed) const {
   return is_waiting_ || agreed.save || (interval_.steps > 0 && step % interval_.steps == 0);
 }
 
-void Checkpointer::after_step(const checkpoint::SavePoint& point,
-                              const parallel::StepFlags& agreed) {
+void Checkpointer::after_step(const checkpoint::SavePoint& point, const SaveVotes& agreed) {
   if (saver_.is_saving() && !agreed.busy) {
     if (const auto report = saver_.advance()) tell(*report);
   }

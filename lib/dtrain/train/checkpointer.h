@@ -16,6 +16,12 @@
 
 namespace dtrain::train {
 
+/// One rank's votes on saving in a step or, of all ranks: each true if any rank's is.
+struct SaveVotes {
+  bool save = false;  ///< it wants a checkpoint
+  bool busy = false;  ///< it is still writing the last one
+};
+
 /// Saves a job's state at --checkpoint-every, on request, and at the end, while training goes on. A
 /// save that is due while the last one is being written waits for it for a second; after that
 /// training goes on, and the save is made as soon as the last one is over. A save that fails is
@@ -39,13 +45,13 @@ class Checkpointer {
   /// Has `check` called on all ranks before each save begins; what it throws ends that save.
   void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
 
-  /// What this rank has to say about saving in the next step. save_requested: by a user.
-  [[nodiscard]] parallel::StepFlags flags(bool save_requested);
+  /// This rank's, in the next step. save_requested: by a user.
+  [[nodiscard]] SaveVotes votes(bool save_requested) const;
 
-  /// Does what is due after a step. agreed: the flags of all ranks in that step.
+  /// Does what is due after a step. agreed: the votes of all ranks in that step.
   ///
   /// Collective: every rank of the world, with equal arguments.
-  void after_step(const checkpoint::SavePoint& point, const parallel::StepFlags& agreed);
+  void after_step(const checkpoint::SavePoint& point, const SaveVotes& agreed);
 
   /// Saves the last step, unless --checkpoint-every is none. Returns what went wrong at the second
   /// try, which is reported too; empty: nothing.
@@ -69,7 +75,7 @@ class Checkpointer {
   [[nodiscard]] const std::string& newest() const { return newest_; }
 
  private:
-  [[nodiscard]] bool is_due(std::int64_t step, const parallel::StepFlags& agreed) const;
+  [[nodiscard]] bool is_due(std::int64_t step, const SaveVotes& agreed) const;
   void make_room(std::int64_t step);
   void begin(const checkpoint::SavePoint& point);
   [[nodiscard]] checkpoint::SaveReport save(const checkpoint::SavePoint& point);

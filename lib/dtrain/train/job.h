@@ -10,9 +10,9 @@
 #include "dtrain/config/config.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
+#include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/parallel/plan.h"
 #include "dtrain/parallel/stage/make_stage.h"
-#include "dtrain/parallel/step_engine.h"
 #include "dtrain/train/cpu_type.h"
 #include "dtrain/train/memory_plan.h"
 

@@ -10,7 +10,7 @@
 #include "dtrain/config/interval.h"
 #include "dtrain/config/machine.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/parallel/engine_memory.h"
+#include "dtrain/parallel/engine/engine_memory.h"
 
 namespace dtrain::train {
 namespace {

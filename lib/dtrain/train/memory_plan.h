@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dtrain/config/config.h"
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::train {
 

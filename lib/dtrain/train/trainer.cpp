@@ -24,6 +24,9 @@ namespace {
 constexpr std::size_t kSummarySteps = 50;  // losses averaged for the summary
 constexpr std::int64_t kMemorySteps = 3;   // after which the peak of memory is known
 
+// The votes that ranks cast in a step.
+enum Vote : std::size_t { kStop, kSave, kBusy };
+
 data::LoaderOptions loader_options(Job& job, const StartPoint& start) {
   const config::Config& config = job.config();
   return {.microbatch = config.batch.microbatch,
@@ -47,8 +50,8 @@ data::EvaluationSequences validation_of(const config::Config& config, const data
 // A NaN's sign means nothing, and depends on the processor.
 std::string shown(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
-std::string found_in(std::int64_t step, const StepResult& result) {
-  return fmt::format("step {}: loss {}, gradient norm {}", step, shown(result.loss),
+std::string found_in(std::int64_t step, const parallel::StepResult& result) {
+  return fmt::format("step {}: loss {}, gradient norm {}", step, shown(result.loss.mean()),
                      shown(result.grad_norm));
 }
 
@@ -115,12 +118,15 @@ RunEnd Trainer::run() {
   while (!stops && step_ < config_.train.steps) {
     const std::vector<data::Batch> microbatches =
         loader_.next();  // this rank's part of the global batch
-    const StepResult result = train_step(microbatches);
+    const parallel::StepResult result = train_step(microbatches);
     ++step_;
     report(result);
     report_memory();
-    stops = stops_after(result.flags);
-    if (!stops) checkpoints_.after_step(save_point(), result.flags);
+    const parallel::Votes& votes = result.loss.votes;
+    stops = stops_after(votes[kStop]);
+    if (!stops) {
+      checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
+    }
   }
   if (stops) {
     checkpoints_.save_now(save_point());
@@ -130,50 +136,41 @@ RunEnd Trainer::run() {
   return {.stopped = false, .step = step_};
 }
 
-StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
+parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
   check_folder_();
-  parallel::StepEngine& engine = job_.engine();
-  parallel::StepFlags flags = checkpoints_.flags(requests_.take_save());
-  flags.stop = requests_.wants_stop();
-  const parallel::StepLoss loss = engine.forward_backward(microbatches, flags);
-  const StepResult result{.loss = loss.mean(),
-                          .grad_norm = engine.clip_grad_norm(config_.train.grad_clip),
-                          .learning_rate = schedule_.rate(step_),
-                          .num_tokens = loss.num_tokens,
-                          .flags = loss.flags};
-  if (has_overflowed(result.grad_norm) || is_refused(result)) {
-    count_skip(result);
-  } else {
-    engine.optimizer_step(result.learning_rate);
+  const SaveVotes save = checkpoints_.votes(requests_.take_save());
+  parallel::StepResult result;
+  try {
+    result = job_.engine().train_step(microbatches,
+                                      {.max_norm = config_.train.grad_clip,
+                                       .learning_rate = schedule_.rate(step_),
+                                       .votes = {requests_.wants_stop(), save.save, save.busy}});
+  } catch (const base::Error& error) {
+    // A loss scale that cannot become smaller ends the run like other numbers.
+    if (error.kind() != base::ErrorKind::numerics) throw;
+    fail(error.what(), advice());
+  }
+  if (result.is_finite()) {
     skipped_in_a_row_ = 0;
+  } else {
+    if (!result.has_overflowed) refuse(result);
+    count_skip(result);
   }
   return result;
 }
 
-// Smaller than the smallest the loss scale cannot become: that ends the run like other numbers.
-bool Trainer::has_overflowed(double grad_norm) {
-  try {
-    return job_.engine().has_overflowed(grad_norm);
-  } catch (const base::Error& error) {
-    if (error.kind() != base::ErrorKind::numerics) throw;
-    fail(error.what(), advice());
-  }
-}
-
 // The loss and the norm are equal on all ranks, so all refuse together.
-bool Trainer::is_refused(const StepResult& result) {
-  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return false;
+void Trainer::refuse(const parallel::StepResult& result) {
   const std::string found = found_in(step_ + 1, result);
   if (config_.train.on_nonfinite == "stop") {
     fail(found + ": stopped before the update", advice() + ", or --on-nonfinite skip");
   }
   reporter_.warn(step_ + 1, found + ": update skipped");
-  return true;
 }
 
 // An update that is left out changes nothing, so that one too many in a row shows that more will
 // not help. In float16 the loss's scale halves with each.
-void Trainer::count_skip(const StepResult& result) {
+void Trainer::count_skip(const parallel::StepResult& result) {
   ++skipped_;
   if (++skipped_in_a_row_ <= config_.train.max_skipped) return;
   fail(
@@ -190,9 +187,9 @@ std::string Trainer::advice() const {
 }
 
 // With a loss scale a run begins with updates that are left out, until the scale fits.
-std::string Trainer::advice_on_skips(const StepResult& result) const {
+std::string Trainer::advice_on_skips(const parallel::StepResult& result) const {
   const optim::GradScaler* scaler = job_.engine().scaler();
-  if (scaler == nullptr || !std::isfinite(result.loss)) return advice();
+  if (scaler == nullptr || !std::isfinite(result.loss.mean())) return advice();
   return fmt::format(
       "each halved the loss scale, which is {:g} now: the first ones are normal, so raise "
       "--max-skipped; if they go on, {}",
@@ -245,16 +242,17 @@ void Trainer::check_model() {
   step_start_ += base::Clock::now() - begin;
 }
 
-void Trainer::report(const StepResult& result) {
+void Trainer::report(const parallel::StepResult& result) {
   const auto now = base::Clock::now();
   const double seconds = base::Seconds(now - step_start_).count();
   const comm::CallCounters counters = job_.groups().counters();
-  tokens_ += result.num_tokens;
-  const double rate = static_cast<double>(result.num_tokens) / seconds;
+  const double loss = result.loss.mean();
+  tokens_ += result.loss.num_tokens;
+  const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
   reporter_.step({.step = step_,
-                  .loss = result.loss,
+                  .loss = loss,
                   .grad_norm = result.grad_norm,
-                  .learning_rate = result.learning_rate,
+                  .learning_rate = schedule_.rate(step_ - 1),
                   .tokens = tokens_,
                   .samples = loader_.position(),
                   .tokens_per_second = rate,
@@ -265,7 +263,7 @@ void Trainer::report(const StepResult& result) {
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling()});
   link_.progress(step_);
-  if (std::isfinite(result.loss)) last_losses_.push_back(result.loss);
+  if (std::isfinite(loss)) last_losses_.push_back(loss);
   if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();
   counters_ = counters;
   step_start_ = now;
@@ -285,11 +283,11 @@ std::optional<metrics::LossScaling> Trainer::loss_scaling() {
 }
 
 // Whoever asks to stop may have little time: an evaluation that is due is left to the next start.
-bool Trainer::stops_after(const parallel::StepFlags& flags) {
+bool Trainer::stops_after(bool stop_requested) {
   if (validation_.size() > 0 && is_due(step_, config_)) {
-    return flags.stop || !evaluate_validation();
+    return stop_requested || !evaluate_validation();
   }
-  return flags.stop && step_ < config_.train.steps;
+  return stop_requested && step_ < config_.train.steps;
 }
 
 // False if somebody wants to stop: then nothing is known.

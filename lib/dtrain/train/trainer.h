@@ -21,15 +21,6 @@
 
 namespace dtrain::train {
 
-/// What one step did.
-struct StepResult {
-  double loss = 0;
-  double grad_norm = 0;
-  double learning_rate = 0;
-  std::int64_t num_tokens = 0;  ///< of the global batch
-  parallel::StepFlags flags;    ///< of all ranks
-};
-
 /// How a run ended.
 struct RunEnd {
   bool stopped = false;  ///< early, with a checkpoint
@@ -46,7 +37,7 @@ struct RunEnd {
 ///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
 class Trainer {
  public:
-  /// What a trainer works with; all must outlive it. `link` may be of no launcher. check_folder
+  /// A trainer works with these; all must outlive it. `link` may be of no launcher. check_folder
   /// throws where the run folder is not this job's any more: called before each step and save.
   struct Parts {
     Job& job;
@@ -62,19 +53,18 @@ class Trainer {
   RunEnd run();
 
  private:
-  [[nodiscard]] StepResult train_step(const std::vector<data::Batch>& microbatches);
-  [[nodiscard]] bool has_overflowed(double grad_norm);
-  [[nodiscard]] bool is_refused(const StepResult& result);
-  void count_skip(const StepResult& result);
-  void report(const StepResult& result);
+  [[nodiscard]] parallel::StepResult train_step(const std::vector<data::Batch>& microbatches);
+  void refuse(const parallel::StepResult& result);
+  void count_skip(const parallel::StepResult& result);
+  void report(const parallel::StepResult& result);
   void report_memory();
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
-  [[nodiscard]] bool stops_after(const parallel::StepFlags& flags);
+  [[nodiscard]] bool stops_after(bool stop_requested);
   [[nodiscard]] bool evaluate_validation();
   void make_copies_equal();
   void check_model();
   [[nodiscard]] std::string advice() const;
-  [[nodiscard]] std::string advice_on_skips(const StepResult& result) const;
+  [[nodiscard]] std::string advice_on_skips(const parallel::StepResult& result) const;
   [[noreturn]] void fail(const std::string& found, const std::string& advice);
   [[nodiscard]] checkpoint::SavePoint save_point() const;
   void save_final();

@@ -113,14 +113,12 @@ class Verifier {
     const double asked = job_.config().verify.tolerance;
     checks_.push_back({std::move(name), error, asked > 0 ? asked : tolerance});
   }
-  struct Step {
-    double loss = 0;
-    double grad_norm = 0;
-  };
-  Step compute_gradients(const std::vector<data::Batch>& batches, double max_norm);
+  parallel::StepResult step(const std::vector<data::Batch>& batches,
+                            const parallel::StepOptions& options);
   [[nodiscard]] double one_step_tolerance(const std::string& name) const;
   [[nodiscard]] double trajectory_tolerance(double of_float32) const;
-  void check_trajectory_errors(const Trajectory& trajectory, const std::vector<Step>& found);
+  void check_trajectory_errors(const Trajectory& trajectory,
+                               const std::vector<parallel::StepResult>& found);
   void check_activations(const std::map<std::string, at::Tensor>& found, const RowDeal& deal);
   [[nodiscard]] at::Tensor slice_like(const at::Tensor& found, at::Tensor expected) const;
   void check_gradients();
@@ -148,15 +146,14 @@ double Verifier::trajectory_tolerance(double of_float32) const {
   return job_.config().machine.dtype == "float64" ? kFloat64LossTolerance : of_float32;
 }
 
-// The engine's gradients without the loss's scale, clipped. The reference leaves no step out, so
-// that one whose gradients overflow in float16 is computed again, at half the scale.
-Verifier::Step Verifier::compute_gradients(const std::vector<data::Batch>& batches,
-                                           double max_norm) {
+// The reference leaves no step out, so that one whose gradients overflow in float16 is computed
+// again, at half the scale.
+parallel::StepResult Verifier::step(const std::vector<data::Batch>& batches,
+                                    const parallel::StepOptions& options) {
   for (;;) {
     taps_.clear();
-    const double loss = job_.engine().forward_backward(batches).mean();
-    const double norm = job_.engine().clip_grad_norm(max_norm);
-    if (!job_.engine().has_overflowed(norm)) return {.loss = loss, .grad_norm = norm};
+    const parallel::StepResult result = job_.engine().train_step(batches, options);
+    if (!result.has_overflowed) return result;
   }
 }
 
@@ -182,9 +179,9 @@ void Verifier::check_batch() {
   job_.engine().set_tap([this](std::string_view name, const at::Tensor& value) {
     taps_[std::string(name)].push_back(value.detach().clone());
   });
-  const Step step = compute_gradients(deal.batches(fixture_.batch), /*max_norm=*/0);
+  const parallel::StepResult found_step = step(deal.batches(fixture_.batch), {});
   job_.engine().set_tap({});
-  add("loss", relative_error(step.loss, fixture_.loss), one_step_tolerance("loss"));
+  add("loss", relative_error(found_step.loss.mean(), fixture_.loss), one_step_tolerance("loss"));
   std::map<std::string, at::Tensor> found;
   for (const auto& [name, parts] : taps_) found.emplace(name, at::cat(parts));
   check_activations(found, deal);
@@ -227,11 +224,11 @@ void Verifier::check_gradients() {
 }
 
 void Verifier::check_trajectory(const Trajectory& trajectory) {
-  std::vector<Step> found;
+  std::vector<parallel::StepResult> found;
   for (const TokenRows& rows : trajectory.steps) {
     const RowDeal deal(rows.inputs.size(0), job_, job_.config().verify.trajectory);
-    found.push_back(compute_gradients(deal.batches(rows), trajectory.train.grad_clip));
-    job_.engine().optimizer_step(trajectory.train.lr);
+    found.push_back(step(deal.batches(rows), {.max_norm = trajectory.train.grad_clip,
+                                              .learning_rate = trajectory.train.lr}));
   }
   check_trajectory_errors(trajectory, found);
   check_final_weights(trajectory);
@@ -254,18 +251,18 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
 }
 
 void Verifier::check_trajectory_errors(const Trajectory& trajectory,
-                                       const std::vector<Step>& found) {
+                                       const std::vector<parallel::StepResult>& found) {
   const bool is_float64 = job_.config().machine.dtype == "float64";
   const std::vector<double>& expected = is_float64 ? trajectory.loss_fp64 : trajectory.loss;
   double early = 0;
   double all = 0;
   double norms = 0;
-  for (std::size_t step = 0; step < found.size(); ++step) {
-    const double error = std::abs(found[step].loss - expected.at(step));
+  for (std::size_t index = 0; index < found.size(); ++index) {
+    const double error = std::abs(found[index].loss.mean() - expected.at(index));
     all = std::fmax(all, std::isnan(error) ? INFINITY : error);
-    if (step < kEarlySteps) early = all;
+    if (index < kEarlySteps) early = all;
     const double norm_error =
-        relative_error(found[step].grad_norm, trajectory.grad_norm_fp64.at(step));
+        relative_error(found[index].grad_norm, trajectory.grad_norm_fp64.at(index));
     norms = std::fmax(norms, std::isnan(norm_error) ? INFINITY : norm_error);
   }
   const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);

@@ -6,14 +6,6 @@
 namespace dtrain::parallel {
 namespace {
 
-std::vector<Action> forward_actions(const model::Model& model) {
-  std::vector<Action> actions;
-  for (std::size_t block = 0; block < model.blocks.size(); ++block) {
-    actions.push_back({ActionKind::forward, static_cast<std::int64_t>(block), 0});
-  }
-  return actions;
-}
-
 std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
                                               const DataGroups& groups,
                                               const param::ArenaAllocator& allocate,
@@ -36,19 +28,18 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
 
 DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
                    const DataGroups& groups, const param::ArenaAllocator& allocate,
-                   std::span<const Action> actions, const DataAxisOptions& options)
+                   const ActionLists& lists, const DataAxisOptions& options)
     : uses_(unit_uses(model, layout, options.recompute)),
-      step_{.actions = {actions.begin(), actions.end()},
-            .schedule = make_unit_schedule(actions, uses_, options.plan.schedule)},
-      evaluation_{.actions = forward_actions(model), .schedule = {}},
+      step_{.actions = lists.step,
+            .schedule = make_unit_schedule(lists.step, uses_, options.plan.schedule)},
+      evaluation_{.actions = lists.evaluation,
+                  .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
       parameters_(layout, groups, allocate,
                   {.master_dtype = options.master_dtype,
                    .compute_dtype = options.compute_dtype,
                    .keeps_units = options.plan.schedule.reshard == Reshard::never,
                    .disk = options.disk}),
-      gradients_(make_reducer(layout, groups, allocate, options, step_.schedule)) {
-  evaluation_.schedule = make_unit_schedule(evaluation_.actions, uses_, options.plan.schedule);
-}
+      gradients_(make_reducer(layout, groups, allocate, options, step_.schedule)) {}
 
 void DataAxis::before(const Pass& pass, std::size_t index) {
   for (const UnitEvent& event : pass.schedule.before[index]) run(event);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <vector>
 
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/data/gradient_reducer.h"
@@ -12,14 +12,14 @@
 
 namespace dtrain::parallel {
 
-/// What ranks that see different data share, resolved: every strategy of the data axis is one of
+/// How ranks that see different data share state, resolved: every strategy of the axis is one of
 /// these.
 struct DataPlan {
   std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: none
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
 
-  /// Whether gradients are never whole for longer than a unit's reduction takes.
+  /// True where gradients are never whole for longer than a unit's reduction takes.
   [[nodiscard]] bool keeps_gradient_shards() const {
     return shard_size > 1 && schedule.reduce_every_microbatch;
   }
@@ -38,8 +38,8 @@ struct DataAxisOptions {
 };
 
 /// The data axis of one rank: the parameters it computes with and the gradients it ends a step
-/// with, moved by a schedule that is known beforehand. Its events are plain calls of the step
-/// engine between two actions, never hooks inside autograd.
+/// with, moved by a schedule that is known beforehand. Its events are plain calls of the
+/// executor between two actions, never hooks inside autograd.
 ///
 /// Collective: every event may communicate; all ranks of the axis see the same ones.
 /// Throws:     what Work::wait throws.
@@ -47,32 +47,28 @@ struct DataAxisOptions {
 class DataAxis {
  public:
   /// `model`, `layout`, what `groups` names and what `allocate` refers to must outlive this.
-  /// actions: of a step.
   DataAxis(const model::Model& model, const param::ArenaLayout& layout, const DataGroups& groups,
-           const param::ArenaAllocator& allocate, std::span<const Action> actions,
+           const param::ArenaAllocator& allocate, const ActionLists& lists,
            const DataAxisOptions& options);
 
-  /// Action `index` of a step begins: its units are there on return.
-  void before(std::size_t index) { before(step_, index); }
-  void after(std::size_t index) { after(step_, index); }
-  /// The same for block `index` of a forward pass without gradients.
-  void before_evaluation(std::size_t index) { before(evaluation_, index); }
-  void after_evaluation(std::size_t index) { after(evaluation_, index); }
+  /// A list, with what happens to units around each of its actions.
+  struct Pass {
+    std::vector<Action> actions;
+    UnitSchedule schedule;
+  };
+  [[nodiscard]] const Pass& step() const { return step_; }
+  [[nodiscard]] const Pass& evaluation() const { return evaluation_; }
+
+  /// Action `index` of a pass begins: its units are there on return.
+  void before(const Pass& pass, std::size_t index);
+  void after(const Pass& pass, std::size_t index);
 
   [[nodiscard]] ParameterStore& parameters() { return parameters_; }
   [[nodiscard]] const ParameterStore& parameters() const { return parameters_; }
   [[nodiscard]] GradientReducer& gradients() { return *gradients_; }
   [[nodiscard]] const GradientReducer& gradients() const { return *gradients_; }
-  [[nodiscard]] const UnitSchedule& schedule() const { return step_.schedule; }
 
  private:
-  struct Pass {
-    std::vector<Action> actions;
-    UnitSchedule schedule;
-  };
-
-  void before(const Pass& pass, std::size_t index);
-  void after(const Pass& pass, std::size_t index);
   void run(const UnitEvent& event);
 
   UnitUses uses_;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/parallel/action.h"
 #include "dtrain/parallel/data/units.h"
+#include "dtrain/parallel/engine/action.h"
 
 namespace dtrain::parallel {
 

@@ -7,7 +7,7 @@
 
 #include "dtrain/config/layout.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/action.h"
 #include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
 

@@ -4,14 +4,6 @@
 
 namespace dtrain::parallel {
 
-bool StagePlan::begins_chunk(std::int64_t block) const {
-  return std::find(chunk_begins.begin(), chunk_begins.end(), block) != chunk_begins.end();
-}
-
-bool StagePlan::ends_chunk(std::int64_t block, const model::Model& model) const {
-  return block + 1 == static_cast<std::int64_t>(model.blocks.size()) || begins_chunk(block + 1);
-}
-
 std::vector<model::BlockRange> StagePlan::levels(const model::Model& model) const {
   const model::BlockRange all = model.levels();
   std::vector<model::BlockRange> ranges;

@@ -1,4 +1,4 @@
-// What a rank computes in a step, where its blocks are one stage of a pipeline.
+// The part of a model that one stage of a pipeline computes, and its list of a step.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/action.h"
 #include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {
 
 /// Pure data. The default is a rank that computes the whole model.
 struct StagePlan {
-  /// Of a step; empty: every microbatch through all blocks and back.
+  /// Passes and messages of a step; empty: every microbatch through all blocks and back.
   std::vector<Action> actions = {};
   /// First blocks of the model's parts that this rank computes, among its own blocks; between two
   /// chunks other stages compute.
@@ -21,13 +21,8 @@ struct StagePlan {
   /// Parameters at which the stages that hold them change.
   std::vector<param::ParameterId> region_begins = {0};
 
-  [[nodiscard]] bool begins_chunk(std::int64_t block) const;
-  [[nodiscard]] bool ends_chunk(std::int64_t block, const model::Model& model) const;
   /// The levels of each chunk.
   [[nodiscard]] std::vector<model::BlockRange> levels(const model::Model& model) const;
-  /// Whether the backward passes of several microbatches are mixed, so that their gradients are
-  /// added as they come.
-  [[nodiscard]] bool mixes_microbatches() const { return chunk_begins.size() > 1; }
 };
 
 /// Parameters that the same stages hold: their gradients are summed over these.

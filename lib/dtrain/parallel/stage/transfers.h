@@ -1,4 +1,4 @@
-// What passes between the stages of a pipeline.
+// Sends and receives activations and gradients between the stages of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,11 @@ class Transfers {
   /// Async: wait() returns the value.
   void offer(Channel channel, std::int64_t block, std::int64_t microbatch, at::IntArrayRef shape,
              at::ScalarType dtype);
+  /// True where room was offered for a value that nobody has waited for yet.
+  [[nodiscard]] bool is_offered(Channel channel, std::int64_t block,
+                                std::int64_t microbatch) const {
+    return offered_[static_cast<std::size_t>(channel)].contains({block, microbatch});
+  }
   [[nodiscard]] at::Tensor wait(Channel channel, std::int64_t block, std::int64_t microbatch);
   /// Async: `value` is kept until it has gone.
   void send(Channel channel, const at::Tensor& value);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "dtrain/parallel/activation_memory.h"
-#include "dtrain/parallel/block_runner.h"
+#include "dtrain/parallel/engine/block_runner.h"
 #include "support/small_blocks.h"
 
 namespace dtrain::parallel {

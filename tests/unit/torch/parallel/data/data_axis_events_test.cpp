@@ -112,7 +112,7 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
     engine = &own;
     const data::Batch batch = testing::small_batch(world.rank() * 2);
     (void)own.forward_backward({&batch, 1});
-    if (world.rank() == 0) found.announced = own.data_axis().schedule().max_gathered;
+    if (world.rank() == 0) found.announced = own.data_axis().step().schedule.max_gathered;
   });
   return found;
 }

@@ -14,7 +14,7 @@
 
 #include "dtrain/base/hash.h"
 #include "dtrain/model/bdh/bdh.h"
-#include "dtrain/parallel/block_runner.h"
+#include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 #include "support/local_ranks.h"
 
@@ -115,10 +115,9 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   for (const auto& [id, gradient] : sink.sums) {
     result.gradients[model->parameters[static_cast<std::size_t>(id)].name] = gradient;
   }
-  result.evaluated = ids;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    result.evaluated = runner.evaluate(block, result.evaluated, input);
-  }
+  runner.set_training(false);
+  runner.begin(0, input);
+  for (std::int64_t block = 0; block < blocks; ++block) result.evaluated = runner.forward(block, 0);
   result.specs = model->parameters;
   return result;
 }

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 #include <ATen/ATen.h>
 
@@ -158,7 +158,9 @@ TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
   }
 }
 
-TEST_CASE("A gradient that is not finite is left alone by clipping and seen by every rank") {
+TEST_CASE(
+    "A gradient that is not finite is seen by every rank, and neither clipped nor followed by an "
+    "update") {
   testing::on_threads(2, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     const auto model = testing::small_model({{}});
@@ -172,6 +174,22 @@ TEST_CASE("A gradient that is not finite is left alone by clipping and seen by e
     const at::Tensor before = engine.gradients().flat().clone();
     expect(!std::isfinite(engine.clip_grad_norm(1e-3)), "the norm on both ranks");
     expect(same_bits(engine.gradients().flat(), before), "gradients as they were");
+    const at::Tensor parameters = engine.parameters().flat().clone();
+    const StepResult result =
+        engine.train_step(batches_of(world.rank(), 1), {.max_norm = 1, .learning_rate = 1e-2});
+    expect(!result.is_finite() && !result.has_overflowed, "what the step found");
+    expect(same_bits(engine.parameters().flat(), parameters), "parameters as they were");
+  });
+}
+
+TEST_CASE("A vote of any rank reaches all of them with the loss") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model({{}});
+    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
+    const Votes own{world.rank() == 0, world.rank() == 1, false, true};
+    const StepLoss loss = engine.forward_backward(batches_of(world.rank(), 1), own);
+    expect(loss.votes == Votes{true, true, false, true}, "each yes of any rank");
   });
 }
 

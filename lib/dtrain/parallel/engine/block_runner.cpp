@@ -1,4 +1,4 @@
-#include "dtrain/parallel/block_runner.h"
+#include "dtrain/parallel/engine/block_runner.h"
 
 #include <ATen/ops/full_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -62,34 +62,35 @@ bool BlockRunner::gives_losses(std::int64_t block) const {
 }
 
 at::Tensor BlockRunner::run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
-                            const model::ParameterReader& use, Mode mode) {
+                            const model::ParameterReader& use, const model::Tap& tap) {
   const model::BlockContext context{.first_sample = input.first_sample,
-                                    .training = mode.training,
+                                    .training = training_,
                                     .seed = seed_,
                                     .targets = input.targets,
                                     .buffer_dtype = buffer_dtype_,
                                     .use = use,
                                     .tensor_axis = tensor_axis_,
-                                    .tap = mode.reports ? tap_ : no_tap_};
+                                    .tap = tap};
   return model_.blocks[static_cast<std::size_t>(block)]->forward(x, context);
 }
 
 at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
   Microbatch& entry = microbatches_.at(microbatch);
+  DTRAIN_CHECK(entry.activation.defined(), "block {} has no input", block);
   const RecomputeGroup* group = recompute_.group_of(block);
-  if (group == nullptr || group->begin == block) {
+  if (training_ && (group == nullptr || group->begin == block)) {
     entry.saved[block].input = entry.activation.detach();
   }
-  if (group == nullptr) {
-    record(block, entry, /*reports=*/true);
+  if (training_ && group == nullptr) {
+    record(block, entry, tap_);
     entry.activation = entry.saved.at(block).output.detach();
   } else {
-    entry.activation = run_without_graph(block, entry.activation, entry.input, {});
+    entry.activation = run_without_graph(block, entry.activation, entry.input, tap_);
   }
   return gives_losses(block) ? entry.activation : at::Tensor();
 }
 
-void BlockRunner::record(std::int64_t block, Microbatch& entry, bool reports) {
+void BlockRunner::record(std::int64_t block, Microbatch& entry, const model::Tap& tap) {
   SavedBlock& saved = entry.saved.at(block);
   const bool takes_tokens = block == 0 && model_.takes_tokens;
   if (!takes_tokens) saved.input.set_requires_grad(true);
@@ -102,16 +103,16 @@ void BlockRunner::record(std::int64_t block, Microbatch& entry, bool reports) {
     if (leaf.requires_grad()) ++saved.uses[id];
     return param::use_parameter(leaf, id, *this);
   };
-  saved.output = run(block, saved.input, entry.input, use, {.reports = reports});
+  saved.output = run(block, saved.input, entry.input, use, tap);
 }
 
 at::Tensor BlockRunner::run_without_graph(std::int64_t block, const at::Tensor& x,
-                                          const MicrobatchInput& input, Mode mode) {
+                                          const MicrobatchInput& input, const model::Tap& tap) {
   const at::NoGradGuard no_grad;
   const model::ParameterReader use = [this](param::ParameterId id) {
     return leaves_[static_cast<std::size_t>(id)];
   };
-  return run(block, x, input, use, mode);
+  return run(block, x, input, use, tap);
 }
 
 void BlockRunner::run_again(std::int64_t block, Microbatch& entry) {
@@ -120,10 +121,10 @@ void BlockRunner::run_again(std::int64_t block, Microbatch& entry) {
   if (block + 1 == group->end) {
     for (std::int64_t inner = group->begin; inner < block; ++inner) {
       entry.saved[inner + 1].input =
-          run_without_graph(inner, entry.saved.at(inner).input, entry.input, {.reports = false});
+          run_without_graph(inner, entry.saved.at(inner).input, entry.input, no_tap_);
     }
   }
-  record(block, entry, /*reports=*/false);
+  record(block, entry, no_tap_);
 }
 
 void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double seed,
@@ -145,8 +146,6 @@ void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double s
     if (use == saved.uses.end() || use->second > 0) settle(id);
   }
   active_->saved.erase(block);
-  // The gradient of a stage's first block may yet be asked for.
-  if (block == 0) *active_ = {.gradient = active_->gradient};
 }
 
 void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
@@ -159,11 +158,6 @@ void BlockRunner::settle(param::ParameterId id) {
   if (--unsettled > 0) return;
   unsettled = num_to_settle_[static_cast<std::size_t>(id)];
   (*on_settled_)(id);
-}
-
-at::Tensor BlockRunner::evaluate(std::int64_t block, const at::Tensor& x,
-                                 const MicrobatchInput& input) {
-  return run_without_graph(block, x, input, {.training = false});
 }
 
 }  // namespace dtrain::parallel

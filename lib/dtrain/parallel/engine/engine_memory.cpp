@@ -1,4 +1,4 @@
-#include "dtrain/parallel/engine_memory.h"
+#include "dtrain/parallel/engine/engine_memory.h"
 
 #include <algorithm>
 
@@ -22,18 +22,18 @@ ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& o
 EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
                            const model::BatchShape& microbatch) {
   const param::ArenaLayout layout = engine_layout(model, options);
-  const std::vector<Action> actions = engine_actions(model, options);
+  const ActionLists lists = engine_actions(model, options);
   const UnitSchedule schedule = make_unit_schedule(
-      actions, unit_uses(model, layout, options.recompute), options.data.schedule);
+      lists.step, unit_uses(model, layout, options.recompute), options.data.schedule);
   std::vector<model::BlockMemory> blocks;
   for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
   const auto table_size = static_cast<std::int64_t>(c10::elementSize(options.buffer_dtype));
-  DataMemory data = data_memory(layout, schedule, axis_options(options),
+  DataMemory data = data_memory(layout, schedule, axis_options(options, lists),
                                 optim::values_per_element(options.optimizer));
   const bool is_on_disk = !options.disk_folder.empty();
   if (is_on_disk) data.parameters = data.optimizer = 0;
   const ActivationMemory activations = activation_memory(
-      blocks, actions, options.recompute, received_inputs(model, options, microbatch));
+      blocks, lists.step, options.recompute, received_inputs(model, options, microbatch));
   // Gradients travel when their blocks' activations are gone: those of one block, where units are
   // reduced one by one, or of all.
   const std::int64_t gone = options.data.keeps_gradient_shards()

@@ -17,7 +17,7 @@
 
 namespace dtrain::parallel {
 
-/// What a microbatch brings to its blocks.
+/// A microbatch as its blocks see it.
 struct MicrobatchInput {
   at::Tensor ids = {};      ///< (B, T) int64
   at::Tensor targets = {};  ///< (B, T) int64
@@ -36,7 +36,7 @@ struct MicrobatchInput {
 /// On a stage of a pipeline what other stages compute is set and taken: the input of a block that
 /// another stage's output goes to, and so on.
 ///
-/// Collective: over the tensor axis, every forward, backward and evaluate.
+/// Collective: over the tensor axis, every forward and backward.
 /// Threads:    one; backward passes run on the calling thread.
 class BlockRunner : private param::GradientSink {
  public:
@@ -56,31 +56,31 @@ class BlockRunner : private param::GradientSink {
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
               param::GradientSink& sink, Options options);
 
-  /// Starts microbatch `microbatch` of a step.
+  /// Forward passes train, with dropout and graphs, or evaluate, with neither; they train at first.
+  void set_training(bool training) { training_ = training; }
+
+  /// Gives a microbatch its tokens.
   void begin(std::int64_t microbatch, MicrobatchInput input);
+  /// Forgets it.
+  void end(std::int64_t microbatch) { microbatches_.erase(microbatch); }
 
   /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
   /// returned, else an undefined tensor.
   at::Tensor forward(std::int64_t block, std::int64_t microbatch);
 
-  /// What the next block of the microbatch reads, from another stage.
+  /// Sets the input of the microbatch's next block, from another stage.
   void set_activation(std::int64_t microbatch, at::Tensor activation);
-  /// What the block that ran last put out.
+  /// Takes the output of the block that ran last.
   [[nodiscard]] at::Tensor take_activation(std::int64_t microbatch);
-  /// The gradient of the output of the block that runs backward next.
+  /// Sets the gradient of the output of the block that runs backward next.
   void set_gradient(std::int64_t microbatch, at::Tensor gradient);
-  /// The gradient of the input of the block that ran backward last.
+  /// Takes the gradient of the input of the block that ran backward last.
   [[nodiscard]] at::Tensor take_gradient(std::int64_t microbatch);
 
   /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
   /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
   void backward(std::int64_t block, std::int64_t microbatch, double seed,
                 const OnSettled& on_settled);
-
-  /// One block without a graph and without dropout, on what the block before it returned, or the
-  /// input's ids; per-token losses (B, T) for the last.
-  [[nodiscard]] at::Tensor evaluate(std::int64_t block, const at::Tensor& x,
-                                    const MicrobatchInput& input);
 
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
@@ -98,19 +98,13 @@ class BlockRunner : private param::GradientSink {
     std::map<std::int64_t, SavedBlock> saved = {};  // by block
   };
 
-  // How a block is run.
-  struct Mode {
-    bool training = true;
-    bool reports = true;  // intermediate values, to the tap
-  };
-
   [[nodiscard]] bool gives_losses(std::int64_t block) const;
   at::Tensor run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
-                 const model::ParameterReader& use, Mode mode);
+                 const model::ParameterReader& use, const model::Tap& tap);
   // With a graph, from the saved input on.
-  void record(std::int64_t block, Microbatch& entry, bool reports);
+  void record(std::int64_t block, Microbatch& entry, const model::Tap& tap);
   [[nodiscard]] at::Tensor run_without_graph(std::int64_t block, const at::Tensor& x,
-                                             const MicrobatchInput& input, Mode mode);
+                                             const MicrobatchInput& input, const model::Tap& tap);
   void run_again(std::int64_t block, Microbatch& entry);
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
   void settle(param::ParameterId id);
@@ -126,8 +120,9 @@ class BlockRunner : private param::GradientSink {
   std::map<std::int64_t, Microbatch> microbatches_;
   model::TensorAxis whole_;  // the axis of size 1
   model::TensorAxis& tensor_axis_;
+  bool training_ = true;
   model::Tap tap_;
-  model::Tap no_tap_;
+  model::Tap no_tap_;  // of blocks that run again
   // The backward under way.
   Microbatch* active_ = nullptr;
   SavedBlock* active_block_ = nullptr;

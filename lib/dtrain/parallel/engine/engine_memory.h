@@ -1,10 +1,11 @@
-// What a step engine will hold, before there is one.
+// Predicts the memory of a StepEngine.
 #pragma once
 
 #include <cstdint>
 
 #include "dtrain/parallel/activation_memory.h"
-#include "dtrain/parallel/step_engine.h"
+#include "dtrain/parallel/data/data_memory.h"
+#include "dtrain/parallel/engine/engine_setup.h"
 
 namespace dtrain::parallel {
 

@@ -1,0 +1,84 @@
+#include "dtrain/parallel/engine/action.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace dtrain::parallel {
+namespace {
+
+bool is_backward(const Action& action) { return action.kind == ActionKind::backward; }
+
+// Whether the backward passes of several microbatches alternate.
+bool mixes_microbatches(std::span<const Action> actions) {
+  std::set<std::int64_t> begun;
+  std::int64_t current = -1;
+  for (const Action& action : actions) {
+    if (!is_backward(action) || action.microbatch == current) continue;
+    current = action.microbatch;
+    if (!begun.insert(current).second) return true;
+  }
+  return false;
+}
+
+// The first and the last position of something in a list.
+struct Extent {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+using Extents = std::map<std::int64_t, Extent>;  // by microbatch
+
+void extend(Extents& extents, std::int64_t microbatch, std::size_t position) {
+  extents.try_emplace(microbatch, Extent{position, position}).first->second.last = position;
+}
+
+}  // namespace
+
+std::vector<Action> sequential_actions(std::int64_t num_blocks, std::int64_t num_microbatches) {
+  std::vector<Action> actions;
+  for (std::int64_t microbatch = 0; microbatch < num_microbatches; ++microbatch) {
+    for (std::int64_t block = 0; block < num_blocks; ++block) {
+      actions.push_back({ActionKind::forward, block, microbatch});
+    }
+    for (std::int64_t block = num_blocks - 1; block >= 0; --block) {
+      actions.push_back({ActionKind::backward, block, microbatch});
+    }
+  }
+  return actions;
+}
+
+std::vector<Action> with_events(std::span<const Action> actions) {
+  const bool is_mixed = mixes_microbatches(actions);
+  const auto sum_of = [&](const Action& action) { return is_mixed ? 0 : action.microbatch; };
+  Extents computing;  // from the first pass or message to the last
+  Extents summing;    // from the first backward to the last
+  std::size_t last_forward = 0;
+  std::size_t last_backward = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    extend(computing, actions[i].microbatch, i);
+    if (is_backward(actions[i])) extend(summing, sum_of(actions[i]), last_backward = i);
+    if (actions[i].kind == ActionKind::forward) last_forward = i;
+  }
+  std::vector<Action> result;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    const Extent& computed = computing.at(action.microbatch);
+    const Extent summed = is_backward(action) ? summing.at(sum_of(action)) : Extent{i + 1, i + 1};
+    const auto add = [&](ActionKind kind, std::int64_t of) { result.push_back({kind, 0, of}); };
+    if (i == computed.first) add(ActionKind::begin_microbatch, action.microbatch);
+    if (i == summed.first) add(ActionKind::begin_gradients, sum_of(action));
+    result.push_back(action);
+    if (i == last_forward) add(ActionKind::reduce_losses, action.microbatch);
+    if (i == summed.last && i != last_backward) add(ActionKind::end_gradients, sum_of(action));
+    if (i == computed.last) add(ActionKind::end_microbatch, action.microbatch);
+  }
+  return result;
+}
+
+std::int64_t num_gradient_sums(std::span<const Action> step) {
+  return std::count_if(step.begin(), step.end(), [](const Action& action) {
+    return action.kind == ActionKind::begin_gradients;
+  });
+}
+
+}  // namespace dtrain::parallel

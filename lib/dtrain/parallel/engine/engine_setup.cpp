@@ -1,0 +1,72 @@
+#include "dtrain/parallel/engine/engine_setup.h"
+
+#include <utility>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::parallel {
+namespace {
+
+// A microbatch forward through the chunks of this rank, and through those of other stages between.
+std::vector<Action> evaluation_actions(const model::Model& model, const StagePlan& stage) {
+  const auto num_blocks = static_cast<std::int64_t>(model.blocks.size());
+  std::vector<Action> actions{{ActionKind::begin_microbatch}};
+  for (std::size_t chunk = 0; chunk < stage.chunk_begins.size(); ++chunk) {
+    const bool is_last = chunk + 1 == stage.chunk_begins.size();
+    const std::int64_t begin = stage.chunk_begins[chunk];
+    const std::int64_t end = is_last ? num_blocks : stage.chunk_begins[chunk + 1];
+    if (chunk > 0 || !model.takes_tokens) actions.push_back({ActionKind::recv_activation, begin});
+    for (std::int64_t block = begin; block < end; ++block) {
+      actions.push_back({ActionKind::forward, block});
+    }
+    if (!is_last || !model.gives_losses) actions.push_back({ActionKind::send_activation, end - 1});
+  }
+  actions.push_back({ActionKind::end_microbatch});
+  actions.push_back({ActionKind::reduce_losses});
+  return actions;
+}
+
+std::unique_ptr<param::DiskMemory> make_disk(const std::string& folder) {
+  return folder.empty() ? nullptr : std::make_unique<param::DiskMemory>(folder);
+}
+
+}  // namespace
+
+param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions& options) {
+  return param::ArenaLayout(
+      model.parameters,
+      {.unit_begins = unit_begins(model, options.data.wrap, options.stage.region_begins),
+       .num_shards = options.data.shard_size});
+}
+
+ActionLists engine_actions(const model::Model& model, const EngineOptions& options) {
+  const std::vector<Action> whole_model =
+      sequential_actions(static_cast<std::int64_t>(model.blocks.size()), options.grad_accum_steps);
+  const std::vector<Action>& of_stage = options.stage.actions;
+  return {.step = with_events(of_stage.empty() ? whole_model : of_stage),
+          .evaluation = evaluation_actions(model, options.stage)};
+}
+
+DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& lists) {
+  return {.plan = options.data,
+          .master_dtype = options.master_dtype,
+          .compute_dtype = options.compute_dtype,
+          .reduce_dtype = options.reduce_dtype,
+          .num_microbatches = num_gradient_sums(lists.step),
+          .reduction = options.reduction,
+          .recompute = options.recompute};
+}
+
+EngineSetup::EngineSetup(model::Model& own_model, const EngineGroups& own_groups,
+                         EngineOptions own_options, WholeParameters whole)
+    : model(own_model),
+      groups(own_groups),
+      options(std::move(own_options)),
+      placement(model, std::move(whole), groups.tensor,
+                groups.pipeline == nullptr ? nullptr : &groups.pipeline->activations),
+      layout(engine_layout(model, options)),
+      disk(make_disk(options.disk_folder)) {
+  DTRAIN_CHECK(groups.data.num_shards() == options.data.shard_size);
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,166 @@
+#include "dtrain/parallel/engine/executor.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <utility>
+
+namespace dtrain::parallel {
+namespace {
+
+// (B, T) int64, a copy: the graph must not depend on the batch's lifetime.
+at::Tensor tokens_of(const std::vector<std::int64_t>& tokens, const data::Batch& batch) {
+  const auto options = at::TensorOptions().dtype(at::kLong);
+  return at::from_blob(const_cast<std::int64_t*>(tokens.data()),
+                       {batch.num_sequences, batch.length}, options)
+      .clone();
+}
+
+MicrobatchInput input_of(const data::Batch& batch) {
+  return {.ids = tokens_of(batch.inputs, batch),
+          .targets = tokens_of(batch.targets, batch),
+          .first_sample = batch.first_sample};
+}
+
+param::ArenaAllocator allocator_of(comm::World& world) {
+  return [&world](std::int64_t bytes) { return world.allocate(bytes); };
+}
+
+std::vector<at::Tensor> views_of(const ParameterStore& parameters, std::int64_t count) {
+  std::vector<at::Tensor> views;
+  for (param::ParameterId id = 0; id < count; ++id) views.push_back(parameters.view(id));
+  return views;
+}
+
+DataAxis make_axis(const EngineSetup& setup, comm::World& world) {
+  const ActionLists lists = engine_actions(setup.model, setup.options);
+  DataAxisOptions options = axis_options(setup.options, lists);
+  options.disk = setup.disk.get();
+  return {setup.model, setup.layout, setup.groups.data, allocator_of(world), lists, options};
+}
+
+BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
+  const EngineOptions& options = setup.options;
+  const auto frozen = optim::frozen_by(options.optimizer);
+  return {.seed = options.seed,
+          .buffer_dtype = options.buffer_dtype,
+          .frozen = {frozen.begin(), frozen.end()},
+          .recompute = options.recompute,
+          .settled_together = options.grad_accum_steps / num_sums,
+          .tensor_axis = setup.groups.tensor_axis};
+}
+
+}  // namespace
+
+Executor::Executor(const EngineSetup& setup, comm::World& world)
+    : setup_(setup),
+      axis_(make_axis(setup, world)),
+      runner_(setup.model, views_of(axis_.parameters(), setup.layout.num_parameters()),
+              axis_.gradients(), runner_options(setup, num_gradient_sums(axis_.step().actions))) {
+  if (setup.groups.pipeline != nullptr) transfers_.emplace(*setup.groups.pipeline);
+}
+
+void Executor::step(const ExecutorInput& input) {
+  runner_.set_training(true);
+  run(axis_.step(), input);
+  axis_.gradients().finish();
+  sum_over_stages();
+  finish_sends();
+}
+
+void Executor::evaluate(const ExecutorInput& input) {
+  finish_sends();  // a stage that is faster than the next one must not pile up what it sends
+  runner_.set_training(false);
+  run(axis_.evaluation(), input);
+}
+
+void Executor::finish_sends() {
+  if (transfers_) transfers_->finish();
+}
+
+void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
+  for (std::size_t index = 0; index < pass.actions.size(); ++index) {
+    const Action& action = pass.actions[index];
+    const auto microbatch = static_cast<std::size_t>(action.microbatch);
+    axis_.before(pass, index);
+    if (action.kind == ActionKind::reduce_losses) {
+      input.on_last_losses();
+    } else if (microbatch < input.microbatches.size()) {
+      execute(action, input.microbatches[microbatch], input);
+    }
+    axis_.after(pass, index);
+  }
+}
+
+void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {
+  switch (action.kind) {
+    case ActionKind::begin_microbatch:
+      return runner_.begin(action.microbatch, input_of(batch));
+    case ActionKind::forward:
+      return forward(action, input);
+    case ActionKind::backward:
+      return backward(action, input);
+    case ActionKind::recv_activation:
+      return offer(Channel::activations, action, batch);
+    case ActionKind::recv_gradient:
+      return offer(Channel::gradients, action, batch);
+    case ActionKind::send_activation:
+      return transfers_->send(Channel::activations, runner_.take_activation(action.microbatch));
+    case ActionKind::send_gradient:
+      return transfers_->send(Channel::gradients, runner_.take_gradient(action.microbatch));
+    case ActionKind::begin_gradients:
+      return axis_.gradients().begin_microbatch(action.microbatch);
+    case ActionKind::end_gradients:
+      return axis_.gradients().end_microbatch();
+    case ActionKind::end_microbatch:
+      return runner_.end(action.microbatch);
+    case ActionKind::reduce_losses:
+      return;  // needs no microbatch: run() does it
+  }
+}
+
+void Executor::offer(Channel channel, const Action& action, const data::Batch& batch) {
+  transfers_->offer(channel, action.block, action.microbatch,
+                    {batch.num_sequences, batch.length, setup_.model.width},
+                    setup_.options.compute_dtype);
+}
+
+void Executor::forward(const Action& action, const ExecutorInput& input) {
+  const auto& [kind, block, microbatch] = action;
+  if (transfers_ && transfers_->is_offered(Channel::activations, block, microbatch)) {
+    runner_.set_activation(microbatch, transfers_->wait(Channel::activations, block, microbatch));
+  }
+  const at::Tensor losses = runner_.forward(block, microbatch);
+  if (losses.defined() && reports_losses()) input.on_losses(microbatch, losses);
+}
+
+void Executor::backward(const Action& action, const ExecutorInput& input) {
+  const auto& [kind, block, microbatch] = action;
+  if (transfers_ && transfers_->is_offered(Channel::gradients, block, microbatch)) {
+    runner_.set_gradient(microbatch, transfers_->wait(Channel::gradients, block, microbatch));
+  }
+  runner_.backward(block, microbatch, input.loss_gradient,
+                   [this](param::ParameterId id) { axis_.gradients().settle(id); });
+}
+
+// Ranks that hold slices of one block compute the same losses: only the first one reports them.
+bool Executor::reports_losses() const {
+  return setup_.groups.tensor == nullptr || setup_.groups.tensor->rank() == 0;
+}
+
+// Every stage holds the sum over its own blocks.
+void Executor::sum_over_stages() {
+  std::vector<comm::Work> sums;
+  for (const SharedParameters& shared : setup_.groups.shared) {
+    std::int64_t last_unit = -1;
+    for (const param::ParameterId id : shared.ids) {
+      const std::int64_t unit = setup_.layout.unit_of(id);
+      if (unit == last_unit) continue;
+      last_unit = unit;
+      const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
+      sums.push_back(shared.stages->all_reduce(axis_.gradients().gradients().slice(own)));
+    }
+  }
+  for (comm::Work& sum : sums) sum.wait();
+}
+
+}  // namespace dtrain::parallel

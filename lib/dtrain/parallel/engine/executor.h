@@ -1,0 +1,69 @@
+// Executes lists of actions: runs blocks, lets the data axis gather and reduce around them, and
+// passes values between stages.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dtrain/comm/world.h"
+#include "dtrain/data/batch.h"
+#include "dtrain/parallel/engine/block_runner.h"
+#include "dtrain/parallel/engine/engine_setup.h"
+
+namespace dtrain::parallel {
+
+/// Input and output of a list of actions.
+struct ExecutorInput {
+  /// Where one is missing, its passes and messages are left out, and what the data axis does around
+  /// them is done.
+  std::span<const data::Batch> microbatches;
+  /// The gradient of each token's loss, where there is a backward pass.
+  double loss_gradient = 0;
+  /// Given the per-token losses (B, T) of each microbatch, on the ranks that report them.
+  std::function<void(std::int64_t microbatch, const at::Tensor& losses)> on_losses;
+  /// Called on every rank after the last on_losses of any.
+  std::function<void()> on_last_losses;
+};
+
+/// Owns a rank's parameters and gradients, and whatever a step keeps.
+///
+/// Collective: step and evaluate, over all groups.
+/// Throws:     what Work::wait throws.
+/// Threads:    one.
+class Executor {
+ public:
+  /// `setup` and `world` must outlive this.
+  Executor(const EngineSetup& setup, comm::World& world);
+
+  /// A training step, to its reduced gradients.
+  void step(const ExecutorInput& input);
+  /// One forward pass without dropout and without a graph.
+  void evaluate(const ExecutorInput& input);
+  /// Returns when all that went to other stages has left.
+  void finish_sends();
+
+  [[nodiscard]] const DataAxis& axis() const { return axis_; }
+  [[nodiscard]] ParameterStore& parameters() { return axis_.parameters(); }
+  /// Called with every intermediate value that blocks report; empty: not called.
+  void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
+
+ private:
+  void run(const DataAxis::Pass& pass, const ExecutorInput& input);
+  void execute(const Action& action, const data::Batch& batch, const ExecutorInput& input);
+  void forward(const Action& action, const ExecutorInput& input);
+  void backward(const Action& action, const ExecutorInput& input);
+  /// Offers room for what another stage sends for a microbatch of this size.
+  void offer(Channel channel, const Action& action, const data::Batch& batch);
+  void sum_over_stages();
+  [[nodiscard]] bool reports_losses() const;
+
+  const EngineSetup& setup_;
+  DataAxis axis_;
+  BlockRunner runner_;
+  std::optional<Transfers> transfers_;
+};
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,136 @@
+// The one engine that the trainer drives: executes the actions of a step under any layout.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "dtrain/data/microbatches.h"
+#include "dtrain/parallel/data/data_traffic.h"
+#include "dtrain/parallel/engine/evaluation.h"
+#include "dtrain/parallel/engine/whole_model.h"
+
+namespace dtrain::parallel {
+
+struct StepOptions {
+  double max_norm = 0;                       ///< of the gradients; 0: they stay as they are
+  std::optional<double> learning_rate = {};  ///< none: the gradients alone, without an update
+  Votes votes = {};                          ///< of this rank
+};
+
+/// The findings of a step before its update; equal on all ranks.
+struct StepResult {
+  StepLoss loss = {};
+  double grad_norm = 0;         ///< before clipping
+  bool has_overflowed = false;  ///< the loss's scale was too large, and is halved
+
+  /// Else no update has followed.
+  [[nodiscard]] bool is_finite() const {
+    return std::isfinite(loss.mean()) && std::isfinite(grad_norm);
+  }
+};
+
+/// Holds a rank's parameters, gradients and optimizer state. Collective members are so over all
+/// groups.
+///
+/// Throws:  from collective members what Work::wait throws.
+/// Threads: one caller.
+class StepEngine {
+ public:
+  /// Initialises parameters from options.seed. `model`, `world` and the groups must outlive this.
+  ///
+  /// Collective.
+  StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+             EngineOptions options);
+  /// The same for a part of a model; whole: what it is a part of.
+  StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+             EngineOptions options, WholeParameters whole);
+
+  /// Computes the gradients of the mean loss over the global batch; they are reduced on return.
+  /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
+  /// sizes on all ranks. votes: travel with the loss; as many on all ranks.
+  ///
+  /// Collective.
+  [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
+                                          const Votes& votes = {});
+
+  /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
+  /// max_norm (0: as they are) and returns the norm before, equal on all ranks. A norm that is not
+  /// finite leaves them alone.
+  ///
+  /// Collective.
+  double clip_grad_norm(double max_norm) { return updater_.clip(gradients(), max_norm); }
+
+  /// Null without loss scaling.
+  [[nodiscard]] const optim::GradScaler* scaler() const { return updater_.scaler(); }
+
+  /// A whole step: forward_backward, clip_grad_norm and, where loss and norm are finite, the
+  /// update.
+  ///
+  /// Collective.
+  /// Throws:     Error{numerics} where gradients overflow at the smallest scale of the loss.
+  StepResult train_step(std::span<const data::Batch> microbatches, const StepOptions& options);
+
+  /// parallel::evaluate.
+  ///
+  /// Collective.
+  [[nodiscard]] std::optional<StepLoss> evaluate(const EvaluationPlan& plan) {
+    return parallel::evaluate(setup_, executor_, plan);
+  }
+
+  /// Makes copies of parameters and optimizer state that several ranks hold equal to those of the
+  /// first of them; without effect where all ranks round alike.
+  ///
+  /// Collective.
+  void make_copies_equal() { whole_.make_copies_equal(); }
+
+  /// This rank's part of a checkpoint, sharing memory.
+  [[nodiscard]] checkpoint::State state() const { return whole_.state(); }
+  /// Collective.
+  void load_state(checkpoint::Source& source) { whole_.load_state(source); }
+  /// The parameters alone.
+  ///
+  /// Collective.
+  void load_weights(checkpoint::Source& source) { whole_.load_weights(source); }
+
+  /// Which microbatches of a step are this rank's.
+  [[nodiscard]] data::MicrobatchDeal deal() const;
+
+  /// Visits all parameters (gradients) of the whole model in the order of their numbers, on every
+  /// rank.
+  ///
+  /// Collective.
+  void visit_parameters(const WholeModel::Visit& visit) { whole_.visit(parameters(), visit); }
+  void visit_gradients(const WholeModel::Visit& visit) { whole_.visit(gradients(), visit); }
+  /// The norm of all parameters of the whole model.
+  ///
+  /// Collective.
+  [[nodiscard]] double parameter_norm() { return updater_.norm_of(parameters()); }
+
+  [[nodiscard]] const param::ArenaLayout& layout() const { return setup_.layout; }
+  [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
+  /// Predicts the gathers and reductions of a step.
+  [[nodiscard]] DataTraffic traffic() const;
+  /// The values that this rank updates, or all where nothing is sharded.
+  [[nodiscard]] const param::Arena& parameters() const {
+    return data_axis().parameters().masters();
+  }
+  [[nodiscard]] const param::Arena& gradients() const {
+    return data_axis().gradients().gradients();
+  }
+  /// Called with every intermediate value that blocks report; empty: not called.
+  void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
+
+ private:
+  /// Microbatches of all ranks in one step.
+  [[nodiscard]] std::int64_t num_microbatches() const;
+
+  EngineSetup setup_;
+  Executor executor_;
+  Updater updater_;
+  WholeModel whole_;
+};
+
+}  // namespace dtrain::parallel

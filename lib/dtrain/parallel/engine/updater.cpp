@@ -1,0 +1,101 @@
+#include "dtrain/parallel/engine/updater.h"
+
+#include <cmath>
+#include <utility>
+
+namespace dtrain::parallel {
+namespace {
+
+// Optimizer state is never communicated, so it need not lie where the backend communicates from.
+param::ArenaAllocator state_allocator(param::DiskMemory* disk) {
+  if (disk == nullptr) return param::private_memory;
+  return [disk](std::int64_t bytes) { return disk->allocate(bytes); };
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
+  const param::ArenaAllocator allocate = state_allocator(setup.disk.get());
+  return optim::make_optimizer({.layout = setup.layout,
+                                .specs = setup.model.parameters,
+                                .shard = setup.shard(),
+                                .dtype = setup.options.master_dtype,
+                                .allocate = allocate},
+                               setup.options.optimizer);
+}
+
+// Brings what an optimizer updates from the disk and back: while a range is updated the next one is
+// read and the one before is written.
+class DiskWindow final : public optim::UpdateObserver {
+ public:
+  // The arenas lie on `disk`.
+  DiskWindow(const param::DiskMemory& disk, std::vector<const param::Arena*> arenas)
+      : disk_(disk), arenas_(std::move(arenas)) {}
+
+  void before(param::ElementRange, param::ElementRange next) override {
+    if (next.is_empty()) return;
+    for (const param::Arena* arena : arenas_) disk_.read_ahead(arena->slice(next));
+  }
+  void after(param::ElementRange range) override {
+    for (const param::Arena* arena : arenas_) disk_.write_back(arena->slice(range));
+    finish();
+    written_ = range;
+  }
+  // The update has ended: waits for its last range.
+  void finish() {
+    if (written_.is_empty()) return;
+    for (const param::Arena* arena : arenas_) disk_.release(arena->slice(written_));
+    written_ = {};
+  }
+
+ private:
+  const param::DiskMemory& disk_;
+  std::vector<const param::Arena*> arenas_;
+  param::ElementRange written_;  // still to be released
+};
+
+}  // namespace
+
+Updater::Updater(const EngineSetup& setup)
+    : setup_(setup),
+      norm_(setup.layout, setup.model.parameters, setup.shard()),
+      optimizer_(make_optimizer(setup)) {}
+
+double Updater::norm_of(const param::Arena& values) const {
+  const at::Tensor sums = norm_.sums_of(values);
+  comm::ProcessGroup* shards = setup_.groups.data.shards;
+  if (shards != nullptr) shards->all_reduce(sums).wait();
+  return setup_.placement.norm(norm_.squares(sums));
+}
+
+double Updater::clip(const param::Arena& gradients, double max_norm) const {
+  const double norm = norm_of(gradients) / loss_scale();
+  const double factor = optim::clip_factor(norm, max_norm) / loss_scale();
+  if (std::isfinite(norm) && factor != 1.0) {
+    for (const param::ElementRange own : setup_.layout.owned_by(setup_.shard())) {
+      gradients.slice(own).mul_(factor);
+    }
+  }
+  return norm;
+}
+
+bool Updater::has_overflowed(double grad_norm) {
+  if (!setup_.options.scales_loss) return false;
+  const bool overflowed = !std::isfinite(grad_norm);
+  scaler_.update(overflowed);
+  return overflowed;
+}
+
+void Updater::update(const param::Arena& masters, const param::Arena& gradients,
+                     double learning_rate) {
+  if (setup_.disk == nullptr) return optimizer_->step(masters, gradients, learning_rate);
+  DiskWindow window(*setup_.disk, with_state(masters));
+  optimizer_->step(masters, gradients, learning_rate, &window);
+  window.finish();
+}
+
+std::vector<const param::Arena*> Updater::with_state(const param::Arena& masters) const {
+  std::vector<const param::Arena*> arenas{&masters};
+  for (const optim::NamedArena& part : optimizer_->state()) arenas.push_back(part.arena);
+  return arenas;
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,61 @@
+// From reduced gradients to new masters: norm, clipping, loss scale, optimizer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dtrain/optim/global_norm.h"
+#include "dtrain/optim/grad_scaler.h"
+#include "dtrain/parallel/engine/engine_setup.h"
+
+namespace dtrain::parallel {
+
+/// Owns the optimizer's state and the loss's scale.
+///
+/// Throws:  collective members what Work::wait throws.
+/// Threads: one.
+class Updater {
+ public:
+  /// `setup` must outlive this.
+  explicit Updater(const EngineSetup& setup);
+
+  /// The factor of the gradients of a step; 1 without loss scaling.
+  [[nodiscard]] double loss_scale() const { return scaler() ? scaler_.scale() : 1.0; }
+  /// Null without loss scaling.
+  [[nodiscard]] const optim::GradScaler* scaler() const {
+    return setup_.options.scales_loss ? &scaler_ : nullptr;
+  }
+
+  /// The norm of the whole model's values; equal on all ranks.
+  ///
+  /// Collective: over the shards, the tensor and the pipeline axis.
+  [[nodiscard]] double norm_of(const param::Arena& values) const;
+
+  /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
+  /// max_norm (0: as they are) and returns the norm before. A norm that is not finite leaves them
+  /// alone.
+  ///
+  /// Collective: as norm_of.
+  double clip(const param::Arena& gradients, double max_norm) const;
+
+  /// With loss scaling: learns how a step of this gradient norm went, and says whether it has
+  /// overflowed, so that no update may follow. Else false.
+  ///
+  /// Throws: Error{numerics} where the smallest scale overflows.
+  [[nodiscard]] bool has_overflowed(double grad_norm);
+
+  /// Updates this rank's masters.
+  void update(const param::Arena& masters, const param::Arena& gradients, double learning_rate);
+
+  [[nodiscard]] const optim::Optimizer& optimizer() const { return *optimizer_; }
+  /// The masters, and all that the optimizer keeps of them.
+  [[nodiscard]] std::vector<const param::Arena*> with_state(const param::Arena& masters) const;
+
+ private:
+  const EngineSetup& setup_;
+  optim::GlobalNorm norm_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::GradScaler scaler_;
+};
+
+}  // namespace dtrain::parallel

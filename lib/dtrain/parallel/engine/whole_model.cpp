@@ -1,0 +1,180 @@
+#include "dtrain/parallel/engine/whole_model.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "dtrain/comm/long_task.h"
+#include "dtrain/param/initialise.h"
+
+namespace dtrain::parallel {
+namespace {
+
+constexpr const char* kLossScale = "optimizer.loss_scale";
+
+checkpoint::Replica replica_of(const comm::ProcessGroup* group) {
+  if (group == nullptr) return {};
+  return {.index = group->rank(), .count = group->size()};
+}
+
+// A value that all ranks hold.
+checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name,
+                               const at::Tensor& values) {
+  return {.name = name,
+          .global_shape = values.sizes().vec(),
+          .box = checkpoint::format::whole(values.sizes()),
+          .tensor = values,
+          .replica = replica_of(&setup.groups.all())};
+}
+
+// The groups that hold copies of a parameter, in the order in which they are made equal.
+std::vector<comm::ProcessGroup*> holders_of(const EngineSetup& setup, param::ParameterId id) {
+  const EngineGroups& groups = setup.groups;
+  std::vector<comm::ProcessGroup*> holders;
+  comm::ProcessGroup* replicas =
+      groups.data.shards == nullptr ? &groups.data.all : groups.data.replicas;
+  const bool is_cut = setup.model.parameters[static_cast<std::size_t>(id)].cut.has_value();
+  if (replicas != nullptr) holders.push_back(replicas);
+  if (groups.tensor != nullptr && !is_cut) holders.push_back(groups.tensor);
+  for (const SharedParameters& shared : groups.shared) {
+    if (std::find(shared.ids.begin(), shared.ids.end(), id) != shared.ids.end()) {
+      holders.push_back(shared.stages);
+    }
+  }
+  return holders;
+}
+
+}  // namespace
+
+// One parameter at a time in full: less than a unit, which a step needs anyway.
+void WholeModel::initialise() {
+  const at::NoGradGuard no_grad;
+  const param::ArenaLayout& layout = setup_.layout;
+  const auto dtype = at::TensorOptions().dtype(setup_.options.master_dtype);
+  for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
+    const param::ElementRange whole = layout.range(id);
+    const at::Tensor values = at::empty(layout.shape(id), dtype);
+    param::initialise(setup_.model.parameters[static_cast<std::size_t>(id)], setup_.options.seed,
+                      values);
+    const param::ElementRange own = layout.range_in(id, setup_.shard());
+    if (own.is_empty()) continue;
+    const at::Tensor master = parameters_.masters().slice(own);
+    master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
+    if (setup_.disk != nullptr) setup_.disk->release(master);
+  }
+  parameters_.refresh();
+}
+
+// (elements of the unit)
+at::Tensor WholeModel::gathered_unit(const param::Arena& values, std::int64_t unit) const {
+  const param::ElementRange range = setup_.layout.unit_range(unit);
+  comm::ProcessGroup* shards = setup_.groups.data.shards;
+  if (shards == nullptr) return values.slice(range);
+  const at::Tensor whole = at::empty({range.size()}, values.flat().options());
+  shards->all_gather(values.slice(setup_.layout.shard_range(unit, shards->rank())), whole).wait();
+  return whole;
+}
+
+void WholeModel::visit(const param::Arena& values, const Visit& visit) {
+  parameters_.wait_for_all();  // whole masters may still be on their way
+  const param::ArenaLayout& layout = setup_.layout;
+  const WholeParameters& whole = setup_.placement.whole();
+  param::ParameterId id = 0;  // of this rank's parameters, which ascend with their numbers
+  std::int64_t gathered = -1;
+  at::Tensor unit;  // (elements of the unit `gathered`)
+  for (std::size_t number = 0; number < whole.specs.size(); ++number) {
+    const auto wanted = static_cast<param::ParameterId>(number);
+    at::Tensor part;  // (this rank's slice)
+    if (id < layout.num_parameters() && whole.numbers[static_cast<std::size_t>(id)] == wanted) {
+      if (std::exchange(gathered, layout.unit_of(id)) != layout.unit_of(id)) {
+        unit = gathered_unit(values, gathered);
+      }
+      const param::ElementRange range = layout.range(id);
+      const std::int64_t begin = range.begin - layout.unit_range(gathered).begin;
+      part = unit.narrow(0, begin, range.size()).view(layout.shape(id));
+      ++id;
+    }
+    visit(wanted, setup_.placement.assembled(wanted, part, values.flat().options()));
+  }
+}
+
+void WholeModel::make_copies_equal() {
+  parameters_.wait_for_all();  // what the last update has sent on its way is read there
+  for (param::ParameterId id = 0; id < setup_.layout.num_parameters(); ++id) {
+    const param::ElementRange own = setup_.layout.range_in(id, setup_.shard());
+    if (own.is_empty()) continue;
+    for (comm::ProcessGroup* holders : holders_of(setup_, id)) {
+      for (const param::Arena* arena : updater_.with_state(parameters_.masters())) {
+        holders->broadcast(arena->slice(own), /*root=*/0).wait();
+      }
+    }
+  }
+  parameters_.refresh();
+}
+
+checkpoint::State WholeModel::state() const {
+  checkpoint::State state;
+  const optim::Optimizer& optimizer = updater_.optimizer();
+  for (param::ParameterId id = 0; id < setup_.layout.num_parameters(); ++id) {
+    add_parameter(id, checkpoint::kWeightPrefix, parameters_.masters(), state);
+    for (const optim::NamedArena& part : optimizer.state()) {
+      add_parameter(id, "optimizer." + part.name + ".", *part.arena, state);
+    }
+  }
+  state.push_back(common_piece(setup_, "optimizer.num_updates", optimizer.num_updates()));
+  const optim::GradScaler* scaler = updater_.scaler();
+  if (scaler != nullptr) state.push_back(common_piece(setup_, kLossScale, scaler->state()));
+  return state;
+}
+
+// One rank's values of a parameter, in as many boxes as the cut of its shard takes.
+void WholeModel::add_parameter(param::ParameterId id, const std::string& prefix,
+                               const param::Arena& arena, checkpoint::State& state) const {
+  const param::ArenaLayout& layout = setup_.layout;
+  const DataGroups& data = setup_.groups.data;
+  const param::ElementRange whole = layout.range(id);
+  const param::ElementRange own = layout.range_in(id, data.shard());
+  if (own.is_empty()) return;
+  const checkpoint::Replica replica =
+      setup_.placement.replica(id, replica_of(layout.num_shards() > 1 ? data.replicas : &data.all));
+  const param::ParameterSpec& spec = setup_.model.parameters[static_cast<std::size_t>(id)];
+  std::int64_t begin = own.begin;
+  for (checkpoint::Box& box : checkpoint::format::boxes_of_run(
+           layout.shape(id), own.begin - whole.begin, own.end - whole.begin)) {
+    const std::int64_t end = begin + checkpoint::format::num_elements(box.sizes);
+    const at::Tensor values = arena.slice({begin, end}).view(box.sizes);
+    begin = end;
+    state.push_back({.name = prefix + spec.name,
+                     .global_shape = spec.whole_shape(),
+                     .box = setup_.placement.in_whole(id, std::move(box)),
+                     .tensor = values,
+                     .replica = replica});
+  }
+}
+
+void WholeModel::load_state(checkpoint::Source& source) {
+  // A run that goes on in float16 starts with a scale of its own.
+  load(source, "reading a checkpoint",
+       [&](const std::string& name) { return name != kLossScale || source.has(name); });
+}
+
+void WholeModel::load_weights(checkpoint::Source& source) {
+  load(source, "reading weights",
+       [](const std::string& name) { return name.starts_with(checkpoint::kWeightPrefix); });
+}
+
+void WholeModel::load(checkpoint::Source& source, const std::string& task,
+                      const std::function<bool(const std::string& name)>& is_wanted) {
+  const checkpoint::State pieces = state();
+  comm::run_long(setup_.groups.all(), task, [&] {
+    const at::NoGradGuard no_grad;
+    for (const checkpoint::Piece& piece : pieces) {
+      if (is_wanted(piece.name)) source.read(piece);
+    }
+  });
+  const at::NoGradGuard no_grad;
+  parameters_.refresh();
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,64 @@
+// The model and its state as all ranks hold them together: initialised, visited, saved and loaded.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "dtrain/checkpoint/state.h"
+#include "dtrain/parallel/engine/updater.h"
+
+namespace dtrain::parallel {
+
+/// Knows which part of the whole model this rank's masters and optimizer state are.
+///
+/// Throws:  collective members what Work::wait throws.
+/// Threads: one.
+class WholeModel {
+ public:
+  /// All must outlive this.
+  WholeModel(const EngineSetup& setup, ParameterStore& parameters, const Updater& updater)
+      : setup_(setup), parameters_(parameters), updater_(updater) {}
+
+  /// Draws this rank's masters from the options' seed.
+  ///
+  /// Collective: as ParameterStore::refresh.
+  void initialise();
+
+  /// Given each parameter's values in full, in its storage shape and the masters' dtype; valid
+  /// during the call. number: of the whole model.
+  using Visit = std::function<void(param::ParameterId number, const at::Tensor&)>;
+  /// Visits the values of all parameters in the order of their numbers, on every rank; a unit at a
+  /// time is gathered.
+  ///
+  /// Collective: over all groups.
+  void visit(const param::Arena& values, const Visit& visit);
+
+  /// Replaces copies of parameters and optimizer state by those of the first rank that holds them.
+  ///
+  /// Collective: over all groups.
+  void make_copies_equal();
+
+  /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
+  /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
+  /// optimizer.num_updates; with loss scaling optimizer.loss_scale.
+  [[nodiscard]] checkpoint::State state() const;
+  /// Collective: over all groups.
+  void load_state(checkpoint::Source& source);
+  /// The parameters alone.
+  ///
+  /// Collective: over all groups.
+  void load_weights(checkpoint::Source& source);
+
+ private:
+  [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, std::int64_t unit) const;
+  void add_parameter(param::ParameterId id, const std::string& prefix, const param::Arena& arena,
+                     checkpoint::State& state) const;
+  void load(checkpoint::Source& source, const std::string& task,
+            const std::function<bool(const std::string& name)>& is_wanted);
+
+  const EngineSetup& setup_;
+  ParameterStore& parameters_;
+  const Updater& updater_;
+};
+
+}  // namespace dtrain::parallel
