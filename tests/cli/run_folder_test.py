@@ -271,6 +271,15 @@ class Early(FolderTest):
         self.assertIn("(File too large): raise the limit on file sizes (ulimit -f)", result.stderr)
         self.assertEqual(len(self.losses()), 8)
 
+    def test_lines_of_metrics_that_are_lost_at_the_end_are_told_by_the_status(self):
+        # The limit lies between the model's size and that of the metrics.
+        flags = self.arguments("--checkpoint-every", "none", steps=600)
+        command = " ".join(f"'{word}'" for word in [DTRAIN, *flags])
+        result = self.run_command(["bash", "-c", f"ulimit -f 120; exec {command}"], DATA)
+        self.assert_one_line(result, self.run_dir / "metrics.jsonl", "its last lines are lost: File too large")
+        self.assertLess(len(self.losses()), 600)
+        self.assertTrue((self.run_dir / "final/model.safetensors").exists())
+
     def test_a_second_job_on_one_port_is_told_so(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",

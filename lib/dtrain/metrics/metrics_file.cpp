@@ -92,6 +92,14 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
   has_warned_ = true;
 }
 
+void MetricsFile::finish() {
+  if (write_waiting()) return;
+  const int reason = errno;
+  waiting_.clear();
+  base::fail(base::ErrorKind::data, "{}: its last lines are lost: {}; the rest of the run is whole",
+             path_, std::strerror(reason));
+}
+
 // Returns whether all is written; else errno says why not.
 bool MetricsFile::write_waiting() {
   while (!waiting_.empty()) {

@@ -32,6 +32,11 @@ class MetricsFile {
   /// bit; a number that is not finite becomes a string ("nan", "inf", "-inf"), since JSON has none.
   void write(const nlohmann::ordered_json& line);
 
+  /// No line follows.
+  ///
+  /// Throws: Error{data} naming the file if lines still wait for room, which are lost.
+  void finish();
+
  private:
   [[nodiscard]] bool write_waiting();
 

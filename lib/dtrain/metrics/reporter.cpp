@@ -177,6 +177,10 @@ void Reporter::note(const std::string& message) {
   if (options_.writes) console_->print(wrap_words(message, console_->room()));
 }
 
+void Reporter::finish() {
+  if (file_) file_->finish();
+}
+
 void Reporter::end(const Summary& summary) {
   if (!options_.writes) return;
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};

@@ -85,6 +85,8 @@ class Reporter {
   /// A line for people, above the live line.
   void note(const std::string& message);
   void end(const Summary& summary);
+  /// Throws: Error{data} if the last lines of metrics.jsonl could not be written.
+  void finish();
 
  private:
   /// In at most `room` characters.

@@ -320,7 +320,7 @@ void Trainer::save_final() {
   check_model();
   write_final_model(job_, model, check_folder_);
   summarize();
-  if (error.empty()) return;
+  if (error.empty()) return reporter_.finish();
   base::fail(base::ErrorKind::checkpoint,
              "{} is written, but the checkpoint of step {}, the last one, failed: {}", model, step_,
              error);
