@@ -25,6 +25,9 @@ void assign_text(const Setting& setting, std::string_view text, std::string_view
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config);
 
+/// The setting's value in `config` as files have it: words and values with a text as texts.
+[[nodiscard]] Json value_json(const Setting& setting, const Config& config);
+
 /// The setting's value in `config` as a flag would give it: "256", "on", "adamw"; a list with
 /// commas.
 [[nodiscard]] std::string value_text(const Setting& setting, const Config& config);

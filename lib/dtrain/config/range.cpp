@@ -7,17 +7,9 @@
 namespace dtrain::config {
 
 bool Range::contains(double value) const noexcept {
-  switch (bounds) {
-    case Bounds::none:
-      return true;
-    case Bounds::closed:
-      return value >= lowest && value <= highest;
-    case Bounds::open_above:
-      return value >= lowest && value < highest;
-    case Bounds::open_below:
-      return value > lowest && value <= highest;
-  }
-  return false;
+  if (bounds == Bounds::none) return true;
+  const bool is_above = bounds == Bounds::open_below ? value > lowest : value >= lowest;
+  return is_above && (bounds == Bounds::open_above ? value < highest : value <= highest);
 }
 
 std::string Range::text() const {

@@ -1,0 +1,110 @@
+#include "dtrain/config/notices.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "dtrain/config/assign.h"
+#include "dtrain/config/layout.h"
+
+namespace dtrain::config {
+namespace {
+
+constexpr std::size_t kShown = 24;
+constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
+                                            "run.overwrite", "checkpoint.resume"};
+
+// The need of a setting that is not met; null: there is none.
+const Need* unmet_need(const Setting& setting, const Config& config) {
+  for (const Need* need : setting.effect.needs) {
+    if (need != nullptr && !need->is_met(config)) return need;
+  }
+  return nullptr;
+}
+
+// "--flag has no effect without ..."; empty where the setting has one, or its default.
+std::string idle_line(const Setting& setting, const Config& config) {
+  const Need* need = unmet_need(setting, config);
+  const std::string value = value_text(setting, config);
+  if (need == nullptr || value == value_text(setting, Config{})) return {};
+  std::string reason(need->otherwise);
+  if (!need->shown.empty()) {
+    reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
+  }
+  return fmt::format("{}{} has no effect {}", setting.flag,
+                     setting.effect.names_value ? " " + value : "", reason);
+}
+
+// Counts of ranks and microbatches whose sums one rank would add in another order.
+std::string order_line(const Config& config) {
+  const std::int64_t grad_accum = config.batch.grad_accum;
+  if (config.machine.reduction != Reduction::ordered ||
+      keeps_order_of_one_rank(config.layout, grad_accum)) {
+    return {};
+  }
+  LayoutConfig local = config.layout;
+  local.accumulate = Accumulation::local;
+  return fmt::format(
+      "{} ranks with --grad-accum {}{} add gradients in an order of their own, so bits differ from "
+      "other layouts: {}use powers of two (docs/determinism.md)",
+      config.layout.dp, grad_accum,
+      config.layout.fsdp_sharding == FsdpSharding::hybrid
+          ? fmt::format(" and --shard-size {}", config.layout.shard_size)
+          : "",
+      keeps_order_of_one_rank(local, grad_accum) ? "set --accumulate local, or " : "");
+}
+
+std::string group_line(const Config& config) {
+  const RecomputeSetting& recompute = config.machine.recompute;
+  if (recompute.group_size <= config.model.levels) return {};
+  return fmt::format("--recompute {}: there are {} levels, which run again as one group", recompute,
+                     config.model.levels);
+}
+
+std::string buffer_line(const Config& config) {
+  if (!is_low(config.machine.buffer_dtype)) return {};
+  return fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
+                     config.machine.buffer_dtype);
+}
+
+std::string fraction_line(const Config& config) {
+  if (config.data.val_fraction <= 0.5) return {};
+  return fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
+                     config.data.val_fraction);
+}
+
+}  // namespace
+
+std::string changed_settings(const Config& asked) {
+  const auto now = value_texts(Command::train, asked);
+  const auto plain = value_texts(Command::train, Config{});
+  std::vector<std::string> changed;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const auto& [key, value] = now[i];
+    if (value == plain[i].second || std::ranges::find(kOfEveryRun, key) != std::end(kOfEveryRun)) {
+      continue;
+    }
+    changed.push_back(fmt::format("{}={}", key, value));
+  }
+  if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));
+  const std::size_t rest = changed.size() - kShown;
+  changed.resize(kShown);
+  return fmt::format("{} and {} more", fmt::join(changed, " "), rest);
+}
+
+std::vector<std::string> warnings(Command command, const Config& config) {
+  std::vector<std::string> lines;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) lines.push_back(idle_line(setting, config));
+  }
+  if (command == Command::train) {
+    for (const auto line : {order_line, group_line, buffer_line, fraction_line}) {
+      lines.push_back(line(config));
+    }
+  }
+  std::erase(lines, "");
+  return lines;
+}
+
+}  // namespace dtrain::config
