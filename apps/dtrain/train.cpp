@@ -15,9 +15,9 @@ namespace dtrain::app {
 namespace {
 
 // For a run that goes on with its own settings, `origin` is its config.json; else empty.
-data::Split open_data(const config::Config& config, const std::string& origin) {
+void open_data(const config::Config& config, const std::string& origin) {
   try {
-    return data::open_split(data::split_options(config));
+    (void)data::open_split(data::split_options(config));
   } catch (const base::Error& error) {
     if (origin.empty()) throw;
     base::fail(error.kind(),
@@ -46,7 +46,7 @@ void check_data(const Configured& configured) {
         "give --data and the other settings of the run",
         config.run.dir);
   }
-  (void)open_data(config, configured.continues ? config.run.dir + "/config.json" : "");
+  open_data(config, configured.continues ? config.run.dir + "/config.json" : "");
 }
 
 // Where nothing was said about the model, what it is, and where larger ones are.

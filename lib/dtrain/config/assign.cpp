@@ -17,8 +17,6 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-constexpr std::string_view kSwitchWords = "on or off";
-
 // One function for each type of a field.
 template <typename... Functions>
 struct Overloaded : Functions... {
@@ -27,7 +25,7 @@ struct Overloaded : Functions... {
 
 template <typename T>
 constexpr std::string_view type_words() {
-  if constexpr (std::is_same_v<T, bool>) return kSwitchWords;
+  if constexpr (std::is_same_v<T, bool>) return "on or off";
   if constexpr (std::is_same_v<T, std::int64_t>) return "a whole number";
   if constexpr (std::is_same_v<T, std::uint64_t>) return "a whole number from 0 to 2^64-1";
   if constexpr (std::is_same_v<T, double>) return "a number";
@@ -51,16 +49,6 @@ std::optional<Number> parse_number(std::string_view text) {
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end) return std::nullopt;
   return value;
-}
-
-std::vector<std::string> split_names(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return names;
 }
 
 template <typename T>
@@ -208,6 +196,16 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
 }
 
 }  // namespace
+
+std::vector<std::string> split_names(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return names;
+}
 
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config) {

@@ -15,25 +15,20 @@ constexpr std::size_t kShown = 24;
 constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
-// The need of a setting that is not met; null: there is none.
-const Need* unmet_need(const Setting& setting, const Config& config) {
-  for (const Need* need : setting.effect.needs) {
-    if (need != nullptr && !need->is_met(config)) return need;
-  }
-  return nullptr;
-}
-
 // "--flag has no effect without ..."; empty where the setting has one, or its default.
 std::string idle_line(const Setting& setting, const Config& config) {
-  const Need* need = unmet_need(setting, config);
   const std::string value = value_text(setting, config);
-  if (need == nullptr || value == value_text(setting, Config{})) return {};
-  std::string reason(need->otherwise);
-  if (!need->shown.empty()) {
-    reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
+  if (value == value_text(setting, Config{})) return {};
+  for (const Need* need : setting.effect.needs) {
+    if (need == nullptr || need->is_met(config)) continue;
+    std::string reason(need->otherwise);
+    if (!need->shown.empty()) {
+      reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
+    }
+    return fmt::format("{}{} has no effect {}", setting.flag,
+                       setting.effect.names_value ? " " + value : "", reason);
   }
-  return fmt::format("{}{} has no effect {}", setting.flag,
-                     setting.effect.names_value ? " " + value : "", reason);
+  return {};
 }
 
 // Counts of ranks and microbatches whose sums one rank would add in another order.
@@ -55,23 +50,24 @@ std::string order_line(const Config& config) {
       keeps_order_of_one_rank(local, grad_accum) ? "set --accumulate local, or " : "");
 }
 
-std::string group_line(const Config& config) {
+// Settings that have an effect, and a price.
+void add_prices(const Config& config, std::vector<std::string>& lines) {
+  lines.push_back(order_line(config));
   const RecomputeSetting& recompute = config.machine.recompute;
-  if (recompute.group_size <= config.model.levels) return {};
-  return fmt::format("--recompute {}: there are {} levels, which run again as one group", recompute,
-                     config.model.levels);
-}
-
-std::string buffer_line(const Config& config) {
-  if (!is_low(config.machine.buffer_dtype)) return {};
-  return fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
-                     config.machine.buffer_dtype);
-}
-
-std::string fraction_line(const Config& config) {
-  if (config.data.val_fraction <= 0.5) return {};
-  return fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
-                     config.data.val_fraction);
+  if (recompute.group_size > config.model.levels) {
+    lines.push_back(fmt::format("--recompute {}: there are {} levels, which run again as one group",
+                                recompute, config.model.levels));
+  }
+  if (is_low(config.machine.buffer_dtype)) {
+    lines.push_back(
+        fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
+                    config.machine.buffer_dtype));
+  }
+  if (config.data.val_fraction > 0.5) {
+    lines.push_back(
+        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
+                    config.data.val_fraction));
+  }
 }
 
 }  // namespace
@@ -98,11 +94,7 @@ std::vector<std::string> warnings(Command command, const Config& config) {
   for (const Setting& setting : settings()) {
     if (setting.is_for(command)) lines.push_back(idle_line(setting, config));
   }
-  if (command == Command::train) {
-    for (const auto line : {order_line, group_line, buffer_line, fraction_line}) {
-      lines.push_back(line(config));
-    }
-  }
+  if (command == Command::train) add_prices(config, lines);
   std::erase(lines, "");
   return lines;
 }

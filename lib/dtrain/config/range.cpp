@@ -15,18 +15,15 @@ bool Range::contains(double value) const noexcept {
 std::string Range::text() const {
   // Settings are whole or simple numbers: %g would print 16777216 as 1.67772e+07.
   const auto number = [](double value) { return fmt::format("{}", value); };
-  switch (bounds) {
-    case Bounds::none:
-      return {};
-    case Bounds::closed:
-      if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
-      return number(lowest) + " to " + number(highest);
-    case Bounds::open_above:
-      return fmt::format("at least {} and below {}", number(lowest), number(highest));
-    case Bounds::open_below:
-      return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  if (bounds == Bounds::none) return {};
+  if (bounds == Bounds::open_above) {
+    return fmt::format("at least {} and below {}", number(lowest), number(highest));
   }
-  return {};
+  if (bounds == Bounds::open_below) {
+    return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  }
+  if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
+  return number(lowest) + " to " + number(highest);
 }
 
 std::string Range::brief() const {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/pipeline.h"
 
@@ -17,17 +18,6 @@ using base::fail;
 constexpr std::int64_t kDefaultLocalRanks = 2;
 
 std::string_view plural(std::int64_t count) { return count == 1 ? "" : "s"; }
-
-// The words of "cpu,cpu"; none for "".
-std::vector<std::string> words_of(std::string_view list) {
-  std::vector<std::string> words;
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    words.emplace_back(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return words;
-}
 
 // Threads that compute on one GPU would only wait for each other.
 void check_devices(const std::string& devices, const std::vector<std::string>& names) {
@@ -157,7 +147,7 @@ Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
          "--strategy {}, or launch one",
          layout.strategy, launch.world_size, *strategy.with_processes);
   }
-  const std::vector<std::string> names = words_of(layout.devices);
+  const std::vector<std::string> names = split_names(layout.devices);
   check_devices(layout.devices, names);
   const auto num_devices = static_cast<std::int64_t>(names.size());
   if (layout.local_ranks == 0) {

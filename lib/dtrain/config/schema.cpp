@@ -277,8 +277,7 @@ constexpr Setting kSettings[] = {
      one_of(kDevices)},
     {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
-     "one "
-     "node, else gloo",
+     "one node, else gloo",
      kTrain | kVerify, FIELD(machine.backend), one_of(kBackends)},
     {"machine.dtype", "--dtype", "NAME", "", "arithmetic of the forward and backward pass", kModel,
      FIELD(machine.dtype), one_of(kDtypes), kNoted, kValueNeeds<kComputed>},
