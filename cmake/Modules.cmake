@@ -1,5 +1,5 @@
-# dtrain_module(PATH [PLAIN] LINK ...): lib/dtrain/PATH/*.cpp as a static library dtrain_PATH.
-# Without PLAIN the module sees LibTorch. Sub-folders belong to the module unless they are modules themselves.
+# dtrain_module(PATH [PLAIN] LINK ...) makes lib/dtrain/PATH/*.cpp a static library dtrain_PATH. Without PLAIN the
+# module sees LibTorch. Sub-folders belong to the module unless they are modules themselves.
 function(dtrain_torch_flags target)
   target_link_libraries(${target} PUBLIC torch::torch_cpu)
   target_compile_options(${target} PRIVATE -fpch-preprocess -fopenmp)

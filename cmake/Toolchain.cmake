@@ -7,7 +7,7 @@ if(CCACHE)
 endif()
 
 # lld resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too. (mold 1.10, Debian 12's,
-# writes a file now and then that the loader refuses, and has spun for ever on some of ours.)
+# sometimes writes a file that the loader refuses, and has looped forever on some of ours.)
 find_program(LLD ld.lld REQUIRED)
 add_link_options(-fuse-ld=lld)
 

@@ -69,7 +69,7 @@ void Console::line(Stream stream, std::string_view prefix, std::string_view text
   sink.pending.append(prefix).append(text).append("\n");
 }
 
-/// Whether the line may wait for a full disk; one that may not is counted.
+/// Returns whether the line may wait for a full disk; counts a line that may not.
 bool Console::has_room(Sink& sink) {
   constexpr std::size_t kMaxWaitingBytes = std::size_t{1} << 20;
   const int reason = sink.writer.full_reason();
@@ -82,7 +82,7 @@ bool Console::has_room(Sink& sink) {
   return false;
 }
 
-/// Tells how many lines were dropped, once the disk takes others again or was given up.
+/// Reports how many lines were dropped, once the disk takes others again or was given up.
 void Console::tell_losses(Sink& sink) {
   const std::int64_t given_up = sink.writer.take_lines_lost();
   const int reason = sink.writer.full_reason();

@@ -14,9 +14,9 @@ namespace launcher {
 
 enum class Stream : int { output = 1, error = 2 };
 
-/// Nothing here waits for a reader: lines go to threads that write them. What cannot be written any
-/// more is dropped: a job does not end because nobody watches. While a disk is full, 1 MiB of lines
-/// waits for room; the others are dropped, and standard error tells how many.
+/// Never waits for a reader: threads write the lines. Drops lines that cannot be written any more:
+/// a job does not end because nobody watches. While a disk is full, 1 MiB of lines waits for room;
+/// the others are dropped, and standard error tells how many.
 ///
 /// A terminal may have one live line at its bottom: it is cleared before any other line and drawn
 /// again after it. The cursor waits at its start, so that it is cleared as a whole even where a
@@ -28,9 +28,9 @@ class Console {
   /// Throws: Error{spawn} when its threads cannot be made.
   Console();
 
-  /// Whether standard error is a terminal, that is, whether live() shows anything.
+  /// Returns whether standard error is a terminal, that is, whether live() shows anything.
   [[nodiscard]] bool terminal() const { return terminal_; }
-  /// The terminal's width; 80 where it does not tell.
+  /// The terminal's width; 80 where it is unknown.
   [[nodiscard]] int columns() const;
 
   void line(Stream stream, std::string_view prefix, std::string_view text);

@@ -1,4 +1,4 @@
-// The processes that came from this one, however deep.
+// The descendants of this process, however deep.
 #pragma once
 
 #include <sys/types.h>
@@ -10,20 +10,20 @@ namespace launcher {
 /// Makes this process the new parent of descendants whose parent died, so that none is lost.
 void adopt_orphans();
 
-/// Whether this process still has a child, ended but unreaped ones included.
+/// Returns whether this process still has a child, ended but unreaped ones included.
 [[nodiscard]] bool has_children();
 
-/// Whether the process's main thread has ended, and nobody has waited for the process.
+/// Returns whether the process's main thread has ended, and nobody has waited for the process.
 [[nodiscard]] bool is_zombie(pid_t pid);
 
-/// Whether a descendant of this process group has not ended.
+/// Returns whether a descendant of this process group has not ended.
 [[nodiscard]] bool group_is_running(pid_t group);
 
 /// Sends a signal to every process below this one.
 void signal_descendants(int signal);
 
-/// Sends a signal that would end most programs to those of a process group that handle it: to the
-/// leader if it does, else to its members that do, else (nobody does) to the leader all the same.
+/// Sends a signal that would end most programs to the processes of a group that handle it: to the
+/// leader if it does, else to the members that do, else to the leader all the same.
 void notify_group(pid_t leader, int signal);
 
 /// Kills and reaps every process below this one; gives up at the deadline.

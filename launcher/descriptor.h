@@ -1,4 +1,4 @@
-// Ownership of a file descriptor.
+// Owns a file descriptor.
 #pragma once
 
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 namespace launcher {
 
-/// Closes its descriptor when it goes away; -1 is none.
+/// Closes its descriptor on destruction; -1 is none.
 class Descriptor {
  public:
   Descriptor() = default;

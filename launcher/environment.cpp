@@ -42,7 +42,7 @@ bool is_executable_file(const std::string& path) {
          ::access(path.c_str(), X_OK) == 0;
 }
 
-/// The folder dtrun itself lies in, with a slash at its end; empty where it cannot be known.
+/// dtrun's own folder, with a slash at its end; empty where it cannot be known.
 std::string own_folder() {
   std::string path(4096, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());

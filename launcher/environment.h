@@ -1,4 +1,4 @@
-// What dtrun learns from the machine, and what each rank finds in its environment.
+// Reads dtrun's environment and machine; writes the environment of each rank.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace launcher {
 /// Throws: Error{spawn} naming the program.
 [[nodiscard]] std::string find_program(const std::string& name);
 
-/// What a rank is told, beyond the variables that dtrun itself was started with.
+/// The variables that a rank gets beyond those that dtrun itself was started with.
 struct RankEnvironment {
   int rank = 0;
   int num_ranks = 1;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 constexpr std::chrono::milliseconds kKillLimit{1000};
-// How long a supervisor that has told its status may take to end.
+// The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 
 bool ignored(int signal) {
@@ -71,7 +71,7 @@ void wait_for_end(pid_t child) {
   }
 }
 
-/// Whether the child was killed and cannot be waited for, since a thread of it hangs in the kernel.
+/// Returns whether the child was killed but a thread of it hangs in the kernel, so it cannot end.
 bool hangs_in_its_end(pid_t child) {
   if (!is_zombie(child)) return false;
   std::this_thread::sleep_for(kEndLimit);  // it may be just about to end

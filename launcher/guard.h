@@ -1,4 +1,4 @@
-// The process the user starts and signals.
+// The guard: the process that the user starts and signals.
 #pragma once
 
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 namespace launcher {
 
-/// What the supervising process has from its guard.
+/// The supervising process's connection to its guard.
 struct GuardLink {
   Descriptor signals;      // one byte for each signal the guard got; end of file: the guard is dead
   sigset_t original_mask;  // as dtrun was started, for the ranks

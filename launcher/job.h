@@ -1,4 +1,4 @@
-// A job that is ready to start, and the start of its ranks.
+// Prepares a job and starts its ranks.
 #pragma once
 
 #include <signal.h>

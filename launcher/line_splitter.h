@@ -1,4 +1,4 @@
-// Bytes in pieces of any size to whole lines.
+// Splits bytes that come in pieces of any size into whole lines.
 #pragma once
 
 #include <cstddef>

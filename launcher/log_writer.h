@@ -58,9 +58,9 @@ class LogWriter {
   [[nodiscard]] std::size_t waiting() const;
   /// Those, and the lost ones that no warning has counted yet.
   [[nodiscard]] std::size_t missing() const;
-  /// Whether the thread has nothing to do; after finish(): whether all files are closed.
+  /// Returns whether the thread has nothing to do; after finish(): whether all files are closed.
   [[nodiscard]] bool idle() const;
-  /// What went wrong since the last call, a line each.
+  /// Returns what went wrong since the last call, one line each.
   [[nodiscard]] std::vector<std::string> take_warnings();
 
  private:

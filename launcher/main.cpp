@@ -35,7 +35,7 @@ int print_and_end(std::string_view text) {
   return 0;
 }
 
-/// Runs `action` and turns an exception into one line, which `tell` prints, and an exit status.
+/// Runs `action`; on an exception, `tell` prints it as one line, and an exit status is returned.
 template <typename Action, typename Tell>
 int reported(Action&& action, Tell&& tell) {
   using dtrain::base::ErrorKind;

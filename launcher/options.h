@@ -48,7 +48,7 @@ struct Options {
 /// Throws: Error{usage} naming the option, what was found and what to do.
 [[nodiscard]] Options parse_options(const std::vector<std::string>& arguments);
 
-/// What --help prints.
+/// Returns the text of --help.
 [[nodiscard]] std::string help_text();
 
 }  // namespace launcher

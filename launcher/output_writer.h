@@ -31,7 +31,7 @@ class OutputWriter {
   void write(std::string bytes);
   /// Bytes that are not written yet.
   [[nodiscard]] std::size_t waiting() const;
-  /// Whether nothing can be written any more; what is queued from then on is dropped.
+  /// Returns whether nothing can be written any more; later lines are dropped.
   [[nodiscard]] bool closed() const;
   /// Why the disk takes nothing at present: ENOSPC, EDQUOT or EFBIG; 0: it does.
   [[nodiscard]] int full_reason() const;

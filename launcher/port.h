@@ -1,4 +1,4 @@
-// Where the ranks meet: a door of their own for dtrain's, a free TCP port for other programs.
+// Meeting places of the ranks: a socket pair for dtrain's, a free TCP port for other programs.
 #pragma once
 
 #include <string>

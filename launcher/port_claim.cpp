@@ -34,7 +34,7 @@ std::string holder_at(const Descriptor& connection) {
   socklen_t size = sizeof(peer);
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
   if (peer.uid != ::geteuid()) return {};
-  // A container that shares the network may have processes of its own, which have no number here.
+  // A container that shares the network may have processes that have no number here.
   return peer.pid == 0 ? "another dtrun" : fmt::format("another dtrun (pid {})", peer.pid);
 }
 

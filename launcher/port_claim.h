@@ -1,4 +1,4 @@
-// A port that one dtrun of this machine uses is refused to the next.
+// Claims a port, so that a second dtrun of this machine is refused it.
 #pragma once
 
 #include <netinet/in.h>

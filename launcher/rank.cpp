@@ -20,7 +20,7 @@ void parse(std::string_view text, Number& number) {
   std::from_chars(text.data(), text.data() + text.size(), number);
 }
 
-/// Returns: whether an error was told.
+/// Returns whether the line reported an error.
 bool obey(Rank& rank, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "progress") {

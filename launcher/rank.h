@@ -1,4 +1,4 @@
-// What the supervisor knows of one rank.
+// The supervisor's record of one rank.
 #pragma once
 
 #include <signal.h>
@@ -22,12 +22,12 @@ struct RankEnd {
   bool by_signal = false;
   int code = 0;  // exit status, or signal
 
-  /// Whether it ended as a job that was asked to save and stop does.
+  /// True if it ended like a job that was asked to save and stop.
   [[nodiscard]] bool saved() const {
     return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::interrupted);
   }
   [[nodiscard]] bool failed() const { return by_signal || (code != 0 && !saved()); }
-  /// Whether by its own account another rank's failure ended it.
+  /// True if it says that another rank's failure ended it.
   [[nodiscard]] bool blames_another() const {
     return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::comm);
   }
@@ -61,17 +61,17 @@ struct Rank {
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end; }
-  /// Takes the end of a process that its leader left behind in its group. A leader that a stop's
-  /// SIGTERM ended (a shell) says nothing of the program it had started: that one's end counts.
+  /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
+  /// the leader (a shell), the end of the program that it had started counts instead.
   void take_orphan(const RankEnd& ended);
 };
 
-/// Whether a step was made.
+/// Returns whether any rank has made a step.
 [[nodiscard]] bool has_begun(const std::vector<Rank>& ranks);
-/// Whether both told the same error.
+/// Returns whether both ranks reported the same error.
 [[nodiscard]] bool same_error(const Rank& rank, const Rank& culprit);
 
-/// Takes bytes of the control descriptor (docs/dtrun.md). Returns: whether an error was told.
+/// Takes bytes of the control descriptor (docs/dtrun.md). Returns whether they reported an error.
 [[nodiscard]] bool read_control(Rank& rank, std::string_view bytes);
 
 }  // namespace launcher

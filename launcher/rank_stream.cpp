@@ -59,7 +59,7 @@ void RankStream::finish(Console& console) {
 void RankStream::take(Console& console, std::string_view text, bool is_live) {
   if (is_live) {
     const bool erased = strip_erasures(text);
-    // Nothing but an erasure takes the live line away; nothing at all is how some begin to draw.
+    // Only an erasure removes the live line; some programs begin to draw with empty text.
     if (erased || !text.empty()) console.live(text);
     return;
   }

@@ -32,12 +32,12 @@ class RankStream {
   [[nodiscard]] bool open() const { return static_cast<bool>(pipe_); }
   [[nodiscard]] bool live() const { return options_.live; }
   [[nodiscard]] bool shown() const { return options_.shown; }
-  /// What is left of a terminal's columns beside the prefix.
+  /// Returns the columns that a terminal has left beside the prefix.
   [[nodiscard]] int columns_within(int columns) const {
     return std::max(1, columns - static_cast<int>(options_.prefix.size()));
   }
   [[nodiscard]] const std::string& prefix() const { return options_.prefix; }
-  /// What follows is shown without the prefix.
+  /// Shows later lines without the prefix.
   void drop_prefix() { options_.prefix.clear(); }
   /// Takes what is there, up to one buffer. Returns whether there was anything; closes at the end.
   bool read(Console& console);

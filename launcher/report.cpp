@@ -37,8 +37,8 @@ std::string time_of(std::int64_t ns) {
   return dtrain::base::readable_time(static_cast<double>(ns) * kNanosecond);
 }
 
-/// Whether the culprit's error is no rank's own: it says so, or all others told the same. Before
-/// the job began, those that were only told of a failure do not contradict.
+/// Returns whether every rank shares the culprit's error: it says so, or all others reported the
+/// same. Before the job began, ranks that only heard of a failure do not contradict it.
 bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
   if (!culprit.told || culprit.stopped) return false;
   const bool begun = has_begun(ranks);
@@ -47,8 +47,8 @@ bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
          });
 }
 
-/// What ranks told of another's failure, in case it is all that is known: each line once. `except`
-/// is a rank whose line is told elsewhere.
+/// Prints once each line in which a rank blames another, in case nothing else is known. `except` is
+/// a rank whose line is printed elsewhere.
 void report_blames(const std::optional<int>& except, const std::vector<Rank>& ranks,
                    Console& console) {
   const auto is_told_here = [&](const Rank& rank) {

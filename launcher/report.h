@@ -1,4 +1,4 @@
-// What dtrun tells about the end of a job.
+// Reports how a job ended.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,7 @@ void remove_if_dead(const std::filesystem::path& path) {
   ::rmdir(path.c_str());
 }
 
-// A name that nobody gives to a folder of his own: what bears it may be removed.
+// Nobody gives such a name to a folder of his own, so dtrun may remove folders of this name.
 constexpr std::string_view kTemporaryPrefix = "dtrun-";
 constexpr std::size_t kRandomDigits = 32;
 
@@ -131,7 +131,7 @@ RunFolder::RunFolder(const Options& options)
     lock_ = std::make_shared<Descriptor>(std::move(lock));
   }
   attempt_ = root_ + "/attempt_0";
-  // Without logs the error files lie side by side: two folders fewer for each rank.
+  // Without logs the error files lie side by side, which saves two folders per rank.
   if (!error && keep_) ::mkdir(attempt_.c_str(), 0777);
   for (int rank = 0; rank < num_ranks_ && keep_ && !error; ++rank) {
     if (::mkdir(rank_folder(rank).c_str(), 0777) != 0) error.assign(errno, std::system_category());

@@ -1,4 +1,4 @@
-// Where the files of a run lie.
+// The folder of a run's log and error files.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 namespace launcher {
 
 /// RUN_ID/attempt_0/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
-/// them; a private temporary folder otherwise, removed at the end unless it holds logs. Those that
-/// a killed dtrun left behind are removed by the next one, by the form of their names.
+/// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
+/// dtrun removes folders that a killed one left behind, recognising the form of their names.
 class RunFolder {
  public:
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.

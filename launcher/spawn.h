@@ -1,4 +1,4 @@
-// Starting one rank.
+// Starts one rank.
 #pragma once
 
 #include <signal.h>

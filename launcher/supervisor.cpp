@@ -38,7 +38,7 @@ constexpr std::size_t kMaxPendingOutput = std::size_t{1} << 20;
 constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
 constexpr std::size_t kMaxControlText = 8192;
 
-// What an event is about: a kind, and for most kinds a rank.
+// An event's source: a kind, and for most kinds a rank.
 enum class Source : std::uint32_t { guard, child, console, end, control, output, error };
 
 std::uint64_t tag_of(Source source, int rank = 0) {
@@ -251,7 +251,7 @@ void Supervisor::on_child() {
   }
 }
 
-// Adopted processes have no descriptor that tells of their end. Asked after all events: while an
+// Adopted processes have no descriptor that reports their end. Runs after all events: while an
 // ended rank is not reaped, it hides those that ended after it, and no further signal would come.
 void Supervisor::reap_orphans() {
   for (;;) {
@@ -324,11 +324,11 @@ bool Supervisor::on_control(Rank& rank) {
   return true;
 }
 
-// Prints an error that a rank told instead of writing it: once, however many ranks tell it.
+// Prints an error that a rank reported instead of writing it: once, however many ranks report it.
 void Supervisor::show_error(Rank& rank) {
   const std::string& line = rank.told->line;
   std::optional<std::string_view> prefix = "";
-  // What blames another waits for the report: the other one's own words may still come.
+  // A line that blames another rank waits for the report: that rank's own words may still come.
   if (rank.told->blames_another()) prefix.reset();
   for (const Rank& other : ranks_) {
     if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
@@ -453,7 +453,7 @@ void Supervisor::warn_of_logs() {
   for (const std::string& text : logs_.take_warnings()) warn(text);
 }
 
-// The report follows the warnings: its last line tells why the job ended.
+// The report follows the warnings: its last line says why the job ended.
 void Supervisor::finish_logs() {
   const bool written = logs_.idle();
   console_.drop_beyond(std::numeric_limits<std::size_t>::max());  // what is told now is no output

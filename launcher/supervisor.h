@@ -1,4 +1,4 @@
-// From the start of the ranks to the end of the last process.
+// Supervises a job from the start of its ranks to the end of its last process.
 #pragma once
 
 #include <chrono>

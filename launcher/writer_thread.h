@@ -1,4 +1,4 @@
-// The parts that the threads that write output share.
+// Parts that the output-writing threads share.
 #pragma once
 
 #include <functional>

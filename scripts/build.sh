@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh PRESET [TARGET...]: configures and builds quietly; without targets, everything. What the compiler said lies
-# in build/PRESET.log and is shown if it failed.
+# build.sh PRESET [TARGET...]: configures and builds quietly; without targets, everything. The compiler's output goes to
+# build/PRESET.log and is shown if it failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=${1:?usage: scripts/build.sh release|dev|asan [TARGET...]}

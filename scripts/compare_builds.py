@@ -71,7 +71,7 @@ def compare(other, layout, settings, base):
     problem = difference(found, expected)
     if problem:
         return problem
-    # Both go on from what their own build saved: this build from the other's, too.
+    # This build resumes its own run and the other build's.
     longer = ("--resume", "auto", "--steps", 2 * STEPS)
     found, expected = (train(ROOT, layout, settings, folder, *longer) for folder in folders.values())
     problem = difference(found, expected)

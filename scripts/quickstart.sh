@@ -55,9 +55,9 @@ import sys
 print(" ".join(open(sys.argv[1], "rb").read(200).decode(errors="ignore").replace("\0", "").split()[:4])[:40])' "$1"
 }
 
-# What mini.json does not say: the data, its last twentieth for validation, and that all of that is evaluated at the end.
-# Each rank computes its half of a step at once, which is faster here than the single sequences that mini.json pins for
-# the sake of eight ranks.
+# Adds to mini.json the data, its last twentieth for validation, and an evaluation of all of that at the end. Each rank
+# computes its half of a step at once, which is faster here than the single sequences that mini.json pins for the sake
+# of eight ranks.
 train() {
   local run=$1
   $bin/dtrun -n 2 -- $bin/dtrain --strategy ddp --config configs/experiments/mini.json --microbatch 4 \

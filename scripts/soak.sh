@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# soak.sh CAMPAIGN [MINUTES]: what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
+# soak.sh CAMPAIGN [MINUTES] runs what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
 #   attack       another user attacks jobs from before they start, which end as if left alone (ten minutes; as root)

@@ -343,7 +343,7 @@ def attack_jobs(folder, seed):
     expected = losses(folder / "alone")
     same = status == 0 and len(expected) == steps and losses(run_dir) == expected
     print(f"attack: shm: status {status}, {len(expected)} losses {'equal' if same else 'DIFFER'}", flush=True)
-    # Whoever comes to gloo's ports while groups are made can end the job, but with one clear line; later he cannot.
+    # A visitor to gloo's ports can end the job with one clear line while groups are made, and not later.
     gloo_complete, gloo_status, gloo_error, run_dir = attacked_job(folder, "gloo", steps, seed, "tcp", "flood", *FILE_KINDS)
     clear = gloo_status in (4, 5) or (gloo_status == 0 and losses(run_dir) == expected)
     clear = clear and "\x1b" not in gloo_error

@@ -65,7 +65,7 @@ def one_life(folder, ranks):
             sys.exit("checkpoints: a start took too long")
     time.sleep(random.uniform(0, 1.5))
     how = random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
-    # SIGTERM is the user's word to what he started.
+    # A user sends SIGTERM to the process that he started.
     victim = job.pid if how == signal.SIGTERM else random.choice([job.pid, *children(job.pid)])
     try:
         os.kill(victim, how)

@@ -20,7 +20,7 @@ PARSERS = [*(SOURCE / "lib/dtrain/checkpoint/format").glob("*.cpp"),
                                                             "input_file.cpp", "mapped_file.cpp"))]
 
 
-# What chance seldom writes and a careless reader takes for good.
+# Words that chance seldom writes and a careless reader accepts.
 WORDS = ("/", "../", "a/b", "\\\\u0000", "\\\\n", "-1", "0", "1e999", "9223372036854775807", "18446744073709551615", "[]",
          "{}", "null", ",", ":", "F32", "BOOL")
 

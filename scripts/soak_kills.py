@@ -69,6 +69,7 @@ def one_job(folder):
 
 
 def main(minutes):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup dtrun would ignore it, too
     seed = random.randrange(2**32)
     random.seed(seed)
     print(f"kills: {minutes:g} minutes, seed {seed}", flush=True)

@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
 COMPARED = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples")
-# What ATen and oneDNN compute with; the bits of one are not those of another.
+# The instruction sets of ATen and oneDNN; each gives bits of its own.
 INSTRUCTION_SETS = ({}, {}, {"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"},
                     {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"})
 LIMIT = 600  # seconds after which a run hangs; none needs more than a few

@@ -47,7 +47,7 @@ def main(path):
     inside = skips = 0
     for case in cases:
         outcome = {"run": "passed", "notrun": "skipped"}.get(case.get("status"), "failed")
-        # What could not even be started is reported as not run, too; only a skip says that it is one.
+        # CTest also reports a test that could not be started as not run; only a skip says that it is one.
         if outcome == "skipped" and "SKIP" not in (case.find("skipped").get("message") or ""):
             outcome = "failed"
         count[outcome] += 1

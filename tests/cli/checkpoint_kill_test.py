@@ -185,7 +185,7 @@ class Error(SaverTest):
                 expect(save.status == CHECKPOINT_ERROR, call.line, "ended with", save.status, save.err)
                 expect(save.err.count("\n") == 1 and str(run / "checkpoints") in save.err, call.line, save.err)
                 reason = "Input/output error"
-                # What could not be listed could not be removed.
+                # A folder that could not be listed could not be removed.
                 expect(reason in save.err or "not empty" in save.err, call.line, save.err)
             steps = check(run)
             expect(steps[0] == (1 if index <= committed else 2), call.line, "left", steps)

@@ -30,14 +30,14 @@ class CpuTypes(ResumeTest):
             self.assertFalse((self.run_dir / "metrics.jsonl").exists())
 
     def test_allowed_they_say_so_and_copies_are_made_equal_at_checkpoints(self):
-        # What several tensor-parallel ranks hold alike each of them updates, from gradients of its own rounding; a save
-        # takes each rank's half.
+        # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding;
+        # a save takes each rank's half.
         flags = ("--mixed-cpus", "on", "--strategy", "tp", "--checkpoint-every", "20", "--width", "64", "--neurons", "256",
                  "--dropout", "0.1")
         result = self.mixed(*flags, steps=40)
         self.assertIn("bitwise class   none (--mixed-cpus: rank 0 has ", result.stderr)
         self.assertNotIn("has no effect", result.stderr)
-        # What the checkpoint of step 20 holds is what every rank went on with.
+        # Every rank went on with the contents of the checkpoint of step 20.
         whole = self.root / "again"
         self.mixed(*flags, "--resume", self.run_dir / "checkpoints/step-20", steps=40, run_dir=whole)
         self.assertEqual(self.losses(whole), self.losses()[20:])
@@ -45,7 +45,7 @@ class CpuTypes(ResumeTest):
         self.assertNotIn("differs", result.stdout)
 
     def test_a_validation_loss_is_of_the_copies_that_are_saved(self):
-        # What several tensor-parallel ranks hold alike each of them updates, from gradients of its own rounding.
+        # Each tensor-parallel rank updates the parameters that several hold alike, from gradients of its own rounding.
         flags = ("--mixed-cpus", "on", "--strategy", "tp", "--eval-sequences", "8", "--checkpoint-every", "20", "--eval-every", "20")
         self.mixed(*flags, steps=21)
         # A start in another folder finds no loss of step 20, and evaluates what it has read.

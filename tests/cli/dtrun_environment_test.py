@@ -12,7 +12,7 @@ import json, os
 print(json.dumps(dict(os.environ)))
 """
 
-# What a torch.distributed program does on rank 0: it binds MASTER_PORT itself, and others connect.
+# Meets like a torch.distributed program: rank 0 binds MASTER_PORT itself, and others connect.
 MEET = """
 import os, socket, time
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -31,7 +31,7 @@ else:
             time.sleep(0.01)
 """
 
-# What dtrain does: the other ranks hand rank 0 one end of a connection each, through dtrun's door.
+# Meets like dtrain: the other ranks hand rank 0 one end of a connection each, through dtrun's door.
 MEET_AT_DOOR = """
 import os, socket
 door = socket.socket(fileno=int(os.environ["DTRUN_STORE_FD"]))

@@ -65,7 +65,7 @@ class Dtypes(FolderTest):
         (self.folder / "trajectory.json").write_text(json.dumps(trajectory))
         (self.folder / "text.bin").symlink_to(GOLDEN / "text.bin")
         for dtype in LOW:
-            # What is expected after all 50 steps is not met after 3.
+            # Three steps do not reach the values expected after all 50.
             checks = self.verify("--dtype", dtype, "--trajectory", self.folder / "trajectory.json", "--name", "three_heads",
                                  status=7)
             for name in ("trajectory.loss_first_5_steps", "trajectory.loss", "trajectory.grad_norm"):

@@ -1,4 +1,4 @@
-// What the others see over gloo when a process dies in the middle of a message.
+// The errors of the others over gloo when a process dies in the middle of a message.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>

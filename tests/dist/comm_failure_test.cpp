@@ -1,4 +1,4 @@
-// What the others see when a rank is late, dies, gives up or was started wrongly.
+// The errors of the others when a rank is late, dies, gives up or was started wrongly.
 #include <unistd.h>
 
 #include <atomic>

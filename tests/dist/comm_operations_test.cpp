@@ -24,7 +24,7 @@ constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16,
 constexpr std::int64_t kCounts[] = {0, 1, 63, 65, 1000, 50'021};
 constexpr std::int64_t kManyPieces = 2'500'037;  // 10 MB of float32
 
-// What takes long to compute is computed once in a process. A copy, which the caller may change.
+// Computes slow values once per process. Returns a copy, which the caller may change.
 template <typename Make>
 at::Tensor remembered(std::int64_t ranks, std::int64_t count, at::ScalarType dtype, Make make) {
   if (count < 1'000'000) return make();
@@ -215,7 +215,7 @@ std::string check_counters(World& world, const std::string&) {
     group->recv(message, other).wait();
   }
   const auto counters = group->calls().counters();
-  // Of two ranks each sends half of its contribution and its half of the sum.
+  // Each of two ranks sends half of its contribution and its half of the sum.
   const std::int64_t sent = kCount * 4 + (group->rank() == 0 ? 100 : 0);
   expect(counters.calls == 2, "two calls");
   expect(counters.bytes_sent == sent, fmt::format("{} bytes, not {}", sent, counters.bytes_sent));

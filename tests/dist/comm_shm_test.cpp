@@ -1,5 +1,5 @@
-// What is particular to ranks that share memory: races between calls, tensors within and outside
-// the shared segments, the memory itself, and what is left behind.
+// Properties of ranks that share memory: races between calls, tensors within and outside the shared
+// segments, the memory itself, and what is left behind.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// What ranks really hold under each sharding, beside the formulas of docs/sharding.md.
+// Compares the memory of ranks under each sharding with the formulas of docs/sharding.md.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// What a parser may do with input that nobody vouches for.
+// The allowed outcomes of a parser on untrusted input.
 #pragma once
 
 #include <cstdio>

@@ -165,7 +165,7 @@ TEST_CASE("A planted error in the loss or in a weight is noticed") {
   }
 }
 
-// Whether the losses of the first three steps of a trajectory, the third one changed, are accepted.
+// Returns whether the first three losses of a trajectory, the third one changed, are accepted.
 bool accepts_losses(const TempFolder& folder, double planted_error) {
   std::ifstream file(kGolden + "trajectory.json");
   auto json = nlohmann::json::parse(file);

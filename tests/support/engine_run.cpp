@@ -56,7 +56,7 @@ at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece
   return whole;
 }
 
-// What shards, slices and stages hold together: of equal copies the first one's. AdamW's.
+// Assembles AdamW's state from shards, slices and stages; takes the first of equal copies.
 std::map<std::string, at::Tensor> assembled_state(train::Job& job) {
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
   at::ScalarType counter = at::kDouble;

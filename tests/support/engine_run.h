@@ -1,5 +1,5 @@
-// A small model trained for a few steps by the engine, as one rank sees it, and what is compared of
-// such runs.
+// Trains a small model for a few steps with the engine, as one rank sees it, and collects what
+// tests compare.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ class MemorySource final : public checkpoint::Source {
   std::map<std::string, at::Tensor> tensors_;
 };
 
-/// What a run computed: compared bit by bit through text(), or number by number.
+/// The results of a run: compared bit by bit through text(), or number by number.
 struct Trace {
   std::vector<double> losses;
   std::vector<double> norms;
@@ -50,7 +50,7 @@ struct Trace {
 [[nodiscard]] config::Config laid_out(config::Config config, std::int64_t dp,
                                       std::int64_t grad_accum);
 
-/// Its dtypes by role follow from machine.dtype, where they are not told.
+/// Derives the dtypes by role from machine.dtype where they are not set.
 [[nodiscard]] config::Config with_dtypes(config::Config config);
 
 /// The same under a sharded data axis: "fsdp:full", "fsdp:grad-op", "fsdp:none", "hybrid:2" (shards

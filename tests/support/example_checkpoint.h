@@ -1,4 +1,4 @@
-// A small checkpoint whose values follow from step, tensor and position alone.
+// Makes a small checkpoint whose values follow from step, tensor and position alone.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class ExampleShard {
 /// The folder in which save_example_shard writes.
 [[nodiscard]] std::string example_folder(const std::string& checkpoints, std::int64_t step);
 
-/// What one rank does; the folder must exist.
+/// Does one rank's part; the folder must exist.
 [[nodiscard]] checkpoint::format::Contents save_example_shard(base::FileSystem& files,
                                                               const std::string& checkpoints,
                                                               std::int64_t step, std::int64_t rank,

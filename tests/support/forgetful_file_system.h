@@ -1,4 +1,4 @@
-// What a machine that loses its power may leave of files and folders.
+// Simulates the files and folders that a machine may keep after a power loss.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace dtrain::testing {
 
-/// How much of what was not synced survives. Of a folder it is always what its names were at some
-/// moment since its last sync, of a file the bytes up to its last sync and perhaps more.
+/// How much of the unsynced data survives. A folder always has its names of some moment since its
+/// last sync, a file its bytes up to its last sync and perhaps more.
 enum class Survival {
   nothing,      ///< names and bytes as of the last sync
   names,        ///< all names; files hold what was synced
@@ -30,14 +30,14 @@ struct PowerLoss {
   std::optional<std::size_t> ignored_operation{};  ///< a sync that is taken as not called
 };
 
-/// What is left: below the root, by path, the bytes of each file, and nothing of each folder.
+/// The remains: below the root, by path, the bytes of each file, and nothing of each folder.
 using Remains = std::map<std::string, std::optional<std::string>>;
 
 /// Writes it into a new folder.
 void write_remains(const Remains& remains, const std::string& to);
 
 /// Works on the machine's files below one folder and keeps a record, from which it rebuilds what a
-/// power loss at any moment would have left. What is there at construction survives.
+/// power loss at any moment would have left. Files that exist at construction survive.
 ///
 /// Source:  leveldb's FaultInjectionTestEnv. Differs: in folders, and in how much survives.
 /// Threads: any number of callers.

@@ -37,7 +37,7 @@ std::map<std::string, RankBody>& programs() {
   return all;
 }
 
-/// What a started process is told, one item a line.
+/// The task of a started process, one item per line.
 struct RankTask {
   std::string program;
   std::string backend;

@@ -1,4 +1,4 @@
-// Several ranks inside a test: as threads, or as processes.
+// Runs several ranks inside a test, as threads or as processes.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace dtrain::testing {
 void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,
                 const comm::GroupOptions& options = {.timeout = std::chrono::seconds(20)});
 
-/// What a rank that is a process runs: it returns what the test is to see.
+/// The task of a rank that is a process: it returns what the test is to see.
 using RankBody = std::function<std::string(comm::World&, const std::string& argument)>;
 
 /// Makes `body` known under a name, at namespace scope of a test file. Processes are started anew
@@ -70,7 +70,7 @@ class RankProcesses {
 /// Starts the processes and waits for them.
 std::vector<RankOutcome> on_processes(const std::string& program, const ProcessOptions& options);
 
-/// Inside a rank's body: tells the test something, for RankProcesses::next_line.
+/// Sends the test a line from inside a rank's body, for RankProcesses::next_line.
 void print_progress(const std::string& line);
 
 }  // namespace dtrain::testing

@@ -16,7 +16,7 @@
 
 namespace dtrain::testing {
 
-/// What a watched block tells, and when it uses its parameter.
+/// Callbacks of a watched block, and when it uses its parameter.
 struct BlockWatch {
   std::function<void()> on_forward = {};
   std::function<void()> on_backward = {};  ///< before the block's own gradients are computed

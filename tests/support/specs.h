@@ -1,4 +1,4 @@
-// Parameters for tests that care about sizes alone.
+// Makes parameter specs for tests that care about sizes alone.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Files for tests that read and write them.
+// Makes files for tests.
 #pragma once
 
 #include <unistd.h>

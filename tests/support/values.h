@@ -1,4 +1,4 @@
-// Reproducible contents for tensors of tests, and the sums they should give.
+// Fills test tensors reproducibly, and gives the sums they should have.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -53,7 +53,7 @@ inline at::Tensor tree_sum(std::int64_t first, std::int64_t ranks, std::int64_t 
   return wide_tree_sum(first, ranks, count, dtype, is_low ? at::kFloat : dtype).to(dtype);
 }
 
-/// Equal bytes: unlike at::equal it tells -0 from 0 and takes NaNs for equal.
+/// Compares bytes: unlike at::equal it tells -0 from 0 and takes NaNs for equal.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == b.numel() && a.scalar_type() == b.scalar_type() &&
          (a.numel() == 0 ||

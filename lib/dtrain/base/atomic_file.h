@@ -1,4 +1,4 @@
-// Files that are there whole or not at all.
+// Writes files that exist whole or not at all.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ class AtomicFile {
   std::unique_ptr<OutputFile> file_;
 };
 
-/// Removes what AtomicFiles of `path` have left whose processes were killed: regular files named
+/// Removes what AtomicFiles of `path` in killed processes have left: regular files named
 /// PATH.tmp-HEX-NUMBER, and nothing else. No other process may be writing it.
 ///
 /// Throws: Error{kind} as Disk::remove_file.

@@ -28,15 +28,14 @@ std::string container_of(const std::string& root) {
   return fmt::format("/{}", std::filesystem::read_symlink("/proc/self/ns/mnt", none).string());
 }
 
-/// The number of a control group, by which it is known on the whole machine: two containers may see
+/// The number that identifies a control group on the whole machine: two containers may see
 /// different groups under one path.
 std::uint64_t number_of(const CgroupFolder& folder) {
   struct stat status {};
   return ::stat(folder.path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-/// Identifies this machine among those of a job: by the start of its kernel, or by the host's name
-/// where that is hidden.
+/// Identifies the machine within a job: the start of its kernel, or else the host's name.
 std::string boot_of(const std::string& root) {
   std::string boot;
   if (std::getline(std::ifstream(root + "/proc/sys/kernel/random/boot_id"), boot)) return boot;

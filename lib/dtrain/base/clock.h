@@ -1,4 +1,4 @@
-// The one clock that durations are measured with.
+// The one clock for durations.
 #pragma once
 
 #include <chrono>

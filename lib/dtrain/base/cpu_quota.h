@@ -1,4 +1,4 @@
-// How much of the processor the control groups leave to this process.
+// Reads how much of the processor the control groups leave to this process.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 namespace dtrain::base {
 namespace {
 
-// ln 2 and pi/2 in two parts, of which the first has zeros at its end: a small whole number times
-// it is exact.
+// ln 2 and pi/2 in two parts. The first ends in zeros, so its product with a small whole number is
+// exact.
 constexpr double kLn2High = 0x1.62e42feep-1;
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 constexpr double kHalfPiHigh = 0x1.921fb544p0;

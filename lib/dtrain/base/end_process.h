@@ -1,4 +1,4 @@
-// The end of a program that has loaded LibTorch.
+// Ends a program that has loaded LibTorch.
 #pragma once
 
 namespace dtrain::base {

@@ -10,7 +10,7 @@
 
 namespace dtrain::base {
 
-/// What went wrong, in the terms of the exit status: the enumerator's value is the status.
+/// The kind of an error; the enumerator's value is the exit status.
 enum class ErrorKind : int {
   usage = 2,        ///< command line or configuration
   data = 3,         ///< token files, text

@@ -1,4 +1,4 @@
-// The operations on files that have to survive crashes, as an interface: tests put one in its place
+// An interface for operations on files that must survive crashes; tests replace it by a file system
 // that forgets what was not synced.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Holds on to a folder while its path may come to lead to another one.
+// Holds a folder open and notices when its path leads to another one.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Files read at chosen places.
+// Reads files at chosen offsets.
 #pragma once
 
 #include <cstddef>

@@ -25,9 +25,9 @@ class LauncherLink {
   LauncherLink(const LauncherLink&) = delete;
   LauncherLink& operator=(const LauncherLink&) = delete;
 
-  /// Tells that `step` steps are done. Never waits: dropped when the launcher does not read.
+  /// Reports that `step` steps are done. Never waits: dropped when the launcher does not read.
   void progress(std::int64_t step) noexcept;
-  /// Tells that the checkpoint of `step` stands; as progress.
+  /// Reports that the checkpoint of `step` is committed; never waits either.
   void committed(std::int64_t step) noexcept;
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
@@ -42,19 +42,19 @@ class LauncherLink {
   std::thread thread_;
 };
 
-/// What an error says of the other ranks.
+/// Whose error it is: this rank's own, or that of all ranks.
 enum class ErrorScope { own, all };
 
-/// Tells dtrun the last line of this process, so that one that all ranks tell is printed once.
-/// `all`: found by one rank, but every rank would end so.
+/// Hands dtrun the last line of this process, which prints a line common to all ranks once. `all`:
+/// found by one rank, but every rank would end so.
 ///
 /// Returns: whether dtrun has it; else the caller prints it.
 [[nodiscard]] bool tell_error(int status, std::string_view line, ErrorScope scope) noexcept;
-/// Tells dtrun that this rank's standard output goes on without "[RANK] ": for programs whose one
-/// result others read. To be called before it is written.
+/// Tells dtrun to print this rank's later standard output without "[RANK] ", for a result that
+/// programs read. Call it before the result is written.
 void tell_plain_output() noexcept;
 
-/// Whether tell_error reaches a dtrun.
+/// Returns whether tell_error reaches a dtrun.
 [[nodiscard]] bool has_launcher() noexcept;
 
 }  // namespace dtrain::base

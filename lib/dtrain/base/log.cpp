@@ -13,7 +13,7 @@ namespace dtrain::base {
 
 void log_line(std::string_view text) {
   const std::string line = fmt::format("dtrain: {}\n", text);
-  // Nothing can be done about a closed standard error; the exit status still tells.
+  // A closed standard error cannot be helped; the exit status still reports the failure.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

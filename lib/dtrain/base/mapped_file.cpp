@@ -32,7 +32,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  // mmap gave the pages, so that casting const away is undoing our own promise.
+  // The pages come from mmap and are const only by our own promise, so the cast is safe.
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

@@ -1,4 +1,4 @@
-// Files read through memory.
+// Maps files into memory for reading.
 #pragma once
 
 #include <cstddef>

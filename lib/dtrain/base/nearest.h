@@ -1,4 +1,4 @@
-// Suggestions for mistyped names.
+// Suggests names for mistyped ones.
 #pragma once
 
 #include <span>
@@ -7,11 +7,11 @@
 
 namespace dtrain::base {
 
-/// The candidate that `word` was probably meant to be; empty when none is close enough. Names are
-/// compared word by word ("--log-every" has two), whatever case and separators: each word may have
-/// a third of its letters wrong (inserted, deleted, changed, swapped with a neighbour) or be a
-/// shorter form of the other; the words may stand in another order. Else the only candidate that
-/// begins with `word`.
+/// The candidate that `word` probably means; empty when none is close enough. Compares names word
+/// by word ("--log-every" has two) and ignores case and separators: each word may have a third of
+/// its letters wrong (inserted, deleted, changed, swapped with a neighbour) or be a shorter form of
+/// the other; the words may stand in another order. Else the only candidate that begins with
+/// `word`.
 [[nodiscard]] std::string_view nearest(std::string_view word,
                                        std::span<const std::string_view> candidates);
 

@@ -1,4 +1,4 @@
-// The limit on open files: raised at start, named where it is met.
+// Raises the limit on open files at start, and names it in errors.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace dtrain::base {
 /// Raises this process's limit on open files (ulimit -n) to the most that it may have.
 void raise_open_file_limit() noexcept;
 
-/// Whether this process can open that many files more.
+/// Returns whether this process can open that many more files.
 [[nodiscard]] bool can_open_files(std::int64_t count) noexcept;
 
 /// `message`, and where it says "Too many open files" also the limit and how to raise it.

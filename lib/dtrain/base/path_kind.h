@@ -1,4 +1,4 @@
-// What is at a path, asked without exceptions: what cannot be examined counts as not there.
+// Asks without exceptions what a path leads to; what cannot be examined counts as absent.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Text for standard output.
+// Prints text to standard output.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Text of others, made fit to be printed.
+// Makes foreign text safe to print.
 #pragma once
 
 #include <cstddef>

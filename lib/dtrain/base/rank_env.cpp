@@ -65,7 +65,7 @@ class Reader {
   const EnvLookup& lookup_;
 };
 
-// What one launcher says; nothing if it did not start this process.
+// Reads one launcher's variables; returns nothing if it did not start this process.
 std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
   const auto rank = reader.number(names.rank, 0, kMaxRanks);
   const auto world_size = reader.number(names.world_size, 1, kMaxRanks);

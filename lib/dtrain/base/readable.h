@@ -1,4 +1,4 @@
-// Numbers in messages, as people read them.
+// Formats numbers for messages.
 #pragma once
 
 #include <string>

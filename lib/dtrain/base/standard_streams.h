@@ -1,5 +1,4 @@
-// Sets up what a program relies on: the three standard descriptors, and writes that fail instead of
-// ending it.
+// Opens the three standard descriptors, and makes writes fail instead of ending the program.
 #pragma once
 
 namespace dtrain::base {
@@ -10,7 +9,7 @@ namespace dtrain::base {
 void secure_standard_streams();
 
 /// Makes a write beyond `ulimit -f` an error that names the file instead of the end of the process.
-/// Programs that it starts inherit this, unless they are given the default back.
+/// Child processes inherit this, unless they get the default back.
 void survive_file_size_limit();
 
 }  // namespace dtrain::base

@@ -1,4 +1,4 @@
-// Exceptions that nobody catches.
+// Handles exceptions that nobody catches.
 #pragma once
 
 namespace dtrain::base {

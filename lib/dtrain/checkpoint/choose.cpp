@@ -21,13 +21,13 @@ namespace {
 
 using base::ErrorKind;
 
-/// What became of one candidate; equal on all ranks.
+/// The verdict on one candidate; equal on all ranks.
 struct Verdict {
   format::Manifest manifest;
   std::string damage;  // empty: whole
 };
 
-// This rank's files: each goes, the largest first, to whom the fewest bytes were dealt.
+// Deals this rank its files: each file, the largest first, goes to the rank with the fewest bytes.
 std::vector<const format::FileInfo*> deal(const comm::ProcessGroup& group,
                                           const std::vector<format::FileInfo>& files) {
   std::vector<const format::FileInfo*> all;

@@ -1,4 +1,4 @@
-// Which checkpoint a run goes on from: found and verified by all ranks together.
+// Chooses the checkpoint to resume from: all ranks find and verify it together.
 #pragma once
 
 #include <functional>

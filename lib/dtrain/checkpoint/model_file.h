@@ -1,5 +1,5 @@
-// Model files: all parameters of a model under the reference's names and shapes, with what it takes
-// to rebuild the model (docs/formats/model.md).
+// Reads and writes model files: all parameters under the reference's names and shapes, and the
+// settings that rebuild the model (docs/formats/model.md).
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// A checkpoint as the source of a state.
+// Serves state from a checkpoint.
 #pragma once
 
 #include "dtrain/checkpoint/state.h"

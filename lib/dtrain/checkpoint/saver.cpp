@@ -17,11 +17,11 @@
 namespace dtrain::checkpoint {
 namespace {
 
-// How often ranks tell each other that they are still writing: a slow disk must not look like a
+// The interval at which ranks report that they are still writing: a slow disk must not look like a
 // peer that does not answer.
 constexpr base::Seconds kPoll(0.5);
 
-// What a rank says of its part: '+' and its contents, or '-' and what went wrong.
+// A rank reports its part as '+' and its contents, or '-' and what went wrong.
 constexpr char kGood = '+';
 constexpr char kBad = '-';
 

@@ -1,4 +1,4 @@
-// Saving while training goes on: every rank writes its own part, rank 0 commits.
+// Saves while training goes on: every rank writes its own part, rank 0 commits.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct SaverOptions {
   double bytes_per_second = 0;      ///< of each rank's writing while training goes on; 0: no limit
 };
 
-/// Where a run stands when it saves.
+/// The progress of a run when it saves.
 struct SavePoint {
   std::int64_t step = 0;
   std::int64_t samples = 0;
@@ -48,8 +48,8 @@ struct SaveReport {
 /// training stands still, and writes it in a thread. When all ranks have written, rank 0 gathers
 /// what they wrote, writes the manifest and commits, again in a thread.
 ///
-/// There is one save at a time. Each step of it that needs all ranks happens in a collective call
-/// that all ranks make for the same reason: when no rank is busy any more.
+/// There is one save at a time. Its steps that need all ranks happen in collective calls, once no
+/// rank is busy any more.
 ///
 /// A save that fails on any rank is given up as a whole: what it wrote is removed, and training can
 /// go on. Destruction ends a save that is being written without a commit; it waits for
@@ -64,7 +64,7 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
   ~Saver();
 
-  /// Takes memory for copies of `state` now, so that begin() need not wait for finish().
+  /// Allocates the copies of `state` now, so that begin() need not wait for finish().
   void stage(const State& state);
 
   /// Starts a save; none may be under way. Without stage(), the state must not change before
@@ -74,9 +74,9 @@ class Saver {
   /// Async:      returns when `state` may change, which is before anything is written.
   void begin(const SavePoint& point, const State& state);
 
-  /// Whether a save is under way; equal on all ranks.
+  /// Returns whether a save is under way; equal on all ranks.
   [[nodiscard]] bool is_saving() const { return phase_ != Phase::idle; }
-  /// Whether this rank's thread is at work. Once false, it stays so until the next call of advance.
+  /// Returns whether this rank's thread works. Once false, it stays so until the next advance().
   [[nodiscard]] bool is_busy() const;
 
   /// Takes the save under way to its next phase; returns its report when it has ended.

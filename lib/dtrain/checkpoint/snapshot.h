@@ -1,4 +1,4 @@
-// What a rank saves, held still while training goes on.
+// Copies of a rank's state that stand still while training goes on.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -23,8 +23,8 @@ Piece share_of(const Piece& piece) {
   return share;
 }
 
-// What is not finite has an exponent of ones, to which one more carries into the sign. Compilers
-// make vector instructions of this; LibTorch's norms take ten times as long.
+// A value that is not finite has an exponent of ones, to which one more carries into the sign.
+// Compilers make vector instructions of this; LibTorch's norms take ten times as long.
 template <typename Bits, typename Float>
 bool is_finite(const Float* values, std::int64_t count) {
   static_assert(sizeof(Bits) == sizeof(Float));

@@ -1,4 +1,4 @@
-// What a checkpoint holds, independent of files: named pieces of global tensors.
+// The contents of a checkpoint, independent of files: named pieces of global tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,7 +43,7 @@ using State = std::vector<Piece>;
 /// value once. Tensors are float32 or float64.
 [[nodiscard]] std::string first_not_finite(const State& pieces);
 
-/// Of the tensors of all pieces.
+/// Returns the bytes of all pieces' tensors.
 [[nodiscard]] std::int64_t bytes_in(const State& pieces);
 
 /// Where pieces are read from.
@@ -51,7 +51,7 @@ class Source {
  public:
   virtual ~Source() = default;
 
-  /// Whether there is a tensor of that name.
+  /// Returns whether there is a tensor of that name.
   [[nodiscard]] virtual bool has(const std::string& name) const = 0;
   /// Fills piece.tensor with the values of its name and box.
   ///

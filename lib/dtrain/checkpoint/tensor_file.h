@@ -27,7 +27,7 @@ struct NamedTensor {
 /// The values of a file's tensor as a contiguous CPU tensor of its own: the file may be closed.
 [[nodiscard]] at::Tensor to_tensor(const format::TensorView& view);
 
-/// What is known of a tensor before its values.
+/// A tensor's name, shape and dtype, known before its values.
 struct TensorSpec {
   std::string name;
   at::ScalarType dtype = at::kFloat;

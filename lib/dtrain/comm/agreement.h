@@ -1,4 +1,4 @@
-// Do all ranks mean the same job?
+// Checks that all ranks share one configuration.
 #pragma once
 
 #include <string>

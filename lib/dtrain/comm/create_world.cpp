@@ -31,8 +31,8 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     return make_local_worlds(1, options.group).front();
   }
   if (backend == "gloo" || backend == "shm" || backend == "auto") {
-    // c10d writes warnings with stack traces to standard error for what we report in one line.
-    // Once: the flag is LibTorch's, shared by all threads.
+    // c10d writes warnings with stack traces to standard error for errors that we report in one
+    // line. Set once: all threads share LibTorch's flag.
     [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
     if (alone && options.store_fd < 0 && options.master_port == 0) {
       base::fail(ErrorKind::usage,

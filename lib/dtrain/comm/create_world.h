@@ -11,7 +11,7 @@
 
 namespace dtrain::comm {
 
-/// What a rank knows about its job before it has met the others.
+/// A rank's knowledge of its job before it has met the others.
 struct WorldOptions {
   /// auto | none | shm | gloo; auto: none for one rank, shm where all ranks are on one host and can
   /// share memory, else gloo
@@ -24,8 +24,8 @@ struct WorldOptions {
   std::string token = {};       ///< the job's secret, for TCP; empty: none
   std::string token_file = {};  ///< or a file that holds it
   GroupOptions group = {};
-  /// Told the bytes by which the memory grows (or shrinks, if negative) that World::allocate takes
-  /// from elsewhere than LibTorch's CPU allocator. From any thread.
+  /// Receives the bytes by which the memory grows (or shrinks, if negative) that World::allocate
+  /// takes from elsewhere than LibTorch's CPU allocator. From any thread.
   std::function<void(std::int64_t)> count_memory = {};
 };
 
@@ -39,12 +39,12 @@ struct WorldOptions {
 ///             naming an address where something else answers, or a rank that has gone.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
 
-/// Tells that this rank makes no more groups, so that the store through which the ranks met can be
-/// closed. split() fails afterwards.
+/// Declares that this rank makes no more groups, so that the store through which the ranks met can
+/// be closed. split() fails afterwards.
 void end_meeting(World& world);
 
-/// What a rank of a world of `size` needs at most for communication itself, beside the tensors that
-/// it sends: what WorldOptions::count_memory will be told of.
+/// Returns the most memory that a rank of a world of `size` needs for communication itself, beside
+/// the tensors it sends; WorldOptions::count_memory is told of it.
 ///
 /// Units: bytes.
 [[nodiscard]] std::int64_t backend_memory(std::string_view backend, std::int64_t size);

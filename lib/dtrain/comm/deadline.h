@@ -1,4 +1,4 @@
-// The moment by which an operation has to be over.
+// The moment by which an operation must end.
 #pragma once
 
 #include <algorithm>

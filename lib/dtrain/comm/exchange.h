@@ -1,4 +1,4 @@
-// Short texts that every rank wants to know of every other.
+// Exchanges short texts between all ranks.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Work that one rank does for all, e.g. writing a file.
+// Runs work that one rank does for all, e.g. writing a file.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace dtrain::comm {
 /// `what`.
 void on_leader(ProcessGroup& group, std::string_view what, const std::function<void()>& task);
 
-/// What `text` gives on the group's rank 0, on every rank.
+/// Returns on every rank the text that `text` gives on the group's rank 0.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     as on_leader.

@@ -1,4 +1,4 @@
-// Work that takes a rank longer than a collective call may wait, e.g. reading from a slow disk.
+// Runs work that takes longer than a collective call may wait, e.g. reading from a slow disk.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@
 namespace dtrain::comm {
 
 /// Runs `task` in a thread of its own, and returns when it has ended on all ranks. A rank may have
-/// none (nullptr): it only waits for the others, without a thread. Meanwhile ranks tell each other
-/// every half second that they are still at it, so that one that is slow is not taken for one that
-/// hangs. `task` must not communicate.
+/// none (nullptr): it only waits for the others, without a thread. Meanwhile ranks report to each
+/// other every half second, so that a slow rank is not taken for one that hangs. `task` must not
+/// communicate.
 ///
 /// Collective: every rank of `group`.
 /// Throws:     on a rank whose task throws, that; on the others Error{comm} saying that a rank

@@ -8,8 +8,8 @@
 
 namespace dtrain::comm {
 
-/// `bytes` zeroed bytes on pages of their own, (bytes) uint8. `count` (may be empty) is told what
-/// is taken and, as a negative number, what is given back; it must outlive the tensor.
+/// `bytes` zeroed bytes on pages of their own, (bytes) uint8. `count` (may be empty) receives the
+/// bytes taken and, as a negative number, those given back; it must outlive the tensor.
 ///
 /// Throws:  Error{memory} if there is none.
 /// Threads: any.

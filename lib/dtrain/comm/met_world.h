@@ -15,7 +15,7 @@ class MetWorld : public World {
  public:
   explicit MetWorld(std::shared_ptr<Rendezvous> rendezvous) : rendezvous_(std::move(rendezvous)) {}
 
-  /// This rank makes no more groups. Rank 0 goes on serving the others until they say so too.
+  /// Ends the making of groups on this rank. Rank 0 serves the others until they have ended it too.
   void end_meeting() {
     rendezvous_->store->leave();
     if (rendezvous_->server) rendezvous_->server->finish();

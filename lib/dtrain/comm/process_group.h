@@ -23,7 +23,7 @@ enum class Reduction {
   fast,     ///< whatever the backend does quickest
 };
 
-/// What every group of a job is made with.
+/// Options that all groups of a job share.
 struct GroupOptions {
   std::chrono::milliseconds timeout{
       600'000};  ///< the longest any wait may take before Error{timeout}

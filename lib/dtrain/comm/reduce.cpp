@@ -31,7 +31,7 @@ struct Max {
   }
 };
 
-/// What elements of T are added in: float32 for bfloat16 and float16, T itself for others.
+/// The type that adds elements of T: float32 for bfloat16 and float16, else T itself.
 template <typename T>
 using Wide = at::opmath_type<T>;
 

@@ -1,4 +1,4 @@
-// Adding the contributions of all ranks, element by element, in tree order.
+// Adds the contributions of all ranks, element by element, in tree order.
 #pragma once
 
 #include <c10/core/ScalarType.h>

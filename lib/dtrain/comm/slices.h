@@ -1,4 +1,4 @@
-// How a tensor is cut in one slice per rank.
+// Cuts a tensor into one slice per rank.
 #pragma once
 
 #include <algorithm>

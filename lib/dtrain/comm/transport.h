@@ -1,4 +1,4 @@
-// What a backend implements for one group: blocking operations, without numbering, queues or error
+// The interface of a backend for one group: blocking operations, without numbering, queues or error
 // texts. QueuedGroup makes a ProcessGroup of it.
 #pragma once
 

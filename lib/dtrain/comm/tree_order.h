@@ -18,7 +18,7 @@ namespace dtrain::comm {
   return n <= 0 ? 1 : n >> std::countr_zero(static_cast<std::uint64_t>(n));
 }
 
-/// What to do with one contribution when they come one at a time, on a stack of partial sums.
+/// How to add one contribution when they come one at a time, on a stack of partial sums.
 struct TreeStep {
   bool starts_slot = false;  ///< it becomes a new top of the stack; else it is added to the top
   int merges = 0;  ///< how often then the top is added to the one beneath it and taken off

@@ -22,7 +22,7 @@ void Completion::fail(std::exception_ptr error) {
 void Completion::wait() {
   std::unique_lock lock(mutex_);
   if (!completed_) {
-    // No deadline of its own: whoever carries the operation out ends it within its deadline.
+    // Needs no deadline: the operation's executor ends it within its deadline.
     const auto start = base::Clock::now();
     changed_.wait(lock, [this] { return completed_; });
     ring_->add_wait(base::Clock::now() - start);

@@ -10,7 +10,7 @@
 
 namespace dtrain::comm {
 
-/// The end of one operation: set once by whoever carries it out, waited for by its Works.
+/// The end of one operation: its executor sets it once, its Works wait for it.
 ///
 /// Threads: any; finish() or fail() exactly once.
 class Completion {

@@ -1,4 +1,4 @@
-// What a rank computes on in one forward pass.
+// The tokens that a rank computes on in one forward pass.
 #pragma once
 
 #include <cstdint>

@@ -47,8 +47,8 @@ bool is_utf16(std::string_view bytes, bool is_big_endian) {
   return count > 0 && usual >= count - count / 50;
 }
 
-// As nanoGPT's prepare.py writes them: no header, each below the vocabulary of GPT-2. Of other
-// bytes a quarter of the units would be above.
+// Recognises the files of nanoGPT's prepare.py: no header, each token below GPT-2's vocabulary. In
+// other bytes a quarter of the units would be above.
 bool is_16_bit_tokens(std::string_view bytes) {
   constexpr std::size_t kFewestTokens = 32;
   const std::size_t count = bytes.size() / 2;

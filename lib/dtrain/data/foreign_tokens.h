@@ -5,7 +5,7 @@
 
 namespace dtrain::data {
 
-/// What a data file is that dtrain cannot read, and what to do about it.
+/// A data file's kind that dtrain cannot read, and what to do about it.
 struct ForeignData {
   std::string_view what;    ///< "UTF-16 text"; empty: nothing is recognised
   std::string_view advice;  ///< "convert it: iconv ..."

@@ -1,4 +1,4 @@
-// Which data a run reads, in a short text that a checkpoint keeps and ranks compare.
+// Identifies the data of a run in a short text that checkpoints keep and ranks compare.
 #pragma once
 
 #include <string>
@@ -21,11 +21,11 @@ struct DataIdentity {
 /// Both in one text, as checkpoints keep them.
 [[nodiscard]] std::string to_text(const DataIdentity& identity);
 
-/// From what a checkpoint keeps. A text of another form is all `training`, and `validation` is
-/// empty.
+/// Parses the text in a checkpoint. In a text of another form all is `training`, and `validation`
+/// is empty.
 [[nodiscard]] DataIdentity identity_from(std::string_view text);
 
-/// Whether a checkpoint's `training` is of the form that was kept before checksums: its number of
+/// Returns whether a checkpoint's `training` has the form used before checksums: its number of
 /// samples and a fingerprint of some of them.
 [[nodiscard]] bool is_without_checksum(std::string_view training);
 

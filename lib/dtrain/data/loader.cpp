@@ -48,7 +48,7 @@ Loader::Loader(Samples samples, const LoaderOptions& options)
 std::vector<Batch> Loader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !ready_.empty() || failure_ != nullptr; });
-  // What was read before the failure is still good.
+  // Batches read before the failure are still good.
   if (ready_.empty()) std::rethrow_exception(failure_);
   std::vector<Batch> batches = std::move(ready_.front());
   ready_.pop_front();

@@ -1,4 +1,4 @@
-// Batches for training, read ahead by a thread, and what an evaluation reads.
+// Reads batches for training ahead in a thread; chooses the sequences of an evaluation.
 #pragma once
 
 #include <condition_variable>
@@ -26,10 +26,10 @@ struct LoaderOptions {
   std::int64_t start_position = 0;  ///< samples consumed before the first batch, over all ranks
 };
 
-/// This rank's part of one global batch after another. Global microbatch m holds the samples
-/// [position + m * microbatch, + microbatch); microbatches.h says whose it is. Two global
-/// batches are read ahead by a thread of its own, which destruction ends within the time of reading
-/// one microbatch.
+/// Serves this rank's part of one global batch after another. Global microbatch m holds the samples
+/// [position + m * microbatch, + microbatch); microbatches.h says whose it is. Two global batches
+/// are read ahead by a thread of its own, which destruction ends within the time of reading one
+/// microbatch.
 ///
 /// Throws:  next(): what the thread met, Error{data} for one, at this and every later call.
 /// Threads: one caller.
@@ -63,8 +63,8 @@ class Loader {
   std::jthread thread_;  // last, so that it is stopped and joined before the rest goes
 };
 
-/// What an evaluation reads: `count` samples of `samples`, or all if there are fewer, spread
-/// evenly: its sequence j is the sample floor(j * samples.size() / count).
+/// The sequences that an evaluation reads: `count` samples of `samples`, or all if there are fewer,
+/// spread evenly: sequence j is sample floor(j * samples.size() / count).
 ///
 /// Threads: any number of readers.
 class EvaluationSequences {

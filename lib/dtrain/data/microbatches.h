@@ -1,4 +1,4 @@
-// Which rank computes which microbatch of a step.
+// Assigns the microbatches of a step to ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct MicrobatchDeal {
   /// microbatches. 1: a rank computes consecutive ones.
   std::int64_t interleave = 1;
 
-  /// The global number of this rank's microbatch `index` (0 to grad_accum - 1). Whatever the deal,
-  /// what is summed first, over `interleave` ranks or over a rank's own microbatches, is a run of
-  /// consecutive numbers. Whether what follows keeps the order of the one sum over all of them, as
-  /// it does for powers of two, says config::keeps_order_of_one_rank.
+  /// The global number of this rank's microbatch `index` (0 to grad_accum - 1). In both cases the
+  /// microbatches summed first, over `interleave` ranks or over a rank's own, have consecutive
+  /// numbers. config::keeps_order_of_one_rank says whether the later sums keep the order of one
+  /// rank, as they do for powers of two.
   [[nodiscard]] constexpr std::int64_t number_of(std::int64_t index) const {
     const std::int64_t block = rank / interleave * interleave * grad_accum;
     return block + index * interleave + rank % interleave;

@@ -1,4 +1,4 @@
-// Byte models that look back one or two bytes only: what a trained model must beat to show that it
+// Byte models that look back one or two bytes only; a trained model must beat them to show that it
 // uses its context.
 #pragma once
 

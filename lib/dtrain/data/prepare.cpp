@@ -65,7 +65,7 @@ void check_output(const PrepareOptions& options, const std::vector<std::string>&
   }
 }
 
-/// What a file was when it was examined, before anything is written.
+/// The state of a file when it was examined, before anything is written.
 struct Source {
   std::string path;
   std::size_t num_bytes;

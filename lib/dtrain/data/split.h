@@ -1,4 +1,4 @@
-// Which part of a token file is trained on and which is validated on, as samples.
+// Splits a token file's samples into training and validation.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct SplitOptions {
   std::int64_t vocab = kByteVocab;
 };
 
-/// What a configuration says of the data.
+/// Takes the data's options from a configuration.
 [[nodiscard]] SplitOptions split_options(const config::Config& config);
 
 struct Split {

@@ -1,4 +1,4 @@
-// Telling texts from everything else.
+// Detects plain text.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ inline constexpr std::string_view kTokenMagic =
     "\x89"
     "DTOK\r\n\x1a";
 
-/// Whether the file starts as a token file does; true as well for one cut within these bytes.
+/// Returns whether the file starts like a token file; true also for one cut within these bytes.
 [[nodiscard]] bool is_token_file(const base::MappedFile& file);
 
 /// Refuses content that is no text: compressed files, archives, programs, tensors, token files of

@@ -146,7 +146,7 @@ void TokenFile::read_header() {
   bytes_per_token_ = static_cast<std::int64_t>(width);
 }
 
-// Of version 2: it stands between the header and the tokens.
+// Reads version 2's checksum, which stands between the header and the tokens.
 void TokenFile::read_checksum() {
   std::uint64_t stored = 0;
   if (tokens_.size() < sizeof(stored)) {

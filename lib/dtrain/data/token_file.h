@@ -15,7 +15,7 @@ namespace dtrain::data {
 /// A text read as bytes has these many different tokens.
 inline constexpr std::int64_t kByteVocab = 256;
 
-/// What a token file's first bytes say.
+/// The header of a token file.
 struct TokenHeader {
   std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
   std::int64_t vocab = kByteVocab;   ///< every token is below it
@@ -23,7 +23,7 @@ struct TokenHeader {
   std::optional<std::uint64_t> checksum = {};  ///< XXH3 of the tokens; none in files of version 1
 };
 
-/// Of version 1; version 2 has the checksum of the tokens behind it.
+/// The header's size in version 1; version 2 adds the checksum of the tokens.
 inline constexpr std::size_t kTokenHeaderBytes = 40;
 
 /// The header as it stands in a file, its own checksum included: of version 2 with a checksum of

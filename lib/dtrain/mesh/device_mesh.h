@@ -1,4 +1,4 @@
-// Which rank does which part of the work.
+// Assigns each rank its place on the axes.
 #pragma once
 
 #include <cstdint>

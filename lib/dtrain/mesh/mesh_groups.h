@@ -54,7 +54,7 @@ class MeshGroups {
   [[nodiscard]] comm::ProcessGroup* group_of_stages(comm::World& world,
                                                     const std::vector<std::int64_t>& stages);
 
-  /// Of all groups along axes.
+  /// Returns the sum over all groups along axes.
   [[nodiscard]] comm::CallCounters counters() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a person sees while training: whole lines, and on a terminal one line that is redrawn.
+// The view of a run for people: whole lines, and on a terminal one line that is redrawn.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace dtrain::metrics {
 
-/// What is about the run goes to standard error, its progress to standard output, so that
+/// Writes lines about the run to standard error and its progress to standard output, so that
 /// `dtrain ... | tee log` keeps it; on a terminal everything goes to standard error.
 ///
 /// Threads: one.
@@ -26,7 +26,7 @@ class Console {
   Console& operator=(const Console&) = delete;
 
   [[nodiscard]] bool is_live() const { return options_.live; }
-  /// What fits in one line of the terminal as it is now; unlimited on anything else.
+  /// Returns the width of the terminal as it is now; unlimited on anything else.
   [[nodiscard]] std::size_t room() const;
   /// One or more whole lines about the run, '\n' between them.
   void print(std::string_view text);

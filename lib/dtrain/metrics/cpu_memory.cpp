@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kKeepFrom = std::size_t{1} << 20;
 
-// What stands before the data: whoever frees memory gives its address alone. oneDNN takes memory
+// The header before the data: whoever frees memory gives its address alone. oneDNN takes memory
 // through Allocator::raw_allocate, which keeps neither a context nor the size.
 struct alignas(c10::gAlignment) Header {
   std::size_t bytes;  // of the data
@@ -53,7 +53,7 @@ class CountingAllocator final : public c10::Allocator {
   void restart_peak() { peak_.store(current_.load()); }
 
   static CountingAllocator& instance() {
-    // Never destroyed: tensors of static storage may be freed after any static of ours.
+    // Never destroyed, because tensors of static storage may be freed after any static of ours.
     static auto* allocator = new CountingAllocator();
     return *allocator;
   }

@@ -92,7 +92,7 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
   has_warned_ = true;
 }
 
-// Whether all is written; else errno tells why not.
+// Returns whether all is written; else errno says why not.
 bool MetricsFile::write_waiting() {
   while (!waiting_.empty()) {
     const ssize_t written = ::write(fd_, waiting_.data(), waiting_.size());

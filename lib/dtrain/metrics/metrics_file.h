@@ -7,7 +7,7 @@
 
 namespace dtrain::metrics {
 
-/// Opened by the first line, so that a run that does not begin leaves an older file as it is.
+/// The first line opens the file, so that a run that does not begin leaves an older one as it is.
 ///
 /// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
 /// Lines wait in memory until there is room; a warning tells so, and at destruction what is lost.
@@ -49,11 +49,11 @@ class MetricsFile {
 /// Throws: Error{data} naming the file if it cannot be read or written.
 void cut_back(const std::string& path, std::int64_t step);
 
-/// Whether the file has an "eval" line of this step. A file that cannot be read has none.
+/// Returns whether the file has an "eval" line of this step. A file that cannot be read has none.
 [[nodiscard]] bool has_evaluation(const std::string& path, std::int64_t step);
 
-/// The path of the newest checkpoint that the file tells of, made or gone on from; empty: of none.
-/// Lines that cannot be read tell of nothing.
+/// The path of the newest checkpoint that the file names as made or resumed from; empty: none.
+/// Skips lines that cannot be read.
 [[nodiscard]] std::string last_checkpoint(const std::string& path);
 
 /// A number as metrics.jsonl writes it.

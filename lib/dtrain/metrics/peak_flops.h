@@ -1,4 +1,4 @@
-// What the machine can do at most, measured, for MFU.
+// Measures the machine's peak speed of matrix products, for MFU.
 #pragma once
 
 #include <c10/core/ScalarType.h>

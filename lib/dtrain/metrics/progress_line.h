@@ -1,4 +1,4 @@
-// One line that has room for its most important parts.
+// Fits the parts of a line into its room, the most important first.
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,7 @@ std::string gradient_of(const StepRecord& record) {
   return overflows ? "grad overflow" : fmt::format("grad {:.3f}", shown(record.grad_norm));
 }
 
-// A start that goes on has made only the last steps of the run.
+// A resumed start has made only the last steps of the run.
 std::string done_line(const Summary& summary) {
   if (summary.steps_here == 0) {
     return fmt::format("done: step {}, no step was left to train\n", summary.steps);

@@ -1,4 +1,4 @@
-// Everything a run tells: metrics.jsonl, the live line or plain lines, and the summary.
+// Reports a run: metrics.jsonl, the live line or plain lines, and the summary.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace dtrain::metrics {
 
-/// What the reporter knows of a finished run.
+/// The results of a finished run.
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
   std::int64_t steps_here = 0;  ///< of them, of this start
-  /// Mean of the last 50 losses, as far as they are finite; none without a step.
+  /// The mean of the last 50 finite losses; none without any.
   std::optional<double> train_loss{};
   double val_loss = 0;
   bool has_validation = false;
@@ -44,7 +44,7 @@ struct MemoryRecord {
   std::int64_t peak = 0;
 };
 
-/// A checkpoint that a run goes on from.
+/// The checkpoint that a run resumes from.
 struct ResumeRecord {
   std::int64_t step = 0;
   std::string path;
@@ -73,10 +73,10 @@ class Reporter {
   void step(const StepRecord& record);
   /// Says on a terminal what takes so long.
   void evaluating(std::int64_t step);
-  /// tokens: whose loss it is.
+  /// tokens: the number of targets behind the loss.
   void evaluation(std::int64_t step, double val_loss, std::int64_t tokens);
-  /// What the start table predicted, beside what the first steps needed at most; in bytes of this
-  /// rank. Warns where they are more than a tenth apart.
+  /// Compares the start table's prediction with the peak of the first steps, in bytes of this rank.
+  /// Warns where they are more than a tenth apart.
   void memory(const MemoryRecord& record);
   void checkpoint(const CheckpointRecord& record);
   void resume(const ResumeRecord& record);

@@ -1,4 +1,4 @@
-// What is reported of a step; metrics.jsonl holds one line of exactly these
+// The report of a step; metrics.jsonl holds one line of exactly these fields
 // (docs/formats/metrics.md).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace dtrain::metrics {
 
-/// Of float16 runs.
+/// The loss scale of a float16 run.
 struct LossScaling {
   double scale = 1;                ///< for the next step
   std::int64_t skipped_steps = 0;  ///< left out since the run began, because gradients overflowed

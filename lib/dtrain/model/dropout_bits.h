@@ -10,7 +10,7 @@ namespace dtrain::model {
 /// Neurons that share a block: eight Philox counters, each of four words of two 16-bit halves.
 inline constexpr std::int64_t kDropoutBlock = 64;
 
-/// What is common to the neurons of one (sample, level, position): words 1 to 3 of their counters.
+/// Words 1 to 3 of the counters, which the neurons of one (sample, level, position) share.
 struct DropoutRow {
   std::uint32_t position = 0;
   std::uint32_t sample_low = 0;

@@ -20,7 +20,7 @@ namespace dtrain::model {
 /// Gives a block the values of a parameter for one use (param::use_parameter binds the gradient).
 using ParameterReader = std::function<at::Tensor(param::ParameterId)>;
 
-/// Hands an intermediate value to whoever verifies it.
+/// Hands an intermediate value to the verifier.
 using Tap = std::function<void(std::string_view name, const at::Tensor& value)>;
 
 /// Everything a block may know besides its input.
@@ -79,15 +79,15 @@ class Block {
   /// From now on the block uses numbers[id] in place of each parameter id.
   virtual void renumber(std::span<const param::ParameterId> numbers) = 0;
 
-  /// What forward and its backward pass take, by arithmetic.
+  /// Predicts the memory of forward and its backward pass, by arithmetic.
   [[nodiscard]] virtual BlockMemory memory(const BatchShape& shape) const = 0;
 };
 
 /// Puts numbers[id] in the place of each id.
 void renumber(std::span<param::ParameterId> ids, std::span<const param::ParameterId> numbers);
 
-/// What a block of the whole model costs, however many ranks compute it; for MFU. T is the sequence
-/// length the model was made for.
+/// The cost of a block of the whole model, however many ranks compute it; for MFU. T is the
+/// sequence length the model was made for.
 struct BlockCost {
   double forward_flops_per_token = 0;  ///< multiply-add = 2; attention counted causally (half)
 };
@@ -98,8 +98,8 @@ struct ExportedBuffer {
   at::Tensor value;
 };
 
-/// What exists before memory is allocated: a whole model, or the part of it that one stage of a
-/// pipeline computes.
+/// A model before memory is allocated: the whole, or the part that one stage of a pipeline
+/// computes.
 struct Model {
   std::vector<param::ParameterSpec> parameters;
   std::vector<std::unique_ptr<Block>> blocks;

@@ -1,4 +1,4 @@
-// Some blocks of a model as a model of their own: what a stage of a pipeline holds.
+// Makes some blocks of a model a model of their own, for a stage of a pipeline.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ struct ModelPart {
   std::vector<param::ParameterId> numbers;  ///< by parameter of `model`: its number in the whole
 };
 
-/// The blocks of `ranges`, which ascend without overlap, and the parameters that they use, numbered
-/// anew in the same order. Buffers and tables stay.
+/// The blocks of `ranges`, which ascend without overlap, and the parameters that they use,
+/// renumbered in the same order. Buffers and tables stay.
 [[nodiscard]] ModelPart take_part(std::unique_ptr<Model> whole, std::span<const BlockRange> ranges);
 
 }  // namespace dtrain::model

@@ -1,4 +1,4 @@
-// Models by name.
+// The table of models by name.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What a tensor-parallel block may ask for. Blocks know this and nothing of ranks.
+// The operations that a tensor-parallel block may ask for. Blocks know this and nothing of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace dtrain::model {
 
-/// What a linear map split by its outputs gives.
+/// The result of a linear map that is split by its outputs.
 struct ColumnSplit {
   at::Tensor product;  ///< (h, rows, N): the outputs of the weight rows that this rank holds
   at::Tensor x;        ///< the input, to be read by whatever else of the block is split

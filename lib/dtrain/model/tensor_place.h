@@ -1,4 +1,4 @@
-// Which part of every block a rank computes.
+// The part of every block that a rank computes.
 #pragma once
 
 #include <cstdint>

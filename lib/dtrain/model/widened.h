@@ -1,4 +1,4 @@
-// Where 16 bits are too few.
+// Widens values where 16 bits are too few.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -53,7 +53,7 @@ std::vector<param::ParameterId> by_name(std::span<const param::ParameterSpec> sp
   return ids;
 }
 
-// Whether a boundary between shards of the unit lies inside the range.
+// Returns whether a boundary between shards of the unit lies inside the range.
 bool is_cut_by_shards(const param::ArenaLayout& layout, std::int64_t unit, ElementRange range) {
   const std::int64_t begin = layout.unit_range(unit).begin;
   const std::int64_t size = layout.shard_range(unit, 0).size();

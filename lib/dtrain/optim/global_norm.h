@@ -51,7 +51,7 @@ class GlobalNorm {
 [[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                                  std::span<const param::ParameterSpec> specs);
 
-/// What to multiply gradients by so that their norm is at most max_norm; 1 where it is, or where
+/// Returns the factor that scales gradients to a norm of at most max_norm; 1 where it is, or where
 /// max_norm is 0.
 [[nodiscard]] double clip_factor(double norm, double max_norm);
 

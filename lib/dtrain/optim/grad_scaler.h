@@ -1,5 +1,5 @@
-// Loss scaling for float16: gradients are computed so much larger that small ones are not lost, and
-// made small again before they are used.
+// Scales the loss for float16, so that small gradients are not lost; gradients are scaled back
+// before they are used.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// The one place that knows which optimizers there are.
+// Makes optimizers; the only place that knows which there are.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
                                                         const OptimizerOptions& options);
 
-/// What the optimizer keeps for each element: the number of arenas of its state().
+/// Returns the optimizer's values for each element: the number of arenas of its state().
 [[nodiscard]] std::int64_t values_per_element(const OptimizerOptions& options);
 
 /// The parameters that are never updated.

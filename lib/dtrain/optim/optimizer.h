@@ -1,4 +1,4 @@
-// What the step engine asks of an optimizer.
+// The interface of an optimizer, as the step engine uses it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ struct NamedArena {
   const param::Arena* arena;  ///< of the optimizer's shard
 };
 
-/// What an optimizer updates, and how its state is made.
+/// The elements that an optimizer updates, and how its state is made.
 struct OptimizerShard {
   const param::ArenaLayout& layout;
   std::span<const param::ParameterSpec> specs;
@@ -42,7 +42,7 @@ struct UpdateGroup {
 /// Zeros for each element of the shard.
 [[nodiscard]] param::Arena state_arena(const OptimizerShard& shard);
 
-/// Told which elements an update comes to, so that they can be brought into memory and out of it.
+/// Learns which elements an update comes to, so that it can bring them into memory and out of it.
 class UpdateObserver {
  public:
   virtual ~UpdateObserver() = default;

@@ -10,10 +10,10 @@ namespace dtrain::optim {
 /// Fewest elements that are worth a thread of their own.
 inline constexpr std::int64_t kUpdateGrain = std::int64_t{1} << 15;
 
-/// What the loops are compiled for, from narrow vectors to wide ones.
+/// The instruction sets that the loops are compiled for, from narrow vectors to wide ones.
 enum class InstructionSet { any, avx2, avx512 };
 
-/// Those that this CPU has. What an update takes if it is not told is the last.
+/// Returns the sets that this CPU has; the last one is the default.
 [[nodiscard]] std::span<const InstructionSet> instruction_sets() noexcept;
 
 /// `count` elements of an AdamW update; no array overlaps another.

@@ -28,7 +28,7 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-/// What two ranges share; empty where they share nothing.
+/// Returns the elements that two ranges share; empty if none.
 [[nodiscard]] inline ElementRange common(ElementRange a, ElementRange b) {
   return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
 }
@@ -39,9 +39,9 @@ struct LayoutOptions {
   std::int64_t num_shards = 1;                 ///< equal parts of every unit
 };
 
-/// Where each parameter lies in every arena of a job. Consecutive parameters form units, the parts
-/// of a model that are gathered, freed and reduced at once; a unit is padded so that it can be cut
-/// into equal shards. Padding stays zero in every arena.
+/// The place of each parameter in every arena of a job. Consecutive parameters form units, the
+/// parts of a model that are gathered, freed and reduced at once; a unit is padded so that it can
+/// be cut into equal shards. Padding stays zero in every arena.
 class ArenaLayout {
  public:
   explicit ArenaLayout(std::span<const ParameterSpec> specs, const LayoutOptions& options = {});

@@ -1,4 +1,4 @@
-// Arena memory in a file: values that are needed once a step need no RAM meanwhile.
+// Arena memory in a file: values needed once per step take no RAM in between.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@
 namespace dtrain::param {
 
 /// Hands out tensors over mapped files without names, which are gone with the process, however it
-/// ends. Values are read and written in place; whoever works through them says what comes next and
-/// what is done, so that reading and writing go on beside the work and pages are given back.
+/// ends. Values are read and written in place; the caller says which part comes next and which is
+/// done, so that reading and writing run beside the work and pages are given back.
 ///
 /// Threads: one.
 class DiskMemory {
@@ -30,7 +30,7 @@ class DiskMemory {
   /// Throws: Error{usage} naming the folder, what is needed and what is free.
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
 
-  // Of a contiguous tensor in memory from here.
+  // The calls below take a contiguous tensor in memory from here.
 
   /// Starts to read it; never waits.
   void read_ahead(const at::Tensor& part) const;

@@ -65,7 +65,7 @@ struct Part {
   std::vector<std::int64_t> sizes;
 };
 
-// The values of a part of an array of `shape`, contiguous: as many at once as follow each other.
+// The values of a part of an array of `shape`, contiguous: draws consecutive ones at once.
 at::Tensor values_in(const Part& part, at::IntArrayRef shape, const Values& values) {
   const at::Tensor result = at::empty(part.sizes, at::TensorOptions().dtype(at::kFloat));
   float* out = result.mutable_data_ptr<float>();
@@ -112,7 +112,7 @@ ViewDims view_dims(const ParameterSpec& spec, std::int64_t storage_dim) {
   return dims;
 }
 
-// What the rank holds: a piece for each entry of the outermost dim (head) that it cuts, or one.
+// The rank's part: a piece for each entry of the outermost dim (head) that it cuts, or one.
 std::vector<Piece> pieces_of(const ParameterSpec& spec) {
   Part all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
            .sizes = spec.export_view};

@@ -1,4 +1,4 @@
-// What is known of a parameter before memory is allocated.
+// The description of a parameter before memory is allocated.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// How a block reads a parameter: an autograd node whose backward hands the gradient to a sink
+// A block's read of a parameter: an autograd node whose backward hands the gradient to a sink
 // instead of letting autograd sum it. Sums happen in one place, in the gradient arena, never below
 // its precision.
 #pragma once

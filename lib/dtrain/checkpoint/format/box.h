@@ -1,4 +1,4 @@
-// Rectangular parts of tensors, and what two of them have in common.
+// Rectangular parts of tensors and their intersections.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Box {
 /// Throws: nothing; sizes must be checked (fits) before.
 [[nodiscard]] std::int64_t num_elements(std::span<const std::int64_t> sizes);
 
-/// Whether the box has the shape's dims and lies within it.
+/// Returns whether the box has the shape's dims and lies within it.
 [[nodiscard]] bool fits(const Box& box, std::span<const std::int64_t> shape);
 
 /// The boxes that make up values [begin, end) of a tensor in row-major order: one where whole rows
@@ -30,7 +30,7 @@ struct Box {
 [[nodiscard]] std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t begin,
                                             std::int64_t end);
 
-/// Whether no element is in both; boxes of one tensor.
+/// Returns whether two boxes of one tensor share no element.
 [[nodiscard]] bool are_disjoint(const Box& a, const Box& b);
 
 /// `count` elements that lie one after the other in both boxes. Units: elements.
@@ -42,7 +42,7 @@ struct CommonRun {
   bool operator==(const CommonRun&) const = default;
 };
 
-/// What two boxes of one tensor share, as the longest runs there are, in row-major order.
+/// Returns the elements that two boxes of one tensor share, as the longest runs in row-major order.
 [[nodiscard]] std::vector<CommonRun> common_runs(const Box& a, const Box& b);
 
 }  // namespace dtrain::checkpoint::format

@@ -74,7 +74,7 @@ class Fields {
     const Json& value = take(name);
     if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is no text", name));
     auto text = value.get<std::string>();
-    // What is refused later is named then, in one line.
+    // Later messages name this text, so it must fit in one line.
     if (!is_printable(text)) refuse(fmt::format("has a \"{}\" with control characters", name));
     return text;
   }
@@ -189,7 +189,7 @@ std::string_view checked_body(std::string_view text, std::string_view where) {
   if (!framed) fail(ErrorKind::checkpoint, "{} does not begin as a manifest of dtrain", where);
   const std::string_view body = text.substr(kBodyBegin);
   const std::string found = checksum_text(checksum_of(body));
-  // What it says instead may be anything, which does not belong into a message.
+  // The message leaves out the manifest's own checksum field, which may hold anything.
   if (text.substr(kBeforeChecksum.size(), kDigits) != found) {
     fail(ErrorKind::checkpoint, "{} is damaged: its checksum is {}, which is not what it says",
          where, found);

@@ -70,7 +70,7 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-/// Of all files.
+/// Returns the bytes of all files.
 [[nodiscard]] std::int64_t bytes_in(const Contents& contents);
 
 /// Adds what another rank has written.
@@ -91,7 +91,7 @@ void check_contents(const Contents& contents, std::string_view where);
 ///         contents as check_contents.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
 
-/// What a rank tells the one that writes the manifest, and back.
+/// The text in which a rank reports to the one that writes the manifest, and its inverse.
 [[nodiscard]] std::string to_text(const Contents& contents);
 [[nodiscard]] Contents parse_contents(std::string_view text);
 

@@ -46,7 +46,7 @@ constexpr std::array<DtypeInfo, 13> kDtypes{{{Dtype::boolean, "BOOL", 1},
                                              {Dtype::i64, "I64", 8},
                                              {Dtype::f64, "F64", 8}}};
 
-/// Whether a file begins as text does. The length that a safetensors file begins with has zeros.
+/// Returns whether a file begins like text. A safetensors file begins with zeros in its length.
 bool is_text(std::span<const std::byte> bytes) {
   constexpr std::size_t kExamined = 256;
   return std::ranges::all_of(bytes.first(std::min(bytes.size(), kExamined)), [](std::byte byte) {
@@ -55,8 +55,7 @@ bool is_text(std::span<const std::byte> bytes) {
   });
 }
 
-/// The header of one file, as it is taken apart. Its member functions throw Error{checkpoint}
-/// naming the file.
+/// Parses the header of one file. Its member functions throw Error{checkpoint} naming the file.
 class HeaderParser {
  public:
   explicit HeaderParser(const base::MappedFile& file) : file_(file) {}

@@ -1,4 +1,4 @@
-// A tensor in parts that fit into memory.
+// Cuts a tensor into parts that fit into memory.
 #pragma once
 
 #include <cstdint>

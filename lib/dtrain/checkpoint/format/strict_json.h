@@ -1,4 +1,4 @@
-// JSON that a stranger may have written.
+// A parser for untrusted JSON.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ namespace dtrain::checkpoint::format {
 /// Must throw. found: what is wrong, as in "the file has a header FOUND".
 using Refuse = std::function<void(std::string_view found)>;
 
-/// Whether the text can stand in a message of one line: no control characters.
+/// Returns whether the text fits in a message of one line: no control characters.
 [[nodiscard]] bool is_printable(std::string_view text);
 
 /// The JSON value of `text`, nested at most max_depth deep, without a name given twice in one

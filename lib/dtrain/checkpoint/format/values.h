@@ -1,4 +1,4 @@
-// Single elements of tensors as numbers.
+// Converts single elements of tensors to numbers.
 #pragma once
 
 #include <cstddef>

@@ -25,15 +25,15 @@ std::string path_of(const std::string& checkpoints, std::int64_t step) {
   return checkpoints + "/" + checkpoint_name(step);
 }
 
-// Whether a name is a checkpoint's with `mark` and the name of a start behind it. A copy that
-// somebody made has another name.
+// Returns whether a name is a checkpoint's, followed by `mark` and a start's ID. A copy made by
+// hand has another name.
 bool is_marked(std::string_view name, std::string_view mark) {
   const auto at = name.find(mark);
   return at != std::string_view::npos && step_of(name.substr(0, at)) &&
          is_start_id(name.substr(at + mark.size()));
 }
 
-// What cannot be read is left to those who go on to remove or list it.
+// Leaves out what cannot be read; the later removal or listing reports it.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -87,8 +87,8 @@ std::string give_name(base::FileSystem& files, const std::string& temporary,
   return {};
 }
 
-// A save of a step whose checkpoint exists: the old one is kept under the name of one that was
-// given up, which is returned. What is not ours stays where it is, and rename() refuses.
+// Makes room for a new save of a step whose checkpoint exists: keeps the old one under a superseded
+// name and returns that name. What is not ours stays where it is, and rename() refuses.
 std::string make_way(base::FileSystem& files, const std::string& path, const std::string& run) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return {};
@@ -109,7 +109,7 @@ void put_back(base::FileSystem& files, const std::string& aside, const std::stri
   }
 }
 
-// What cannot be done for one checkpoint is noted, and holds up no other. False: it failed.
+// Notes a failure with one checkpoint and lets the others go on. Returns false if it failed.
 template <typename Task>
 bool attempt(std::vector<std::string>& failures, const Task& task) {
   try {

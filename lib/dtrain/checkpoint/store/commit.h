@@ -39,24 +39,23 @@ struct Retention {
   std::int64_t newest_step = std::numeric_limits<std::int64_t>::max();
 };
 
-/// What prune() did.
+/// The result of prune().
 struct Removed {
   std::vector<std::int64_t> steps;      ///< have lost their names, and are gone if nothing failed
   std::vector<std::string> left_alone;  ///< why folders that had their turn stay, as why_kept says
   std::vector<std::string> failures;    ///< what could not be read or removed, and why
 };
 
-/// Removes the committed checkpoints that are neither among the newest nor at a kept multiple.
-/// What dtrain did not write, or not alone, neither counts nor goes (store/removal.h); nor does
-/// what cannot be read, which holds up no other.
-/// run: whose name the folders bear while they are being removed.
+/// Removes the committed checkpoints that are neither among the newest nor at a kept multiple. A
+/// folder that dtrain did not write, or not alone, neither counts nor goes (store/removal.h); one
+/// that cannot be read is skipped. run: the start whose ID the folders bear during removal.
 ///
 /// Throws: as list_steps.
 [[nodiscard]] Removed prune(base::FileSystem& files, const std::string& checkpoints,
                             const Retention& retention, const std::string& run);
 
-/// Removes what runs that were killed have left in the checkpoints' folder. Returns what was wrong
-/// with those that cannot be removed; nobody takes them for checkpoints.
+/// Removes leftovers of killed runs from the checkpoints' folder. Returns why some cannot be
+/// removed; nobody takes them for checkpoints.
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints);
 
 /// Removes all checkpoints of a folder, those set aside included; other files stay. Returns why
@@ -73,9 +72,9 @@ struct SetAside {
   std::vector<std::string> left_alone;  ///< why folders with such names stay
 };
 
-/// Takes the checkpoints after `step` out of the way, which a run that goes on from `step` will
-/// write anew: step-N becomes step-N.superseded-RUN and stays for people to look at. What dtrain
-/// did not write stays as it is.
+/// Sets aside the checkpoints after `step`, which a run that resumes from `step` will write anew:
+/// step-N becomes step-N.superseded-RUN and stays for people to look at. Folders that dtrain did
+/// not write stay as they are.
 ///
 /// Throws: what `files` throws.
 [[nodiscard]] SetAside set_aside_after(base::FileSystem& files, const std::string& checkpoints,

@@ -1,4 +1,4 @@
-// How two checkpoints differ, whatever layouts wrote them.
+// Compares two checkpoints, whatever layouts wrote them.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace dtrain::checkpoint::store {
 
-/// Of one tensor. Elements of one dtype are equal if their bits are, of different dtypes if their
-/// values are. A NaN is infinitely far from all that it is not equal to.
+/// The comparison of one tensor. Elements of one dtype are equal if their bits are, of different
+/// dtypes if their values are. A NaN is infinitely far from all that it is not equal to.
 struct TensorDifference {
   std::string tensor;
   std::vector<std::int64_t> index;  ///< of the first element that differs, in row-major order

@@ -23,7 +23,7 @@ std::string bare_name(const std::string& path) {
   return (full.has_filename() ? full : full.parent_path()).filename().string();
 }
 
-// By its name even where the manifest is gone: that is damage, which must be named as such.
+// Goes by the name even where the manifest is gone: that is damage, which must be named as such.
 bool is_checkpoint(const std::string& path) {
   return is_there(fs::path(path) / kManifestName) || step_of(bare_name(path));
 }

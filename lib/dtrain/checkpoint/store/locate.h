@@ -1,4 +1,4 @@
-// Which checkpoints a path given by a user means.
+// Finds the checkpoints that a user's path means.
 #pragma once
 
 #include <string>

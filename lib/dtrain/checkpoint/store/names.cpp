@@ -29,7 +29,7 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   std::int64_t step = -1;
   std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  // One spelling for each step: no sign, no leading zeros, nothing behind.
+  // Each step has one spelling: no sign, no leading zeros, no suffix.
   if (step < 0 || checkpoint_name(step) != name) return std::nullopt;
   return step;
 }

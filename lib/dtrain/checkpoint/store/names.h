@@ -1,4 +1,4 @@
-// Where a run keeps its checkpoints, and what the folders are called.
+// Names the folder of a run's checkpoints, and the folders in it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 /// and the number of the process, as in "18ea4b45c0de1234-77".
 [[nodiscard]] std::string new_start_id();
 
-/// Whether `text` is a name as new_start_id gives them. What somebody else puts behind ".tmp-" or
-/// ".superseded-" is none: a word, a date, a small number.
+/// Returns whether `text` is a name that new_start_id gives. A word, a date or a small number that
+/// somebody else puts behind ".tmp-" or ".superseded-" is none.
 [[nodiscard]] bool is_start_id(std::string_view text);
 
 /// The folder that a checkpoint is written in before it has its name.

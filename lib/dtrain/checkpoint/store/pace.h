@@ -1,4 +1,4 @@
-// How fast a checkpoint may be written.
+// Limits how fast a checkpoint is written.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace dtrain::checkpoint::store {
 
-/// Thrown where a save is given up because its process is ending; nobody is told.
+/// Ends a save quietly because its process is ending.
 struct Abandoned {};
 
 /// Holds a writer back to a rate, and ends it early when its process wants to end.

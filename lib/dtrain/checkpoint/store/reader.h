@@ -1,4 +1,4 @@
-// Any part of any tensor of a checkpoint, however it was cut.
+// Reads any part of any tensor of a checkpoint, however it was cut.
 #pragma once
 
 #include <cstdint>

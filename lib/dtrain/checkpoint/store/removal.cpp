@@ -78,7 +78,7 @@ bool has_marker(const std::string& manifest) {
   return std::string_view(begin.data(), begin.size()) == kMarker;
 }
 
-// For a folder that exists; lists it once, so that what is removed is what was looked at.
+// Lists an existing folder once, so that the files removed are those examined.
 std::string why_kept(const std::string& folder, FolderKind kind,
                      const std::vector<std::string>& names) {
   for (const std::string& name : names) {

@@ -13,7 +13,7 @@ enum class FolderKind {
   unfinished   ///< half written or half removed: its manifest may be missing or cut short
 };
 
-/// Tells why `folder` must not be removed: it is a link, no folder, not marked as ours, or holds
+/// Returns why `folder` must not be removed: it is a link, no folder, not marked as ours, or holds
 /// something that dtrain did not write. Empty: it may go. Looks at names and at the manifest's
 /// first bytes, and follows no link.
 ///

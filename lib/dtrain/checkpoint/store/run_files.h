@@ -1,4 +1,4 @@
-// Tells files of a run from files that others have put where a run has its own.
+// Distinguishes a run's files from foreign files under the same names.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// One job to a run folder.
+// Locks a run folder for one job.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,8 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
   ~RunLock();
 
-  /// Whether the path leads to another file than the one that is locked: another job may hold that
-  /// one. False where there is no file any more.
+  /// Returns whether the path leads to a file other than the locked one, which another job may
+  /// hold. False where there is no file any more.
   [[nodiscard]] bool is_replaced() const;
 
  private:

@@ -35,7 +35,7 @@ std::string file_name(const FileKey& key, const Shard& shard) {
                      suffix);
 }
 
-// What lets PyTorch's distributed checkpoint read the file, and a reader see the whole's shapes.
+// Lets PyTorch's distributed checkpoint read the file, and shows readers the whole's shapes.
 format::Metadata metadata_of(const Pieces& pieces) {
   nlohmann::json offsets = nlohmann::json::object();
   nlohmann::json shapes = nlohmann::json::object();

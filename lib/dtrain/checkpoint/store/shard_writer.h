@@ -1,4 +1,4 @@
-// One rank's files of a checkpoint.
+// Writes one rank's files of a checkpoint.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Is a checkpoint whole?
+// Verifies that a checkpoint is whole.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Notices closed connections for messages of which gloo does not. Private to comm/gloo.
+// Notices closed connections that gloo misses. Private to comm/gloo.
 #pragma once
 
 #include <condition_variable>
@@ -13,14 +13,14 @@
 
 namespace dtrain::comm {
 
-/// When a connection closes gloo fails the messages that wait for their turn, but not the one that
-/// is halfway through: whoever waits for that would wait for the deadline. So a thread looks every
-/// 50 ms whether the connections are open over which somebody waits.
+/// When a connection closes, gloo fails the messages that wait for their turn, but not one that is
+/// halfway through, whose receiver would wait for the deadline. So a thread checks every 50 ms the
+/// connections over which a rank waits.
 ///
 /// Threads: any.
 class CloseWatch {
  public:
-  /// `never`: by peer, what receives the message that nobody sends; no work for this rank itself.
+  /// `never`: by peer, a receive of a message that nobody sends; no work for this rank itself.
   explicit CloseWatch(std::vector<Message> never);
   ~CloseWatch();
   CloseWatch(const CloseWatch&) = delete;

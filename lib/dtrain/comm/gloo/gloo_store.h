@@ -1,4 +1,4 @@
-// The job's store as LibTorch's gloo wants to see it. Private to comm/gloo.
+// The job's store, as LibTorch's gloo expects it. Private to comm/gloo.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace dtrain::comm {
 
-/// Keys of one group, by which gloo exchanges its addresses. What gloo does not use is refused.
+/// Keys of one group, by which gloo exchanges its addresses. Refuses calls that gloo does not make.
 class GlooStore final : public c10d::Store {
  public:
   /// The client outlives this.

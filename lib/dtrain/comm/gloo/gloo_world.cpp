@@ -36,7 +36,7 @@ void require_files(std::int64_t group_size) {
              2 * group_size + kOwn, group_size, std::strerror(EMFILE));
 }
 
-/// gloo's words, as far as they are one line.
+/// The first line of gloo's message.
 std::string first_line(const std::exception& error) {
   const std::string_view text = error.what();
   return base::printable(text.substr(0, text.find('\n')));
@@ -112,7 +112,7 @@ class GlooWorld final : public MetWorld {
     }
   }
 
-  /// Fails with what another rank has told the store, if that refused the job.
+  /// Fails with the reason that another rank gave the store, if it refused the job.
   void hear_refusal() { (void)store().get("no such key", Deadline(std::chrono::milliseconds(1))); }
 
   /// Fails unless all connections lead to ranks of this job.

@@ -36,7 +36,7 @@ class Link {
   void wait(const Message& message, const Deadline& deadline);
   void wait(const std::vector<Message>& messages, const Deadline& deadline);
 
-  /// gloo's own all-reduce, in whatever order it adds.
+  /// gloo's own all-reduce, which adds in any order.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline);
 
   void close(const std::string& reason) noexcept;
@@ -44,9 +44,9 @@ class Link {
  private:
   /// Throws: what gloo throws.
   Message post_recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag);
-  /// One such message from each peer; `numbers`: by peer, where they go.
+  /// Expects one such message from each peer; `numbers`: by peer, where they go.
   std::vector<Message> expect_from_all(Tag tag, std::vector<std::int64_t>& numbers);
-  /// Whether gloo's own collective has ended; false: it never will, since a connection is closed.
+  /// Returns true once gloo's own collective has ended, false if a closed connection stops it.
   ///
   /// Throws: what gloo throws.
   bool wait_collective(c10d::Work& work);
@@ -54,11 +54,11 @@ class Link {
   void end_cut(const Message& message);
   /// The failure for the gloo exception being handled. `peer`: whom the call was about; -1: all.
   TransportFailure failure(std::int64_t peer);
-  /// Whom to blame for closed connections.
+  /// The failure that names the peers whose connections are closed.
   TransportFailure failure_of_connections(std::int64_t peer);
-  /// The same, and remembers it: it is what the peers will be told.
+  /// The same; remembers it, because the peers will be told it.
   TransportFailure blame_connections(std::int64_t peer);
-  /// What a gone peer wrote before it went, if anything.
+  /// Returns the note that a gone peer wrote before it went, if any.
   std::optional<std::int64_t> note_from(std::int64_t peer);
   void send_notes() noexcept;
   void cut_connections() noexcept;
@@ -70,9 +70,9 @@ class Link {
   std::string reason_;
   // Set before gloo is made to close all connections, after which everybody would look guilty.
   std::optional<TransportFailure> cut_;
-  // Before it cuts its connections a rank writes to its peers whose death made it do so (-1: its
-  // own decision); else a peer that is slower to notice would blame the messenger. After a deadline
-  // gloo has cut the connections already, and the peers are pointed to the messenger's own message.
+  // Before a rank cuts its connections, it tells its peers whose death was the reason (-1: its own
+  // decision); else a slower peer would blame the messenger. After a deadline gloo has cut the
+  // connections already, and the peers are pointed to the messenger's own message.
   std::int64_t culprit_ = -1;
   std::vector<std::int64_t> notes_;  // by peer
   std::vector<std::int64_t> never_;  // by peer: room for messages that nobody sends

@@ -9,7 +9,7 @@ namespace dtrain::comm {
 /// descriptor of that socket, which stays the library's; -1 if there is none.
 [[nodiscard]] int listener_opened_by(const std::function<void()>& open);
 
-/// Lets nobody in any more: the system drops whatever comes. The library need not know.
+/// Accepts no more connections: the system drops whatever comes. The library need not know.
 void refuse_connections(int listener) noexcept;
 
 }  // namespace dtrain::comm

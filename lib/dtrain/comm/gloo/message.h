@@ -1,4 +1,4 @@
-// What travels between two ranks of a gloo group. Private to comm/gloo.
+// Messages between two ranks of a gloo group. Private to comm/gloo.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace dtrain::comm {
 
-/// What a message is for. Messages of one kind between two ranks arrive in the order of sending.
+/// The purpose of a message. Messages of one kind between two ranks arrive in the order of sending.
 enum class Tag : std::uint32_t {
   collective = 1,
   contribution,

@@ -40,7 +40,7 @@ class OrderedReducer {
   std::int64_t run_small(std::byte* data, std::int64_t count, at::ScalarType dtype, ReduceOp op,
                          const Deadline& deadline);
 
-  /// Whether run_small is the quicker way for a tensor of that size.
+  /// Returns whether run_small is quicker for a tensor of that size.
   [[nodiscard]] bool is_small(std::int64_t bytes) const;
 
  private:
@@ -59,7 +59,7 @@ class OrderedReducer {
   Link& link_;
   std::vector<std::byte> scratch_;
   std::int64_t piece_bytes_ = 0;
-  // Of the reduction under way:
+  // These belong to the reduction under way:
   std::vector<Message> sends_;
   std::vector<Message> results_;
   std::vector<Message> contributions_[2];

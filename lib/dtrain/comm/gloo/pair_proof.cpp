@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kProofBytes = 32;
 
-/// What member `from` shows to member `to`: of use between these two, in this group alone.
+/// The proof that member `from` shows to member `to`; useless elsewhere or in another group.
 std::string pair_proof(const GroupSecret& secret, std::int64_t from, std::int64_t to) {
   const std::string key = secret.token + secret.challenges[static_cast<std::size_t>(from)] +
                           secret.challenges[static_cast<std::size_t>(to)];

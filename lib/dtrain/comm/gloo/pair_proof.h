@@ -11,7 +11,7 @@
 
 namespace dtrain::comm {
 
-/// What only the members of a group can know.
+/// A secret that only the members of a group can know.
 struct GroupSecret {
   std::string token;                    ///< of the job; may be empty
   std::string group;                    ///< the name of this group, which no other one has

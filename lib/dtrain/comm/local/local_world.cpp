@@ -111,8 +111,8 @@ std::vector<std::shared_ptr<World>> worlds_of(const std::shared_ptr<LocalJob>& j
   return worlds;
 }
 
-/// The exception of the rank that failed first; the others then fail because of it. One of them may
-/// be here earlier than its cause, but it says itself that it is none: Error{comm}.
+/// The exception of the rank that failed first; the others then fail because of it. A consequence
+/// may arrive before its cause, but is recognised: it is an Error{comm}.
 class FirstFailure {
  public:
   /// Call inside a catch block.

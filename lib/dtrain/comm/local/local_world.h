@@ -18,8 +18,8 @@ namespace dtrain::comm {
                                                                     const GroupOptions& options);
 
 /// Runs `body` as `size` ranks, each in a thread, and returns when all have ended. The first
-/// exception aborts every group, so that all ranks come to an end, and is the one rethrown; but
-/// Error{comm} gives way to any other, whose consequence it may be.
+/// exception aborts every group, so that all ranks come to an end, and is the one rethrown; but any
+/// other error replaces an Error{comm}, which may be its consequence.
 void run_local_ranks(std::int64_t size, const GroupOptions& options,
                      const std::function<void(const std::shared_ptr<World>&)>& body);
 

@@ -1,4 +1,4 @@
-// A file descriptor that is closed by its owner's end. Private to comm.
+// Owns a file descriptor. Private to comm.
 #pragma once
 
 #include <unistd.h>

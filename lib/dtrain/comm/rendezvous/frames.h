@@ -1,4 +1,4 @@
-// Messages over a stream socket: each behind its length. Private to comm/rendezvous.
+// Frames messages over a stream socket: each follows its length. Private to comm/rendezvous.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class FrameBuffer {
   [[nodiscard]] std::optional<std::string> take_bytes(std::size_t count);
   /// The next whole message.
   [[nodiscard]] std::optional<std::string> take_message();
-  /// Whether a message is announced that is longer than allowed.
+  /// Returns whether a message announces more than the allowed length.
   [[nodiscard]] bool is_broken() const;
   [[nodiscard]] const std::string& bytes() const { return bytes_; }
 

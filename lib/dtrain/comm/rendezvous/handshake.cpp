@@ -48,7 +48,7 @@ class Handshake {
              .bytes());
     const std::string& reply = next_message();
     if (proves) check_known(reply);
-    // Whatever else it says; the job's store may still come.
+    // The reply's other content does not matter; the job's store may still come.
     if (proves && !is_proved(reply, exchange))
       throw ClosedEarly{"it does not know the job's secret"};
     (void)text_of_reply(reply);
@@ -65,7 +65,7 @@ class Handshake {
     if (greeting != kStoreGreeting) fail_as_foreign(greeting.value_or("") + input_.bytes());
   }
 
-  /// What `bytes` hold is kept until the next call.
+  /// Keeps bytes beyond the message until the next call.
   const std::string& next_message() {
     while (true) {
       if (auto message = input_.take_message()) return message_ = *std::move(message);
@@ -80,7 +80,7 @@ class Handshake {
          kSecretAdvice);
   }
 
-  /// Whether it is a store that knows the secret that accepts or refuses this rank.
+  /// Returns whether the store that sent this reply has proved that it knows the secret.
   bool is_proved(const std::string& reply, const Exchange& exchange) const {
     MessageReader reader(reply);
     std::string who = "store";

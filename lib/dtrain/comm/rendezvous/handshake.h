@@ -1,4 +1,4 @@
-// How a rank and the store get to know each other. Private to comm/rendezvous.
+// The handshake between a rank and the store. Private to comm/rendezvous.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ClosedEarly {
   std::string reason;
 };
 
-/// Says to the store who this is, and returns when it was taken in.
+/// Introduces this rank to the store, and returns when it is admitted.
 ///
 /// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs; Error{comm}
 ///         for what is no store, or another user's; Error{timeout} for silence; the refusal of the

@@ -29,8 +29,8 @@ class JobStore {
  public:
   explicit JobStore(std::int64_t size) : size_(size) {}
 
-  /// Takes in a process that was told it is rank `rank` of `size`; refuses the job if that does not
-  /// fit what the others were told.
+  /// Admits a process that claims to be rank `rank` of `size`; refuses the job if that contradicts
+  /// what the others claim.
   void admit(std::uint64_t rank, std::uint64_t size);
   [[nodiscard]] bool everyone_came() const {
     return arrived_.size() == static_cast<std::size_t>(size_);

@@ -1,4 +1,4 @@
-// Packets by which processes hand each other descriptors. Private to comm.
+// Packets in which processes hand each other descriptors. Private to comm.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace dtrain::comm {
 [[nodiscard]] int send_packet(const Descriptor& socket, std::int64_t rank,
                               const Descriptor& descriptor, const Deadline& deadline);
 
-/// What came over such a socket.
+/// A message received over such a socket.
 struct Packet {
   std::int64_t rank = -1;  ///< as the sender says
   Descriptor descriptor;   ///< none: nothing came, or a packet that means nothing

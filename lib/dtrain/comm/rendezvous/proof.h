@@ -1,5 +1,5 @@
-// How ranks know each other: a secret of the job, or the kernel's word whose a unix socket is.
-// Private to comm.
+// Proves that ranks belong to one job: by its secret, or by the kernel's word on who owns a unix
+// socket. Private to comm.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,7 @@ namespace dtrain::comm {
 /// 32 bytes that only those can make who know the key.
 [[nodiscard]] std::string hmac_sha256(std::string_view key, std::string_view text);
 
-/// What both sides of a connection have said before they prove anything.
+/// The words that both sides of a connection exchange before they prove anything.
 struct Exchange {
   std::string store_challenge;
   std::string rank_challenge;
@@ -29,7 +29,7 @@ struct Exchange {
 [[nodiscard]] std::string proof_of(std::string_view token, std::string_view who,
                                    const Exchange& exchange);
 
-/// For proof_of: who refuses the job, and how; so that nobody else can.
+/// Names to proof_of the store that refuses a job, and why, so that nobody else can refuse it.
 [[nodiscard]] std::string refusing_store(std::uint64_t kind, std::string_view message);
 
 /// Compares in a time that does not depend on where they differ.

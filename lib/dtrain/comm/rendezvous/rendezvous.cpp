@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 // Under which all ranks of the job meet; part of a message.
 constexpr const char* kJobKey = "the job";
 
-// How long rank 0 serves a refusal, so that the others can read it.
+// The time for which rank 0 serves a refusal, so that the others can read it.
 constexpr milliseconds kRefusalGrace(500);
 
 std::string member_key(const std::string& key, std::int64_t rank) {

@@ -1,4 +1,4 @@
-// Finding the other ranks through the store that rank 0 serves. Private to comm.
+// Finds the other ranks through the store that rank 0 serves. Private to comm.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace dtrain::comm {
 
-/// What a rank knows of where the job's ranks meet.
+/// The place where a job's ranks meet, as a rank knows it.
 struct MeetingPlace {
   std::int64_t rank = 0;
   std::int64_t size = 1;
@@ -52,8 +52,8 @@ void meet_members(StoreClient& store, const std::string& key, std::int64_t own_r
                                                       const std::string& own_note,
                                                       const Deadline& deadline);
 
-/// Fails with an error that every rank of the job finds for itself. Rank 0 goes on serving the
-/// store for a moment, so that the others can.
+/// Fails with an error that every rank of the job finds for itself. Rank 0 serves the store a
+/// moment longer, so that the others can.
 [[noreturn]] void fail_together(std::int64_t own_rank, const base::Error& error);
 
 }  // namespace dtrain::comm

@@ -1,4 +1,4 @@
-// Sockets by which ranks find each other. Private to comm.
+// Sockets through which ranks find each other. Private to comm.
 #pragma once
 
 #include <cstdint>

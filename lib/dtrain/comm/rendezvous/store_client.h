@@ -26,7 +26,7 @@ class StoreClient {
   ///
   /// Throws: as introduce_to_store.
   StoreClient(Descriptor connection, const Newcomer& self, const Deadline& deadline);
-  /// Takes its leave, unless an error is under way: then rank 0 tells the others.
+  /// Leaves, unless an error is under way: then rank 0 tells the others.
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
@@ -36,7 +36,7 @@ class StoreClient {
   [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline);
   /// Makes every rank fail, this one included.
   [[noreturn]] void refuse(base::ErrorKind kind, const std::string& message);
-  /// Tells that this rank needs the store no more; nothing else may be called then.
+  /// Declares that this rank is done with the store; nothing else may be called then.
   void leave() noexcept;
 
  private:

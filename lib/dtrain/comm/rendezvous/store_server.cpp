@@ -128,8 +128,8 @@ void StoreServer::accept_one() {
   options_.listener = std::move(listener);
   if (socket.get() < 0) return;
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
-  // Without a secret a rank on another machine is greeted, so that it can say what is missing, but
-  // nothing that it answers counts.
+  // Without a secret the store greets a rank on another machine, so that it can say what is
+  // missing, but ignores its answers.
   const auto user = user_of_tcp_peer(socket.get());
   if (!user || *user == ::geteuid()) greet(std::move(socket), Trust::same_user);
   if (!user) connections_.back().is_over = true;

@@ -20,8 +20,8 @@ namespace dtrain::comm {
 
 /// Serves a JobStore in a thread of its own.
 ///
-/// Nobody is taken in any more once every rank has come. A stranger, who cannot prove to be of this
-/// job, is dropped and has no effect. A rank that ends without a word fails the job.
+/// Admits nobody once every rank has come. Drops a stranger, who cannot prove to be of this job and
+/// so has no effect. A rank that ends without a word fails the job.
 class StoreServer {
  public:
   struct Options {
@@ -33,7 +33,7 @@ class StoreServer {
 
   /// Throws: Error{comm} where the system refuses sockets or a thread.
   explicit StoreServer(Options options);
-  /// Ends at once; whoever still asks sees a closed connection.
+  /// Ends at once; pending requests see a closed connection.
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

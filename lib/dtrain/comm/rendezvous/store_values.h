@@ -1,4 +1,4 @@
-// What the store of a job holds. Private to comm/rendezvous.
+// The values in a job's store. Private to comm/rendezvous.
 #pragma once
 
 #include <cstddef>

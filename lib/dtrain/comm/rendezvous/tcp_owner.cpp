@@ -88,7 +88,7 @@ std::optional<TcpOwner> owner_by_netlink(const TcpEnd& end) {
   if (count < static_cast<ssize_t>(NLMSG_LENGTH(sizeof found))) return {};
   std::memcpy(&header, answer.data(), sizeof header);
   std::memcpy(&found, answer.data() + NLMSG_HDRLEN, sizeof found);
-  // Where it has no such connection it may name the socket that listens at that port.
+  // Without such a connection the kernel may name the socket that listens at that port.
   if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
       found.id.idiag_dport != request.body.id.idiag_dport) {
     return {};
@@ -133,10 +133,10 @@ std::optional<uid_t> user_of_tcp_peer(int descriptor) {
     return std::nullopt;
   }
   const TcpEnd other{.local = own.remote, .remote = own.local};
-  // Netlink says alike that it knows no such connection and that it serves no such question: where
-  // it knows this end, it is believed about the other one.
+  // Netlink gives one answer for an unknown connection and an unsupported question: if it knows
+  // this end, its answer about the other end counts.
   const auto owner = owner_by_netlink(own) ? owner_by_netlink(other) : owner_by_table(other);
-  // The kernel gives an end that was closed to user 0, whose ever it was.
+  // The kernel assigns a closed end to user 0, whoever owned it.
   if (!owner || !owner->is_connected || owner->inode == 0) return std::nullopt;
   return owner->user;
 }

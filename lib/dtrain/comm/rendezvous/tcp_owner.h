@@ -1,4 +1,4 @@
-// Whose the other end of a TCP connection within this machine is. Private to comm/rendezvous.
+// Finds the owner of a local TCP connection's other end. Private to comm/rendezvous.
 #pragma once
 
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ struct TcpEnd {
   sockaddr_storage remote{};
 };
 
-/// What the kernel says of such an end.
+/// The kernel's information on such an end.
 struct TcpOwner {
   uid_t user = 0;
   std::uint64_t inode = 0;  ///< 0: no process holds it any more, and `user` means nothing

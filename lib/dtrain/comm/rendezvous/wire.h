@@ -1,4 +1,4 @@
-// Numbers and texts as bytes of a message between ranks. Private to comm/rendezvous.
+// Encodes numbers and texts as bytes of a message between ranks. Private to comm/rendezvous.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace dtrain::comm {
 
-/// Builds a message: little-endian numbers, texts behind their length.
+/// Builds a message: little-endian numbers, and texts that follow their length.
 class MessageWriter {
  public:
   MessageWriter& number(std::uint64_t value) {
@@ -43,7 +43,7 @@ class MessageReader {
   }
   [[nodiscard]] std::string text() { return std::string(take(number())); }
   [[nodiscard]] bool is_good() const { return is_good_; }
-  /// Whether every read found what it wanted, and nothing is left.
+  /// Returns whether every read found what it wanted, and nothing is left.
   [[nodiscard]] bool is_whole() const { return is_good_ && rest_.empty(); }
 
  private:
@@ -59,7 +59,7 @@ class MessageReader {
   bool is_good_ = true;
 };
 
-/// What ranks say to the store that rank 0 serves.
+/// Requests of a rank to the store that rank 0 serves.
 enum class StoreRequest : std::uint8_t { set = 1, get = 2, check = 3, refuse = 4, leave = 5 };
 
 /// How it answers. refused: the job cannot start, with the kind of error and its text.
@@ -76,7 +76,7 @@ enum class Trust : std::uint8_t {
   token = 3,        ///< both prove that they know the job's secret
 };
 
-/// Bytes of a message, and of one from somebody who has not proved to be a rank.
+/// The longest message, and the longest from a sender who has not proved to be a rank.
 inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kMostHelloBytes = 256;
 

@@ -1,5 +1,5 @@
-// What the ranks of one shm group share besides their tensors: plain structs in memory that all of
-// them see, each perhaps at another address. Private to comm/shm.
+// The memory that ranks of one shm group share besides their tensors: plain structs, which each
+// rank may see at another address. Private to comm/shm.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct CollectiveCall {
   bool operator==(const CollectiveCall&) const = default;
 };
 
-/// What a rank lays out for the others at the start of a collective call.
+/// A rank's announcement to the others at the start of a collective call.
 struct Offer {
   CollectiveCall call;
   std::uint64_t location = 0;  ///< bytes from the start of that rank's memory
@@ -75,8 +75,8 @@ struct Closing {
   char reason[1024]{};
 };
 
-/// Followed by `size` Members and size * size Channels. All bytes zero: a new group, but for
-/// Closing's ranks, which mean nothing before it is closed.
+/// Followed by `size` Members and size * size Channels. A new group has zeros everywhere except in
+/// Closing's ranks, which have no meaning before it is closed.
 struct alignas(64) ControlBlock {
   std::int64_t size = 0;                              ///< members
   alignas(64) std::atomic<std::uint32_t> arrived{0};  ///< arrivals of all members
@@ -84,7 +84,7 @@ struct alignas(64) ControlBlock {
   alignas(64) Closing closing;
 
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);
-  /// The offset that `text` tells of a block for `size` members, if it can be one in `room` bytes.
+  /// The offset in `text` of a block for `size` members, if it can be one in `room` bytes.
   [[nodiscard]] static std::optional<std::int64_t> offset_of(std::string_view text,
                                                              std::int64_t size, std::int64_t room);
   [[nodiscard]] Member& member(std::int64_t rank);
@@ -95,7 +95,7 @@ struct alignas(64) ControlBlock {
   [[nodiscard]] bool is_closed() const noexcept {
     return closing.state.load(std::memory_order_acquire) == Closing::kClosed;
   }
-  /// Whether every member has let go of the group.
+  /// Returns whether every member has let go of the group.
   [[nodiscard]] bool is_abandoned();
 };
 

@@ -1,4 +1,4 @@
-// Sleeping on a word of memory that processes share. Private to comm/shm.
+// Sleeps on a word of memory that processes share. Private to comm/shm.
 #pragma once
 
 #include <atomic>

@@ -58,7 +58,7 @@ Descriptor unix_socket() {
 }
 
 /// Waits until one of `sockets` has something to read, or an end, and returns the first of them
-/// that has; nothing at the deadline. Ranks that have met are watched meanwhile: one that ends
+/// that has; nothing at the deadline. Meanwhile it watches the ranks that have met: one that ends
 /// fails the meeting.
 std::optional<std::size_t> first_readable(std::span<const Descriptor* const> sockets,
                                           const std::vector<Acquaintance>& met,
@@ -97,8 +97,8 @@ bool is_of_this_user(const Descriptor& connection) {
              rank);
 }
 
-/// Whether the call came through. Where a doorstep is full of visitors the system lets this one in
-/// as soon as there is room: in its turn, which trying again and again would not have.
+/// Returns whether the connection was made. At a full socket the system admits this rank in its
+/// turn, as soon as there is room; a caller that tried again and again would lose its turn.
 bool connect_within(const Descriptor& connection, const Address& address,
                     const Deadline& deadline) {
   const int flags = ::fcntl(connection.get(), F_GETFL);
@@ -130,8 +130,7 @@ Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& 
   return result;
 }
 
-/// Receives the higher ranks, in whatever order they come; one that says nothing keeps no other
-/// from being heard.
+/// Receives the higher ranks in any order; a silent one does not hold up the others.
 class Reception {
  public:
   Reception(std::int64_t own_rank, const Doorstep& own, const Descriptor& own_memory)
@@ -206,8 +205,8 @@ Doorstep open_doorstep() {
   return result;
 }
 
-// Each visits the lower ranks in turn, then waits for the higher ones; so rank 0 answers at once,
-// and every other when all below it have answered.
+// Each rank connects to the lower ranks in turn, then waits for the higher ones; so rank 0 answers
+// at once, and every other when all below it have answered.
 std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
                                     const std::vector<std::string>& doorsteps,
                                     const Descriptor& own_memory, const Deadline& deadline) {

@@ -1,4 +1,4 @@
-// How processes of one host hand each other their memory. Private to comm/shm.
+// Exchanges memory between processes of one host. Private to comm/shm.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace dtrain::comm {
 
-/// What two processes must have in common to reach each other: the running system and its network
+/// Names what two processes must share to reach each other: the running system and its network
 /// namespace.
 ///
 /// Throws: Error{comm} naming the file that cannot be read.
@@ -25,7 +25,7 @@ struct Doorstep {
 /// Throws: Error{comm} with the reason.
 [[nodiscard]] Doorstep open_doorstep();
 
-/// What a rank has of another one.
+/// A rank's connection to another rank, and that rank's memory.
 struct Acquaintance {
   Descriptor connection;  ///< hangs up when the other process ends
   Descriptor memory;      ///< its shared memory
@@ -42,7 +42,7 @@ struct Acquaintance {
                                                   const Descriptor& own_memory,
                                                   const Deadline& deadline);
 
-/// Whether the process at the other end has ended.
+/// Returns whether the process at the other end has ended.
 [[nodiscard]] bool has_hung_up(const Descriptor& connection);
 
 }  // namespace dtrain::comm

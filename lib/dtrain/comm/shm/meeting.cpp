@@ -23,7 +23,7 @@ void raise(Signal& signal, std::uint32_t value) {
   if (signal.sleepers.load() != 0) wake_all(signal.value);
 }
 
-/// Whether a counter that wraps around has come to `target`.
+/// Returns whether a counter that wraps around has come to `target`.
 bool reached(std::uint32_t value, std::uint32_t target) {
   return static_cast<std::int32_t>(value - target) >= 0;
 }
@@ -77,7 +77,7 @@ void Meeting::arrive(const Deadline& deadline) {
   const auto all = static_cast<std::uint32_t>(size()) * target;
   const bool last = block.arrived.fetch_add(1) + 1 == all;
   if (last) raise(block.gate, target);
-  // Only now, so that a member that dies on the way counts as missing while the gate is closed.
+  // Counts only now: a member that dies on the way must be missing while the gate is closed.
   block.member(rank()).arrivals.store(target, std::memory_order_relaxed);
   if (last) return;
   wait(

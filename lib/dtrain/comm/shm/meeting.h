@@ -42,7 +42,7 @@ class Meeting {
   [[nodiscard]] Slot& own_slot();
   /// Says that this rank has come as often as it has, and returns when all have.
   void arrive(const Deadline& deadline);
-  /// What a member laid out before the last arrive(); to be read before the next one.
+  /// Returns what a member laid out before the last arrive(); read it before the next one.
   [[nodiscard]] const Slot& slot_of(std::int64_t rank);
 
   /// The next piece of a message from this rank to `peer`. Waits until there is room for it, and

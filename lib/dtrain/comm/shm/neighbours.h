@@ -21,11 +21,11 @@ class Neighbours {
   [[nodiscard]] virtual std::int64_t num_ranks() const = 0;
   /// Where `rank`'s memory begins in this process.
   [[nodiscard]] virtual std::uintptr_t base(std::int64_t rank) const = 0;
-  /// Whether the others can reach these bytes of this rank.
+  /// Returns whether the others can reach these bytes of this rank.
   [[nodiscard]] virtual bool reachable(const std::byte* data, std::int64_t bytes) const = 0;
   /// Memory of this rank that the others can reach: (bytes) uint8, zeroed.
   [[nodiscard]] virtual at::Tensor allocate(std::int64_t bytes) = 0;
-  /// Whether that rank's process has ended or let go of the job.
+  /// Returns whether that rank's process has ended or let go of the job.
   [[nodiscard]] virtual bool is_gone(std::int64_t rank) const = 0;
 
   /// After a failure: others may still be at work on this memory, so it must not be used again.

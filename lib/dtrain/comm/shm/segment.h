@@ -39,7 +39,7 @@ class FreeRanges {
  public:
   explicit FreeRanges(std::int64_t size) : ranges_{{0, size}} {}
 
-  /// The first place where `size` numbers are free, taken; nothing if there is none.
+  /// Takes the first place where `size` numbers are free; nothing if there is none.
   std::optional<std::int64_t> take(std::int64_t size);
   void give_back(std::int64_t begin, std::int64_t size);
 
@@ -53,7 +53,7 @@ class FreeRanges {
 /// Threads: any.
 class Segment : public std::enable_shared_from_this<Segment> {
  public:
-  /// Told the bytes by which the memory in use grows, or shrinks if negative.
+  /// Receives the bytes by which the memory in use grows, or shrinks if negative.
   using Count = std::function<void(std::int64_t)>;
 
   /// As large as the machine's memory, at most `most_bytes`.

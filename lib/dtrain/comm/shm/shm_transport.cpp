@@ -11,9 +11,9 @@ namespace dtrain::comm {
 
 namespace {
 
-// Of one piece of a message: it stays in the caches.
+// A piece of a message: small enough to stay in the caches.
 constexpr std::int64_t kPieceBytes = 256 << 10;
-// What is summed before it is written to the others: it is still in the core's own cache then.
+// A block is summed before it is written to the others, while it is in the core's own cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }

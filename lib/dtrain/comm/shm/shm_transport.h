@@ -36,13 +36,14 @@ class ShmTransport final : public Transport {
   void close(const std::string& reason) noexcept override { meeting_.close(reason); }
 
  private:
-  /// Where the members' tensors of the call under way lie.
+  /// The members' tensors of the call under way.
   struct Sources {
     std::vector<std::byte*> data;  ///< by rank: the tensor, or the staging area
     std::vector<bool> staged;      ///< by rank
     bool any_staged = false;
 
-    /// Byte `offset` of rank's tensor, of which the staging areas hold the part from `staged_from`.
+    /// Address of byte `offset` of rank's tensor; staging areas hold its part from `staged_from`
+    /// on.
     [[nodiscard]] std::byte* at(std::int64_t rank, std::int64_t offset,
                                 std::int64_t staged_from) const;
   };

@@ -22,7 +22,7 @@ namespace dtrain::comm {
 
 namespace {
 
-// What all segments together may take of a process's address space, of which there are 128 TiB.
+// The part of a process's address space (128 TiB) that all segments together may take.
 constexpr std::int64_t kAddressSpace = std::int64_t{1} << 46;
 
 /// Processes that map each other's segments.
@@ -81,7 +81,7 @@ std::int64_t limit_of(decltype(RLIMIT_AS) resource) {
                  : std::numeric_limits<std::int64_t>::max();
 }
 
-/// How large each rank's segment may be, so that a process can map all of them.
+/// The largest size of each rank's segment with which a process can map all of them.
 std::int64_t most_segment_bytes(std::int64_t num_ranks) {
   const std::int64_t space = std::min(kAddressSpace, limit_of(RLIMIT_AS) / 2);  // half for the rest
   return std::min(space / num_ranks, limit_of(RLIMIT_FSIZE));
@@ -132,7 +132,7 @@ class ShmWorld final : public MetWorld {
     return std::make_unique<ShmTransport>(std::move(seat), neighbours_);
   }
 
-  /// The control block of which the group's first member has told the offset.
+  /// The control block at the offset that the group's first member has reported.
   ControlBlock* block_at(const std::string& note, const GroupIdentity& identity) {
     const std::int64_t owner = identity.world_ranks.front();
     const auto offset = ControlBlock::offset_of(

@@ -10,7 +10,7 @@
 
 namespace dtrain::comm {
 
-/// What a rank tells the others before they share memory.
+/// A rank's announcement to the others before they share memory.
 struct ShmCard {
   std::string host;      ///< host_of_process()
   std::string doorstep;  ///< where it can be met

@@ -19,7 +19,7 @@ ParameterSpec plain_spec(std::string name, std::int64_t rows, std::int64_t colum
           .export_order = {0, 1}};
 }
 
-// What is left of a whole parameter where `count` rows or columns from `begin` on are held.
+// Cuts a whole parameter's spec to `count` rows or columns from `begin` on.
 ParameterSpec sliced(ParameterSpec spec, std::int64_t dim, std::int64_t begin, std::int64_t count) {
   std::int64_t& held = spec.shape[static_cast<std::size_t>(dim)];
   if (held == count) return spec;

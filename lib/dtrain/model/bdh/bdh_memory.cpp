@@ -1,5 +1,5 @@
-// What the blocks of a BDH hold, from what their operations save and make. Each line names its
-// tensors as bdh_blocks.cpp does, and counts what this rank holds of them.
+// Predicts the memory of a BDH's blocks from what their operations save and make. Each line names
+// its tensors as bdh_blocks.cpp does, and counts what this rank holds of them.
 #include <algorithm>
 
 #include "dtrain/model/bdh/bdh_blocks.h"
@@ -25,7 +25,7 @@ BlockMemory BdhEmbedding::memory(const BatchShape& shape) const {
   const std::int64_t normed = low == wide ? 0 : row * wide;  // before it is rounded
   const std::int64_t weight = part_.vocab * part_.whole.width * wide;
   BlockMemory memory{.output = row * low, .saved = rows + statistics};
-  // Of a split vocabulary: the rows looked up here, and the same with those of others left out.
+  // A split vocabulary takes the rows looked up here, and a copy without those of other ranks.
   const std::int64_t looked_up = part_.splits_vocab() ? 2 * rows : 0;
   memory.forward = memory.saved + std::max(looked_up, normed + memory.output);
   memory.forward_without_graph = memory.forward;
@@ -54,7 +54,7 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   const std::int64_t normed = per_head * low;
   const std::int64_t statistics = 2 * rows * (part_.heads + 2) * wide;
   const std::int64_t dropped = shape.training && part_.whole.dropout > 0 ? neurons : 0;
-  // What is summed over ranks is copied, as float32 for float16. Ranks that share a head multiply
+  // Sums over ranks are made in a copy, in float32 for float16. Ranks that share a head multiply
   // float16's gated neurons in float32.
   const bool is_shared = part_.ranks_per_head > 1;
   const std::int64_t summed = part_.place.is_whole() ? 0 : 2 * rows * part_.whole.width * attention;

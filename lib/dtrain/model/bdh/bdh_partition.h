@@ -1,5 +1,5 @@
-// How a BDH is cut along the tensor axis: by heads while there are heads enough, then by the
-// neurons within a head, and by the vocabulary where that is asked for.
+// Cuts a BDH along the tensor axis: by heads while there are enough of them, then by the neurons
+// within a head, and optionally by the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace dtrain::model::bdh {
 
-/// What one rank holds and computes. In storage neurons are rows (nh*N, D), so that a rank's part
-/// of encoder, encoder_v and decoder is the same range of rows:
+/// The part of one rank. In storage neurons are rows (nh*N, D), so that a rank's part of encoder,
+/// encoder_v and decoder is the same range of rows:
 ///
 ///   tp <= nh: nh/tp whole heads           tp > nh: 1/(tp/nh) of the neurons of one head
 ///

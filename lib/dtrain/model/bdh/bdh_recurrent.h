@@ -1,5 +1,5 @@
-// BDH as a recurrence: what a position can see of its past is a state of constant size, so each
-// token costs the same. docs/generation.md derives it from the blocks.
+// BDH as a recurrence: a position sees its past through a state of constant size, so each token
+// costs the same. docs/generation.md derives it from the blocks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

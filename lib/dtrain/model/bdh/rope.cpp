@@ -69,8 +69,8 @@ class LowRotation : public torch::autograd::Function<LowRotation> {
 
 constexpr auto kTurn = static_cast<float>(2 * std::numbers::pi);
 
-// Of the pair that begins with neuron `even`, with the float32 roundings of the reference:
-// 1 / 65536^(even/N) / 2pi.
+// The frequency of the pair that begins with neuron `even`, with the float32 roundings of the
+// reference: 1 / 65536^(even/N) / 2pi.
 float frequency(std::int64_t even, std::int64_t neurons) {
   const float exponent = static_cast<float>(even) / static_cast<float>(neurons);
   const auto power = static_cast<float>(base::power_of_two(16.0 * static_cast<double>(exponent)));

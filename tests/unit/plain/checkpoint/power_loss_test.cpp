@@ -90,8 +90,8 @@ class Saver {
     return result;
   }
 
-  /// What the next start would find wrong; "" if it finds a whole checkpoint, step-2 once it was
-  /// committed, and no name of one that is not.
+  /// Returns what the next start would find wrong; "" if it finds a whole checkpoint, step-2 once
+  /// it was committed, and no name of one that is not.
   [[nodiscard]] std::string fault_after(const PowerLoss& loss) {
     Remains remains = files_->remains(loss);
     const bool has_new = remains.contains("checkpoints/step-2");

@@ -184,7 +184,7 @@ TEST_CASE("A model file cut at any length is refused by name") {
   }
 }
 
-/// Whether both files hold as many tensors, of the same dtypes, shapes and bytes.
+/// Returns whether both files hold as many tensors, of the same dtypes, shapes and bytes.
 bool same_tensors(const SafetensorsFile& a, const SafetensorsFile& b) {
   const auto same = [](const TensorView& x, const TensorView& y) {
     return x.dtype == y.dtype && x.shape == y.shape && std::ranges::equal(x.bytes, y.bytes);

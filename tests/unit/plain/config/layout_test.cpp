@@ -23,7 +23,7 @@ std::string sum_of(std::vector<std::string> terms) {
   return terms.front();
 }
 
-// What the layout adds, by the deal of microbatches and in the order of its sums.
+// The sum that the layout makes: its deal of microbatches, in the order of its additions.
 std::string sum_under(const LayoutConfig& layout, std::int64_t grad_accum) {
   const bool sharded = layout.accumulate == Accumulation::sharded;
   const auto term = [&](std::int64_t rank, std::int64_t index) {

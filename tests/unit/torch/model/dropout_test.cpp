@@ -16,7 +16,7 @@ constexpr DropoutPlace kPlace{.seed = 0x123456789ABCDEF0,
                               .first_sample = (std::int64_t{5} << 32) + 0xFFFFFFFE,
                               .first_neuron = 24};
 
-/// What ones become: 0 or the scale.
+/// The results of dropout on ones: 0 or the scale.
 at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutPlace& place) {
   at::Tensor mask = at::zeros(shape, at::TensorOptions().dtype(at::kDouble));
   auto out = mask.accessor<double, 4>();

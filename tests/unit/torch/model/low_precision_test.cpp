@@ -151,7 +151,7 @@ TEST_CASE("In a low dtype logits, losses and gradients are near float32's, and n
     const at::Tensor& low = found.gradients.sums.at(id);
     // A share of the ReLUs as large as the rounding flips, and the error is that share's root.
     CHECK(length_error(low, gradient) < 80 * unit);
-    // What flips is random; a factor would not be.
+    // Flips are random; a factor would not be.
     CHECK((low * gradient).sum().item<double>() / gradient.square().sum().item<double>() ==
           Approx(1).epsilon(16 * unit));
   }

@@ -17,7 +17,7 @@ struct NeuronPlace {
   std::int64_t neuron = 0;
 };
 
-/// What its value is multiplied by: 0, or the inverse of the share kept.
+/// The factor of its value: 0, or the inverse of the share kept.
 inline double scalar_dropout(const NeuronPlace& place, double probability) {
   const std::int64_t counter = place.neuron / 64 * 8 + place.neuron % 8;
   const auto words =
