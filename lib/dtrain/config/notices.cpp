@@ -73,15 +73,13 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
 }  // namespace
 
 std::string changed_settings(const Config& asked) {
-  const auto now = value_texts(Command::train, asked);
-  const auto plain = value_texts(Command::train, Config{});
   std::vector<std::string> changed;
-  for (std::size_t i = 0; i < now.size(); ++i) {
-    const auto& [key, value] = now[i];
-    if (value == plain[i].second || std::ranges::find(kOfEveryRun, key) != std::end(kOfEveryRun)) {
+  for (const Setting& setting : settings()) {
+    if (!setting.is_for(Command::train) || std::ranges::count(kOfEveryRun, setting.key) > 0)
       continue;
-    }
-    changed.push_back(fmt::format("{}={}", key, value));
+    const std::string value = value_text(setting, asked);
+    if (value == value_text(setting, Config{})) continue;
+    changed.push_back(fmt::format("{}={}", setting.key, value));
   }
   if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));
   const std::size_t rest = changed.size() - kShown;

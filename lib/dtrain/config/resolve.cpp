@@ -112,7 +112,7 @@ void check_start(const Config& config) {
          "go on",
          resume);
   }
-  if (resume == Resume{Resume::Kind::path}) {
+  if (resume.text().empty()) {
     fail(ErrorKind::usage, "--resume is empty: give auto, none or the path of a checkpoint");
   }
 }

@@ -21,7 +21,6 @@ struct ByteSize {
 
   static std::optional<ByteSize> parse(std::string_view text);
   [[nodiscard]] std::string text() const { return written; }
-  bool operator==(const ByteSize&) const = default;
 };
 
 /// "90s", "10m", "1h30m", "1d"; a bare number means seconds.
@@ -31,7 +30,6 @@ struct Duration {
 
   static std::optional<Duration> parse(std::string_view text);
   [[nodiscard]] std::string text() const { return written; }
-  bool operator==(const Duration&) const = default;
 };
 
 /// How often something happens; never if steps and seconds are 0. "100" means steps, a number with
@@ -45,7 +43,6 @@ struct Interval {
   static std::optional<Interval> parse(std::string_view text);
   [[nodiscard]] std::string text() const { return written; }
   [[nodiscard]] bool is_never() const { return steps == 0 && seconds == 0; }
-  bool operator==(const Interval&) const = default;
 };
 
 /// A number of sequences, at least 1; "all" is the largest number there is.
@@ -54,7 +51,6 @@ struct Sequences {
 
   static std::optional<Sequences> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
-  bool operator==(const Sequences&) const = default;
 };
 
 /// What a run goes on from: "none", "auto", or a path.
@@ -67,7 +63,6 @@ struct Resume {
   [[nodiscard]] std::string text() const;
   [[nodiscard]] bool is_none() const { return kind == Kind::none; }
   [[nodiscard]] bool is_automatic() const { return kind == Kind::automatic; }
-  bool operator==(const Resume&) const = default;
 };
 
 /// "none", "level", "every:K" (K at least 1), "auto".
@@ -78,7 +73,6 @@ struct RecomputeSetting {
 
   static std::optional<RecomputeSetting> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
-  bool operator==(const RecomputeSetting&) const = default;
 };
 
 /// "none", "optimizer", "all", "disk:DIR".
@@ -89,7 +83,6 @@ struct Offload {
 
   static std::optional<Offload> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
-  bool operator==(const Offload&) const = default;
 };
 
 /// "block", "size:N" (N at least 1), "none".
@@ -130,7 +123,6 @@ struct LevelSplit {
 
   static std::optional<LevelSplit> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
-  bool operator==(const LevelSplit&) const = default;
 };
 
 template <typename Value>
