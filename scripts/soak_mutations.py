@@ -186,8 +186,8 @@ MUTATIONS = [
              "launch.local_world_size / layout.tp",
              "launch.local_world_size", "plain_tests"),
     Mutation("a 3d layout that does not read --data-axis", "config/layout.cpp",
-             "axis.empty() ? std::string_view(layout.data_axis) : axis",
-             "axis.empty() ? std::string_view(\"ddp\") : axis", "plain_tests"),
+             "value_or(layout.data_axis)",
+             "value_or(Axis::ddp)", "plain_tests"),
 ]
 
 

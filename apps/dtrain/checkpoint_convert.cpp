@@ -58,6 +58,7 @@ int export_checkpoint(const Arguments& arguments) {
   }
   const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
   (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
+  warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});
 }
 
@@ -76,6 +77,7 @@ int import_checkpoint(const Arguments& arguments) {
   }
   refuse_piece(wanted.file);
   (void)checkpoint::format::SafetensorsFile::open(wanted.file);  // refuses what is no model file
+  warn(kCommand, *configured);
   return RuntimeLibrary::open().run({kCommand, configured->config});
 }
 

@@ -7,6 +7,7 @@
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/fitting_ranks.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "help.h"
@@ -116,6 +117,13 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   }
   require_rendezvous(env);
   return configured;
+}
+
+void warn(config::Command command, const Configured& configured) {
+  if (configured.env.rank != 0) return;
+  for (const std::string& line : config::warnings(command, configured.config)) {
+    base::log_warning("{}", line);
+  }
 }
 
 }  // namespace dtrain::app

@@ -24,4 +24,7 @@ struct Configured {
 [[nodiscard]] std::optional<Configured> configure(config::Command command,
                                                   const Arguments& arguments);
 
+/// Tells on rank 0 what a user should know of settings that are allowed.
+void warn(config::Command command, const Configured& configured);
+
 }  // namespace dtrain::app

@@ -4,7 +4,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/command_line.h"
-#include "dtrain/config/interval.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
 #include "dtrain/data/prepare.h"
@@ -75,8 +74,7 @@ int run_baseline(const Arguments& arguments) {
   const config::Config config = baseline_config(command_line);
   if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
   const data::Split split = data::open_split(data::split_options(config));
-  const auto sequences = config::parse_sequences(config.report.eval_sequences).value();
-  const data::NgramLoss loss = data::evaluate_ngrams(split, sequences);
+  const data::NgramLoss loss = data::evaluate_ngrams(split, config.report.eval_sequences.count);
   print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
                     loss.trigram, loss.num_targets));
   return 0;

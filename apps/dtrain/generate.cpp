@@ -78,6 +78,7 @@ int run_generate(const Arguments& arguments) {
   open_for("--from",
            [&] { (void)checkpoint::format::SafetensorsFile::open(config.generate.from); });
   check_prompt_file(config.generate.prompt_file);
+  warn(config::Command::generate, *configured);
   return RuntimeLibrary::open().run({config::Command::generate, config});
 }
 

@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "dtrain/base/error.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/config/pipeline.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/pipeline/simulate.h"
@@ -56,7 +57,10 @@ std::int64_t require_count(std::string_view flag, std::optional<std::int64_t> va
 }
 
 parallel::PipelineShape shape_of(const ScheduleOptions& options) {
-  const config::PipelineSetting setting = config::require_schedule_pp(options.schedule);
+  config::Config config;
+  config::assign_text(*config::find_key("layout.schedule_pp"), options.schedule, "--schedule-pp",
+                      config);
+  const config::PipelineSetting& setting = config.layout.schedule_pp;
   const std::int64_t stages = require_count("--pp", options.stages);
   const std::int64_t microbatches = require_count("--microbatches", options.microbatches);
   config::require_schedule_fits(setting, {.stages = stages, .microbatches = microbatches},

@@ -30,8 +30,9 @@ std::string_view meant_word(std::string_view word) {
   return base::nearest(word, kWords);
 }
 
-void check_resume(const std::string& path) {
-  if (path == "auto" || path == "none") return;
+void check_resume(const config::Resume& resume) {
+  if (resume.kind != config::Resume::Kind::path) return;
+  const std::string& path = resume.path;
   constexpr std::string_view kWanted =
       "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
   if (!is_there(path)) {
@@ -77,7 +78,7 @@ void check_start_paths(const config::Config& config) {
   const config::CheckpointConfig& wanted = config.checkpoint;
   check_resume(wanted.resume);
   // A run that goes on has had its weights, and their file may be gone.
-  const bool goes_on = wanted.resume == "auto" &&
+  const bool goes_on = wanted.resume.is_automatic() &&
                        !store::list_steps(store::checkpoints_folder(config.run.dir)).empty();
   if (!goes_on) check_init_from(wanted.init_from);
 }

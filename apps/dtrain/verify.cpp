@@ -22,6 +22,7 @@ int run_verify(const Arguments& arguments) {
         verify.trajectory,
         {.kind = base::ErrorKind::data, .what = "trajectory file", .advice = "check --trajectory"});
   }
+  warn(config::Command::verify, *configured);
   return RuntimeLibrary::open().run({config::Command::verify, configured->config});
 }
 

@@ -115,7 +115,7 @@ class Telling(Case):
             with self.subTest(flags):
                 text = self.train("run", "--overwrite", "--global-batch", "12", "--strategy", "fsdp", *flags.split())
                 self.assertEqual(text.count("warning: 2 ranks with --grad-accum 3 add gradients"), int(advice is not None), text)
-                has_order = "grad-accum=3 accumulate=sharded" in self.lines("run")[0]["bitwise_class"]
+                has_order = "grad-accum=3 dp=2 shard-size=2 accumulate=sharded" in self.lines("run")[0]["bitwise_class"]
                 self.assertEqual(has_order, advice is not None)
                 self.assertIn(advice or "", text)
 

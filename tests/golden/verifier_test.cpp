@@ -16,6 +16,7 @@
 #include "dtrain/checkpoint/tensor_file.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::train {
@@ -29,7 +30,7 @@ const std::string kGolden = DTRAIN_SOURCE_DIR "/tests/golden/";
 config::Config config_for(const std::string& fixture, const std::string& dtype) {
   config::Config config;
   config.verify.golden = fixture;
-  config.machine.dtype = dtype;
+  set(config, "machine.dtype", dtype);
   config.machine.threads = 1;
   config.layout.pp = 1;
   config.layout.dp = 1;
@@ -50,7 +51,7 @@ std::vector<std::string> failures(const Verification& result) {
 
 // Threads of the one process: dp ranks of `threads` threads each.
 Verification verify_on(config::Config config, std::int64_t dp, int threads = 1) {
-  config.layout.strategy = dp == 1 ? "single" : "ddp";
+  config.layout.strategy = dp == 1 ? config::Strategy::single : config::Strategy::ddp;
   config.layout.dp = dp;
   std::vector<Verification> results(static_cast<std::size_t>(dp));
   comm::run_local_ranks(dp, {.timeout = std::chrono::seconds(60)},

@@ -9,6 +9,7 @@
 #include "dtrain/checkpoint/saver.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::testing {
@@ -125,9 +126,9 @@ std::vector<config::Config> meshes(const config::Config& config) {
   config::Config vocabulary = config;
   vocabulary.layout.tp_vocab = true;
   config::Config interleaved = config;
-  interleaved.layout.schedule_pp = "interleaved:2";
+  set(interleaved, "layout.schedule_pp", "interleaved:2");
   config::Config sharded_stages = config;
-  sharded_stages.layout.data_axis = "fsdp";
+  set(sharded_stages, "layout.data_axis", "fsdp");
   return {laid_out(config, 1, 8),
           sharded(config, 4, 2, "fsdp:full"),
           meshed(vocabulary, {.tp = 4}, 1),
@@ -141,7 +142,7 @@ TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole
   config.model.levels = 4;
   config.model.heads = 4;
   config.model.tie_levels = GENERATE(true, false);
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   const std::vector<config::Config> layouts = meshes(config);
   for (std::size_t saving = 0; saving < layouts.size(); ++saving) {
     const Trace whole = train_on_threads(layouts[saving]).front();
@@ -170,7 +171,7 @@ TEST_CASE("Without staging what is saved is the state at the call") {
 
 TEST_CASE("A float64 run keeps all bits across a checkpoint") {
   config::Config config = laid_out(tiny_config(), 2, 2);
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   const TempFolder folder;
   train_and_save(config, 1, folder.path("c"), /*staged=*/true);
   check_all(load_and_train(config, folder.path("c")),
@@ -179,7 +180,7 @@ TEST_CASE("A float64 run keeps all bits across a checkpoint") {
 
 TEST_CASE("SGD keeps its momentum across a checkpoint, under another layout too") {
   config::Config config = tiny_config();
-  config.train.optimizer = "sgd";
+  set(config, "train.optimizer", "sgd");
   config.train.lr = 0.5;
   const Trace whole = train_on_threads(laid_out(config, 1, 8)).front();
   const TempFolder folder;

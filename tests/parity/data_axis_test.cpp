@@ -9,6 +9,7 @@
 #include "dtrain/config/layout.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 #include "support/values.h"
 
@@ -40,7 +41,7 @@ void check_equal_layouts(const config::Config& config) {
 
 TEST_CASE("1, 2, 4 and 8 ranks give equal bits in every loss, norm, weight and moment") {
   config::Config config = tiny_config();
-  config.machine.dtype = GENERATE("float32", "float64");
+  set(config, "machine.dtype", GENERATE("float32", "float64"));
   config.model.tie_levels = GENERATE(true, false);
   INFO(config.machine.dtype << ", tied levels " << config.model.tie_levels);
   check_equal_layouts(config);
@@ -67,7 +68,7 @@ TEST_CASE("Several buckets give the bits of one rank") {
 
 TEST_CASE("Two processes over gloo and over shm give the bits of one rank") {
   config::Config config = tiny_config();
-  config.machine.dtype = GENERATE("float32", "float64");
+  set(config, "machine.dtype", GENERATE("float32", "float64"));
   const std::string backend = GENERATE("gloo", "shm");
   const std::string single = text_of_all(laid_out(config, 1, 4));
   const config::Config two = laid_out(config, 2, 2);
@@ -138,7 +139,7 @@ TEST_CASE("Counts that are no powers of two have the bits of one rank where they
 
 TEST_CASE("Counts that cut a group of the sum agree to rounding in float64") {
   config::Config config = tiny_config();
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   config.batch.global = 6;
   const Trace single = train_on_threads(laid_out(config, 1, 6)).front();
   const Trace three = train_on_threads(laid_out(config, 3, 2)).front();
@@ -157,9 +158,9 @@ TEST_CASE("Counts that cut a group of the sum agree to rounding in float64") {
 
 TEST_CASE("Fast reduction agrees with the ordered one to rounding") {
   config::Config config = laid_out(tiny_config(), 2, 2);
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   const Trace ordered = train_on_threads(config).front();
-  config.machine.reduction = "fast";
+  set(config, "machine.reduction", "fast");
   const std::vector<Trace> fast = train_on_threads(config);
   CHECK(fast[0].text() == fast[1].text());  // ranks never drift apart
   for (const auto& [name, value] : ordered.state) {
@@ -217,7 +218,7 @@ TEST_CASE("Units of any size give the bits of one rank") {
   const std::string single = text_of_all(laid_out(config, 1, 8));
   for (const std::string wrap : {"none", "size:1", "size:5000"}) {
     INFO(wrap);
-    config.layout.wrap = wrap;
+    set(config, "layout.wrap", wrap);
     CHECK(text_of_all(sharded(config, 4, 2, "fsdp:full")) == single);
   }
 }
@@ -242,7 +243,7 @@ TEST_CASE("Prefetching and its limit change no bit") {
   const std::string single = text_of_all(laid_out(config, 1, 4));
   for (const std::string mode : {"pre", "post", "none"}) {
     for (const std::int64_t limit : {1, 2, 4}) {
-      config.layout.backward_prefetch = mode;
+      set(config, "layout.backward_prefetch", mode);
       config.layout.forward_prefetch = limit > 1;
       config.layout.limit_gathers = limit;
       INFO(mode << ", limit " << limit);
@@ -253,9 +254,9 @@ TEST_CASE("Prefetching and its limit change no bit") {
 
 TEST_CASE("Tied matrices gathered and reduced at every use agree to rounding in float64") {
   config::Config config = tiny_config();
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   const Trace single = train_on_threads(laid_out(config, 1, 4)).front();
-  config.layout.tied_reshard = "per-use";
+  set(config, "layout.tied_reshard", "per-use");
   for (const auto& [dp, grad_accum] : {std::pair{2, 2}, {4, 1}}) {
     const Trace found = train_on_threads(sharded(config, dp, grad_accum, "fsdp:full")).front();
     for (const auto& [name, value] : single.state) {
@@ -268,27 +269,27 @@ TEST_CASE("Tied matrices gathered and reduced at every use agree to rounding in 
 TEST_CASE("Blocks that run again give the bits of blocks that keep their graphs") {
   config::Config config = tiny_config();
   config.model.tie_levels = GENERATE(true, false);
-  config.machine.dtype = GENERATE("float32", "bfloat16");
+  set(config, "machine.dtype", GENERATE("float32", "bfloat16"));
   INFO("tied levels " << config.model.tie_levels << ", " << config.machine.dtype);
   const std::string single = text_of_all(laid_out(config, 1, 4));
   for (const std::string recompute : {"level", "every:2", "every:3"}) {
     INFO(recompute);
-    config.machine.recompute = recompute;
+    set(config, "machine.recompute", recompute);
     CHECK(text_of_all(laid_out(config, 1, 4)) == single);
     for (const std::string what : {"fsdp:full", "fsdp:grad-op", "zero:1", "fsdp:full+local"}) {
       INFO(what);
       CHECK(text_of_all(sharded(config, 2, 2, what)) == single);
     }
   }
-  config.machine.recompute = "every:2";
+  set(config, "machine.recompute", "every:2");
   config.layout.limit_gathers = 1;
-  config.layout.backward_prefetch = "post";
+  set(config, "layout.backward_prefetch", "post");
   CHECK(text_of_all(sharded(config, 4, 1, "fsdp:full")) == single);
 }
 
 TEST_CASE("SGD with momentum has the bits of one rank under every sharding") {
   config::Config config = tiny_config();
-  config.train.optimizer = "sgd";
+  set(config, "train.optimizer", "sgd");
   config.train.lr = 0.5;
   const Trace single = train_on_threads(laid_out(config, 1, 8)).front();
   CHECK(single.state.contains("optimizer.momentum_buffer.encoder"));
@@ -314,7 +315,7 @@ TEST_CASE("In 16-bit formats every layout has the bits of one rank, and the loss
   config::Config config = tiny_config();
   config.train.steps = 12;
   const Trace wide = train_on_threads(laid_out(config, 1, 8)).front();
-  config.machine.dtype = GENERATE("bfloat16", "float16");
+  set(config, "machine.dtype", GENERATE("bfloat16", "float16"));
   const config::Config alone = sharded(config, 1, 8, "fsdp:none");
   const Trace single = train_on_threads(alone).front();
   for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1", "zero:2", "hybrid:2"}) {
@@ -322,7 +323,7 @@ TEST_CASE("In 16-bit formats every layout has the bits of one rank, and the loss
     CHECK(text_of_all(sharded(config, 4, 2, what)) == single.text());
   }
   // float16 leaves out its first updates, until the loss's scale fits.
-  const std::size_t steps = config.machine.dtype == "float16" ? 1 : wide.losses.size();
+  const std::size_t steps = config.machine.dtype == config::Dtype::float16 ? 1 : wide.losses.size();
   for (std::size_t step = 0; step < steps; ++step) {
     INFO("step " << step);
     const double difference = std::abs(single.losses[step] - wide.losses[step]);
@@ -349,7 +350,7 @@ class LowScale final : public checkpoint::Source {
 
 double loss_after_50_updates(const std::string& dtype) {
   config::Config config = tiny_config();
-  config.machine.dtype = dtype;
+  set(config, "machine.dtype", dtype);
   double loss = 0;
   on_threads(1, [&](comm::World& world) {
     EngineRun run(config, world);
@@ -376,7 +377,7 @@ TEST_CASE("After 50 updates 16-bit formats differ from float32, and by little") 
 TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
   config::Config config = tiny_config();
   const Trace wide = train_on_threads(laid_out(config, 2, 2)).front();
-  config.machine.reduce_dtype = GENERATE("bfloat16", "float16");
+  set(config, "machine.reduce_dtype", GENERATE("bfloat16", "float16"));
   for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1"}) {
     INFO(config.machine.reduce_dtype << " " << what);
     const std::vector<Trace> found = train_on_threads(sharded(config, 2, 2, what));
@@ -392,7 +393,7 @@ TEST_CASE("Masters and moments on a disk give the bits of memory") {
   config.model.tie_levels = GENERATE(true, false);
   const std::string single = text_of_all(laid_out(config, 1, 8));
   const TempFolder folder;
-  config.machine.offload = "disk:" + folder.path("");
+  set(config, "machine.offload", "disk:" + folder.path(""));
   CHECK(text_of_all(laid_out(config, 1, 8)) == single);
   for (const std::string what : {"fsdp:none", "fsdp:full", "zero:1", "zero:2", "hybrid:2"}) {
     INFO(what);

@@ -15,6 +15,7 @@
 #include "dtrain/config/json.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 #include "support/values.h"
 
 namespace dtrain::testing {
@@ -56,19 +57,20 @@ config::Config base_config(const Variant& variant) {
                   .tie_levels = variant.ties};
   config.data.seq_len = 16;
   config.train.steps = 5;
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   return config;
 }
 
 config::Config config_of(const Layout& layout, const Variant& variant,
                          const std::string& dtype = "float64") {
   config::Config config = base_config(variant);
-  config.machine.dtype = dtype;
-  config.layout.schedule_pp = layout.schedule;
-  config.layout.data_axis = layout.data_axis.substr(0, layout.data_axis.find(':'));
-  if (config.layout.data_axis == "zero") config.layout.zero_stage = layout.data_axis.back() - '0';
+  set(config, "machine.dtype", dtype);
+  set(config, "layout.schedule_pp", layout.schedule);
+  set(config, "layout.data_axis", layout.data_axis.substr(0, layout.data_axis.find(':')));
+  if (config.layout.data_axis == config::DataAxisKind::zero)
+    config.layout.zero_stage = layout.data_axis.back() - '0';
   config.layout.tp_vocab = variant.splits_vocab && layout.mesh.tp > 1;
-  if (variant.recomputes) config.machine.recompute = "level";
+  if (variant.recomputes) set(config, "machine.recompute", "level");
   const bool needs_several = layout.schedule.starts_with("interleaved");
   const std::int64_t most = std::min<std::int64_t>(4, config.batch.global / layout.mesh.dp);
   return meshed(config, layout.mesh, variant.accumulates || needs_several ? most : 1);
@@ -246,7 +248,7 @@ const Alone& alone_in(const std::string& dtype, const Variant& variant) {
   const auto [found, is_new] = known.try_emplace(dtype);
   if (is_new) {
     config::Config config = laid_out(base_config(variant), 1, 1);
-    config.machine.dtype = dtype;
+    set(config, "machine.dtype", dtype);
     config.train.steps = 0;
     found->second.initial = train_on_threads(config).front();
     config.train.steps = 8;

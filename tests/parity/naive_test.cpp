@@ -7,6 +7,7 @@
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 #include "support/naive_trainer.h"
+#include "support/settings.h"
 #include "support/values.h"
 
 namespace dtrain::testing {
@@ -14,7 +15,7 @@ namespace {
 
 config::Config float64_config(bool tie_levels) {
   config::Config config = tiny_config();
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   config.model.tie_levels = tie_levels;
   return config;
 }
@@ -60,7 +61,7 @@ TEST_CASE("Without clipping the gradients go to the optimizer as they are") {
 TEST_CASE("Reduced gradients are the naive reducer's sum") {
   const std::string dtype = GENERATE("float32", "float64");
   config::Config config = laid_out(tiny_config(), 4, 2);
-  config.machine.dtype = dtype;
+  set(config, "machine.dtype", dtype);
   const double tolerance = dtype == "float32" ? 2e-6 : 1e-13;
   on_threads(4, [&](comm::World& world) {
     EngineRun run(config, world);

@@ -10,6 +10,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/parallel/plan.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 
 namespace dtrain::testing {
 namespace {
@@ -89,7 +90,7 @@ std::map<std::string, at::Tensor> whole_state(train::Job& job) {
     if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone();
   }
   const std::vector<std::string> moments =
-      job.config().train.optimizer == "sgd"
+      job.config().train.optimizer == config::UpdateRule::sgd
           ? std::vector<std::string>{"optimizer.momentum_buffer."}
           : std::vector<std::string>{"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
   for (const param::ParameterSpec& spec : job.model().parameters) {
@@ -147,7 +148,7 @@ config::Config tiny_config() {
 }
 
 config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t grad_accum) {
-  config.layout.strategy = dp == 1 ? "single" : "ddp";
+  config.layout.strategy = dp == 1 ? config::Strategy::single : config::Strategy::ddp;
   config.layout.pp = 1;
   config.layout.dp = dp;
   config.layout.tp = 1;
@@ -167,14 +168,14 @@ config::Config sharded(const config::Config& config, std::int64_t dp, std::int64
   const std::string name = what.substr(0, what.find('+'));
   const std::string kind = name.substr(0, name.find(':'));
   const std::string option = name.substr(name.find(':') + 1);
-  result.layout.strategy = kind == "zero" ? "zero" : "fsdp";
+  result.layout.strategy = kind == "zero" ? config::Strategy::zero : config::Strategy::fsdp;
   if (kind == "zero") result.layout.zero_stage = std::stoll(option);
-  if (kind == "fsdp") result.layout.fsdp_sharding = option;
+  if (kind == "fsdp") set(result, "layout.fsdp_sharding", option);
   if (kind == "hybrid") {
-    result.layout.fsdp_sharding = "hybrid";
+    set(result, "layout.fsdp_sharding", "hybrid");
     result.layout.shard_size = std::stoll(option);
   }
-  if (what.ends_with("+local")) result.layout.accumulate = "local";
+  if (what.ends_with("+local")) set(result, "layout.accumulate", "local");
   return config::resolve(config::Command::train, result,
                          {.world_size = dp, .local_world_size = dp, .usable_cores = dp});
 }
@@ -210,7 +211,7 @@ Trace EngineRun::trace() {
 }
 
 config::Config meshed(config::Config config, const mesh::MeshShape& mesh, std::int64_t grad_accum) {
-  config.layout.strategy = "3d";
+  set(config, "layout.strategy", "3d");
   config.layout.pp = mesh.pp;
   config.layout.dp = mesh.dp;
   config.layout.tp = mesh.tp;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
@@ -16,11 +17,15 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-constexpr std::string_view kSwitchWords = "on or off";
+// One function for each type of a field.
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
 
 template <typename T>
 constexpr std::string_view type_words() {
-  if constexpr (std::is_same_v<T, bool>) return kSwitchWords;
+  if constexpr (std::is_same_v<T, bool>) return "on or off";
   if constexpr (std::is_same_v<T, std::int64_t>) return "a whole number";
   if constexpr (std::is_same_v<T, std::uint64_t>) return "a whole number from 0 to 2^64-1";
   if constexpr (std::is_same_v<T, double>) return "a number";
@@ -44,16 +49,6 @@ std::optional<Number> parse_number(std::string_view text) {
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end) return std::nullopt;
   return value;
-}
-
-std::vector<std::string> split_names(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return names;
 }
 
 template <typename T>
@@ -137,7 +132,7 @@ const Choice* meant_choice(const Setting& setting, std::string_view value) {
   return find(base::nearest(value, names));
 }
 
-void check_choice(const Setting& setting, std::string_view origin, const std::string& value) {
+void check_choice(const Setting& setting, std::string_view origin, std::string_view value) {
   for (const Choice& choice : setting.choices) {
     if (choice.name == value && choice.works()) return;
     if (choice.name == value) {
@@ -155,12 +150,18 @@ void check_choice(const Setting& setting, std::string_view origin, const std::st
        working_choices(setting), advice);
 }
 
+// Reads a text into the field.
+void read_text(const Setting& setting, std::string_view origin, const std::string& text,
+               Config& config) {
+  if (!is_utf8(text)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
+  if (!setting.choices.empty()) check_choice(setting, origin, text);
+  if (std::get<TextField>(setting.field).read(text, config)) return;
+  fail(ErrorKind::usage, "{}: found \"{}\", but it must be {}", origin, text, setting.form.text);
+}
+
 template <typename T>
 void check_value(const Setting& setting, std::string_view origin, const T& value) {
-  if constexpr (std::is_same_v<T, std::string>) {
-    if (!is_utf8(value)) fail(ErrorKind::usage, "{}: found text that is not UTF-8", origin);
-    if (!setting.choices.empty()) check_choice(setting, origin, value);
-  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     for (const std::string& name : value) {
       if (name.empty()) fail(ErrorKind::usage, "{}: an empty name in the list", origin);
     }
@@ -174,38 +175,66 @@ void check_value(const Setting& setting, std::string_view origin, const T& value
   }
 }
 
+// Sets a field of any type. read<T>() gives the value of the type T that the user gave, or nothing.
+template <typename Read>
+void assign(const Setting& setting, std::string_view origin, std::string_view found, Config& config,
+            const Read& read) {
+  const auto typed = [&]<typename T>() {
+    std::optional<T> value = read.template operator()<T>();
+    if (!value) wrong_type<T>(setting, origin, found);
+    return *std::move(value);
+  };
+  const auto text = [&](const TextField&) {
+    read_text(setting, origin, typed.template operator()<std::string>(), config);
+  };
+  const auto plain = [&]<typename T>(FieldOf<T> field) {
+    T value = typed.template operator()<T>();
+    check_value(setting, origin, value);
+    field(config) = std::move(value);
+  };
+  std::visit(Overloaded{text, plain}, setting.field);
+}
+
 }  // namespace
+
+std::vector<std::string> split_names(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return names;
+}
 
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config) {
-  visit_value(setting, config, [&]<typename T>(T& field) {
-    const std::optional<T> value = from_text<T>(text);
-    if (!value) wrong_type<T>(setting, origin, fmt::format("\"{}\"", text));
-    check_value(setting, origin, *value);
-    field = *value;
-  });
+  assign(setting, origin, fmt::format("\"{}\"", text), config,
+         [&]<typename T>() { return from_text<T>(text); });
 }
 
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config) {
-  visit_value(setting, config, [&]<typename T>(T& field) {
-    const std::optional<T> typed = from_value<T>(value);
-    if (!typed) wrong_type<T>(setting, origin, value.dump(-1, ' ', true));
-    check_value(setting, origin, *typed);
-    field = *typed;
-  });
+  assign(setting, origin, value.dump(-1, ' ', true), config,
+         [&]<typename T>() { return from_value<T>(value); });
+}
+
+Json value_json(const Setting& setting, const Config& config) {
+  const auto text = [&](const TextField& field) -> Json { return field.text(config); };
+  // A field only picks a member; one accessor for both kinds of Config needs this cast.
+  const auto plain = [&]<typename T>(FieldOf<T> field) -> Json {
+    return std::as_const(field(const_cast<Config&>(config)));
+  };
+  return std::visit(Overloaded{text, plain}, setting.field);
 }
 
 std::string value_text(const Setting& setting, const Config& config) {
-  return visit_value(setting, config, []<typename T>(const T& value) -> std::string {
-    if constexpr (std::is_same_v<T, bool>) {
-      return value ? "on" : "off";
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      return fmt::format("{}", fmt::join(value, ","));
-    } else {
-      return fmt::format("{}", value);
-    }
-  });
+  const Json value = value_json(setting, config);
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  if (value.is_array())
+    return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ","));
+  if (value.is_number_float()) return fmt::format("{}", value.get<double>());
+  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 std::vector<std::pair<std::string, std::string>> value_texts(Command command,

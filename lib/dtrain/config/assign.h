@@ -14,6 +14,9 @@ namespace dtrain::config {
 /// Objects keep the order in which they were written.
 using Json = nlohmann::ordered_json;
 
+/// The words of "a,b"; none for "".
+[[nodiscard]] std::vector<std::string> split_names(std::string_view text);
+
 /// Sets `setting` in `config` from the text of a flag.
 ///
 /// origin:  what the user wrote it in, for messages: "--width", "--set model.width".
@@ -24,6 +27,9 @@ void assign_text(const Setting& setting, std::string_view text, std::string_view
 /// Sets `setting` in `config` from a value of a file; as assign_text.
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config);
+
+/// The setting's value in `config` as files have it: words and values with a text as texts.
+[[nodiscard]] Json value_json(const Setting& setting, const Config& config);
 
 /// The setting's value in `config` as a flag would give it: "256", "on", "adamw"; a list with
 /// commas.

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
@@ -69,12 +70,6 @@ std::string value_name_of(const std::string& flag, Command command) {
 
 bool takes_value(const CLI::Option& option) { return option.get_items_expected_min() > 0; }
 
-// The setting that a switch turns on; null for a switch like --help.
-const Setting* setting_of(const std::string& flag) {
-  const auto found = std::ranges::find(settings(), flag, &Setting::flag);
-  return found == settings().end() ? nullptr : &*found;
-}
-
 // "--flag=value" as the parser's words: it would take the word after "--flag=" for the value.
 void add_with_equals(const CLI::Option& option, const std::string& word, std::size_t equals,
                      std::vector<std::string>& words) {
@@ -85,8 +80,8 @@ void add_with_equals(const CLI::Option& option, const std::string& word, std::si
   } else if (value == "on" || value == "true") {
     words.push_back(flag);
   } else if (value == "off" || value == "false") {
-    // What a file turned on is turned off.
-    if (const Setting* setting = setting_of(flag)) {
+    // What a file turned on is turned off; --help is no setting.
+    if (const Setting* setting = find_flag(flag)) {
       words.insert(words.end(), {"--set", fmt::format("{}=off", setting->key)});
     }
   } else {
@@ -140,13 +135,9 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
 void forget_unused(Command command, Config& config) {
   const Config plain;
   for (const Setting& setting : settings()) {
-    if (setting.is_for(command)) continue;
-    visit_value(setting, config, [&]<typename T>(T& value) {
-      value = visit_value(setting, plain, [](const auto& same) -> T {
-        if constexpr (std::is_same_v<std::decay_t<decltype(same)>, T>) return same;
-        return T{};
-      });
-    });
+    if (!setting.is_for(command)) {
+      assign_json(setting, value_json(setting, plain), setting.key, config);
+    }
   }
 }
 

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/values.h"
+#include "dtrain/config/words.h"
+
 namespace dtrain::config {
 
 /// As configs/experiments/mini.json: what trains on a laptop in minutes.
@@ -43,67 +46,67 @@ struct TrainConfig {
   double beta2 = 0.999;
   double eps = 1e-8;
   double momentum = 0.9;
-  double grad_clip = 1.0;             // largest global gradient norm; 0: off
-  std::string schedule = "constant";  // constant | linear | cosine | wsd
+  double grad_clip = 1.0;  // largest global gradient norm; 0: off
+  ScheduleShape schedule = ScheduleShape::constant;
   std::int64_t warmup_steps = 0;
-  std::int64_t decay_steps = 0;       // wsd; 0: a tenth of the steps
-  double min_lr = 0.0;                // where linear, cosine and wsd end
-  std::string optimizer = "adamw";    // adamw | sgd
-  std::string on_nonfinite = "stop";  // stop | skip
-  std::int64_t max_skipped = 20;      // updates left out in a row
-  std::vector<std::string> freeze;    // exported parameter names
+  std::int64_t decay_steps = 0;  // wsd; 0: a tenth of the steps
+  double min_lr = 0.0;           // where linear, cosine and wsd end
+  UpdateRule optimizer = UpdateRule::adamw;
+  OnNonfinite on_nonfinite = OnNonfinite::stop;
+  std::int64_t max_skipped = 20;    // updates left out in a row
+  std::vector<std::string> freeze;  // exported parameter names
 };
 
 struct LayoutConfig {
-  std::string strategy = "single";
+  Strategy strategy = Strategy::single;
   std::int64_t pp = 0;  // stages of the pipeline; sizes: 0 follows from strategy and world size
   std::int64_t dp = 0;
   std::int64_t tp = 0;
-  std::string data_axis = "ddp";     // of 3d: ddp | zero | fsdp
-  std::string schedule_pp = "1f1b";  // gpipe | 1f1b | interleaved:V
-  std::string pp_split;              // levels of each part, "3,5,4"; empty: balanced
-  bool tp_vocab = false;             // the vocabulary is split too
-  std::int64_t local_ranks = 0;      // of dp and mp: threads; 0: as many as devices, else 2
-  std::string devices;               // of dp and mp, by rank: "cpu,cpu"
-  std::int64_t nnodes = 0;           // 0: as launched; else must agree with the launch
+  DataAxisKind data_axis = DataAxisKind::ddp;  // of 3d
+  PipelineSetting schedule_pp;
+  LevelSplit pp_split;
+  bool tp_vocab = false;         // the vocabulary is split too
+  std::int64_t local_ranks = 0;  // of dp and mp: threads; 0: as many as devices, else 2
+  std::string devices;           // of dp and mp, by rank: "cpu,cpu"
+  std::int64_t nnodes = 0;       // 0: as launched; else must agree with the launch
   std::int64_t zero_stage = 2;
-  std::string fsdp_sharding = "full";     // full | grad-op | none | hybrid
-  std::int64_t shard_size = 0;            // ranks; 0: all, with hybrid those of one node
-  std::string wrap = "block";             // block | size:N | none
-  std::string accumulate = "auto";        // auto | sharded | local
-  std::string backward_prefetch = "pre";  // pre | post | none
+  FsdpSharding fsdp_sharding = FsdpSharding::full;
+  std::int64_t shard_size = 0;  // ranks; 0: all, with hybrid those of one node
+  WrapPolicy wrap;
+  Accumulation accumulate = Accumulation::automatic;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool forward_prefetch = false;
-  std::int64_t limit_gathers = 2;         // units
-  std::string tied_reshard = "per-pass";  // per-pass | per-use
+  std::int64_t limit_gathers = 2;  // units
+  TiedReshard tied_reshard = TiedReshard::per_pass;
 };
 
 struct MachineConfig {
-  std::string device = "auto";
-  std::string backend = "auto";
-  std::string dtype = "float32";
-  std::string param_dtype = "auto";   // auto: dtype
-  std::string reduce_dtype = "auto";  // auto: float32, or float64 with dtype float64
-  std::string buffer_dtype = "auto";  // the same
-  std::int64_t threads = 0;           // per rank; 0: OMP_NUM_THREADS or the usable cores
-  std::string reduction = "ordered";
+  Device device = Device::automatic;
+  Backend backend = Backend::automatic;
+  Dtype dtype = Dtype::float32;
+  Dtype param_dtype = Dtype::automatic;   // automatic: dtype
+  Dtype reduce_dtype = Dtype::automatic;  // automatic: float32, or float64 with dtype float64
+  Dtype buffer_dtype = Dtype::automatic;  // the same
+  std::int64_t threads = 0;               // per rank; 0: OMP_NUM_THREADS or the usable cores
+  Reduction reduction = Reduction::ordered;
   double comm_timeout_seconds = 600;
-  std::string offload = "none";    // none | optimizer | all | disk:DIR
-  std::string recompute = "none";  // none | level | every:K | auto
-  std::string memory_limit = "0";  // of a rank's tensors, "2GiB"; 0: none
-  bool mixed_cpus = false;         // ranks may be on CPUs of several types
+  Offload offload;
+  RecomputeSetting recompute;
+  ByteSize memory_limit;    // of a rank's tensors; 0: none
+  bool mixed_cpus = false;  // ranks may be on CPUs of several types
 };
 
 struct ReportConfig {
-  std::int64_t log_every = 10;         // steps; 0: off
-  std::int64_t eval_every = 0;         // steps; 0: only at the end
-  std::string eval_sequences = "256";  // per evaluation, over all ranks; or "all"
+  std::int64_t log_every = 10;             // steps; 0: off
+  std::int64_t eval_every = 0;             // steps; 0: only at the end
+  Sequences eval_sequences{.count = 256};  // per evaluation, over all ranks
 };
 
 struct CheckpointConfig {
-  std::string every = "0";      // steps ("100") or time ("10m"); 0: the last; none: not even it
+  Interval every;               // 0: the last; none: not even it
   std::int64_t keep_last = 3;   // checkpoints
   std::int64_t keep_every = 0;  // steps whose multiples are never removed; 0: none
-  std::string resume = "none";  // auto | none | a checkpoint or run folder
+  Resume resume;
   bool strict_resume = false;   // refuse to pass over a damaged checkpoint
   std::string init_from;        // weights to begin with
   double write_limit_mbps = 0;  // MB/s of each rank; 0: as fast as it goes
@@ -112,7 +115,7 @@ struct CheckpointConfig {
 struct RunConfig {
   std::string dir;  // run folder; empty: runs/NAME-N, named when the run begins
   bool overwrite = false;
-  std::string time_limit = "0";  // "90m"; 0: none
+  Duration time_limit;  // 0: none
 };
 
 struct GenerateConfig {
@@ -126,9 +129,9 @@ struct GenerateConfig {
 };
 
 struct ExportConfig {
-  std::string checkpoint;      // checkpoint or run folder
-  std::string file;            // to be written
-  std::string dtype = "auto";  // auto: as the checkpoint
+  std::string checkpoint;          // checkpoint or run folder
+  std::string file;                // to be written
+  Dtype dtype = Dtype::automatic;  // automatic: as the checkpoint
   bool overwrite = false;
 };
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "dtrain/config/layout.h"
-#include "dtrain/config/pipeline.h"
 #include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/saved_run.h"
 
@@ -29,7 +28,7 @@ bool gives_layout(const Loaded& given) {
 
 void keep_data_axis_alone(LayoutConfig& layout) {
   const LayoutConfig plain;
-  layout.strategy = data_axis_of(layout);
+  layout.strategy = strategy_with(data_axis_of(layout));
   layout.pp = layout.tp = 0;
   layout.schedule_pp = plain.schedule_pp;
   layout.pp_split = plain.pp_split;
@@ -50,30 +49,29 @@ void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int
 
 // Whether each stage of a pipeline of all ranks has a level for each of its parts.
 bool has_levels_for(const SavedRun& saved, std::int64_t num_ranks) {
-  const auto schedule = parse_schedule_pp(saved.resolved.layout.schedule_pp);
-  return schedule && num_ranks * schedule->chunks <= saved.resolved.model.levels;
+  return num_ranks * saved.resolved.layout.schedule_pp.chunks <= saved.resolved.model.levels;
 }
 
 // Gives way where the run's ranks were others. Returns what to say of it.
 std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t num_ranks) {
   layout.nnodes = 0;
-  const Strategy strategy = strategy_of(layout);
+  const StrategyMeaning strategy = strategy_of(layout);
   const LayoutConfig& then = saved.resolved.layout;
   const std::int64_t ranks = saved.ranks > 0 ? saved.ranks : then.pp * then.dp * then.tp;
   if (strategy.is_local() ? num_ranks == 1 : num_ranks == ranks) return {};
   const LayoutConfig plain;
-  const std::string before = layout.strategy;
+  const Strategy before = layout.strategy;
   layout.dp = layout.shard_size = layout.local_ranks = 0;
   layout.accumulate = plain.accumulate;
   layout.devices = plain.devices;
-  if (strategy.ranks == Strategy::Ranks::given) {
+  if (strategy.ranks == StrategyMeaning::Ranks::given) {
     fit_three_axes(layout, saved.resolved.layout, num_ranks);
   } else {
     layout.pp = layout.tp = 0;
     layout.pp_split = plain.pp_split;
-    if (strategy.is_local()) layout.strategy = strategy.with_processes;
-    if (before == "single") layout.strategy = "ddp";
-    const bool is_pipeline = strategy.ranks == Strategy::Ranks::pp;
+    if (strategy.is_local()) layout.strategy = *strategy.with_processes;
+    if (before == Strategy::single) layout.strategy = Strategy::ddp;
+    const bool is_pipeline = strategy.ranks == StrategyMeaning::Ranks::pp;
     if (is_pipeline && !has_levels_for(saved, num_ranks)) keep_data_axis_alone(layout);
   }
   if (layout.strategy == before) return {};
@@ -106,13 +104,13 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
 
 // What ranks of another kind or number met by may not serve these. Returns what to say of it.
 std::string fit_backend(Config& config, const Loaded& given, const Launch& launch) {
-  std::string& backend = config.machine.backend;
-  const std::string automatic = MachineConfig{}.backend;
-  if (is_given(given, "machine.backend") || backend == automatic) return {};
-  const std::string before = std::exchange(backend, automatic);
-  if (before == "none" || before == "local") return {};  // of one process: automatic says the same
-  const bool is_alone = launch.world_size == 1;          // also where ranks are threads
-  const bool is_apart = before == "shm" && launch.num_nodes > 1;
+  Backend& backend = config.machine.backend;
+  if (is_given(given, "machine.backend") || backend == Backend::automatic) return {};
+  const Backend before = std::exchange(backend, Backend::automatic);
+  if (before == Backend::none || before == Backend::local)
+    return {};                                   // of one process: automatic says the same
+  const bool is_alone = launch.world_size == 1;  // also where ranks are threads
+  const bool is_apart = before == Backend::shm && launch.num_nodes > 1;
   if (is_alone || is_apart) return fmt::format("; --backend auto takes the place of {}", before);
   backend = before;
   return {};
@@ -131,7 +129,7 @@ void forget_start(Config& config) {
 std::optional<ContinuedRun> continue_run(const CommandLine& command_line, const Loaded& given,
                                          const Launch& launch) {
   const Config& config = given.config;
-  if (command_line.command != Command::train || config.checkpoint.resume != "auto" ||
+  if (command_line.command != Command::train || !config.checkpoint.resume.is_automatic() ||
       config.run.dir.empty()) {
     return std::nullopt;
   }

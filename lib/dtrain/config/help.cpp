@@ -52,10 +52,6 @@ std::string notes(const Setting& setting) {
   return text.empty() ? text : " (" + text + ")";
 }
 
-std::string description(const Setting& setting) {
-  return std::string(setting.help) + notes(setting);
-}
-
 // What the setting takes, and the words that are reserved.
 std::string allowed_text(const Setting& setting) {
   if (setting.choices.empty()) return setting.range.text();
@@ -104,8 +100,8 @@ std::string flags_help(Command command) {
     std::string entries;
     for (const Setting& setting : settings()) {
       if (!setting.key.starts_with(group.prefix) || !setting.is_for(command)) continue;
-      entries +=
-          entry(fmt::format("{} {}", setting.flag, setting.value_name), description(setting));
+      entries += entry(fmt::format("{} {}", setting.flag, setting.value_name),
+                       std::string(setting.help) + notes(setting));
     }
     if (!entries.empty()) text += fmt::format("{}\n{}\n", group.title, entries);
   }

@@ -14,10 +14,8 @@ Json json_of(Command command, const Config& config) {
   for (const Setting& setting : settings()) {
     if (!setting.is_for(command)) continue;
     const std::size_t dot = setting.key.find('.');
-    visit_value(setting, config, [&](const auto& value) {
-      object[std::string(setting.key.substr(0, dot))][std::string(setting.key.substr(dot + 1))] =
-          value;
-    });
+    object[std::string(setting.key.substr(0, dot))][std::string(setting.key.substr(dot + 1))] =
+        value_json(setting, config);
   }
   return object;
 }

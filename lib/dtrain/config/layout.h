@@ -3,35 +3,34 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <string_view>
 
 #include "dtrain/config/config.h"
 
 namespace dtrain::config {
 
 /// What a strategy makes of the ranks it has.
-struct Strategy {
+struct StrategyMeaning {
   enum class Ranks {
     dp,     ///< all see different data
     tp,     ///< all share the arithmetic of each block
     pp,     ///< all are stages
     given,  ///< --pp, --dp and --tp say it
   };
-  std::string_view name;
+  Strategy strategy = Strategy::single;
   Ranks ranks = Ranks::dp;
-  std::string_view data_axis = "ddp";  ///< ddp | zero | fsdp; empty: --data-axis says it
+  std::optional<DataAxisKind> data_axis = DataAxisKind::ddp;  ///< none: --data-axis says it
   /// Of one whose ranks are threads of one process: the strategy that does the same with processes.
-  std::string_view with_processes = {};
+  std::optional<Strategy> with_processes = {};
 
-  [[nodiscard]] bool is_local() const { return !with_processes.empty(); }
+  [[nodiscard]] bool is_local() const { return with_processes.has_value(); }
 };
 
-/// Throws: Error{internal} for a name that the schema would have refused.
-[[nodiscard]] const Strategy& strategy_of(const LayoutConfig& layout);
+[[nodiscard]] const StrategyMeaning& strategy_of(const LayoutConfig& layout);
 
-/// "ddp", "zero" or "fsdp".
-[[nodiscard]] std::string_view data_axis_of(const LayoutConfig& layout);
+[[nodiscard]] DataAxisKind data_axis_of(const LayoutConfig& layout);
+
+/// The strategy of all ranks on this data axis.
+[[nodiscard]] Strategy strategy_with(DataAxisKind data_axis);
 
 /// What ranks that see different data hold a part of, instead of all of it.
 enum class Sharding {
@@ -42,7 +41,6 @@ enum class Sharding {
   parameters,        ///< and parameters, whenever they are not used: ZeRO-3, FSDP
 };
 
-/// Throws: Error{internal} for an option that the schema would have refused.
 [[nodiscard]] Sharding sharding_of(const LayoutConfig& layout);
 
 /// Whether units are gathered and freed within a step.
@@ -54,24 +52,5 @@ enum class Sharding {
 /// order in which one rank would add them all, so that they have the same bits
 /// (docs/determinism.md). layout: resolved.
 [[nodiscard]] bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum);
-
-/// The folder of --offload disk:DIR; empty for the other words. Nothing for other texts.
-[[nodiscard]] std::optional<std::string> parse_offload(std::string_view text);
-
-/// A value of --wrap.
-struct WrapPolicy {
-  enum class Kind {
-    block,  ///< the parameters of each block; blocks that share parameters share a unit
-    size,   ///< the same, neighbours merged until each unit has at least min_elements
-    none,   ///< one unit for the whole model
-  };
-  Kind kind = Kind::block;
-  std::int64_t min_elements = 0;  ///< read for size
-
-  bool operator==(const WrapPolicy&) const = default;
-};
-
-/// "block", "size:N" (N at least 1), "none". Nothing for other texts.
-[[nodiscard]] std::optional<WrapPolicy> parse_wrap(std::string_view text);
 
 }  // namespace dtrain::config

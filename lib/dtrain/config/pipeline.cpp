@@ -1,55 +1,16 @@
 #include "dtrain/config/pipeline.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "dtrain/base/error.h"
 
 namespace dtrain::config {
-namespace {
 
 using base::ErrorKind;
 using base::fail;
-
-constexpr std::string_view kInterleaved = "interleaved:";
-
-// A whole number that fills the text.
-std::optional<std::int64_t> parse_count(std::string_view text) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || rest != end || value < 0) return std::nullopt;
-  return value;
-}
-
-}  // namespace
-
-std::string PipelineSetting::text() const {
-  if (kind == PipelineKind::gpipe) return "gpipe";
-  if (kind == PipelineKind::one_f_one_b) return "1f1b";
-  return fmt::format("{}{}", kInterleaved, chunks);
-}
-
-std::optional<PipelineSetting> parse_schedule_pp(std::string_view text) {
-  if (text == "gpipe") return PipelineSetting{.kind = PipelineKind::gpipe};
-  if (text == "1f1b") return PipelineSetting{.kind = PipelineKind::one_f_one_b};
-  if (!text.starts_with(kInterleaved)) return std::nullopt;
-  const auto chunks = parse_count(text.substr(kInterleaved.size()));
-  if (!chunks || *chunks < 2) return std::nullopt;
-  return PipelineSetting{.kind = PipelineKind::interleaved, .chunks = *chunks};
-}
-
-PipelineSetting require_schedule_pp(std::string_view text) {
-  if (const auto setting = parse_schedule_pp(text)) return *setting;
-  fail(ErrorKind::usage,
-       "--schedule-pp: found \"{}\", but it must be gpipe, 1f1b or interleaved:V (parts of the "
-       "model on each stage, at least 2)",
-       text);
-}
 
 void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& size,
                            std::string_view microbatches_flag) {
@@ -58,7 +19,7 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
     fail(ErrorKind::usage,
          "--schedule-pp {} needs several stages, but --pp is 1: use --schedule-pp 1f1b, or more "
          "stages",
-         setting.text());
+         setting);
   }
   const std::int64_t below = size.microbatches / size.stages * size.stages;
   if (below == size.microbatches) return;
@@ -67,30 +28,14 @@ void require_schedule_fits(const PipelineSetting& setting, const PipelineSize& s
   fail(ErrorKind::usage,
        "--schedule-pp {} runs microbatches in groups of as many as there are stages (--pp {}), but "
        "{} is {}: use {}, or another schedule",
-       setting.text(), size.stages, microbatches_flag, size.microbatches, fitting);
-}
-
-std::vector<std::int64_t> require_pp_split(std::string_view text) {
-  std::vector<std::int64_t> counts;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    const auto count = parse_count(rest.substr(0, comma));
-    if (!count || comma + 1 == rest.size()) {
-      fail(ErrorKind::usage,
-           "--pp-split: found \"{}\", but it must be the levels of each part, as in 3,5,4", text);
-    }
-    counts.push_back(*count);
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
-  return counts;
+       setting, size.stages, microbatches_flag, size.microbatches, fitting);
 }
 
 void require_levels_fit(const PipelineSetting& setting, std::int64_t stages,
                         const std::vector<std::int64_t>& split, std::int64_t num_levels) {
   const std::int64_t parts = stages * setting.chunks;
   std::string cut = fmt::format("--pp {}", stages);
-  if (setting.chunks > 1) cut += fmt::format(" with --schedule-pp {}", setting.text());
+  if (setting.chunks > 1) cut += fmt::format(" with --schedule-pp {}", setting);
   if (parts > num_levels) {
     fail(ErrorKind::usage,
          "{} cuts the model into {} parts, but --levels {} leaves some of them without a level: "

@@ -7,34 +7,23 @@
 namespace dtrain::config {
 
 bool Range::contains(double value) const noexcept {
-  switch (bounds) {
-    case Bounds::none:
-      return true;
-    case Bounds::closed:
-      return value >= lowest && value <= highest;
-    case Bounds::open_above:
-      return value >= lowest && value < highest;
-    case Bounds::open_below:
-      return value > lowest && value <= highest;
-  }
-  return false;
+  if (bounds == Bounds::none) return true;
+  const bool is_above = bounds == Bounds::open_below ? value > lowest : value >= lowest;
+  return is_above && (bounds == Bounds::open_above ? value < highest : value <= highest);
 }
 
 std::string Range::text() const {
   // Settings are whole or simple numbers: %g would print 16777216 as 1.67772e+07.
   const auto number = [](double value) { return fmt::format("{}", value); };
-  switch (bounds) {
-    case Bounds::none:
-      return {};
-    case Bounds::closed:
-      if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
-      return number(lowest) + " to " + number(highest);
-    case Bounds::open_above:
-      return fmt::format("at least {} and below {}", number(lowest), number(highest));
-    case Bounds::open_below:
-      return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  if (bounds == Bounds::none) return {};
+  if (bounds == Bounds::open_above) {
+    return fmt::format("at least {} and below {}", number(lowest), number(highest));
   }
-  return {};
+  if (bounds == Bounds::open_below) {
+    return fmt::format("above {}, at most {}", number(lowest), number(highest));
+  }
+  if (highest == std::numeric_limits<double>::max()) return "at least " + number(lowest);
+  return number(lowest) + " to " + number(highest);
 }
 
 std::string Range::brief() const {

@@ -3,9 +3,6 @@
 #include <algorithm>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/interval.h"
-#include "dtrain/config/layout.h"
-#include "dtrain/config/machine.h"
 #include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
@@ -15,32 +12,13 @@ using base::ErrorKind;
 using base::fail;
 
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
-  machine.device = "cpu";
-  if (!parse_offload(machine.offload)) {
-    fail(ErrorKind::usage,
-         "--offload: found \"{}\", but it must be none, optimizer, all or disk:DIR",
-         machine.offload);
-  }
+  machine.device = Device::cpu;
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
   const std::int64_t share =
       launch.usable_cores / std::max<std::int64_t>(1, launch.local_world_size);
   machine.threads =
       launch.threads_hint != 0 ? launch.threads_hint : std::max<std::int64_t>(1, share);
-}
-
-void check_memory(const MachineConfig& machine) {
-  if (!parse_recompute(machine.recompute)) {
-    fail(ErrorKind::usage,
-         "--recompute: found \"{}\", but it must be none, level, every:K (levels, at least 1) or "
-         "auto",
-         machine.recompute);
-  }
-  if (!parse_bytes(machine.memory_limit)) {
-    fail(ErrorKind::usage,
-         "--memory-limit: found \"{}\", but it must be a size: 2GiB, 500MB, or bytes; 0 for none",
-         machine.memory_limit);
-  }
 }
 
 // global / (factor * dp), where one of them must be a whole number of the others.
@@ -99,7 +77,7 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
 // A short run, such as a first try of a shipped configuration, warms up over its first half.
 void resolve_training(TrainConfig& train) {
   if (train.warmup_steps > train.steps) train.warmup_steps = train.steps / 2;
-  const bool decays_at_the_end = train.schedule == "wsd";
+  const bool decays_at_the_end = train.schedule == ScheduleShape::warmup_stable_decay;
   if (decays_at_the_end && train.decay_steps == 0) train.decay_steps = (train.steps + 9) / 10;
   if (decays_at_the_end && train.warmup_steps + train.decay_steps > train.steps) {
     fail(ErrorKind::usage,
@@ -116,7 +94,7 @@ void check_training(const Config& config) {
          "--neurons {} is odd: neurons turn in pairs, so it must be even; use {} or {}",
          config.model.neurons, config.model.neurons - 1, config.model.neurons + 1);
   }
-  if (train.schedule != "constant" && train.min_lr > train.lr) {
+  if (train.schedule != ScheduleShape::constant && train.min_lr > train.lr) {
     fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
          train.min_lr, train.lr, train.schedule);
   }
@@ -126,51 +104,38 @@ void check_training(const Config& config) {
   }
 }
 
-void check_reports(const Config& config) {
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  if (!parse_interval(checkpoint.every)) {
-    fail(ErrorKind::usage,
-         "--checkpoint-every: found \"{}\", but it must be a number of steps (100) or a time (90s, "
-         "10m, 1h30m); none for not even the last step's",
-         checkpoint.every);
-  }
-  if (!parse_sequences(config.report.eval_sequences)) {
-    fail(ErrorKind::usage,
-         "--eval-sequences: found \"{}\", but it must be a number of sequences from 1 to 2^31, or "
-         "all",
-         config.report.eval_sequences);
-  }
-  if (!parse_duration(config.run.time_limit)) {
-    fail(ErrorKind::usage,
-         "--time-limit: found \"{}\", but it must be a time: 90s, 10m, 1h30m, or seconds",
-         config.run.time_limit);
-  }
-  if (config.run.overwrite && checkpoint.resume != "none") {
+void check_start(const Config& config) {
+  const Resume& resume = config.checkpoint.resume;
+  if (config.run.overwrite && !resume.is_none()) {
     fail(ErrorKind::usage,
          "--overwrite and --resume {} exclude each other: the run would be removed before it could "
          "go on",
-         checkpoint.resume);
+         resume);
   }
-  if (checkpoint.resume.empty()) {
+  if (resume.text().empty()) {
     fail(ErrorKind::usage, "--resume is empty: give auto, none or the path of a checkpoint");
   }
 }
 
 }  // namespace
 
+Dtype wide_dtype(const MachineConfig& machine) {
+  return machine.dtype == Dtype::float64 ? Dtype::float64 : Dtype::float32;
+}
+
 void resolve_dtypes(MachineConfig& machine) {
-  const std::string wide = machine.dtype == "float64" ? "float64" : "float32";
+  const Dtype wide = wide_dtype(machine);
   struct Role {
     std::string_view flag;
-    std::string& dtype;
-    const std::string& automatic;
+    Dtype& dtype;
+    Dtype automatic;
   };
   const Role roles[] = {{"--param-dtype", machine.param_dtype, machine.dtype},
                         {"--reduce-dtype", machine.reduce_dtype, wide},
                         {"--buffer-dtype", machine.buffer_dtype, wide}};
   for (const Role& role : roles) {
-    if (role.dtype == "auto") role.dtype = role.automatic;
-    if ((role.dtype == "float64") != (machine.dtype == "float64")) {
+    if (role.dtype == Dtype::automatic) role.dtype = role.automatic;
+    if ((role.dtype == Dtype::float64) != (machine.dtype == Dtype::float64)) {
       fail(ErrorKind::usage,
            "{} {} does not go with --dtype {}: float64 is for all dtypes or for none", role.flag,
            role.dtype, machine.dtype);
@@ -200,7 +165,7 @@ std::string batch_note(const BatchConfig& asked, const Config& config) {
 }
 
 bool needs_loss_scaling(const MachineConfig& machine) {
-  return machine.param_dtype == "float16" || machine.reduce_dtype == "float16";
+  return machine.param_dtype == Dtype::float16 || machine.reduce_dtype == Dtype::float16;
 }
 
 Config resolve(Command command, Config config, const Launch& launch) {
@@ -213,12 +178,11 @@ Config resolve(Command command, Config config, const Launch& launch) {
   resolve_sharding(config.layout, config.machine, ranks);
   resolve_machine(config.machine, config.layout, ranks);
   resolve_dtypes(config.machine);
-  check_memory(config.machine);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout);
     check_training(config);
     resolve_training(config.train);
-    check_reports(config);
+    check_start(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;

@@ -22,6 +22,9 @@ struct Launch {
 inline constexpr std::int64_t kDefaultGlobalBatch = 8;
 inline constexpr std::int64_t kDefaultMicrobatch = 1;
 
+/// float32, or float64 where all is float64: of what follows from no other dtype.
+[[nodiscard]] Dtype wide_dtype(const MachineConfig& machine);
+
 /// Gives every role the dtype that follows from machine.dtype, unless it was told one.
 ///
 /// Throws: Error{usage} where float64 meets another dtype.

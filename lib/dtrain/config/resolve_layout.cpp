@@ -5,6 +5,7 @@
 #include <set>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/pipeline.h"
 
@@ -17,17 +18,6 @@ using base::fail;
 constexpr std::int64_t kDefaultLocalRanks = 2;
 
 std::string_view plural(std::int64_t count) { return count == 1 ? "" : "s"; }
-
-// The words of "cpu,cpu"; none for "".
-std::vector<std::string> words_of(std::string_view list) {
-  std::vector<std::string> words;
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    words.emplace_back(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return words;
-}
 
 // Threads that compute on one GPU would only wait for each other.
 void check_devices(const std::string& devices, const std::vector<std::string>& names) {
@@ -57,30 +47,31 @@ void check_devices(const std::string& devices, const std::vector<std::string>& n
 struct AxisSize {
   std::string_view flag;
   std::int64_t& value;
-  Strategy::Ranks ranks;
+  StrategyMeaning::Ranks ranks;
 };
 
 std::array<AxisSize, 3> sizes_of(LayoutConfig& layout) {
-  return {{{"--pp", layout.pp, Strategy::Ranks::pp},
-           {"--dp", layout.dp, Strategy::Ranks::dp},
-           {"--tp", layout.tp, Strategy::Ranks::tp}}};
+  return {{{"--pp", layout.pp, StrategyMeaning::Ranks::pp},
+           {"--dp", layout.dp, StrategyMeaning::Ranks::dp},
+           {"--tp", layout.tp, StrategyMeaning::Ranks::tp}}};
 }
 
 // A strategy of one axis takes all ranks on it.
 void resolve_one_axis(LayoutConfig& layout, std::int64_t num_ranks) {
-  const Strategy& strategy = strategy_of(layout);
+  const StrategyMeaning& strategy = strategy_of(layout);
   for (const AxisSize& axis : sizes_of(layout)) {
     const bool takes_all = axis.ranks == strategy.ranks;
     const std::int64_t size = takes_all ? num_ranks : 1;
     if (axis.value != 0 && axis.value != size) {
       const std::string change =
           strategy.is_local() && takes_all ? fmt::format("use --local-ranks {}", axis.value)
-          : takes_all ? fmt::format("launch --strategy {} with {} ranks, or leave out {}",
-                                    layout.strategy == "single" ? "ddp" : layout.strategy,
-                                    axis.value, axis.flag)
-                      : fmt::format(
-                            "leave it out, or use --strategy 3d, which has all of --pp, --dp and "
-                            "--tp");
+          : takes_all
+              ? fmt::format("launch --strategy {} with {} ranks, or leave out {}",
+                            layout.strategy == Strategy::single ? Strategy::ddp : layout.strategy,
+                            axis.value, axis.flag)
+              : fmt::format(
+                    "leave it out, or use --strategy 3d, which has all of --pp, --dp and "
+                    "--tp");
       fail(ErrorKind::usage, "{} {} does not fit --strategy {} {} {} rank{}: {}", axis.flag,
            axis.value, layout.strategy, strategy.is_local() ? "with" : "launched with", num_ranks,
            plural(num_ranks), change);
@@ -120,7 +111,8 @@ void resolve_three_axes(LayoutConfig& layout, std::int64_t num_ranks) {
 
 // How many data-parallel ranks share one copy of the state.
 void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
-  const bool is_hybrid = data_axis_of(layout) == "fsdp" && layout.fsdp_sharding == "hybrid";
+  const bool is_hybrid =
+      data_axis_of(layout) == DataAxisKind::fsdp && layout.fsdp_sharding == FsdpSharding::hybrid;
   const std::int64_t whole = sharding_of(layout) == Sharding::none ? 1 : layout.dp;
   if (!is_hybrid) {
     if (layout.shard_size != 0 && layout.shard_size != whole) {
@@ -147,15 +139,15 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
 }  // namespace
 
 Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
-  const Strategy& strategy = strategy_of(layout);
+  const StrategyMeaning& strategy = strategy_of(layout);
   if (!strategy.is_local()) return launch;
   if (launch.world_size != 1) {
     fail(ErrorKind::usage,
          "--strategy {} runs its ranks as threads of one process, but {} were launched: use "
          "--strategy {}, or launch one",
-         layout.strategy, launch.world_size, strategy.with_processes);
+         layout.strategy, launch.world_size, *strategy.with_processes);
   }
-  const std::vector<std::string> names = words_of(layout.devices);
+  const std::vector<std::string> names = split_names(layout.devices);
   check_devices(layout.devices, names);
   const auto num_devices = static_cast<std::int64_t>(names.size());
   if (layout.local_ranks == 0) {
@@ -172,11 +164,11 @@ Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
 }
 
 void resolve_layout(LayoutConfig& layout, const Launch& launch) {
-  if (layout.strategy == "single" && launch.world_size != 1) {
+  if (layout.strategy == Strategy::single && launch.world_size != 1) {
     fail(ErrorKind::usage, "--strategy single was launched with {} ranks: use --strategy ddp",
          launch.world_size);
   }
-  if (strategy_of(layout).ranks == Strategy::Ranks::given) {
+  if (strategy_of(layout).ranks == StrategyMeaning::Ranks::given) {
     resolve_three_axes(layout, launch.world_size);
   } else {
     resolve_one_axis(layout, launch.world_size);
@@ -192,20 +184,18 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
 void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
   resolve_shard_size(layout, launch);
   const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
-  if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction == "ordered") {
+  if (layout.shard_size != layout.dp && !is_power_of_two &&
+      machine.reduction == Reduction::ordered) {
     fail(ErrorKind::usage,
          "--shard-size {} is no power of two, so --reduction ordered cannot keep its order over "
          "shards and replicas: choose a power of two, or --reduction fast",
          layout.shard_size);
   }
-  if (!parse_wrap(layout.wrap)) {
-    fail(ErrorKind::usage,
-         "--wrap: found \"{}\", but it must be block, size:N (parameters, at least 1) or none",
-         layout.wrap);
-  }
   const bool shards_gradients = sharding_of(layout) >= Sharding::gradients && layout.shard_size > 1;
-  if (layout.accumulate == "auto") layout.accumulate = shards_gradients ? "sharded" : "local";
-  if (layout.accumulate == "sharded" && !shards_gradients) {
+  if (layout.accumulate == Accumulation::automatic) {
+    layout.accumulate = shards_gradients ? Accumulation::sharded : Accumulation::local;
+  }
+  if (layout.accumulate == Accumulation::sharded && !shards_gradients) {
     fail(ErrorKind::usage,
          "--accumulate sharded needs sharded gradients, which --strategy {} on {} rank{} does not "
          "have: use fsdp or zero with stage 2 or 3 on several ranks, or --accumulate local",
@@ -215,37 +205,36 @@ void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const 
 
 void check_pipeline(const Config& config, bool knows_model) {
   const LayoutConfig& layout = config.layout;
-  const PipelineSetting setting = require_schedule_pp(layout.schedule_pp);
-  const std::vector<std::int64_t> split = require_pp_split(layout.pp_split);
   if (layout.pp == 1) return;
-  require_schedule_fits(setting, {.stages = layout.pp, .microbatches = config.batch.grad_accum},
+  require_schedule_fits(layout.schedule_pp,
+                        {.stages = layout.pp, .microbatches = config.batch.grad_accum},
                         "--grad-accum");
-  if (knows_model) require_levels_fit(setting, layout.pp, split, config.model.levels);
+  if (!knows_model) return;
+  require_levels_fit(layout.schedule_pp, layout.pp, layout.pp_split.levels, config.model.levels);
 }
 
-std::string resolve_backend(const std::string& asked, const LayoutConfig& layout,
-                            const Launch& launch) {
+Backend resolve_backend(Backend asked, const LayoutConfig& layout, const Launch& launch) {
   const bool is_local = strategy_of(layout).is_local();
-  if (asked == "local" && !is_local) {
+  if (asked == Backend::local && !is_local) {
     fail(ErrorKind::usage,
          "--backend local serves ranks that are threads, but --strategy {} has processes: use "
          "--backend auto, or --strategy dp or mp",
          layout.strategy);
   }
   if (is_local) {
-    if (asked == "auto" || asked == "local") return "local";
+    if (asked == Backend::automatic || asked == Backend::local) return Backend::local;
     fail(ErrorKind::usage,
          "--backend {} does not go with --strategy {}, whose ranks are threads: use --backend auto",
          asked, layout.strategy);
   }
-  if (asked == "none" && launch.world_size > 1) {
+  if (asked == Backend::none && launch.world_size > 1) {
     fail(ErrorKind::usage, "--backend none was launched with {} ranks: use --backend auto",
          launch.world_size);
   }
-  if (asked != "auto") return asked;
-  if (launch.world_size == 1) return "none";
-  if (launch.num_nodes == 1) return "shm";
-  return launch.num_nodes == 0 ? "auto" : "gloo";
+  if (asked != Backend::automatic) return asked;
+  if (launch.world_size == 1) return Backend::none;
+  if (launch.num_nodes == 1) return Backend::shm;
+  return launch.num_nodes == 0 ? Backend::automatic : Backend::gloo;
 }
 
 }  // namespace dtrain::config

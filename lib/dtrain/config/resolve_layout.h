@@ -24,10 +24,10 @@ void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const 
 ///         with the model, where `knows_model`.
 void check_pipeline(const Config& config, bool knows_model);
 
-/// "none", "local", "shm", "gloo", or "auto" where the ranks have to meet first.
+/// none, local, shm, gloo, or automatic where the ranks have to meet first.
 ///
 /// Throws: Error{usage} where the one asked for does not serve these ranks.
-[[nodiscard]] std::string resolve_backend(const std::string& asked, const LayoutConfig& layout,
-                                          const Launch& launch);
+[[nodiscard]] Backend resolve_backend(Backend asked, const LayoutConfig& layout,
+                                      const Launch& launch);
 
 }  // namespace dtrain::config

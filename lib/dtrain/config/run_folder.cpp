@@ -56,18 +56,18 @@ void check_own_folder(const std::string& run_dir, const char* name) {
 
 // Whether the run goes on from something that the folder holds.
 bool resumes_within(const Config& config) {
-  const std::string& from = config.checkpoint.resume;
-  if (from == "auto" || from == "none") return from == "auto";
+  const Resume& from = config.checkpoint.resume;
+  if (from.kind != Resume::Kind::path) return from.is_automatic();
   std::error_code error;
   const fs::path folder = fs::weakly_canonical(config.run.dir, error);
-  const fs::path inside = fs::weakly_canonical(from, error).lexically_relative(folder);
+  const fs::path inside = fs::weakly_canonical(from.path, error).lexically_relative(folder);
   return !inside.empty() && *inside.begin() != "..";
 }
 
 }  // namespace
 
 void check_run_dir_named(const Config& config) {
-  const bool goes_on = config.checkpoint.resume == "auto";
+  const bool goes_on = config.checkpoint.resume.is_automatic();
   if (config.run.dir.empty() && (goes_on || config.run.overwrite)) {
     fail(ErrorKind::usage, "{} needs --run-dir: name the run to {}",
          goes_on ? "--resume auto" : "--overwrite", goes_on ? "go on with" : "replace");
@@ -99,7 +99,7 @@ void check_run_folder(const Config& config) {
 }
 
 std::string replacing_flag(const Config& config) {
-  return config.run.overwrite ? "--overwrite" : "--resume " + config.checkpoint.resume;
+  return config.run.overwrite ? "--overwrite" : "--resume " + config.checkpoint.resume.text();
 }
 
 std::string named_run_folder(const Config& config) {

@@ -9,7 +9,6 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/json.h"
-#include "dtrain/config/layout.h"
 
 namespace dtrain::config {
 namespace {
@@ -28,14 +27,9 @@ void make_absolute(std::string& path) {
 Config reusable(Config asked) {
   asked.run.overwrite = false;
   asked.checkpoint.resume = CheckpointConfig{}.resume;
-  for (std::string* path :
-       {&asked.data.train, &asked.data.validation, &asked.checkpoint.init_from, &asked.run.dir}) {
+  for (std::string* path : {&asked.data.train, &asked.data.validation, &asked.checkpoint.init_from,
+                            &asked.run.dir, &asked.machine.offload.folder}) {
     make_absolute(*path);
-  }
-  if (const auto folder = parse_offload(asked.machine.offload); folder && !folder->empty()) {
-    std::string path = *folder;
-    make_absolute(path);
-    asked.machine.offload = "disk:" + path;
   }
   return asked;
 }

@@ -1,9 +1,15 @@
 #include "dtrain/config/schema.h"
 
 #include <limits>
+#include <optional>
+#include <utility>
+
+#include "dtrain/config/conditions.h"
 
 namespace dtrain::config {
 namespace {
+
+using namespace conditions;
 
 constexpr CommandSet kTrain = static_cast<unsigned>(Command::train);
 constexpr CommandSet kGenerate = static_cast<unsigned>(Command::generate);
@@ -11,6 +17,7 @@ constexpr CommandSet kVerify = static_cast<unsigned>(Command::verify);
 constexpr CommandSet kExport = static_cast<unsigned>(Command::export_checkpoint);
 constexpr CommandSet kImport = static_cast<unsigned>(Command::import_checkpoint);
 constexpr CommandSet kModel = kTrain | kGenerate | kVerify;  // what computes with a model
+constexpr CommandSet kEngine = kTrain | kVerify;
 constexpr CommandSet kAll = kModel | kExport | kImport;
 
 constexpr Range between(double lowest, double highest) {
@@ -40,51 +47,85 @@ constexpr double kMaxSteps = 1e12;
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxThreads = 1 << 12;
 
-constexpr std::string_view kLater = "is not built yet";
-constexpr std::string_view kNoGpu = "needs GPU support, which this build does not have";
+constexpr Choice kModels[] = {{"bdh", 0}};
 
-constexpr Choice kModels[] = {{"bdh"}};
-constexpr Choice kSchedules[] = {{"constant"}, {"linear"}, {"cosine"}, {"wsd"}};
-constexpr Choice kOptimizers[] = {{"adamw"}, {"sgd"}};
-constexpr Choice kOnNonfinite[] = {{"stop"}, {"skip"}};
-constexpr Choice kStrategies[] = {{"single"}, {"ddp"}, {"fsdp"}, {"zero"}, {"deepspeed"},
-                                  {"tp"},     {"pp"},  {"3d"},   {"dp"},   {"mp"}};
-constexpr Choice kDataAxes[] = {{"ddp"}, {"zero"}, {"fsdp"}};
-constexpr Choice kFsdpShardings[] = {{"full"}, {"grad-op"}, {"none"}, {"hybrid"}};
-constexpr Choice kAccumulations[] = {{"auto"}, {"sharded"}, {"local"}};
-constexpr Choice kBackwardPrefetches[] = {{"pre"}, {"post"}, {"none"}};
-constexpr Choice kTiedReshards[] = {{"per-pass"}, {"per-use"}};
-constexpr Choice kDevices[] = {{"auto"}, {"cpu"}, {"cuda", kNoGpu}};
-constexpr Choice kBackends[] = {{"auto"},  {"none"},         {"gloo"},       {"shm"},
-                                {"local"}, {"nccl", kLater}, {"mpi", kLater}};
-constexpr Choice kDtypes[] = {{"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
-constexpr Choice kRoleDtypes[] = {{"auto"}, {"float32"}, {"float64"}, {"bfloat16"}, {"float16"}};
-constexpr Choice kExportDtypes[] = {{"auto"}, {"float32"}, {"bfloat16"}, {"float16"}, {"float64"}};
-constexpr Choice kReductions[] = {{"ordered"}, {"fast"}};
+constexpr std::span<const Choice> one_of(std::span<const Choice> choices) { return choices; }
+constexpr Form form(std::string_view text) { return {text}; }
 
-#define FIELD(member)             \
-  +[](Config & config) -> auto& { \
-    return config.member;         \
+template <typename Value>
+std::optional<Value> read(std::string_view text) {
+  if constexpr (ParsedValue<Value>) return Value::parse(text);
+  if constexpr (std::is_same_v<Value, std::string>) return std::string(text);
+  if constexpr (Word<Value>) {
+    for (const Choice& choice : words_of(Value{})) {
+      if (choice.name == text) return static_cast<Value>(choice.value);
+    }
   }
+  return std::nullopt;
+}
 
-// key, flag, value, unit, help, commands, field, range, choices
+// Where the member lies that `pick` returns, and how its type is read and written.
+template <typename Pick>
+constexpr Field field_of(Pick pick) {
+  using Value = std::remove_reference_t<decltype(pick(std::declval<Config&>()))>;
+  if constexpr (Word<Value> || ParsedValue<Value> || std::is_same_v<Value, std::string>) {
+    return TextField{
+        .read =
+            [](std::string_view text, Config& config) {
+              std::optional<Value> value = read<Value>(text);
+              if (value) Pick{}(config) = *std::move(value);
+              return value.has_value();
+            },
+        .text = [](const Config& config) { return fmt::format("{}", Pick{}(config)); }};
+  } else {
+    return FieldOf<Value>(pick);
+  }
+}
+
+constexpr ResumeRule kFixed = [](const Config&, const Config&) { return OnResume::fixed; };
+constexpr ResumeRule kNoted = [](const Config&, const Config&) { return OnResume::noted; };
+
+template <const Need&... all>
+constexpr Effect kNeeds{{&all...}};
+template <const Need& need>
+constexpr Effect kValueNeeds{{&need}, /*names_value=*/true};
+
+template <const Need& need>
+constexpr ResumeRule kNotedWith = [](const Config& now, const Config&) {
+  return need.is_met(now) ? OnResume::noted : OnResume::free;
+};
+
+constexpr Condition kChangesBits = [](const Config&) { return true; };
+constexpr Condition changes_bits(Condition where) { return where; }
+
+// Without momentum there is no state to go on from.
+constexpr ResumeRule kOfMomentum = [](const Config& now, const Config& saved) {
+  if (!kSgd.is_met(now)) return OnResume::free;
+  return saved.train.momentum == 0 ? OnResume::fixed : OnResume::noted;
+};
+
+#define FIELD(member) field_of([](auto& config) -> auto& { return config.member; })
+
+// key, flag, value, unit, help, commands, field; then what it allows, how a resume treats it, when
+// it has an effect
 constexpr Setting kSettings[] = {
-    {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), {}, kModels},
+    {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name),
+     one_of(kModels), kFixed},
     {"model.levels", "--levels", "L", "", "levels of the stack", kTrain, FIELD(model.levels),
-     between(1, kMaxLevels)},
+     between(1, kMaxLevels), kFixed},
     {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
-     between(1, kMaxWidth)},
-    {"model.heads", "--heads", "NH", "", "heads", kTrain, FIELD(model.heads),
-     between(1, kMaxHeads)},
+     between(1, kMaxWidth), kFixed},
+    {"model.heads", "--heads", "NH", "", "heads", kTrain, FIELD(model.heads), between(1, kMaxHeads),
+     kFixed},
     {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
-     FIELD(model.neurons), between(2, kMaxNeurons)},
+     FIELD(model.neurons), between(2, kMaxNeurons), kFixed},
     {"model.vocab", "--vocab", "V", "", "tokens in the vocabulary; 256 for bytes", kTrain,
-     FIELD(model.vocab), between(1, kMaxVocab)},
+     FIELD(model.vocab), between(1, kMaxVocab), kFixed},
     {"model.dropout", "--dropout", "P", "", "share of neurons dropped while training", kTrain,
-     FIELD(model.dropout), from_to_below(0, 1)},
+     FIELD(model.dropout), from_to_below(0, 1), kFixed},
     {"model.tie_levels", "--tie-levels", "on|off", "",
      "all levels share one set of matrices; off gives every level its own", kTrain,
-     FIELD(model.tie_levels)},
+     FIELD(model.tie_levels), kFixed},
 
     {"data.train", "--data", "FILE", "", "token file, or text that is read as bytes", kTrain,
      FIELD(data.train)},
@@ -92,312 +133,224 @@ constexpr Setting kSettings[] = {
      FIELD(data.validation)},
     {"data.val_fraction", "--val-fraction", "F", "",
      "share of --data, at its end, that is kept for validation", kTrain, FIELD(data.val_fraction),
-     from_to_below(0, 1)},
+     from_to_below(0, 1), kFixed},
     {"data.seq_len", "--seq-len", "T", "tokens", "positions of a sequence", kTrain,
-     FIELD(data.seq_len), between(1, kMaxPositions)},
+     FIELD(data.seq_len), between(1, kMaxPositions), kFixed},
 
     {"batch.global", "--global-batch", "N", "sequences",
      "batch of one optimizer step over all ranks; 0: microbatch x grad-accum x dp, or 8 where "
      "neither is given",
-     kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch)},
+     kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kFixed},
     {"batch.microbatch", "--microbatch", "N", "sequences",
      "what a rank computes at once, which decides the bits; 0: follows from the global batch and "
      "the ranks, or 1 without one",
-     kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch)},
+     kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
      "pipeline that trains",
-     kTrain | kVerify, FIELD(batch.grad_accum), between(0, kMaxMicrobatch)},
+     kEngine, FIELD(batch.grad_accum), between(0, kMaxMicrobatch), changes_bits(kHasOwnOrder)},
 
     {"train.steps", "--steps", "N", "steps", "optimizer steps to train", kTrain, FIELD(train.steps),
-     between(1, kMaxSteps)},
+     between(1, kMaxSteps), kNotedWith<kFallingRate>},
     {"train.seed", "--seed", "N", "",
      "decides initial weights, sample order, dropout and generated text", kTrain | kGenerate,
-     FIELD(train.seed)},
+     FIELD(train.seed), kFixed},
     {"train.lr", "--lr", "X", "", "learning rate after the warm-up", kTrain, FIELD(train.lr),
-     at_least(0)},
+     at_least(0), kNoted},
     {"train.weight_decay", "--weight-decay", "X", "",
      "decoupled from the gradient with adamw, added to it with sgd", kTrain,
-     FIELD(train.weight_decay), at_least(0)},
+     FIELD(train.weight_decay), at_least(0), kNoted},
     {"train.beta1", "--beta1", "X", "", "of adamw: decay of the first moment", kTrain,
-     FIELD(train.beta1), from_to_below(0, 1)},
+     FIELD(train.beta1), from_to_below(0, 1), kNotedWith<kAdamW>, kNeeds<kAdamW>},
     {"train.beta2", "--beta2", "X", "", "of adamw: decay of the second moment", kTrain,
-     FIELD(train.beta2), from_to_below(0, 1)},
+     FIELD(train.beta2), from_to_below(0, 1), kNotedWith<kAdamW>, kNeeds<kAdamW>},
     {"train.eps", "--eps", "X", "", "of adamw: added to the root of the second moment", kTrain,
-     FIELD(train.eps), above(0, 1)},
+     FIELD(train.eps), above(0, 1), kNotedWith<kAdamW>, kNeeds<kAdamW>},
     {"train.momentum", "--momentum", "X", "", "of sgd: share of the last update that goes on",
-     kTrain, FIELD(train.momentum), from_to_below(0, 1)},
+     kTrain, FIELD(train.momentum), from_to_below(0, 1), kOfMomentum, kNeeds<kSgd>},
     {"train.grad_clip", "--grad-clip", "X", "", "largest global gradient norm; 0 is off", kTrain,
-     FIELD(train.grad_clip), at_least(0)},
-    {"train.schedule",
-     "--schedule",
-     "NAME",
-     "",
-     "learning rate after the warm-up; wsd: stable, then a linear decay",
-     kTrain,
-     FIELD(train.schedule),
-     {},
-     kSchedules},
+     FIELD(train.grad_clip), at_least(0), kNoted},
+    {"train.schedule", "--schedule", "NAME", "",
+     "learning rate after the warm-up; wsd: stable, then a linear decay", kTrain,
+     FIELD(train.schedule), one_of(kSchedules), kNoted},
     {"train.warmup_steps", "--warmup-steps", "N", "steps",
      "the learning rate rises linearly over these", kTrain, FIELD(train.warmup_steps),
-     between(0, kMaxSteps)},
+     between(0, kMaxSteps), kNoted},
     {"train.decay_steps", "--decay-steps", "N", "steps",
      "the last ones, over which schedule wsd falls; 0: a tenth of --steps, rounded up", kTrain,
-     FIELD(train.decay_steps), between(0, kMaxSteps)},
+     FIELD(train.decay_steps), between(0, kMaxSteps), kNotedWith<kDecay>, kValueNeeds<kDecay>},
     {"train.min_lr", "--min-lr", "X", "", "where the linear, cosine and wsd schedules end", kTrain,
-     FIELD(train.min_lr), at_least(0)},
-    {"train.optimizer",
-     "--optimizer",
-     "NAME",
-     "",
-     "rule of the update: adamw, or sgd with momentum",
-     kTrain,
-     FIELD(train.optimizer),
-     {},
-     kOptimizers},
-    {"train.on_nonfinite",
-     "--on-nonfinite",
-     "NAME",
-     "",
-     "what to do when a loss or gradient is not finite: end, or leave out the update",
-     kTrain,
-     FIELD(train.on_nonfinite),
-     {},
-     kOnNonfinite},
+     FIELD(train.min_lr), at_least(0), kNoted, kValueNeeds<kFallingRate>},
+    {"train.optimizer", "--optimizer", "NAME", "",
+     "rule of the update: adamw, or sgd with momentum", kTrain, FIELD(train.optimizer),
+     one_of(kUpdateRules), kFixed},
+    {"train.on_nonfinite", "--on-nonfinite", "NAME", "",
+     "what to do when a loss or gradient is not finite: end, or leave out the update", kTrain,
+     FIELD(train.on_nonfinite), one_of(kOnNonfinite), kNoted},
     {"train.max_skipped", "--max-skipped", "N", "steps",
      "updates in a row that may be left out (--on-nonfinite skip, overflows of float16); one more "
      "ends the run",
-     kTrain, FIELD(train.max_skipped), between(0, kMaxSteps)},
+     kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kValueNeeds<kSkips>},
     {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",
-     kTrain, FIELD(train.freeze)},
+     kTrain, FIELD(train.freeze), kNoted},
 
-    {"layout.strategy",
-     "--strategy",
-     "NAME",
-     "",
-     "how the ranks share the work",
-     kTrain | kVerify,
-     FIELD(layout.strategy),
-     {},
-     kStrategies},
+    {"layout.strategy", "--strategy", "NAME", "", "how the ranks share the work", kEngine,
+     FIELD(layout.strategy), one_of(kStrategies)},
     {"layout.pp", "--pp", "N", "ranks",
      "stages of the pipeline; 0: all ranks with --strategy pp and mp, what the other sizes leave "
      "with 3d",
-     kTrain | kVerify, FIELD(layout.pp), between(0, kMaxRanks)},
+     kEngine, FIELD(layout.pp), between(0, kMaxRanks), changes_bits(kStages.is_met)},
     {"layout.dp", "--dp", "N", "ranks",
      "data-parallel ranks; 0: all ranks with ddp, fsdp, zero and dp, what the other sizes leave "
      "with 3d",
-     kTrain | kVerify, FIELD(layout.dp), between(0, kMaxRanks)},
+     kEngine, FIELD(layout.dp), between(0, kMaxRanks), changes_bits(kHasOwnOrder)},
     {"layout.tp", "--tp", "N", "ranks",
      "ranks that share the arithmetic of each block; 0: all ranks with --strategy tp, what the "
      "other sizes leave with 3d",
-     kTrain | kVerify, FIELD(layout.tp), between(0, kMaxRanks)},
-    {"layout.data_axis",
-     "--data-axis",
-     "NAME",
-     "",
+     kEngine, FIELD(layout.tp), between(0, kMaxRanks), changes_bits(kTensorRanks.is_met)},
+    {"layout.data_axis", "--data-axis", "NAME", "",
      "of --strategy 3d: what data-parallel ranks do, with the settings of the strategy of this "
      "name",
-     kTrain | kVerify,
-     FIELD(layout.data_axis),
-     {},
-     kDataAxes},
+     kEngine, FIELD(layout.data_axis), one_of(kDataAxes), kNeeds<kThreeAxes>},
     {"layout.schedule_pp", "--schedule-pp", "NAME", "",
      "order of a pipeline's microbatches: gpipe, 1f1b, interleaved:V (V small parts of the model "
      "on each stage); dtrain schedule shows them",
-     kTrain | kVerify, FIELD(layout.schedule_pp)},
+     kEngine, FIELD(layout.schedule_pp),
+     form("gpipe, 1f1b or interleaved:V (parts of the model on each stage, at least 2)"),
+     kNeeds<kStages>, changes_bits(kStages.is_met)},
     {"layout.pp_split", "--pp-split", "N,...", "levels",
-     "of each part of a pipeline; without it the parts are balanced", kTrain | kVerify,
-     FIELD(layout.pp_split)},
+     "of each part of a pipeline; without it the parts are balanced", kEngine,
+     FIELD(layout.pp_split), form("the levels of each part, as in 3,5,4"), kNeeds<kStages>,
+     changes_bits(kStages.is_met)},
     {"layout.tp_vocab", "--tp-vocab", "on|off", "",
-     "tensor-parallel ranks split the embedding and the head by the vocabulary too",
-     kTrain | kVerify, FIELD(layout.tp_vocab)},
+     "tensor-parallel ranks split the embedding and the head by the vocabulary too", kEngine,
+     FIELD(layout.tp_vocab), kNeeds<kTensorRanks>, changes_bits(kTensorRanks.is_met)},
     {"layout.local_ranks", "--local-ranks", "N", "ranks",
      "of --strategy dp and mp: threads of the one process; 0: as many as --devices names, else 2",
-     kTrain | kVerify, FIELD(layout.local_ranks), between(0, kMaxThreads)},
+     kEngine, FIELD(layout.local_ranks), between(0, kMaxThreads), kNeeds<kLocalRanks>},
     {"layout.devices", "--devices", "NAME,...", "",
      "of --strategy dp and mp: where each local rank computes: cpu, or the number of a GPU",
-     kTrain | kVerify, FIELD(layout.devices)},
+     kEngine, FIELD(layout.devices), kNeeds<kLocalRanks>},
     {"layout.nnodes", "--nnodes", "N", "nodes",
-     "nodes the job must have been launched on; 0: any number", kTrain | kVerify,
-     FIELD(layout.nnodes), between(0, kMaxRanks)},
+     "nodes the job must have been launched on; 0: any number", kEngine, FIELD(layout.nnodes),
+     between(0, kMaxRanks)},
     {"layout.zero_stage", "--zero-stage", "N", "",
-     "of --strategy zero: 1 shards optimizer state, 2 gradients too, 3 parameters too",
-     kTrain | kVerify, FIELD(layout.zero_stage), between(1, 3)},
-    {"layout.fsdp_sharding",
-     "--fsdp-sharding",
-     "NAME",
-     "",
+     "of --strategy zero: 1 shards optimizer state, 2 gradients too, 3 parameters too", kEngine,
+     FIELD(layout.zero_stage), between(1, 3), kNeeds<kZero>},
+    {"layout.fsdp_sharding", "--fsdp-sharding", "NAME", "",
      "of --strategy fsdp: full as ZeRO-3; grad-op frees parameters only after the backward pass; "
      "hybrid shards within --shard-size ranks and replicates across; none as ddp",
-     kTrain | kVerify,
-     FIELD(layout.fsdp_sharding),
-     {},
-     kFsdpShardings},
+     kEngine, FIELD(layout.fsdp_sharding), one_of(kFsdpShardings), kNeeds<kFsdp>},
     {"layout.shard_size", "--shard-size", "N", "ranks",
-     "of hybrid: neighbours that share one copy of the state; 0: the ranks of a node",
-     kTrain | kVerify, FIELD(layout.shard_size), between(0, kMaxRanks)},
+     "of hybrid: neighbours that share one copy of the state; 0: the ranks of a node", kEngine,
+     FIELD(layout.shard_size), between(0, kMaxRanks), changes_bits(kHasOwnOrder)},
     {"layout.wrap", "--wrap", "POLICY", "",
      "what is gathered and reduced at once: block, size:N (neighbours merged to at least N "
      "parameters), none (the whole model)",
-     kTrain | kVerify, FIELD(layout.wrap)},
-    {"layout.accumulate",
-     "--accumulate",
-     "NAME",
-     "",
+     kEngine, FIELD(layout.wrap), form("block, size:N (parameters, at least 1) or none"),
+     kNeeds<kShards>},
+    {"layout.accumulate", "--accumulate", "NAME", "",
      "sharded: reduce every microbatch, least memory; local: keep whole gradients until the last; "
      "auto: sharded where gradients are sharded",
-     kTrain | kVerify,
-     FIELD(layout.accumulate),
-     {},
-     kAccumulations},
-    {"layout.backward_prefetch",
-     "--backward-prefetch",
-     "NAME",
-     "",
+     kEngine, FIELD(layout.accumulate), one_of(kAccumulations), changes_bits(kHasOwnOrder)},
+    {"layout.backward_prefetch", "--backward-prefetch", "NAME", "",
      "when the next unit of a backward pass is gathered: before the backward of the one in use "
      "(pre), after it (post), when it is needed (none)",
-     kTrain | kVerify,
-     FIELD(layout.backward_prefetch),
-     {},
-     kBackwardPrefetches},
+     kEngine, FIELD(layout.backward_prefetch), one_of(kBackwardPrefetches),
+     kNeeds<kGathers, kSeveralUnits, kFreesAfterUse>},
     {"layout.forward_prefetch", "--forward-prefetch", "on|off", "",
-     "gather the next unit of a forward pass under the one in use", kTrain | kVerify,
-     FIELD(layout.forward_prefetch)},
+     "gather the next unit of a forward pass under the one in use", kEngine,
+     FIELD(layout.forward_prefetch), kNeeds<kGathers, kSeveralUnits, kSeveralGathers>},
     {"layout.limit_gathers", "--limit-gathers", "N", "units",
-     "units that prefetching lets be there or under way at once", kTrain | kVerify,
-     FIELD(layout.limit_gathers), between(1, kMaxLevels)},
-    {"layout.tied_reshard",
-     "--tied-reshard",
-     "NAME",
-     "",
+     "units that prefetching lets be there or under way at once", kEngine,
+     FIELD(layout.limit_gathers), between(1, kMaxLevels),
+     kNeeds<kGathers, kSeveralUnits, kPrefetches>},
+    {"layout.tied_reshard", "--tied-reshard", "NAME", "",
      "matrices that levels share are gathered and reduced once per pass, or at every use, which "
      "sends more and holds them for less of the time",
-     kTrain | kVerify,
-     FIELD(layout.tied_reshard),
-     {},
-     kTiedReshards},
+     kEngine, FIELD(layout.tied_reshard), one_of(kTiedReshards), kNeeds<kTiedShards>,
+     changes_bits(kAddsUses)},
 
-    {"machine.device",
-     "--device",
-     "NAME",
-     "",
-     "where to compute",
-     kModel,
-     FIELD(machine.device),
-     {},
-     kDevices},
-    {"machine.backend",
-     "--backend",
-     "NAME",
-     "",
+    {"machine.device", "--device", "NAME", "", "where to compute", kModel, FIELD(machine.device),
+     one_of(kDevices)},
+    {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
-     "one "
-     "node, else gloo",
-     kTrain | kVerify,
-     FIELD(machine.backend),
-     {},
-     kBackends},
-    {"machine.dtype",
-     "--dtype",
-     "NAME",
-     "",
-     "arithmetic of the forward and backward pass",
-     kModel,
-     FIELD(machine.dtype),
-     {},
-     kDtypes},
-    {"machine.param_dtype",
-     "--param-dtype",
-     "NAME",
-     "",
-     "of the parameters that blocks read and compute with; auto: --dtype",
-     kTrain | kVerify,
-     FIELD(machine.param_dtype),
-     {},
-     kRoleDtypes},
-    {"machine.reduce_dtype",
-     "--reduce-dtype",
-     "NAME",
-     "",
+     "one node, else gloo",
+     kEngine, FIELD(machine.backend), one_of(kBackends)},
+    {"machine.dtype", "--dtype", "NAME", "", "arithmetic of the forward and backward pass", kModel,
+     FIELD(machine.dtype), one_of(kDtypes), kNoted, kValueNeeds<kComputed>},
+    {"machine.param_dtype", "--param-dtype", "NAME", "",
+     "of the parameters that blocks read and compute with; auto: --dtype", kEngine,
+     FIELD(machine.param_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
+    {"machine.reduce_dtype", "--reduce-dtype", "NAME", "",
      "of gradients on their way between ranks; auto: float32, or float64 with --dtype float64",
-     kTrain | kVerify,
-     FIELD(machine.reduce_dtype),
-     {},
-     kRoleDtypes},
-    {"machine.buffer_dtype",
-     "--buffer-dtype",
-     "NAME",
-     "",
-     "of constant tables (positions); auto: float32, or float64 with --dtype float64",
-     kTrain | kVerify,
-     FIELD(machine.buffer_dtype),
-     {},
-     kRoleDtypes},
+     kEngine, FIELD(machine.reduce_dtype), one_of(kRoleDtypes), kNoted, changes_bits(kRounds)},
+    {"machine.buffer_dtype", "--buffer-dtype", "NAME", "",
+     "of constant tables (positions); auto: float32, or float64 with --dtype float64", kEngine,
+     FIELD(machine.buffer_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
     {"machine.threads", "--threads", "N", "threads",
      "per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine", kAll,
-     FIELD(machine.threads), between(0, kMaxThreads)},
-    {"machine.reduction",
-     "--reduction",
-     "NAME",
-     "",
+     FIELD(machine.threads), between(0, kMaxThreads), kChangesBits},
+    {"machine.reduction", "--reduction", "NAME", "",
      "ordered: sums in one fixed order, equal bits on any number of ranks; fast: in any order",
-     kTrain | kVerify,
-     FIELD(machine.reduction),
-     {},
-     kReductions},
+     kEngine, FIELD(machine.reduction), one_of(kReductions), kNoted},
     {"machine.offload", "--offload", "WHAT", "",
      "what a GPU's memory need not hold: optimizer (masters, moments and update on the CPU), all "
      "(parameters too); disk:DIR keeps masters and moments in files of this folder",
-     kTrain | kVerify, FIELD(machine.offload)},
+     kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
+     kValueNeeds<kOffloads>},
     {"machine.comm_timeout", "--comm-timeout", "X", "seconds",
-     "the longest any wait for another rank may take", kTrain | kVerify,
-     FIELD(machine.comm_timeout_seconds), above(0, kMaxSeconds)},
+     "the longest any wait for another rank may take", kEngine, FIELD(machine.comm_timeout_seconds),
+     above(0, kMaxSeconds)},
     {"machine.recompute", "--recompute", "none|level|every:K|auto", "",
      "run levels again in the backward pass instead of keeping what they computed: all (level), "
      "in groups of K of which only the first input is kept (every:K), or as few as "
      "--memory-limit allows (auto)",
-     kTrain | kVerify, FIELD(machine.recompute)},
+     kEngine, FIELD(machine.recompute), form("none, level, every:K (levels, at least 1) or auto"),
+     kValueNeeds<kLimit>},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
      "start; 0: what the machine has for all its ranks",
-     kTrain, FIELD(machine.memory_limit)},
+     kTrain, FIELD(machine.memory_limit), form("a size: 2GiB, 500MB, or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
      "let ranks run on CPUs of several types, whose rounding differs: every evaluation and "
      "checkpoint makes their copies of weights and moments equal again",
-     kTrain | kVerify, FIELD(machine.mixed_cpus)},
+     kEngine, FIELD(machine.mixed_cpus)},
 
     {"report.log_every", "--log-every", "N", "steps", "between progress reports; 0 is off", kTrain,
      FIELD(report.log_every), between(0, kMaxSteps)},
     {"report.eval_every", "--eval-every", "N", "steps",
      "between validation losses; 0: only at the end", kTrain, FIELD(report.eval_every),
-     between(0, kMaxSteps)},
+     between(0, kMaxSteps), kValueNeeds<kValidation>},
     {"report.eval_sequences", "--eval-sequences", "N|all", "sequences",
      "of validation data per evaluation, spread evenly over it; the same ones on any number of "
      "ranks",
-     kTrain, FIELD(report.eval_sequences)},
+     kTrain, FIELD(report.eval_sequences), form("a number of sequences from 1 to 2^31, or all"),
+     kValueNeeds<kValidation>},
 
     {"checkpoint.every", "--checkpoint-every", "N|TIME|none", "",
      "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
      "stopped early; none: only when stopped early",
-     kTrain, FIELD(checkpoint.every)},
+     kTrain, FIELD(checkpoint.every),
+     form(
+         "a number of steps (100) or a time (90s, 10m, 1h30m); none for not even the last step's")},
     {"checkpoint.keep_last", "--keep-last", "N", "checkpoints", "the newest ones that are kept",
      kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
      "checkpoints at multiples of this are never removed; 0 is off", kTrain,
-     FIELD(checkpoint.keep_every), between(0, kMaxSteps)},
+     FIELD(checkpoint.keep_every), between(0, kMaxSteps), kValueNeeds<kCheckpoints>},
     {"checkpoint.resume", "--resume", "auto|PATH|none", "",
      "go on from a checkpoint; auto: the newest whole one of the run folder, if there is any",
      kTrain, FIELD(checkpoint.resume)},
     {"checkpoint.strict_resume", "--strict-resume", "", "",
      "end if the newest checkpoint is damaged, instead of going on from an older one", kTrain,
-     FIELD(checkpoint.strict_resume)},
+     FIELD(checkpoint.strict_resume), kNeeds<kResume>},
     {"checkpoint.init_from", "--init-from", "PATH", "",
      "begin with the weights of a model file, checkpoint or run; nothing else is taken", kTrain,
      FIELD(checkpoint.init_from)},
     {"checkpoint.write_limit", "--checkpoint-write-limit", "X", "MB/s",
      "of each rank while it writes checkpoints; 0: as fast as it goes", kTrain,
-     FIELD(checkpoint.write_limit_mbps), at_least(0)},
+     FIELD(checkpoint.write_limit_mbps), at_least(0), kValueNeeds<kCheckpoints>},
 
     {"run.dir", "--run-dir", "DIR", "",
      "folder for config.json, metrics.jsonl and the model; without it a new one, runs/NAME-N with "
@@ -406,7 +359,8 @@ constexpr Setting kSettings[] = {
     {"run.overwrite", "--overwrite", "", "", "replace the run that the folder holds", kTrain,
      FIELD(run.overwrite)},
     {"run.time_limit", "--time-limit", "TIME", "",
-     "save and stop after this time (90s, 10m, 1h30m); 0: none", kTrain, FIELD(run.time_limit)},
+     "save and stop after this time (90s, 10m, 1h30m); 0: none", kTrain, FIELD(run.time_limit),
+     form("a time: 90s, 10m, 1h30m, or seconds")},
 
     {"generate.from", "--from", "PATH", "", "run folder, or model.safetensors", kGenerate,
      FIELD(generate.from)},
@@ -440,15 +394,9 @@ constexpr Setting kSettings[] = {
     {"export.checkpoint", "PATH", "", "", "checkpoint, or run folder for its newest one", kExport,
      FIELD(exporting.checkpoint)},
     {"export.file", "FILE", "", "", "safetensors file to write", kExport, FIELD(exporting.file)},
-    {"export.dtype",
-     "--dtype",
-     "NAME",
-     "",
-     "of the weights in the file; auto: as in the checkpoint",
-     kExport,
-     FIELD(exporting.dtype),
-     {},
-     kExportDtypes},
+    {"export.dtype", "--dtype", "NAME", "",
+     "of the weights in the file; auto: as in the checkpoint", kExport, FIELD(exporting.dtype),
+     one_of(kExportDtypes)},
     {"export.overwrite", "--overwrite", "", "", "replace the file if it exists", kExport,
      FIELD(exporting.overwrite)},
 

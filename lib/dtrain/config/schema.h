@@ -2,11 +2,11 @@
 // all come from it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,9 +31,17 @@ using CommandSet = unsigned;
 /// Where a setting of type T lies in a Config.
 template <typename T>
 using FieldOf = T& (*)(Config&);
-using Field =
-    std::variant<FieldOf<bool>, FieldOf<std::int64_t>, FieldOf<std::uint64_t>, FieldOf<double>,
-                 FieldOf<std::string>, FieldOf<std::vector<std::string>>>;
+
+/// A setting that files and flags give as a text: a value of words.h or values.h, or the text
+/// itself.
+struct TextField {
+  /// Returns false, and changes nothing, for a text that no value has.
+  bool (*read)(std::string_view text, Config& config);
+  std::string (*text)(const Config& config);
+};
+
+using Field = std::variant<FieldOf<bool>, FieldOf<std::int64_t>, FieldOf<std::uint64_t>,
+                           FieldOf<double>, FieldOf<std::vector<std::string>>, TextField>;
 
 /// The numbers a setting allows.
 struct Range {
@@ -49,15 +57,50 @@ struct Range {
   [[nodiscard]] std::string brief() const;
 };
 
-/// A word a setting allows, or a known one that is refused: "NAME REFUSAL; use one of: ...".
-struct Choice {
-  std::string_view name;
-  std::string_view refusal = {};
-
-  [[nodiscard]] bool works() const noexcept { return refusal.empty(); }
+/// The texts a setting of values.h allows, for messages: "it must be ...".
+struct Form {
+  std::string_view text = {};
 };
 
+/// How a run that goes on treats a setting that differs from its checkpoint's.
+enum class OnResume {
+  free,   ///< it may differ without a word
+  noted,  ///< it may, and is worth a line: the bits of later steps change with it
+  fixed,  ///< it may not: it decides the numbers of the run
+};
+using ResumeRule = OnResume (*)(const Config& now, const Config& saved);
+
+using Condition = bool (*)(const Config& resolved);
+
+/// What a setting needs to have an effect.
+struct Need {
+  std::string_view otherwise;  ///< the end of "--flag has no effect ..."
+  Condition is_met;
+  std::string_view shown = {};  ///< the key of the setting whose value stands for {} in it
+};
+
+/// A setting has an effect where all its needs are met.
+struct Effect {
+  std::array<const Need*, 3> needs = {};  ///< null: none
+  bool names_value = false;               ///< "--flag VALUE has no effect ..."
+};
+
+/// A row of the table: seven columns, then in any order what else holds for the setting.
 struct Setting {
+  template <typename... Traits>
+  constexpr Setting(std::string_view key_, std::string_view flag_, std::string_view value_name_,
+                    std::string_view unit_, std::string_view help_, CommandSet commands_,
+                    Field field_, Traits... traits)
+      : key(key_),
+        flag(flag_),
+        value_name(value_name_),
+        unit(unit_),
+        help(help_),
+        commands(commands_),
+        field(field_) {
+    (add(traits), ...);
+  }
+
   std::string_view key;         ///< in files and --set: "model.width"
   std::string_view flag;        ///< "--width"; "PATH": a word in this place, without a flag
   std::string_view value_name;  ///< "N" in "--width N"; empty: a switch without a value
@@ -67,12 +110,24 @@ struct Setting {
   Field field;
   Range range = {};
   std::span<const Choice> choices = {};
+  Form form = {};
+  ResumeRule on_resume = [](const Config&, const Config&) { return OnResume::free; };
+  Effect effect = {};
+  Condition changes_bits = nullptr;  ///< where its value is part of the bitwise class; null: never
 
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
   }
   [[nodiscard]] bool is_word() const noexcept { return !flag.starts_with('-'); }
   [[nodiscard]] bool is_switch() const noexcept { return value_name.empty() && !is_word(); }
+
+ private:
+  constexpr void add(Range allowed) { range = allowed; }
+  constexpr void add(std::span<const Choice> allowed) { choices = allowed; }
+  constexpr void add(Form allowed) { form = allowed; }
+  constexpr void add(ResumeRule rule) { on_resume = rule; }
+  constexpr void add(Effect when) { effect = when; }
+  constexpr void add(Condition where) { changes_bits = where; }
 };
 
 /// A heading of help and documentation: the settings whose keys start with one of its prefixes.
@@ -91,21 +146,5 @@ struct Group {
 
 /// "single, ddp": the words the setting allows.
 [[nodiscard]] std::string working_choices(const Setting& setting);
-
-/// Calls function(value) with the setting's value in `config`, as a reference of its own type.
-template <typename Function>
-decltype(auto) visit_value(const Setting& setting, Config& config, Function&& function) {
-  return std::visit([&](auto field) -> decltype(auto) { return function(field(config)); },
-                    setting.field);
-}
-template <typename Function>
-decltype(auto) visit_value(const Setting& setting, const Config& config, Function&& function) {
-  // A field only picks a member; one accessor for both kinds of Config needs this cast.
-  return std::visit(
-      [&](auto field) -> decltype(auto) {
-        return function(std::as_const(field(const_cast<Config&>(config))));
-      },
-      setting.field);
-}
 
 }  // namespace dtrain::config

@@ -1,36 +1,25 @@
 // What can be asked of settings; the table itself is in schema.cpp.
+#include <algorithm>
+#include <bit>
+
 #include "dtrain/config/schema.h"
 
 namespace dtrain::config {
 
 std::string_view name_of(Command command) noexcept {
-  switch (command) {
-    case Command::train:
-      return "train";
-    case Command::generate:
-      return "generate";
-    case Command::verify:
-      return "verify";
-    case Command::export_checkpoint:
-      return "checkpoint export";
-    case Command::import_checkpoint:
-      return "checkpoint import";
-  }
-  return "train";
+  constexpr std::string_view kNames[] = {"train", "generate", "verify", "checkpoint export",
+                                         "checkpoint import"};
+  return kNames[std::countr_zero(static_cast<unsigned>(command))];
 }
 
 const Setting* find_key(std::string_view key) noexcept {
-  for (const Setting& setting : settings()) {
-    if (setting.key == key) return &setting;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(settings(), key, &Setting::key);
+  return found == settings().end() ? nullptr : &*found;
 }
 
 const Setting* find_flag(std::string_view flag) noexcept {
-  for (const Setting& setting : settings()) {
-    if (setting.flag == flag) return &setting;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(settings(), flag, &Setting::flag);
+  return found == settings().end() ? nullptr : &*found;
 }
 
 std::string working_choices(const Setting& setting) {

@@ -3,18 +3,9 @@
 #include <algorithm>
 #include <numbers>
 
-#include "dtrain/base/check.h"
 #include "dtrain/base/elementary.h"
 
 namespace dtrain::optim {
-
-ScheduleShape schedule_shape(std::string_view name) {
-  if (name == "constant") return ScheduleShape::constant;
-  if (name == "linear") return ScheduleShape::linear;
-  if (name == "cosine") return ScheduleShape::cosine;
-  DTRAIN_CHECK(name == "wsd", "schedule '{}'", name);
-  return ScheduleShape::warmup_stable_decay;
-}
 
 double Schedule::rate(std::int64_t step) const {
   if (step < warmup_steps) {

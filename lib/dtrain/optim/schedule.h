@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "dtrain/config/words.h"
 
 namespace dtrain::optim {
 
-enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
-
-/// "constant" | "linear" | "cosine" | "wsd".
-[[nodiscard]] ScheduleShape schedule_shape(std::string_view name);
+using config::ScheduleShape;
 
 /// Linear warm-up over `warmup_steps`, then `shape` from `peak` to `minimum`, reached at step
 /// `total_steps`. linear and cosine begin to fall after the warm-up; warmup_stable_decay stays at

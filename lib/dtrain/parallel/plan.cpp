@@ -1,7 +1,6 @@
 #include "dtrain/parallel/plan.h"
 
 #include "dtrain/config/layout.h"
-#include "dtrain/config/pipeline.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -14,27 +13,24 @@ DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
   DataPlan plan;
   if (sharding == Sharding::none || layout.shard_size == 1) return plan;
   plan.shard_size = layout.shard_size;
-  plan.wrap = config::parse_wrap(layout.wrap).value();
+  plan.wrap = layout.wrap;
   UnitScheduleOptions& schedule = plan.schedule;
-  schedule.reduce_every_microbatch = layout.accumulate == "sharded";
+  schedule.reduce_every_microbatch = layout.accumulate == config::Accumulation::sharded;
   if (sharding == Sharding::gradients || sharding == Sharding::optimizer) return plan;
   schedule.reshard =
       sharding == Sharding::parameters ? Reshard::after_use : Reshard::after_backward;
-  schedule.backward_prefetch = layout.backward_prefetch == "pre"    ? BackwardPrefetch::pre
-                               : layout.backward_prefetch == "post" ? BackwardPrefetch::post
-                                                                    : BackwardPrefetch::none;
+  schedule.backward_prefetch = layout.backward_prefetch;
   schedule.forward_prefetch = layout.forward_prefetch;
   schedule.limit_gathers = layout.limit_gathers;
-  schedule.tied_per_use = layout.tied_reshard == "per-use";
+  schedule.tied_per_use = layout.tied_reshard == config::TiedReshard::per_use;
   return plan;
 }
 
 PipelinePlan pipelined(const LayoutConfig& layout) {
   if (layout.pp == 1) return {};
-  const config::PipelineSetting setting = config::require_schedule_pp(layout.schedule_pp);
-  return {.kind = setting.kind,
-          .chunks = setting.chunks,
-          .split = config::require_pp_split(layout.pp_split)};
+  return {.kind = layout.schedule_pp.kind,
+          .chunks = layout.schedule_pp.chunks,
+          .split = layout.pp_split.levels};
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::Launcher
     : job_(job),
       reporter_(reporter),
       link_(link),
-      interval_(config::parse_interval(job.config().checkpoint.every).value()),
+      interval_(job.config().checkpoint.every),
       disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(job.groups().world(), disk_, saver_options(job, options)),
       saved_step_(options.saved_step),

@@ -10,7 +10,6 @@
 #include "dtrain/base/held_folder.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
-#include "dtrain/config/interval.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/train/job.h"
 

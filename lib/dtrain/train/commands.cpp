@@ -18,9 +18,8 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
-#include "dtrain/config/changed_settings.h"
-#include "dtrain/config/interval.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/identity.h"
@@ -95,7 +94,7 @@ bool is_evaluated(comm::ProcessGroup& world, const config::Config& config,
 }
 
 StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
-  return {.time_limit_seconds = config::parse_duration(config.run.time_limit).value(),
+  return {.time_limit_seconds = config.run.time_limit.seconds,
           .stop_file = env.rank == 0 ? RunFolder::stop_file(config.run.dir) : std::string(),
           .answers = env.rank == 0};
 }

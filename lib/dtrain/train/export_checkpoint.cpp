@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "dtrain/base/check.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/train/job.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::train {
@@ -43,13 +43,7 @@ config::ModelConfig model_of(const store::Reader& reader) {
                            fmt::format("checkpoint '{}': bad configuration", reader.path()));
 }
 
-at::ScalarType dtype_of(const std::string& name, const model::Model& model,
-                        const store::Reader& reader) {
-  if (name == "float32") return at::kFloat;
-  if (name == "float64") return at::kDouble;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  DTRAIN_CHECK(name == "auto", "dtype {}", name);
+at::ScalarType saved_dtype(const model::Model& model, const store::Reader& reader) {
   const auto* info = reader.find(kWeightPrefix + model.parameters.front().name);
   return info == nullptr ? at::kFloat : checkpoint::scalar_type_of(info->dtype);
 }
@@ -74,7 +68,9 @@ void export_checkpoint(const config::Config& config, const Output& output) {
   store::Reader reader = open_verified(store::checkpoints_at(wanted.checkpoint).front());
   const config::ModelConfig described = model_of(reader);
   const auto model = model::make_model(described, /*seq_len=*/1);
-  const at::ScalarType dtype = dtype_of(wanted.dtype, *model, reader);
+  const at::ScalarType dtype = wanted.dtype == config::Dtype::automatic
+                                   ? saved_dtype(*model, reader)
+                                   : dtype_of(wanted.dtype);
   const param::Arena arena = read_weights(reader, *model, dtype);
   checkpoint::write_model_file(wanted.file, model->parameters, arena, exported_buffers(*model),
                                {{kModelKey, describe(described)}});

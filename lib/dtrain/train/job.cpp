@@ -10,7 +10,6 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
@@ -22,7 +21,8 @@ namespace dtrain::train {
 namespace {
 
 comm::Reduction reduction_of(const config::Config& config) {
-  return config.machine.reduction == "fast" ? comm::Reduction::fast : comm::Reduction::ordered;
+  return config.machine.reduction == config::Reduction::fast ? comm::Reduction::fast
+                                                             : comm::Reduction::ordered;
 }
 
 // A name that no parameter of the whole model has is refused.
@@ -51,7 +51,7 @@ std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
 
 optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
                                           std::vector<param::ParameterId> frozen) {
-  if (train.optimizer == "sgd") {
+  if (train.optimizer == config::UpdateRule::sgd) {
     return optim::SgdOptions{.momentum = train.momentum,
                              .weight_decay = train.weight_decay,
                              .frozen = std::move(frozen)};
@@ -66,7 +66,7 @@ optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
 // What lies on a disk comes to memory a unit at a time.
 parallel::DataPlan data_plan(const config::Config& config) {
   parallel::DataPlan plan = parallel::make_plan(config.layout).data;
-  const bool is_on_disk = !config::parse_offload(config.machine.offload).value().empty();
+  const bool is_on_disk = !config.machine.offload.folder.empty();
   if (is_on_disk && plan.schedule.reshard == parallel::Reshard::never) {
     plan.schedule.reshard = parallel::Reshard::after_use;
   }
@@ -88,7 +88,7 @@ parallel::EngineOptions engine_options(const config::Config& config, const model
       .seed = config.train.seed,
       .reduction = reduction_of(config),
       .data = data_plan(config),
-      .disk_folder = config::parse_offload(machine.offload).value(),
+      .disk_folder = machine.offload.folder,
       .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
       .stage = std::move(stage)};
   options.recompute = choose_recompute(config, model, options);
@@ -132,16 +132,16 @@ std::vector<parallel::SharedParameters> shared_parameters(const parallel::WholeP
 
 }  // namespace
 
-at::ScalarType dtype_of(std::string_view name) {
-  if (name == "float64") return at::kDouble;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  DTRAIN_CHECK(name == "float32", "dtype {}", name);
+at::ScalarType dtype_of(config::Dtype dtype) {
+  if (dtype == config::Dtype::float64) return at::kDouble;
+  if (dtype == config::Dtype::bfloat16) return at::kBFloat16;
+  if (dtype == config::Dtype::float16) return at::kHalf;
+  DTRAIN_CHECK(dtype == config::Dtype::float32, "dtype {}", dtype);
   return at::kFloat;
 }
 
 at::ScalarType master_dtype_of(const config::MachineConfig& machine) {
-  return machine.dtype == "float64" ? at::kDouble : at::kFloat;
+  return dtype_of(config::wide_dtype(machine));
 }
 
 comm::GroupOptions group_options(const config::Config& config) {
@@ -151,7 +151,7 @@ comm::GroupOptions group_options(const config::Config& config) {
 }
 
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
-  return comm::create_world({.backend = config.machine.backend,
+  return comm::create_world({.backend = std::string(text_of(config.machine.backend)),
                              .rank = env.rank,
                              .size = env.world_size,
                              .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,

@@ -80,8 +80,8 @@ class Job {
   std::unique_ptr<parallel::StepEngine> engine_;
 };
 
-/// "float32" | "float64" | "bfloat16" | "float16".
-[[nodiscard]] at::ScalarType dtype_of(std::string_view name);
+/// dtype: any but automatic.
+[[nodiscard]] at::ScalarType dtype_of(config::Dtype dtype);
 
 /// The dtype of a rank's own copy of parameters and moments: never below float32.
 [[nodiscard]] at::ScalarType master_dtype_of(const config::MachineConfig& machine);

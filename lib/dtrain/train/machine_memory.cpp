@@ -12,7 +12,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/machine.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::train {
@@ -82,7 +81,8 @@ std::string what_helps(const config::Config& config) {
     text += fmt::format("a smaller --microbatch than {} (more --grad-accum makes up for it), ",
                         config.batch.microbatch);
   }
-  if (config.machine.recompute == "none") text += "--recompute level, ";
+  if (config.machine.recompute.kind == config::RecomputeSetting::Kind::none)
+    text += "--recompute level, ";
   if (config.layout.dp > 1) text += "fewer ranks of a machine, ";
   return text + "a smaller --seq-len or model";
 }
@@ -96,7 +96,7 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
   for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
     add_rank(bounds, rank++, text);
   }
-  if (config::parse_bytes(config.machine.memory_limit).value() > 0) return;
+  if (config.machine.memory_limit.count > 0) return;
   sort_by_need(bounds);
   std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
   for (const SharedBound& shared : bounds) {

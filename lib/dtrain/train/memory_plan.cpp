@@ -7,8 +7,6 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/create_world.h"
-#include "dtrain/config/interval.h"
-#include "dtrain/config/machine.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/engine/engine_memory.h"
 
@@ -20,7 +18,7 @@ using parallel::RecomputePlan;
 
 // This rank's part of the state, where a copy of it is kept.
 std::int64_t checkpoint_bytes(const config::Config& config, const parallel::DataMemory& data) {
-  if (config::parse_interval(config.checkpoint.every)->is_never()) return 0;
+  if (config.checkpoint.every.is_never()) return 0;
   const std::int64_t replicas =
       config.layout.dp / std::max<std::int64_t>(1, config.layout.shard_size);
   return data.state / replicas;
@@ -67,29 +65,28 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                               {.sequences = config.batch.microbatch,
                                .length = config.data.seq_len,
                                .dtype = options.compute_dtype});
-  return {
-      .parameters = memory.data.parameters,
-      .gradients = memory.data.gradients,
-      .optimizer = memory.data.optimizer,
-      .units = memory.data.gathered + memory.data.unit_gradients,
-      .activations = memory.activations.kept,
-      .buffers = memory.buffers + comm::backend_memory(config.machine.backend, config.layout.dp),
-      .work = memory.activations.work,
-      .checkpoint = checkpoint_bytes(config, memory.data),
-      .state = memory.data.state};
+  return {.parameters = memory.data.parameters,
+          .gradients = memory.data.gradients,
+          .optimizer = memory.data.optimizer,
+          .units = memory.data.gathered + memory.data.unit_gradients,
+          .activations = memory.activations.kept,
+          .buffers = memory.buffers +
+                     comm::backend_memory(text_of(config.machine.backend), config.layout.dp),
+          .work = memory.activations.work,
+          .checkpoint = checkpoint_bytes(config, memory.data),
+          .state = memory.data.state};
 }
 
 RecomputePlan choose_recompute(const config::Config& config, const model::Model& model,
                                parallel::EngineOptions options) {
   const config::MachineConfig& machine = config.machine;
-  const std::int64_t limit = config::parse_bytes(machine.memory_limit).value();
+  const std::int64_t limit = machine.memory_limit.count;
   const auto predicted = [&](const RecomputePlan& plan) {
     options.recompute = plan;
     return plan_memory(config, model, options).total();
   };
   const std::vector<model::BlockRange> runs = options.stage.levels(model);
-  const std::vector<RecomputePlan> allowed =
-      candidates(config::parse_recompute(machine.recompute).value(), runs, limit);
+  const std::vector<RecomputePlan> allowed = candidates(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {
     if (predicted(plan) <= limit) return plan;
@@ -97,7 +94,7 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
   std::int64_t least = predicted(allowed.front());
   for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
   const std::string others =
-      machine.recompute == "auto"
+      machine.recompute.kind == config::RecomputeSetting::Kind::automatic
           ? std::string()
           : fmt::format("{} per rank are predicted, ", format_bytes(predicted(allowed.front())));
   base::fail(base::ErrorKind::usage,

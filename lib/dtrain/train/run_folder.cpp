@@ -78,7 +78,7 @@ void RunFolder::check() const {
 }
 
 void RunFolder::begin() {
-  if (config_.checkpoint.resume == "auto") check_is_new();
+  if (config_.checkpoint.resume.is_automatic()) check_is_new();
   check_writable();
   if (config_.run.overwrite) remove_old_run();
   write_config();

@@ -3,8 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -32,44 +30,6 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using checkpoint::Chosen;
 
-// What decides the numbers of a run besides its layout: groups of settings, and single ones.
-constexpr std::array<std::string_view, 6> kFixed = {
-    "model.", "data.seq_len", "data.val_fraction", "train.seed", "train.optimizer", "batch.global"};
-// What may change, and is worth a line: the bits of later steps change with it.
-constexpr std::array<std::string_view, 7> kNoted = {"train.",
-                                                    "batch.microbatch",
-                                                    "machine.dtype",
-                                                    "machine.param_dtype",
-                                                    "machine.reduce_dtype",
-                                                    "machine.buffer_dtype",
-                                                    "machine.reduction"};
-// May change without a word, unless the learning rate follows them.
-constexpr std::string_view kSteps = "train.steps";
-constexpr std::string_view kDecaySteps = "train.decay_steps";
-// Decides only when a run gives up.
-constexpr std::string_view kMaxSkipped = "train.max_skipped";
-// Of the optimizers that read them.
-constexpr std::array<std::string_view, 3> kOfAdamW = {"train.beta1", "train.beta2", "train.eps"};
-constexpr std::string_view kMomentum = "train.momentum";
-
-bool begins_with_one_of(std::string_view key, std::span<const std::string_view> prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](std::string_view prefix) { return key.starts_with(prefix); });
-}
-
-bool has_effect(std::string_view key, const config::TrainConfig& train) {
-  if (key == kSteps) return train.schedule != "constant";
-  if (key == kDecaySteps) return train.schedule == "wsd";
-  if (key == kMaxSkipped) return false;
-  if (key == kMomentum) return train.optimizer == "sgd";
-  return !begins_with_one_of(key, kOfAdamW) || train.optimizer == "adamw";
-}
-
-// Without momentum there is no state to go on from.
-bool needs_new_state(std::string_view key, const config::TrainConfig& saved) {
-  return key == kMomentum && saved.momentum == 0;
-}
-
 bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
 
 // What rank 0 finds at a path holds for all: another job may be writing there, and file systems do
@@ -80,11 +40,12 @@ std::string as_leader_finds(Job& job, const std::function<std::string()>& look) 
 
 std::optional<Chosen> find(Job& job) {
   const config::Config& config = job.config();
-  const std::string& from = config.checkpoint.resume;
+  const config::Resume& resume = config.checkpoint.resume;
+  const std::string& from = resume.path;
   comm::ProcessGroup& world = job.groups().world();
-  if (from == "none") return std::nullopt;
+  if (resume.is_none()) return std::nullopt;
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
-  if (from == "auto") {
+  if (resume.is_automatic()) {
     return checkpoint::choose_newest(world, store::checkpoints_folder(config.run.dir),
                                      config.checkpoint.strict_resume, notice);
   }
@@ -211,18 +172,16 @@ void check_loaded_weights(Job& job) {
 }  // namespace
 
 Differences compare_settings(const config::Config& now, const config::Config& saved) {
-  const auto ours = config::value_texts(config::Command::train, now);
-  const auto theirs = config::value_texts(config::Command::train, saved);
   Differences differences;
-  for (std::size_t index = 0; index < ours.size(); ++index) {
-    const auto& [key, value] = ours[index];
-    if (value == theirs[index].second) continue;
-    if (!has_effect(key, now.train)) continue;
-    const bool is_fixed = begins_with_one_of(key, kFixed) || needs_new_state(key, saved.train);
-    if (!is_fixed && !begins_with_one_of(key, kNoted)) continue;
-    std::string& text = is_fixed ? differences.refused : differences.noted;
-    text += fmt::format("{}{} is {}, the checkpoint has {}", text.empty() ? "" : "; ", key, value,
-                        theirs[index].second);
+  for (const config::Setting& setting : config::settings()) {
+    if (!setting.is_for(config::Command::train)) continue;
+    const config::OnResume rule = setting.on_resume(now, saved);
+    const std::string ours = config::value_text(setting, now);
+    const std::string theirs = config::value_text(setting, saved);
+    if (ours == theirs || rule == config::OnResume::free) continue;
+    std::string& text = rule == config::OnResume::fixed ? differences.refused : differences.noted;
+    text += fmt::format("{}{} is {}, the checkpoint has {}", text.empty() ? "" : "; ", setting.key,
+                        ours, theirs);
   }
   return differences;
 }

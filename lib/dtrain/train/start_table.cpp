@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
-#include "dtrain/config/layout.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 
@@ -53,11 +53,6 @@ std::string traffic_line(const parallel::StepEngine& engine) {
       traffic.max_gathered);
 }
 
-// Of what is not told otherwise.
-std::string wide_dtype(const config::MachineConfig& machine) {
-  return machine.dtype == "float64" ? "float64" : "float32";
-}
-
 // Nothing where one rank has all blocks.
 std::string pipeline_line(Job& job) {
   const parallel::StagePlace& place = job.stage_place();
@@ -72,15 +67,6 @@ std::string pipeline_line(Job& job) {
       "pipeline        {}, levels of each part {}, bubble {:.3f} of the compute time\n",
       job.config().layout.schedule_pp, fmt::join(sizes, " "),
       simulate(place.shape, schedule).bubble);
-}
-
-// What the bits depend on where blocks or stages are shared out.
-std::string mesh_class(const config::LayoutConfig& layout) {
-  std::string text;
-  if (layout.tp > 1) text += fmt::format(" tp={}{}", layout.tp, layout.tp_vocab ? " tp-vocab" : "");
-  if (layout.pp > 1) text += fmt::format(" pp={} schedule-pp={}", layout.pp, layout.schedule_pp);
-  if (layout.pp > 1 && !layout.pp_split.empty()) text += " pp-split=" + layout.pp_split;
-  return text;
 }
 
 }  // namespace
@@ -107,28 +93,17 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
 }
 
 std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
-  const config::MachineConfig& machine = config.machine;
-  const config::LayoutConfig& layout = config.layout;
-  if (machine.reduction != "ordered") return "none (--reduction fast adds in any order)";
+  if (config.machine.reduction != config::Reduction::ordered) {
+    return "none (--reduction fast adds in any order)";
+  }
   if (cpus.are_mixed) {
     return fmt::format("none (--mixed-cpus: {}; copies are made equal at every checkpoint)",
                        cpus.text);
   }
-  std::string text = machine.param_dtype;
-  if (machine.buffer_dtype != wide_dtype(machine)) text += " buffers=" + machine.buffer_dtype;
-  text += fmt::format(" microbatch={} threads={} kernels=plain cpu={}", config.batch.microbatch,
-                      machine.threads, cpus.text);
-  const bool rounds = layout.dp > 1 && machine.reduce_dtype != wide_dtype(machine);
-  if (rounds) text += " reduce=" + machine.reduce_dtype;
-  const bool adds_uses =
-      layout.shard_size > 1 && layout.tied_reshard == "per-use" && config.model.tie_levels;
-  text += mesh_class(layout);
-  const bool mixes_microbatches = layout.pp > 1 && layout.schedule_pp.starts_with("interleaved");
-  if (rounds || adds_uses || mixes_microbatches ||
-      !config::keeps_order_of_one_rank(layout, config.batch.grad_accum)) {
-    text += fmt::format(" dp={} shard-size={} grad-accum={} accumulate={}{}", layout.dp,
-                        layout.shard_size, config.batch.grad_accum, layout.accumulate,
-                        adds_uses ? " tied-reshard=per-use" : "");
+  std::string text = "cpu=" + cpus.text;
+  for (const config::Setting& setting : config::settings()) {
+    if (setting.changes_bits == nullptr || !setting.changes_bits(config)) continue;
+    text += fmt::format(" {}={}", setting.flag.substr(2), config::value_text(setting, config));
   }
   return text;
 }

@@ -10,7 +10,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/interval.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
@@ -44,7 +43,7 @@ bool is_due(std::int64_t step, const config::Config& config) {
 }
 
 data::EvaluationSequences validation_of(const config::Config& config, const data::Split& split) {
-  return {split.validation, config::parse_sequences(config.report.eval_sequences).value()};
+  return {split.validation, config.report.eval_sequences.count};
 }
 
 // A NaN's sign means nothing, and depends on the processor.
@@ -56,7 +55,7 @@ std::string found_in(std::int64_t step, const parallel::StepResult& result) {
 }
 
 optim::Schedule schedule_of(const config::TrainConfig& train) {
-  return {.shape = optim::schedule_shape(train.schedule),
+  return {.shape = train.schedule,
           .peak = train.lr,
           .minimum = train.min_lr,
           .warmup_steps = train.warmup_steps,
@@ -162,7 +161,7 @@ parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microba
 // The loss and the norm are equal on all ranks, so all refuse together.
 void Trainer::refuse(const parallel::StepResult& result) {
   const std::string found = found_in(step_ + 1, result);
-  if (config_.train.on_nonfinite == "stop") {
+  if (config_.train.on_nonfinite == config::OnNonfinite::stop) {
     fail(found + ": stopped before the update", advice() + ", or --on-nonfinite skip");
   }
   reporter_.warn(step_ + 1, found + ": update skipped");

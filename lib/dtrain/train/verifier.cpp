@@ -143,7 +143,7 @@ double Verifier::one_step_tolerance(const std::string& name) const {
 
 double Verifier::trajectory_tolerance(double of_float32) const {
   if (is_low()) return kLowTrajectoryTolerance;
-  return job_.config().machine.dtype == "float64" ? kFloat64LossTolerance : of_float32;
+  return job_.config().machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
 }
 
 // The reference leaves no step out, so that one whose gradients overflow in float16 is computed
@@ -252,7 +252,7 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
 
 void Verifier::check_trajectory_errors(const Trajectory& trajectory,
                                        const std::vector<parallel::StepResult>& found) {
-  const bool is_float64 = job_.config().machine.dtype == "float64";
+  const bool is_float64 = job_.config().machine.dtype == config::Dtype::float64;
   const std::vector<double>& expected = is_float64 ? trajectory.loss_fp64 : trajectory.loss;
   double early = 0;
   double all = 0;
@@ -313,11 +313,11 @@ bool Verification::passed() const {
 
 std::string Verification::to_json(const config::Config& config) const {
   nlohmann::ordered_json json{{"golden", config.verify.golden},
-                              {"strategy", config.layout.strategy},
+                              {"strategy", text_of(config.layout.strategy)},
                               {"pp", config.layout.pp},
                               {"dp", config.layout.dp},
                               {"tp", config.layout.tp},
-                              {"dtype", config.machine.dtype},
+                              {"dtype", text_of(config.machine.dtype)},
                               {"threads", config.machine.threads},
                               {"passed", passed()}};
   for (const Check& check : checks) {

@@ -7,17 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/config/words.h"
 #include "dtrain/parallel/data/units.h"
 #include "dtrain/parallel/engine/action.h"
 
 namespace dtrain::parallel {
 
-/// When the next unit of a backward pass is gathered.
-enum class BackwardPrefetch {
-  pre,   ///< before the backward of the unit in use: two units are there meanwhile
-  post,  ///< after it, ahead of its reduction: one unit is there
-  none,  ///< when it is needed
-};
+using config::BackwardPrefetch;
 
 /// How long a unit stays gathered.
 enum class Reshard {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/config/layout.h"
+#include "dtrain/config/values.h"
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/engine/action.h"
 #include "dtrain/parallel/recompute.h"

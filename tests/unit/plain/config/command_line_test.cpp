@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/settings.h"
+
 namespace dtrain::config {
 namespace {
 
@@ -19,7 +21,7 @@ TEST_CASE("Words without a flag fill their settings in order, wherever flags sta
     const ExportConfig found = parse(words);
     CHECK(found.checkpoint == "run");
     CHECK(found.file == "m.safetensors");
-    CHECK(found.dtype == "float16");
+    CHECK(found.dtype == Dtype::float16);
   }
   CHECK(parse({"run"}).checkpoint == "run");
   CHECK(parse({"run"}).file.empty());
@@ -32,9 +34,9 @@ TEST_CASE("A word too many is refused") {
 
 TEST_CASE("A flag means the setting of its own command") {
   const auto train = parse_command_line(Command::train, {"--dtype", "float64"});
-  CHECK(load(train).config.machine.dtype == "float64");
-  CHECK(load(train).config.exporting.dtype == "auto");
-  CHECK(parse({"--dtype", "bfloat16"}).dtype == "bfloat16");
+  CHECK(load(train).config.machine.dtype == Dtype::float64);
+  CHECK(load(train).config.exporting.dtype == Dtype::automatic);
+  CHECK(parse({"--dtype", "bfloat16"}).dtype == Dtype::bfloat16);
   CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--backend", "mpi"})),
                     Contains("not built yet"));
 }

@@ -1,48 +1,25 @@
 #include "dtrain/config/json.h"
 
 #include <catch2/catch.hpp>
-#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/settings.h"
 
 namespace {
 
 using namespace dtrain::config;
-
-// Another value than the default for every setting, so that one that is left out is noticed.
-void change(const Setting& setting, Config& config) {
-  visit_value(setting, config, [&]<typename T>(T& value) {
-    if constexpr (std::is_same_v<T, bool>) {
-      value = !value;
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      value = setting.choices.empty() ? "text \"with\"\nünusual 字" : setting.choices.back().name;
-      if (!setting.choices.empty() && !setting.choices.back().works()) {
-        value = setting.choices[1].name;
-      }
-    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      value = {"a", "b"};
-    } else if constexpr (std::is_same_v<T, std::uint64_t>) {
-      value = std::numeric_limits<std::uint64_t>::max();
-    } else if constexpr (std::is_same_v<T, double>) {
-      value = 0.1 + 0.2;
-    } else {
-      value += 1;
-    }
-  });
-}
+namespace testing = dtrain::testing;
 
 TEST_CASE("Every setting comes back from JSON with all its bits") {
   for (const Command command : {Command::train, Command::generate, Command::verify}) {
     Config config;
-    for (const Setting& setting : settings()) change(setting, config);
+    for (const Setting& setting : settings()) testing::change(setting, config);
     const Config back = from_json(to_json(command, config));
     for (const Setting& setting : settings()) {
       if (!setting.is_for(command)) continue;
       INFO(setting.key);
-      visit_value(setting, config, [&]<typename T>(const T& value) {
-        Config& other = const_cast<Config&>(back);
-        CHECK(value == std::get<FieldOf<T>>(setting.field)(other));
-      });
+      CHECK(value_json(setting, back) == value_json(setting, config));
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include "dtrain/comm/tree_order.h"
 #include "dtrain/data/microbatches.h"
+#include "support/settings.h"
 
 namespace dtrain::config {
 namespace {
@@ -24,7 +25,7 @@ std::string sum_of(std::vector<std::string> terms) {
 
 // The sum that the layout makes: its deal of microbatches, in the order of its additions.
 std::string sum_under(const LayoutConfig& layout, std::int64_t grad_accum) {
-  const bool sharded = layout.accumulate == "sharded";
+  const bool sharded = layout.accumulate == Accumulation::sharded;
   const auto term = [&](std::int64_t rank, std::int64_t index) {
     const data::MicrobatchDeal deal{
         .rank = rank, .grad_accum = grad_accum, .interleave = sharded ? layout.shard_size : 1};
@@ -69,7 +70,7 @@ TEST_CASE("A layout keeps the order of one rank where its additions have the sam
       LayoutConfig layout;
       layout.dp = dp;
       layout.shard_size = shard_size;
-      for (const char* accumulate : {"local", "sharded"}) {
+      for (const Accumulation accumulate : {Accumulation::local, Accumulation::sharded}) {
         layout.accumulate = accumulate;
         for (std::int64_t grad_accum = 1; grad_accum <= 8; ++grad_accum) check(layout, grad_accum);
       }

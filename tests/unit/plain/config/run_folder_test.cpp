@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/settings.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::config {
@@ -13,7 +14,7 @@ using testing::TempFolder;
 Config run_in(const std::string& folder, const std::string& resume = "none") {
   Config config;
   config.run.dir = folder;
-  config.checkpoint.resume = resume;
+  set(config, "checkpoint.resume", resume);
   return config;
 }
 

@@ -9,10 +9,12 @@
 #include "dtrain/config/foreign_names.h"
 #include "dtrain/config/help.h"
 #include "dtrain/config/nearest_key.h"
+#include "support/settings.h"
 
 namespace {
 
 using namespace dtrain::config;
+namespace testing = dtrain::testing;
 
 TEST_CASE("Keys are unique, flags within a command, and every key belongs to a group") {
   std::set<std::string_view> keys;
@@ -34,11 +36,26 @@ TEST_CASE("Keys are unique, flags within a command, and every key belongs to a g
 
 // Two entries of the table with the same field would both pass every other test of one of them.
 TEST_CASE("Every setting has a field of its own") {
-  std::set<const void*> fields;
-  Config config;
+  for (const Setting& setting : settings()) {
+    if (setting.choices.size() == 1) continue;  // it has no other value
+    Config config;
+    testing::change(setting, config);
+    for (const Setting& other : settings()) {
+      INFO(setting.key << " and " << other.key);
+      const bool is_changed = value_text(other, config) != value_text(other, Config{});
+      CHECK(is_changed == (&other == &setting));
+    }
+  }
+}
+
+TEST_CASE("A text that no value has is refused with what the setting takes") {
   for (const Setting& setting : settings()) {
     INFO(setting.key);
-    CHECK(visit_value(setting, config, [&](auto& value) { return fields.insert(&value).second; }));
+    Config config;
+    if (setting.form.text.empty()) continue;
+    CHECK_THROWS_WITH(assign_text(setting, "many", setting.flag, config),
+                      std::string(setting.flag) + ": found \"many\", but it must be " +
+                          std::string(setting.form.text));
   }
 }
 

@@ -2,8 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "dtrain/base/error.h"
-
 namespace dtrain::optim {
 namespace {
 
@@ -71,14 +69,6 @@ TEST_CASE("A run that is all warm-up, or has none, is sound") {
   const Schedule none{.shape = ScheduleShape::linear, .peak = 1, .minimum = 0, .total_steps = 4};
   CHECK(none.rate(0) == 1);
   CHECK(none.rate(3) == Approx(0.25));
-}
-
-TEST_CASE("Schedules are known by their names") {
-  CHECK(schedule_shape("constant") == ScheduleShape::constant);
-  CHECK(schedule_shape("linear") == ScheduleShape::linear);
-  CHECK(schedule_shape("cosine") == ScheduleShape::cosine);
-  CHECK(schedule_shape("wsd") == ScheduleShape::warmup_stable_decay);
-  CHECK_THROWS_AS(schedule_shape("step"), base::Error);
 }
 
 }  // namespace

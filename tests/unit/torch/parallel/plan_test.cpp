@@ -5,6 +5,7 @@
 
 #include "dtrain/config/resolve.h"
 #include "support/engine_run.h"
+#include "support/settings.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -29,7 +30,7 @@ TEST_CASE("Settings that mean the same give equal plans") {
     CHECK(plan_of("zero:2+local", dp) == plan_of("zero:1", dp));
     for (const std::int64_t stage : {1, 2, 3}) {
       config::Config config = testing::laid_out(testing::tiny_config(), dp, 1);
-      config.layout.strategy = "deepspeed";
+      set(config, "layout.strategy", "deepspeed");
       config.layout.zero_stage = stage;
       config = config::resolve(config::Command::train, config, {.world_size = dp});
       CHECK(make_plan(config.layout) == plan_of("zero:" + std::to_string(stage), dp));
@@ -48,9 +49,9 @@ TEST_CASE("Settings that mean different things give different plans") {
     plans.emplace(what, plan_of(what, 4));
   }
   config::Config config = testing::tiny_config();
-  config.layout.wrap = "size:100";
+  set(config, "layout.wrap", "size:100");
   plans.emplace("wrap", make_plan(testing::sharded(config, 4, 1, "fsdp:full").layout));
-  config.layout.wrap = "none";
+  set(config, "layout.wrap", "none");
   plans.emplace("no wrap", make_plan(testing::sharded(config, 4, 1, "fsdp:full").layout));
   for (const auto& [name, plan] : plans) {
     for (const auto& [other, other_plan] : plans) {
@@ -74,8 +75,8 @@ TEST_CASE("Each strategy takes its ranks along its own axis") {
                        config::LayoutConfig layout = {}) {
     config::Config config = testing::tiny_config();
     config.batch = {};
-    layout.strategy = strategy;
     config.layout = layout;
+    set(config, "layout.strategy", strategy);
     return make_plan(config::resolve(config::Command::train, config, {.world_size = ranks}).layout);
   };
   CHECK(plan("tp", 4).mesh == mesh::MeshShape{.tp = 4});
@@ -83,19 +84,19 @@ TEST_CASE("Each strategy takes its ranks along its own axis") {
   CHECK(plan("dp", 1, sizes({0, 0, 0}, 4)) == ddp_plan(4));
   CHECK(plan("mp", 1, sizes({0, 0, 0}, 2)) == plan("pp", 2));
   config::LayoutConfig fsdp = sizes({.pp = 2, .dp = 0, .tp = 2});
-  fsdp.data_axis = "fsdp";
+  fsdp.data_axis = config::DataAxisKind::fsdp;
   CHECK(plan("3d", 16, fsdp).mesh == mesh::MeshShape{.pp = 2, .dp = 4, .tp = 2});
   CHECK(plan("3d", 16, fsdp).data == plan_of("fsdp:full", 4).data);
-  fsdp.data_axis = "zero";
+  fsdp.data_axis = config::DataAxisKind::zero;
   CHECK(plan("3d", 16, fsdp).data == plan_of("zero:2", 4).data);
-  fsdp.data_axis = "ddp";
+  fsdp.data_axis = config::DataAxisKind::ddp;
   CHECK(plan("3d", 16, fsdp).data == ddp_plan(4).data);
 }
 
 TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis of one rank") {
   config::LayoutConfig layout = sizes({.pp = 2, .dp = 2, .tp = 2});
-  layout.schedule_pp = "interleaved:2";
-  layout.pp_split = "1,2,3,4";
+  layout.schedule_pp = {.kind = PipelineKind::interleaved, .chunks = 2};
+  layout.pp_split = {{1, 2, 3, 4}};
   layout.tp_vocab = true;
   const Plan plan = make_plan(layout);
   CHECK(plan.splits_vocab);
@@ -109,11 +110,11 @@ TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis 
 
 TEST_CASE("Settings of units mean nothing where nothing is sharded") {
   config::Config config = testing::tiny_config();
-  config.layout.wrap = "none";
-  config.layout.backward_prefetch = "post";
+  set(config, "layout.wrap", "none");
+  set(config, "layout.backward_prefetch", "post");
   config.layout.forward_prefetch = true;
   config.layout.limit_gathers = 7;
-  config.layout.tied_reshard = "per-use";
+  set(config, "layout.tied_reshard", "per-use");
   CHECK(make_plan(testing::sharded(config, 4, 1, "fsdp:none").layout) == ddp_plan(4));
 }
 

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/checkpoint/model_file.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 #include "unit/torch/model/bdh_fixture.h"
 
@@ -97,7 +98,7 @@ TEST_CASE("A float64 run of a float32 file is the same model") {
   config::Config config = file.config("abc", 20);
   config.generate.temperature = 0;
   const std::string narrow = text_of(config);
-  config.machine.dtype = "float64";
+  set(config, "machine.dtype", "float64");
   CHECK(text_of(config) == narrow);
 }
 

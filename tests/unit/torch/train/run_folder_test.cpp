@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/config/json.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::train {
@@ -87,7 +88,7 @@ TEST_CASE("What killed jobs left is removed, and what people put there stays") {
     folder.write(name, "old");
   }
   config::Config config = run_in(folder.path(""));
-  config.checkpoint.resume = "auto";
+  set(config, "checkpoint.resume", "auto");
   const RunFolder taken(config, "a");
   for (const char* name : {"REQUEUE", "checkpoints/step-4.tmp-18ea4b45c0de1234-1",
                            "config.json.tmp-12-0", "final/model.safetensors.tmp-12-0"}) {
@@ -109,7 +110,7 @@ TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
     folder.write(name, "old");
   }
   config::Config config = run_in(folder.path(""));
-  config.checkpoint.resume = "auto";
+  set(config, "checkpoint.resume", "auto");
   const auto aside = RunFolder(config, "a").go_on(2).paths;
   CHECK(folder.read("metrics.jsonl") == kept);
   REQUIRE(aside.size() == 1);

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/settings.h"
+
 namespace dtrain::train {
 namespace {
 
@@ -11,15 +13,15 @@ struct Change {
 };
 
 TEST_CASE("A run may not go on with another model, data, seed or batch") {
-  const Change change =
-      GENERATE(Change{"model.width", [](config::Config& c) { c.model.width = 12; }},
-               Change{"model.dropout", [](config::Config& c) { c.model.dropout = 0.25; }},
-               Change{"model.tie_levels", [](config::Config& c) { c.model.tie_levels = false; }},
-               Change{"data.seq_len", [](config::Config& c) { c.data.seq_len = 7; }},
-               Change{"data.val_fraction", [](config::Config& c) { c.data.val_fraction = 0.5; }},
-               Change{"train.optimizer", [](config::Config& c) { c.train.optimizer = "sgd"; }},
-               Change{"train.seed", [](config::Config& c) { c.train.seed = 77; }},
-               Change{"batch.global", [](config::Config& c) { c.batch.global = 99; }});
+  const Change change = GENERATE(
+      Change{"model.width", [](config::Config& c) { c.model.width = 12; }},
+      Change{"model.dropout", [](config::Config& c) { c.model.dropout = 0.25; }},
+      Change{"model.tie_levels", [](config::Config& c) { c.model.tie_levels = false; }},
+      Change{"data.seq_len", [](config::Config& c) { c.data.seq_len = 7; }},
+      Change{"data.val_fraction", [](config::Config& c) { c.data.val_fraction = 0.5; }},
+      Change{"train.optimizer", [](config::Config& c) { set(c, "train.optimizer", "sgd"); }},
+      Change{"train.seed", [](config::Config& c) { c.train.seed = 77; }},
+      Change{"batch.global", [](config::Config& c) { c.batch.global = 99; }});
   config::Config now;
   change.apply(now);
   const Differences found = compare_settings(now, {});
@@ -30,15 +32,15 @@ TEST_CASE("A run may not go on with another model, data, seed or batch") {
 TEST_CASE("Steps, layout, machine, reports and paths may differ without a word") {
   config::Config now;
   now.train.steps = 5;
-  now.layout.strategy = "ddp";
+  set(now, "layout.strategy", "ddp");
   now.layout.dp = 4;
   now.layout.nnodes = 2;
   now.machine.threads = 9;
-  now.machine.backend = "gloo";
+  set(now, "machine.backend", "gloo");
   now.report.log_every = 1;
   now.run.dir = "elsewhere";
   now.data.train = "moved.txt";
-  now.checkpoint.every = "7";
+  set(now, "checkpoint.every", "7");
   now.batch.grad_accum = 3;
   const Differences found = compare_settings(now, {});
   CHECK(found.refused.empty());
@@ -48,7 +50,7 @@ TEST_CASE("Steps, layout, machine, reports and paths may differ without a word")
 TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   config::Config saved;
   saved.train.steps = 1000;
-  saved.train.schedule = "wsd";
+  set(saved, "train.schedule", "wsd");
   saved.train.decay_steps = 100;
   config::Config now = saved;
   now.train.steps = 2000;
@@ -56,9 +58,9 @@ TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   CHECK(compare_settings(now, saved).noted ==
         "train.steps is 2000, the checkpoint has 1000; train.decay_steps is 200, the checkpoint "
         "has 100");
-  now.train.schedule = "constant";
+  set(now, "train.schedule", "constant");
   CHECK(compare_settings(now, saved).noted == "train.schedule is constant, the checkpoint has wsd");
-  now.train.schedule = saved.train.schedule = "cosine";
+  for (config::Config* config : {&now, &saved}) set(*config, "train.schedule", "cosine");
   CHECK(compare_settings(now, saved).noted == "train.steps is 2000, the checkpoint has 1000");
 }
 
@@ -67,7 +69,7 @@ TEST_CASE("Settings of an optimizer that is not in use may differ without a word
   config::Config now;
   now.train.momentum = 0.5;
   CHECK(compare_settings(now, saved).noted.empty());
-  saved.train.optimizer = now.train.optimizer = "sgd";
+  for (config::Config* config : {&now, &saved}) set(*config, "train.optimizer", "sgd");
   now.train.beta1 = now.train.beta2 = now.train.eps = 0.5;
   CHECK(compare_settings(now, saved).noted == "train.momentum is 0.5, the checkpoint has 0.9");
   saved.train.momentum = 0;  // its checkpoint has no momentum to go on with
@@ -77,10 +79,10 @@ TEST_CASE("Settings of an optimizer that is not in use may differ without a word
 TEST_CASE("What changes later numbers is noted with both values") {
   config::Config now;
   now.train.lr = 0.5;
-  now.train.schedule = "linear";
+  set(now, "train.schedule", "linear");
   now.train.steps = 5;
   now.batch.microbatch = 2;
-  now.machine.dtype = "float64";
+  set(now, "machine.dtype", "float64");
   config::Config saved;
   saved.train.steps = 1000;
   saved.train.lr = 0.001;

@@ -9,6 +9,7 @@
 
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::train {
@@ -98,7 +99,7 @@ TEST_CASE("A loss that is not finite stops all ranks at once, before the update"
 TEST_CASE("Told to skip, training goes on, warns of each step and leaves the weights alone") {
   const TempFolder folder;
   config::Config config = diverging(2);
-  config.train.on_nonfinite = "skip";
+  set(config, "train.on_nonfinite", "skip");
   const auto results = train_in(folder, config);
   for (const RankResult& result : results) {  // the weights are as they were, and they are bad
     CHECK(result.error.starts_with("numerics after step 3: the loss on training text is "));
@@ -128,11 +129,11 @@ TEST_CASE("Told to skip, training goes on, warns of each step and leaves the wei
 TEST_CASE("The trainer's steps are the engine's, with the schedule's rate and cumulative counts") {
   const TempFolder folder;
   config::Config config = testing::laid_out(testing::tiny_config(), 2, 2);
-  config.train.schedule = "linear";
+  set(config, "train.schedule", "linear");
   config.train.warmup_steps = 2;
   config.train.steps = 4;
   config.report.eval_every = 2;
-  config.report.eval_sequences = "3";
+  set(config, "report.eval_sequences", "3");
   config.data.val_fraction = 0.25;
   const auto results = train_in(folder, config);
   CHECK(results[0].error.empty());

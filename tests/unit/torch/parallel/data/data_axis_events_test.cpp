@@ -8,6 +8,7 @@
 #include "dtrain/model/registry.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 #include "support/small_blocks.h"
 #include "support/values.h"
 
@@ -66,14 +67,14 @@ TEST_CASE("Gathers, reductions and their bytes are those that the schedule annou
     INFO(what);
     CHECK_NOTHROW(check_steps_of(untied(8), what));
     config::Config config = untied(8);
-    config.layout.backward_prefetch = "none";
-    config.layout.wrap = "size:3000";
-    config.machine.dtype = "bfloat16";
+    set(config, "layout.backward_prefetch", "none");
+    set(config, "layout.wrap", "size:3000");
+    set(config, "machine.dtype", "bfloat16");
     CHECK_NOTHROW(check_steps_of(config, what));
   }
   config::Config tied = testing::tiny_config();
   CHECK_NOTHROW(check_steps_of(tied, "fsdp:full"));
-  tied.layout.tied_reshard = "per-use";
+  set(tied, "layout.tied_reshard", "per-use");
   CHECK_NOTHROW(check_steps_of(tied, "fsdp:full"));
 }
 

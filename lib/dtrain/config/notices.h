@@ -1,9 +1,10 @@
-// Which settings a user has chosen.
+// What a start says of its settings.
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "dtrain/config/config.h"
+#include "dtrain/config/schema.h"
 
 namespace dtrain::config {
 
@@ -11,5 +12,11 @@ namespace dtrain::config {
 /// the defaults, in the schema's order. Without data, run folder and resume, which every run gives.
 /// Empty if there are none.
 [[nodiscard]] std::string changed_settings(const Config& asked);
+
+/// One line for each setting of `command` that differs from its default without an effect, in the
+/// schema's order; of train also those for settings that have a price.
+///
+/// config: resolved.
+[[nodiscard]] std::vector<std::string> warnings(Command command, const Config& config);
 
 }  // namespace dtrain::config

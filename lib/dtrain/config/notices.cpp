@@ -1,0 +1,100 @@
+#include "dtrain/config/notices.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "dtrain/config/assign.h"
+#include "dtrain/config/layout.h"
+
+namespace dtrain::config {
+namespace {
+
+constexpr std::size_t kShown = 24;
+constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
+                                            "run.overwrite", "checkpoint.resume"};
+
+// "--flag has no effect without ..."; empty where the setting has one, or its default.
+std::string idle_line(const Setting& setting, const Config& config) {
+  const std::string value = value_text(setting, config);
+  if (value == value_text(setting, Config{})) return {};
+  for (const Need* need : setting.effect.needs) {
+    if (need == nullptr || need->is_met(config)) continue;
+    std::string reason(need->otherwise);
+    if (!need->shown.empty()) {
+      reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
+    }
+    return fmt::format("{}{} has no effect {}", setting.flag,
+                       setting.effect.names_value ? " " + value : "", reason);
+  }
+  return {};
+}
+
+// Counts of ranks and microbatches whose sums one rank would add in another order.
+std::string order_line(const Config& config) {
+  const std::int64_t grad_accum = config.batch.grad_accum;
+  if (config.machine.reduction != Reduction::ordered ||
+      keeps_order_of_one_rank(config.layout, grad_accum)) {
+    return {};
+  }
+  LayoutConfig local = config.layout;
+  local.accumulate = Accumulation::local;
+  return fmt::format(
+      "{} ranks with --grad-accum {}{} add gradients in an order of their own, so bits differ from "
+      "other layouts: {}use powers of two (docs/determinism.md)",
+      config.layout.dp, grad_accum,
+      config.layout.fsdp_sharding == FsdpSharding::hybrid
+          ? fmt::format(" and --shard-size {}", config.layout.shard_size)
+          : "",
+      keeps_order_of_one_rank(local, grad_accum) ? "set --accumulate local, or " : "");
+}
+
+// Settings that have an effect, and a price.
+void add_prices(const Config& config, std::vector<std::string>& lines) {
+  lines.push_back(order_line(config));
+  const RecomputeSetting& recompute = config.machine.recompute;
+  if (recompute.group_size > config.model.levels) {
+    lines.push_back(fmt::format("--recompute {}: there are {} levels, which run again as one group",
+                                recompute, config.model.levels));
+  }
+  if (is_low(config.machine.buffer_dtype)) {
+    lines.push_back(
+        fmt::format("--buffer-dtype {}: positions lose precision; float32 costs next to nothing",
+                    config.machine.buffer_dtype));
+  }
+  if (config.data.val_fraction > 0.5) {
+    lines.push_back(
+        fmt::format("--val-fraction {} keeps more of --data for validation than it trains on",
+                    config.data.val_fraction));
+  }
+}
+
+}  // namespace
+
+std::string changed_settings(const Config& asked) {
+  std::vector<std::string> changed;
+  for (const Setting& setting : settings()) {
+    if (!setting.is_for(Command::train) || std::ranges::count(kOfEveryRun, setting.key) > 0)
+      continue;
+    const std::string value = value_text(setting, asked);
+    if (value == value_text(setting, Config{})) continue;
+    changed.push_back(fmt::format("{}={}", setting.key, value));
+  }
+  if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));
+  const std::size_t rest = changed.size() - kShown;
+  changed.resize(kShown);
+  return fmt::format("{} and {} more", fmt::join(changed, " "), rest);
+}
+
+std::vector<std::string> warnings(Command command, const Config& config) {
+  std::vector<std::string> lines;
+  for (const Setting& setting : settings()) {
+    if (setting.is_for(command)) lines.push_back(idle_line(setting, config));
+  }
+  if (command == Command::train) add_prices(config, lines);
+  std::erase(lines, "");
+  return lines;
+}
+
+}  // namespace dtrain::config

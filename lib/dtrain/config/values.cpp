@@ -1,0 +1,201 @@
+#include "dtrain/config/values.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace dtrain::config {
+namespace {
+
+constexpr double kMostBytes = 9e18;
+constexpr double kLongest = 1e9;  // seconds: what a clock can count
+constexpr std::int64_t kMostSequences = std::int64_t{1} << 31;
+constexpr std::int64_t kAllSequences = std::numeric_limits<std::int64_t>::max();
+constexpr std::string_view kEvery = "every:";
+constexpr std::string_view kDisk = "disk:";
+constexpr std::string_view kSize = "size:";
+constexpr std::string_view kInterleaved = "interleaved:";
+
+std::optional<double> bytes_in(std::string_view unit) {
+  std::string lower(unit);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (lower.empty() || lower == "b") return 1;
+  const auto power = std::string_view("kmgt").find(lower.front());
+  const bool is_decimal = lower.substr(1) == "b";
+  if (power == std::string_view::npos || (!is_decimal && lower.substr(1) != "ib")) {
+    return std::nullopt;
+  }
+  double bytes = 1;
+  for (std::size_t i = 0; i <= power; ++i) bytes *= is_decimal ? 1000 : 1024;
+  return bytes;
+}
+
+std::optional<double> seconds_in(char unit) {
+  constexpr std::string_view kUnits = "smhd";
+  constexpr double kSeconds[] = {1, 60, 3600, 86400};
+  const std::size_t found = kUnits.find(unit);
+  return found == kUnits.npos ? std::nullopt : std::optional(kSeconds[found]);
+}
+
+// A whole number from `least` that fills the text.
+std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t least) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end || value < least) return std::nullopt;
+  return value;
+}
+
+// The number of "every:3"; nothing for texts without the prefix.
+std::optional<std::int64_t> number_after(std::string_view prefix, std::string_view text,
+                                         std::int64_t least) {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  return whole_number(text.substr(prefix.size()), least);
+}
+
+// Takes a number off the front of `text`.
+std::optional<double> take_number(std::string_view& text) {
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc() || !std::isfinite(value) || value < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<double> seconds_of(std::string_view text) {
+  double total = 0;
+  bool has_unit = false;
+  if (text.empty()) return std::nullopt;
+  while (!text.empty()) {
+    const auto value = take_number(text);
+    if (!value) return std::nullopt;
+    if (text.empty() && !has_unit) return *value <= kLongest ? value : std::nullopt;
+    const auto unit = text.empty() ? std::nullopt : seconds_in(text.front());
+    if (!unit) return std::nullopt;
+    text.remove_prefix(1);
+    has_unit = true;
+    total += *value * *unit;
+  }
+  return total <= kLongest ? std::optional(total) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ByteSize> ByteSize::parse(std::string_view text) {
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc() || !(value >= 0)) return std::nullopt;
+  const auto unit = bytes_in(text.substr(static_cast<std::size_t>(end - text.data())));
+  if (!unit || value * *unit > kMostBytes) return std::nullopt;
+  if (value > 0 && value * *unit < 1) return std::nullopt;  // less than a byte is no 0
+  return ByteSize{static_cast<std::int64_t>(value * *unit), std::string(text)};
+}
+
+std::optional<Duration> Duration::parse(std::string_view text) {
+  const auto seconds = seconds_of(text);
+  return seconds ? std::optional(Duration{*seconds, std::string(text)}) : std::nullopt;
+}
+
+std::optional<Interval> Interval::parse(std::string_view text) {
+  const std::string written(text);
+  if (text == "none") return Interval{.at_the_end = false, .written = written};
+  if (const auto steps = whole_number(text, 0))
+    return Interval{.steps = *steps, .written = written};
+  const bool has_unit = text.find_first_of("smhd") != text.npos;
+  const auto seconds = has_unit ? seconds_of(text) : std::nullopt;
+  return seconds ? std::optional(Interval{.seconds = *seconds, .written = written}) : std::nullopt;
+}
+
+std::optional<Sequences> Sequences::parse(std::string_view text) {
+  if (text == "all") return Sequences{kAllSequences};
+  const auto count = whole_number(text, 1);
+  return count && *count <= kMostSequences ? std::optional(Sequences{*count}) : std::nullopt;
+}
+
+std::string Sequences::text() const {
+  return count == kAllSequences ? "all" : std::to_string(count);
+}
+
+std::optional<Resume> Resume::parse(std::string_view text) {
+  if (text == "none") return Resume{};
+  if (text == "auto") return Resume{.kind = Kind::automatic};
+  return Resume{.kind = Kind::path, .path = std::string(text)};
+}
+
+std::string Resume::text() const {
+  return kind == Kind::none ? "none" : kind == Kind::automatic ? "auto" : path;
+}
+
+std::optional<RecomputeSetting> RecomputeSetting::parse(std::string_view text) {
+  if (text == "none") return RecomputeSetting{};
+  if (text == "level") return RecomputeSetting{.kind = Kind::level};
+  if (text == "auto") return RecomputeSetting{.kind = Kind::automatic};
+  const auto size = number_after(kEvery, text, 1);
+  return size ? std::optional(RecomputeSetting{Kind::every, *size}) : std::nullopt;
+}
+
+std::string RecomputeSetting::text() const {
+  if (kind == Kind::every) return fmt::format("{}{}", kEvery, group_size);
+  return kind == Kind::none ? "none" : kind == Kind::level ? "level" : "auto";
+}
+
+std::optional<Offload> Offload::parse(std::string_view text) {
+  if (text == "none") return Offload{};
+  if (text == "optimizer") return Offload{.kind = Kind::optimizer};
+  if (text == "all") return Offload{.kind = Kind::all};
+  if (!text.starts_with(kDisk) || text.size() == kDisk.size()) return std::nullopt;
+  return Offload{Kind::disk, std::string(text.substr(kDisk.size()))};
+}
+
+std::string Offload::text() const {
+  if (kind == Kind::disk) return std::string(kDisk) + folder;
+  return kind == Kind::none ? "none" : kind == Kind::optimizer ? "optimizer" : "all";
+}
+
+std::optional<WrapPolicy> WrapPolicy::parse(std::string_view text) {
+  if (text == "block") return WrapPolicy{};
+  if (text == "none") return WrapPolicy{.kind = Kind::none};
+  const auto elements = number_after(kSize, text, 1);
+  return elements ? std::optional(WrapPolicy{Kind::size, *elements}) : std::nullopt;
+}
+
+std::string WrapPolicy::text() const {
+  if (kind == Kind::size) return fmt::format("{}{}", kSize, min_elements);
+  return kind == Kind::none ? "none" : "block";
+}
+
+std::optional<PipelineSetting> PipelineSetting::parse(std::string_view text) {
+  if (text == "gpipe") return PipelineSetting{.kind = PipelineKind::gpipe};
+  if (text == "1f1b") return PipelineSetting{};
+  const auto chunks = number_after(kInterleaved, text, 2);
+  return chunks ? std::optional(PipelineSetting{PipelineKind::interleaved, *chunks}) : std::nullopt;
+}
+
+std::string PipelineSetting::text() const {
+  if (kind == PipelineKind::gpipe) return "gpipe";
+  if (kind == PipelineKind::one_f_one_b) return "1f1b";
+  return fmt::format("{}{}", kInterleaved, chunks);
+}
+
+std::optional<LevelSplit> LevelSplit::parse(std::string_view text) {
+  LevelSplit split;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const auto count = whole_number(text.substr(0, comma), 0);
+    if (!count || comma + 1 == text.size()) return std::nullopt;
+    split.levels.push_back(*count);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return split;
+}
+
+std::string LevelSplit::text() const { return fmt::format("{}", fmt::join(levels, ",")); }
+
+}  // namespace dtrain::config

@@ -1,0 +1,142 @@
+// Values of settings that are more than a word or a number. parse() takes the text of a flag and
+// gives nothing for texts that no value has; text() is as a flag takes it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dtrain::config {
+
+/// Bytes of "2GiB", "500MB", "1.5GB" or "4096"; units are kB, MB, GB, TB (powers of 1000) and KiB,
+/// MiB, GiB, TiB (of 1024), in any case.
+struct ByteSize {
+  std::int64_t count = 0;
+  std::string written = "0";  ///< as the user wrote it
+
+  static std::optional<ByteSize> parse(std::string_view text);
+  [[nodiscard]] std::string text() const { return written; }
+};
+
+/// "90s", "10m", "1h30m", "1d"; a bare number means seconds.
+struct Duration {
+  double seconds = 0;
+  std::string written = "0";  ///< as the user wrote it
+
+  static std::optional<Duration> parse(std::string_view text);
+  [[nodiscard]] std::string text() const { return written; }
+};
+
+/// How often something happens; never if steps and seconds are 0. "100" means steps, a number with
+/// a unit time, "none" never and not at the end either.
+struct Interval {
+  std::int64_t steps = 0;
+  double seconds = 0;
+  bool at_the_end = true;     ///< it also happens when all is done
+  std::string written = "0";  ///< as the user wrote it
+
+  static std::optional<Interval> parse(std::string_view text);
+  [[nodiscard]] std::string text() const { return written; }
+  [[nodiscard]] bool is_never() const { return steps == 0 && seconds == 0; }
+};
+
+/// A number of sequences, at least 1; "all" is the largest number there is.
+struct Sequences {
+  std::int64_t count = 1;
+
+  static std::optional<Sequences> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+};
+
+/// What a run goes on from: "none", "auto", or a path.
+struct Resume {
+  enum class Kind { none, automatic, path };
+  Kind kind = Kind::none;
+  std::string path = {};  ///< of a checkpoint or run folder
+
+  static std::optional<Resume> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] bool is_none() const { return kind == Kind::none; }
+  [[nodiscard]] bool is_automatic() const { return kind == Kind::automatic; }
+};
+
+/// "none", "level", "every:K" (K at least 1), "auto".
+struct RecomputeSetting {
+  enum class Kind { none, level, every, automatic };
+  Kind kind = Kind::none;
+  std::int64_t group_size = 0;  ///< levels, of every:K
+
+  static std::optional<RecomputeSetting> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+};
+
+/// "none", "optimizer", "all", "disk:DIR".
+struct Offload {
+  enum class Kind { none, optimizer, all, disk };
+  Kind kind = Kind::none;
+  std::string folder = {};  ///< of disk
+
+  static std::optional<Offload> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+};
+
+/// "block", "size:N" (N at least 1), "none".
+struct WrapPolicy {
+  enum class Kind {
+    block,  ///< the parameters of each block; blocks that share parameters share a unit
+    size,   ///< the same, neighbours merged until each unit has at least min_elements
+    none,   ///< one unit for the whole model
+  };
+  Kind kind = Kind::block;
+  std::int64_t min_elements = 0;  ///< read for size
+
+  static std::optional<WrapPolicy> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+  bool operator==(const WrapPolicy&) const = default;
+};
+
+/// In which order a stage runs the forward and backward passes of its microbatches.
+enum class PipelineKind {
+  gpipe,        ///< all forwards, then all backwards
+  one_f_one_b,  ///< backwards as early as they can be: few microbatches in flight
+  interleaved,  ///< the same with several small parts of the model on each stage
+};
+
+/// "gpipe", "1f1b", "interleaved:V" (V at least 2).
+struct PipelineSetting {
+  PipelineKind kind = PipelineKind::one_f_one_b;
+  std::int64_t chunks = 1;  ///< parts of the model on each stage; above 1 where interleaved
+
+  static std::optional<PipelineSetting> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+  bool operator==(const PipelineSetting&) const = default;
+};
+
+/// The levels of each part of a pipeline, "3,5,4"; empty: balanced.
+struct LevelSplit {
+  std::vector<std::int64_t> levels = {};
+
+  static std::optional<LevelSplit> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+};
+
+template <typename Value>
+concept ParsedValue = requires(const Value& value, std::string_view text) {
+  { Value::parse(text) } -> std::same_as<std::optional<Value>>;
+  { value.text() } -> std::same_as<std::string>;
+};
+
+}  // namespace dtrain::config
+
+/// Messages print the text of a value.
+template <dtrain::config::ParsedValue Value>
+struct fmt::formatter<Value, char> : fmt::formatter<std::string_view> {
+  auto format(const Value& value, fmt::format_context& context) const {
+    return fmt::formatter<std::string_view>::format(value.text(), context);
+  }
+};

@@ -1,0 +1,123 @@
+#include "dtrain/config/values.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+namespace dtrain::config {
+namespace {
+
+TEST_CASE("Times are read with their units") {
+  CHECK(Duration::parse("90")->seconds == 90.0);
+  CHECK(Duration::parse("0")->seconds == 0.0);
+  CHECK(Duration::parse("0.5s")->seconds == 0.5);
+  CHECK(Duration::parse("10m")->seconds == 600.0);
+  CHECK(Duration::parse("1h30m")->seconds == 5400.0);
+  CHECK(Duration::parse("2d1h1m1s")->seconds == 2 * 86400 + 3661.0);
+}
+
+TEST_CASE("What is no time is refused") {
+  for (const char* text : {"", "m", "-5", "-5s", "1x", "1h30", "1h 30m", "nan", "inf", "1e3s",
+                           "10 m", "99999999999d", "s10"}) {
+    INFO(text);
+    CHECK_FALSE(Duration::parse(text).has_value());
+  }
+}
+
+TEST_CASE("An interval without a unit counts steps") {
+  CHECK(Interval::parse("100")->steps == 100);
+  CHECK(Interval::parse("100")->seconds == 0);
+  CHECK(Interval::parse("10m")->seconds == 600);
+  CHECK(Interval::parse("10m")->steps == 0);
+  CHECK(Interval::parse("0")->is_never());
+  CHECK(Interval::parse("0s")->is_never());
+  CHECK(Interval::parse("0")->at_the_end);
+  CHECK(Interval::parse("none")->is_never());
+  CHECK_FALSE(Interval::parse("none")->at_the_end);
+  for (const char* text : {"", "-1", "1.5", "ten", "10k", "99999999999999999999"}) {
+    INFO(text);
+    CHECK_FALSE(Interval::parse(text).has_value());
+  }
+}
+
+TEST_CASE("Sequences are a number or all") {
+  CHECK(Sequences::parse("1")->count == 1);
+  CHECK(Sequences::parse("2147483648")->count == std::int64_t{1} << 31);
+  CHECK(Sequences::parse("all")->count == std::numeric_limits<std::int64_t>::max());
+  for (const char* text : {"", "0", "-1", "2147483649", "1.5", "ALL", "all ", "8 "}) {
+    INFO(text);
+    CHECK_FALSE(Sequences::parse(text).has_value());
+  }
+}
+
+TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
+  CHECK(ByteSize::parse("0")->count == 0);
+  CHECK(ByteSize::parse("4096")->count == 4096);
+  CHECK(ByteSize::parse("500MB")->count == 500'000'000);
+  CHECK(ByteSize::parse("2GiB")->count == std::int64_t{2} << 30);
+  CHECK(ByteSize::parse("1.5kib")->count == 1536);
+  CHECK(ByteSize::parse("3tb")->count == 3'000'000'000'000);
+  for (const char* text : {"", "GB", "-1", "2 GB", "2G", "2XB", "2GiBs", "nan", "inf", "1e3",
+                           "9999999TB", "0.5", "0.0001kB"}) {
+    INFO(text);
+    CHECK_FALSE(ByteSize::parse(text));
+  }
+}
+
+TEST_CASE("Recompute is none, level, every:K or auto") {
+  using Kind = RecomputeSetting::Kind;
+  CHECK(RecomputeSetting::parse("none")->kind == Kind::none);
+  CHECK(RecomputeSetting::parse("level")->kind == Kind::level);
+  CHECK(RecomputeSetting::parse("auto")->kind == Kind::automatic);
+  CHECK(RecomputeSetting::parse("every:3")->kind == Kind::every);
+  CHECK(RecomputeSetting::parse("every:3")->group_size == 3);
+  for (const char* text : {"", "all", "every", "every:", "every:0", "every:-1", "every:2x"}) {
+    INFO(text);
+    CHECK_FALSE(RecomputeSetting::parse(text));
+  }
+}
+
+TEST_CASE("A pipeline's schedule is gpipe, 1f1b or interleaved:V") {
+  CHECK(PipelineSetting::parse("gpipe")->kind == PipelineKind::gpipe);
+  CHECK(PipelineSetting::parse("1f1b")->kind == PipelineKind::one_f_one_b);
+  CHECK(PipelineSetting::parse("interleaved:3") ==
+        PipelineSetting{.kind = PipelineKind::interleaved, .chunks = 3});
+  for (const char* text : {"gpipe", "1f1b", "interleaved:12"}) {
+    CHECK(PipelineSetting::parse(text)->text() == text);
+  }
+  for (const char* text : {"", "1F1B", "interleaved", "interleaved:", "interleaved:1",
+                           "interleaved:-2", "interleaved:2x", "interleaved:2 "}) {
+    INFO(text);
+    CHECK_FALSE(PipelineSetting::parse(text));
+  }
+}
+
+TEST_CASE("A pipeline's split is a list of numbers") {
+  CHECK(LevelSplit::parse("")->levels.empty());
+  CHECK(LevelSplit::parse("7")->levels == std::vector<std::int64_t>{7});
+  CHECK(LevelSplit::parse("3,5,4")->levels == std::vector<std::int64_t>{3, 5, 4});
+  for (const char* text : {",", "3,", ",3", "3,,4", "3, 5", "a", "3,-1", "3.5"}) {
+    INFO(text);
+    CHECK_FALSE(LevelSplit::parse(text));
+  }
+}
+
+TEST_CASE("A value's text is the one that it was read from") {
+  CHECK(ByteSize::parse("1.5kib")->text() == "1.5kib");
+  CHECK(Duration::parse("1h30m")->text() == "1h30m");
+  for (const char* text : {"100", "10m", "0s", "none"})
+    CHECK(Interval::parse(text)->text() == text);
+  for (const char* text : {"8", "all"}) CHECK(Sequences::parse(text)->text() == text);
+  for (const char* text : {"none", "auto", "runs/a", ""})
+    CHECK(Resume::parse(text)->text() == text);
+  for (const char* text : {"none", "level", "every:3", "auto"}) {
+    CHECK(RecomputeSetting::parse(text)->text() == text);
+  }
+  for (const char* text : {"none", "optimizer", "all", "disk:/a b"}) {
+    CHECK(Offload::parse(text)->text() == text);
+  }
+  for (const char* text : {"", "disk", "disk:", "cpu"}) CHECK_FALSE(Offload::parse(text));
+  CHECK(LevelSplit::parse("3,5,4")->text() == "3,5,4");
+}
+
+}  // namespace
+}  // namespace dtrain::config
