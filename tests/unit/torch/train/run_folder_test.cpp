@@ -17,7 +17,8 @@ using testing::TempFolder;
 
 config::Config run_in(const std::string& folder, bool overwrite = false) {
   config::Config config;
-  config.run = {.dir = folder, .overwrite = overwrite};
+  config.run.dir = folder;
+  config.run.overwrite = overwrite;
   return config;
 }
 
