@@ -100,12 +100,12 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
     return fmt::format("none (--mixed-cpus: {}; copies are made equal at every checkpoint)",
                        cpus.text);
   }
-  std::string text = "cpu=" + cpus.text;
+  std::string text;
   for (const config::Setting& setting : config::settings()) {
     if (setting.changes_bits == nullptr || !setting.changes_bits(config)) continue;
-    text += fmt::format(" {}={}", setting.flag.substr(2), config::value_text(setting, config));
+    text += fmt::format("{}={} ", setting.flag.substr(2), config::value_text(setting, config));
   }
-  return text;
+  return text + "cpu=" + cpus.text;
 }
 
 std::string start_table(Job& job, const data::Split& split) {
