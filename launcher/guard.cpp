@@ -15,6 +15,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "launcher/descendants.h"
+#include "launcher/pipe.h"
 
 namespace launcher {
 namespace {
@@ -37,20 +38,6 @@ sigset_t guarded_signals() {
   }
   ::sigaddset(&set, SIGCHLD);
   return set;
-}
-
-struct Pipe {
-  Descriptor reader;
-  Descriptor writer;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot make a pipe: {}",
-                       std::strerror(errno));
-  }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 /// Ends the supervisor. A thread that hangs in the kernel, on a disk, keeps the process and its
@@ -123,6 +110,7 @@ int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
   ::signal(SIGTTOU, SIG_IGN);  // the supervisor writes to the terminal from the background
   adopt_orphans();
   Pipe signals = make_pipe();
+  ::fcntl(signals.writer.get(), F_SETFL, O_NONBLOCK);  // the guard waits for no supervisor
   Pipe status = make_pipe();
   link.signals = std::move(signals.reader);
   const pid_t own = ::getpid();

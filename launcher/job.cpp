@@ -11,6 +11,7 @@
 
 #include "dtrain/base/error.h"
 #include "launcher/environment.h"
+#include "launcher/pipe.h"
 #include "launcher/spawn.h"
 
 namespace launcher {
@@ -19,23 +20,10 @@ namespace {
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
-struct Pipe {
-  Descriptor reader;
-  Descriptor writer;
-};
-
 void require(bool good, const char* what) {
   if (!good) {
     fail(ErrorKind::spawn, "cannot make {}: {}", what, std::strerror(errno));
   }
-}
-
-/// dtrun's end does not block.
-Pipe make_pipe() {
-  int ends[2];
-  require(::pipe2(ends, O_CLOEXEC) == 0, "a pipe");
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 Pipe make_control() {

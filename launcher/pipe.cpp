@@ -1,0 +1,23 @@
+#include "launcher/pipe.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "dtrain/base/error.h"
+
+namespace launcher {
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot make a pipe: {}",
+                       std::strerror(errno));
+  }
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+}  // namespace launcher

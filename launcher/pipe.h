@@ -1,0 +1,18 @@
+// A pipe between processes of dtrun, or between dtrun and a rank.
+#pragma once
+
+#include "launcher/descriptor.h"
+
+namespace launcher {
+
+struct Pipe {
+  Descriptor reader;
+  Descriptor writer;
+};
+
+/// Makes a pipe whose ends close on exec, and whose reader does not block.
+///
+/// Throws: Error{spawn}.
+[[nodiscard]] Pipe make_pipe();
+
+}  // namespace launcher
