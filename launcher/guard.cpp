@@ -101,7 +101,7 @@ int guard(pid_t child, const Descriptor& signals, const Descriptor& status_pipe,
 
 }  // namespace
 
-int run_guarded(Job job, int (*supervise)(Job, GuardLink)) {
+int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   GuardLink link{};
   const sigset_t watched = guarded_signals();
   ::sigprocmask(SIG_BLOCK, &watched, &link.original_mask);

@@ -23,6 +23,6 @@ struct GuardLink {
 /// of its threads waits for a disk, is left behind after 1 s.
 ///
 /// Throws: Error{spawn} when no process can be made.
-[[nodiscard]] int run_guarded(Job job, int (*supervise)(Job, GuardLink));
+[[nodiscard]] int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink));
 
 }  // namespace launcher

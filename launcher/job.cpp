@@ -32,8 +32,8 @@ Pipe make_control() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-RankStreamOptions stream_options(const Job& job, int index, Stream stream, const Console& console,
-                                 LogWriter& logs) {
+RankStreamOptions stream_options(const PreparedJob& job, int index, Stream stream,
+                                 const SharedOutput& console, LogWriter& logs) {
   const Options& options = job.options;
   const int bit = static_cast<int>(stream);
   const auto& filter = options.local_ranks_filter;
@@ -63,8 +63,8 @@ Descriptor input_of(int index) {
 
 }  // namespace
 
-Rank start_rank(const Job& job, int index, const sigset_t& signal_mask, const Console& console,
-                LogWriter& logs) {
+Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
+                const SharedOutput& console, LogWriter& logs) {
   Pipe output = make_pipe();
   Pipe error = make_pipe();
   Pipe control = make_control();

@@ -67,8 +67,8 @@ void write_error_for_a_while(const std::string& text) {
   }
 }
 
-int supervise(Job job, GuardLink guard) {
-  const RunFolder folder = job.folder;
+int supervise(PreparedJob job, GuardLink guard) {
+  const LogFolder folder = job.folder;
   const int status = reported([&] { return Supervisor(std::move(job), std::move(guard)).run(); },
                               write_error_for_a_while);
   folder.remove_unless_kept();
@@ -85,13 +85,13 @@ int run(const std::vector<std::string>& arguments) {
   std::string program_file = find_program(options.program.front());
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
   Door door = make_door();
-  RunFolder folder(options);
-  const int status = run_guarded(Job{.options = std::move(options),
-                                     .program_file = std::move(program_file),
-                                     .port = std::move(port),
-                                     .door = std::move(door),
-                                     .folder = folder,
-                                     .open_files = open_files},
+  LogFolder folder(options);
+  const int status = run_guarded(PreparedJob{.options = std::move(options),
+                                             .program_file = std::move(program_file),
+                                             .port = std::move(port),
+                                             .door = std::move(door),
+                                             .folder = folder,
+                                             .open_files = open_files},
                                  &supervise);
   folder.remove_unless_kept();  // again, for a supervisor that was killed
   return status;

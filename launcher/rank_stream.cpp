@@ -35,7 +35,7 @@ bool strip_erasures(std::string_view& text) {
 RankStream::RankStream(Descriptor pipe, RankStreamOptions options)
     : pipe_(std::move(pipe)), options_(std::move(options)), splitter_(options_.live) {}
 
-bool RankStream::read(Console& console) {
+bool RankStream::read(SharedOutput& console) {
   std::array<char, kBuffer> buffer;
   const ssize_t length = ::read(pipe_.get(), buffer.data(), buffer.size());
   if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -49,14 +49,14 @@ bool RankStream::read(Console& console) {
   return true;
 }
 
-void RankStream::finish(Console& console) {
+void RankStream::finish(SharedOutput& console) {
   while (open() && read(console)) {
   }
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   pipe_.reset();
 }
 
-void RankStream::take(Console& console, std::string_view text, bool is_live) {
+void RankStream::take(SharedOutput& console, std::string_view text, bool is_live) {
   if (is_live) {
     const bool erased = strip_erasures(text);
     // Only an erasure removes the live line; some programs begin to draw with empty text.
@@ -78,7 +78,7 @@ void RankStream::keep(std::string_view line) {
   if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
 }
 
-void RankStream::insert(Console& console, std::string_view line,
+void RankStream::insert(SharedOutput& console, std::string_view line,
                         std::optional<std::string_view> prefix) {
   constexpr int kMaxReads = 16;
   for (int reads = 0; reads < kMaxReads && open() && read(console); ++reads) {

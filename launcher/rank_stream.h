@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/console.h"
 #include "launcher/descriptor.h"
 #include "launcher/line_splitter.h"
 #include "launcher/log_writer.h"
+#include "launcher/shared_output.h"
 
 namespace launcher {
 
@@ -40,17 +40,17 @@ class RankStream {
   /// Shows later lines without the prefix.
   void drop_prefix() { options_.prefix.clear(); }
   /// Takes what is there, up to one buffer. Returns whether there was anything; closes at the end.
-  bool read(Console& console);
+  bool read(SharedOutput& console);
   /// Takes a line as if the rank had written it; `prefix` is for the console, none: not shown
   /// there.
-  void insert(Console& console, std::string_view line, std::optional<std::string_view> prefix);
+  void insert(SharedOutput& console, std::string_view line, std::optional<std::string_view> prefix);
   /// Takes all that is there, prints a last line without end, and closes.
-  void finish(Console& console);
+  void finish(SharedOutput& console);
 
   [[nodiscard]] const std::deque<std::string>& last_lines() const { return last_lines_; }
 
  private:
-  void take(Console& console, std::string_view text, bool is_live);
+  void take(SharedOutput& console, std::string_view text, bool is_live);
   void keep(std::string_view line);
 
   Descriptor pipe_;

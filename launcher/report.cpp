@@ -50,7 +50,7 @@ bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
 /// Prints once each line in which a rank blames another, in case nothing else is known. `except` is
 /// a rank whose line is printed elsewhere.
 void report_blames(const std::optional<int>& except, const std::vector<Rank>& ranks,
-                   Console& console) {
+                   SharedOutput& console) {
   const auto is_told_here = [&](const Rank& rank) {
     return rank.told && rank.told->blames_another() && rank.index != except;
   };
@@ -93,7 +93,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   return text.empty() ? text : text.substr(2);
 }
 
-void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   if (error_is_of_all(culprit, ranks)) {  // it has been printed, and nobody is to blame
     if (culprit.told->blames_another()) report_blames({}, ranks, console);
@@ -151,7 +151,7 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
   return saved ? static_cast<int>(dtrain::base::ErrorKind::interrupted) : 0;
 }
 
-void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console) {
+void report(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
   console.drop_beyond(std::numeric_limits<std::size_t>::max());  // the report is no such line
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
     console.line(Stream::error, kPrefix,

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/console.h"
 #include "launcher/rank.h"
+#include "launcher/shared_output.h"
 
 namespace launcher {
 
@@ -29,6 +29,6 @@ struct Verdict {
 
 /// The lines after a job that failed or was stopped: the culprit's last words, the ranks that ended
 /// because of it, and last the one line that tells which rank, how, where and why.
-void report(const Verdict& verdict, const std::vector<Rank>& ranks, Console& console);
+void report(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console);
 
 }  // namespace launcher

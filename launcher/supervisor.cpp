@@ -47,7 +47,7 @@ std::uint64_t tag_of(Source source, int rank = 0) {
 
 }  // namespace
 
-Supervisor::Supervisor(Job job, GuardLink guard)
+Supervisor::Supervisor(PreparedJob job, GuardLink guard)
     : job_(std::move(job)),
       guard_(std::move(guard)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),

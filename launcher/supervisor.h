@@ -29,7 +29,7 @@ namespace launcher {
 ///   logs first) -> done
 class Supervisor {
  public:
-  Supervisor(Job job, GuardLink guard);
+  Supervisor(PreparedJob job, GuardLink guard);
 
   /// Returns: dtrun's exit status.
   /// Throws:  Error{spawn} when a rank cannot be started; the others are gone by then.
@@ -89,9 +89,9 @@ class Supervisor {
   [[nodiscard]] bool any_running() const;
   [[nodiscard]] std::int64_t now_ns() const;
 
-  Job job_;
+  PreparedJob job_;
   GuardLink guard_;
-  Console console_;
+  SharedOutput console_;
   LogWriter logs_{console_.wake_fd()};
   Descriptor epoll_;
   Descriptor child_signals_;

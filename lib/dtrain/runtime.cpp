@@ -14,13 +14,13 @@
 #include "dtrain/base/log.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/unhandled.h"
+#include "dtrain/commands/commands.h"
+#include "dtrain/commands/export_checkpoint.h"
+#include "dtrain/commands/generator.h"
+#include "dtrain/commands/import_checkpoint.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/metrics/cpu_memory.h"
-#include "dtrain/train/commands.h"
-#include "dtrain/train/export_checkpoint.h"
-#include "dtrain/train/generator.h"
-#include "dtrain/train/import_checkpoint.h"
 
 namespace dtrain {
 namespace {
@@ -60,7 +60,7 @@ void require_threads(const config::Config& config) {
 void generate(const config::Config& config) {
   char last = '\n';
   try {
-    train::generate(config, [&last](std::string_view text) {
+    commands::generate(config, [&last](std::string_view text) {
       write_generated(text);
       if (!text.empty()) last = text.back();
     });
@@ -78,18 +78,18 @@ int run(std::string_view text) {
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
   switch (request.command) {
     case config::Command::train:
-      return train::train(request.config, request.record);
+      return commands::train(request.config, request.record);
     case config::Command::generate:
       generate(request.config);
       return 0;
     case config::Command::verify:
-      train::verify(request.config, write_output);
+      commands::verify(request.config, write_output);
       return 0;
     case config::Command::export_checkpoint:
-      train::export_checkpoint(request.config, write_output);
+      commands::export_checkpoint(request.config, write_output);
       return 0;
     case config::Command::import_checkpoint:
-      train::import_checkpoint(request.config, write_output);
+      commands::import_checkpoint(request.config, write_output);
       return 0;
   }
   return 0;

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "dtrain/config/json.h"
+#include "dtrain/job/start_table.h"
 #include "dtrain/metrics/cpu_memory.h"
-#include "dtrain/train/start_table.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
 
@@ -75,7 +75,7 @@ std::string measure(comm::World& world, const std::string& request) {
   for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
     largest = std::max(largest, 4 * layout.unit_range(unit).size());
   }
-  const train::MemoryPlan plan = run.job().memory();
+  const parallel::MemoryPlan plan = run.job().memory();
   return fmt::format("{} {} {} {} {} {}", metrics::memory_use().current - tensors,
                      metrics::memory_use().peak - tensors, growth, plan.activations + plan.work,
                      4 * run.job().model().num_elements(), largest);

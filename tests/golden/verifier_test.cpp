@@ -1,6 +1,6 @@
 // The engine against the reference's own numbers, through what `dtrain verify` runs; and the
 // verifier against planted errors.
-#include "dtrain/train/verifier.h"
+#include "dtrain/commands/verifier.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -19,7 +19,7 @@
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
-namespace dtrain::train {
+namespace dtrain::commands {
 namespace {
 
 using testing::message_of;
@@ -349,4 +349,4 @@ TEST_CASE("An unknown trajectory is refused with its name") {
 }
 
 }  // namespace
-}  // namespace dtrain::train
+}  // namespace dtrain::commands

@@ -65,7 +65,7 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
   const double tolerance = dtype == "float32" ? 2e-6 : 1e-13;
   on_threads(4, [&](comm::World& world) {
     EngineRun run(config, world);
-    train::Job& job = run.job();
+    job::Job& job = run.job();
     const auto split = data::open_split(
         {.train = config.data.train, .validation = "", .val_fraction = 0, .seq_len = 32});
     data::Loader loader(split.train, {.microbatch = config.batch.microbatch,

@@ -8,7 +8,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/config/resolve.h"
-#include "dtrain/parallel/plan.h"
+#include "dtrain/parallel/plan/plan.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
@@ -23,7 +23,7 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return hash;
 }
 
-data::LoaderOptions loader_options(train::Job& job, std::int64_t first_step) {
+data::LoaderOptions loader_options(job::Job& job, std::int64_t first_step) {
   const config::Config& config = job.config();
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
@@ -57,7 +57,7 @@ at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece
 }
 
 // Assembles AdamW's state from shards, slices and stages; takes the first of equal copies.
-std::map<std::string, at::Tensor> assembled_state(train::Job& job) {
+std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
   at::ScalarType counter = at::kDouble;
   for (const checkpoint::Piece& piece : job.engine().state()) {
@@ -71,13 +71,13 @@ std::map<std::string, at::Tensor> assembled_state(train::Job& job) {
   add("optimizer.num_updates", {1}, counter);
   for (const param::ParameterSpec& spec : job.whole_model().parameters) {
     for (const char* prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
-      add(prefix + spec.name, spec.shape, train::master_dtype_of(job.config().machine));
+      add(prefix + spec.name, spec.shape, job::master_dtype_of(job.config().machine));
     }
   }
   return whole;
 }
 
-std::map<std::string, at::Tensor> whole_state(train::Job& job) {
+std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   const mesh::MeshShape& sizes = job.groups().mesh().sizes();
   if (sizes.pp > 1 || sizes.tp > 1) return assembled_state(job);
   const checkpoint::State state = job.engine().state();
@@ -98,7 +98,7 @@ std::map<std::string, at::Tensor> whole_state(train::Job& job) {
     prefixes.push_back("model.");
     for (const std::string& prefix : prefixes) {
       whole[prefix + spec.name] = joined(*shards, parts[prefix + spec.name], spec.shape,
-                                         train::master_dtype_of(job.config().machine));
+                                         job::master_dtype_of(job.config().machine));
     }
   }
   return whole;

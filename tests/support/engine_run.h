@@ -13,7 +13,7 @@
 #include "dtrain/comm/world.h"
 #include "dtrain/config/config.h"
 #include "dtrain/data/loader.h"
-#include "dtrain/train/job.h"
+#include "dtrain/job/job.h"
 
 namespace dtrain::testing {
 
@@ -73,14 +73,14 @@ class EngineRun {
   void steps(std::int64_t count);
   /// The gradients of the next step alone.
   void forward_backward_only();
-  [[nodiscard]] train::Job& job() { return job_; }
+  [[nodiscard]] job::Job& job() { return job_; }
   /// Losses and norms so far, and the state now: this rank's copy, or the one that it and others
   /// hold the parts of. Collective.
   [[nodiscard]] Trace trace();
 
  private:
   config::Config config_;
-  train::Job job_;
+  job::Job job_;
   data::Split split_;
   data::Loader loader_;
   Trace trace_;

@@ -88,7 +88,7 @@ at::Tensor values_in(const Part& part, at::IntArrayRef shape, const Values& valu
 }
 
 // A range of rows of storage that is a part of the parameter as export views it.
-struct Piece {
+struct StorageRows {
   std::int64_t begin = 0;  // along the cut dim of the whole storage
   std::int64_t end = 0;
   Part view;  // of export_view
@@ -113,7 +113,7 @@ ViewDims view_dims(const ParameterSpec& spec, std::int64_t storage_dim) {
 }
 
 // The rank's part: a piece for each entry of the outermost dim (head) that it cuts, or one.
-std::vector<Piece> pieces_of(const ParameterSpec& spec) {
+std::vector<StorageRows> pieces_of(const ParameterSpec& spec) {
   Part all{.offsets = std::vector<std::int64_t>(spec.export_view.size()),
            .sizes = spec.export_view};
   if (!spec.cut) return {{0, spec.whole_shape()[0], std::move(all)}};
@@ -123,9 +123,10 @@ std::vector<Piece> pieces_of(const ParameterSpec& spec) {
   const bool has_outer = inner > dims.first;
   const std::int64_t length = spec.export_view[inner];
   const std::int64_t end = spec.cut->begin + spec.shape[static_cast<std::size_t>(spec.cut->dim)];
-  std::vector<Piece> pieces;
+  std::vector<StorageRows> pieces;
   for (std::int64_t begin = spec.cut->begin; begin < end;) {
-    Piece piece{.begin = begin, .end = std::min(end, (begin / length + 1) * length), .view = all};
+    StorageRows piece{
+        .begin = begin, .end = std::min(end, (begin / length + 1) * length), .view = all};
     if (has_outer) {
       piece.view.offsets[dims.first] = begin / length;
       piece.view.sizes[dims.first] = 1;
@@ -152,7 +153,7 @@ std::vector<std::int64_t> in_export_order(const ParameterSpec& spec,
 void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor& storage) {
   DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.shape), "{}", spec.name);
   const Values values(spec, seed);
-  for (const Piece& piece : pieces_of(spec)) {
+  for (const StorageRows& piece : pieces_of(spec)) {
     const Part exported{in_export_order(spec, piece.view.offsets),
                         in_export_order(spec, piece.view.sizes)};
     const at::Tensor held = spec.cut ? storage.narrow(spec.cut->dim, piece.begin - spec.cut->begin,

@@ -17,7 +17,8 @@ constexpr double kBytesPerMegabyte = 1e6;
 // take, so that they come at the steps they were asked for.
 constexpr base::Seconds kPatience(1);
 
-checkpoint::format::Manifest manifest_of(const Job& job, const Checkpointer::Options& options) {
+checkpoint::format::Manifest manifest_of(const job::Job& job,
+                                         const Checkpointer::Options& options) {
   const mesh::MeshShape& mesh = job.groups().mesh().sizes();
   return {.run = options.run,
           .layout = {.world_size = mesh.pp * mesh.dp * mesh.tp,
@@ -29,7 +30,7 @@ checkpoint::format::Manifest manifest_of(const Job& job, const Checkpointer::Opt
           .contents = {}};
 }
 
-checkpoint::SaverOptions saver_options(const Job& job, const Checkpointer::Options& options) {
+checkpoint::SaverOptions saver_options(const job::Job& job, const Checkpointer::Options& options) {
   const config::CheckpointConfig& config = job.config().checkpoint;
   return {.checkpoints = checkpoint::store::checkpoints_folder(job.config().run.dir),
           .manifest = manifest_of(job, options),
@@ -39,7 +40,7 @@ checkpoint::SaverOptions saver_options(const Job& job, const Checkpointer::Optio
 
 }  // namespace
 
-Checkpointer::Checkpointer(Job& job, metrics::Reporter& reporter, base::LauncherLink& link,
+Checkpointer::Checkpointer(job::Job& job, metrics::Reporter& reporter, base::LauncherLink& link,
                            Options options)
     : job_(job),
       reporter_(reporter),

@@ -10,8 +10,8 @@
 #include "dtrain/base/held_folder.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
+#include "dtrain/job/job.h"
 #include "dtrain/metrics/reporter.h"
-#include "dtrain/train/job.h"
 
 namespace dtrain::train {
 
@@ -39,7 +39,8 @@ class Checkpointer {
   };
 
   /// All must outlive this.
-  Checkpointer(Job& job, metrics::Reporter& reporter, base::LauncherLink& link, Options options);
+  Checkpointer(job::Job& job, metrics::Reporter& reporter, base::LauncherLink& link,
+               Options options);
 
   /// Has `check` called on all ranks before each save begins; what it throws ends that save.
   void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
@@ -81,7 +82,7 @@ class Checkpointer {
   void save_at_the_end(const checkpoint::SavePoint& point);
   void tell(const checkpoint::SaveReport& report);
 
-  Job& job_;
+  job::Job& job_;
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
   config::Interval interval_;

@@ -2,7 +2,7 @@
 
 namespace dtrain::train {
 
-std::optional<double> evaluate(Job& job, const data::EvaluationSequences& sequences,
+std::optional<double> evaluate(job::Job& job, const data::EvaluationSequences& sequences,
                                const std::function<bool()>& wants_stop) {
   const auto loss = job.engine().evaluate(
       {.num_sequences = sequences.size(),

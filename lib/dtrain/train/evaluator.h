@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "dtrain/data/loader.h"
-#include "dtrain/train/job.h"
+#include "dtrain/job/job.h"
 
 namespace dtrain::train {
 
@@ -16,7 +16,8 @@ namespace dtrain::train {
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{data} as EvaluationSequences::read.
-[[nodiscard]] std::optional<double> evaluate(Job& job, const data::EvaluationSequences& sequences,
+[[nodiscard]] std::optional<double> evaluate(job::Job& job,
+                                             const data::EvaluationSequences& sequences,
                                              const std::function<bool()>& wants_stop);
 
 }  // namespace dtrain::train

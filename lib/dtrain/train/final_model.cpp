@@ -28,7 +28,7 @@ void make_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void write_final_model(Job& job, const std::string& path, const std::function<void()>& check) {
+void write_final_model(job::Job& job, const std::string& path, const std::function<void()>& check) {
   const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.whole_model());
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
@@ -41,7 +41,7 @@ void write_final_model(Job& job, const std::string& path, const std::function<vo
   write([&] {
     check();
     make_folder(std::filesystem::path(path).parent_path());
-    writer.emplace(path, job.whole_model().parameters, master_dtype_of(job.config().machine),
+    writer.emplace(path, job.whole_model().parameters, job::master_dtype_of(job.config().machine),
                    buffers,
                    checkpoint::format::Metadata{{kModelKey, describe(job.config().model)}});
   });

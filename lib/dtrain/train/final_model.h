@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "dtrain/train/job.h"
+#include "dtrain/job/job.h"
 
 namespace dtrain::train {
 
@@ -13,6 +13,6 @@ namespace dtrain::train {
 ///
 /// Collective: every rank of the world.
 /// Throws:     Error{checkpoint} naming the file if it cannot be written; what `check` throws.
-void write_final_model(Job& job, const std::string& path, const std::function<void()>& check);
+void write_final_model(job::Job& job, const std::string& path, const std::function<void()>& check);
 
 }  // namespace dtrain::train

@@ -30,15 +30,15 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using checkpoint::Chosen;
 
-bool is_leader(Job& job) { return job.groups().world().rank() == 0; }
+bool is_leader(job::Job& job) { return job.groups().world().rank() == 0; }
 
 // What rank 0 finds at a path holds for all: another job may be writing there, and file systems do
 // not show all machines the same at the same time.
-std::string as_leader_finds(Job& job, const std::function<std::string()>& look) {
+std::string as_leader_finds(job::Job& job, const std::function<std::string()>& look) {
   return comm::leader_text(job.groups().world(), "looking for a checkpoint", look);
 }
 
-std::optional<Chosen> find(Job& job) {
+std::optional<Chosen> find(job::Job& job) {
   const config::Config& config = job.config();
   const config::Resume& resume = config.checkpoint.resume;
   const std::string& from = resume.path;
@@ -82,7 +82,7 @@ std::string_view count_of(std::string_view identity) {
              chosen.path, key, file, found, saved);
 }
 
-void check_same_data(Job& job, const Chosen& chosen, const data::DataIdentity& now) {
+void check_same_data(job::Job& job, const Chosen& chosen, const data::DataIdentity& now) {
   const config::DataConfig& config = job.config().data;
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
   if (data::is_without_checksum(saved.training) &&
@@ -108,7 +108,7 @@ void check_same_data(Job& job, const Chosen& chosen, const data::DataIdentity& n
   }
 }
 
-void check_same_run(Job& job, const Chosen& chosen, const data::DataIdentity& data) {
+void check_same_run(job::Job& job, const Chosen& chosen, const data::DataIdentity& data) {
   const Differences differences = compare_settings(job.config(), config_of(chosen));
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
@@ -125,7 +125,7 @@ void check_same_run(Job& job, const Chosen& chosen, const data::DataIdentity& da
   }
 }
 
-StartPoint resume(Job& job, const Chosen& chosen) {
+StartPoint resume(job::Job& job, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   job.engine().load_state(source);
@@ -136,22 +136,22 @@ StartPoint resume(Job& job, const Chosen& chosen) {
 }
 
 // The weights of a checkpoint, wherever else its run stands.
-void take_weights(Job& job, const Chosen& chosen) {
+void take_weights(job::Job& job, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   job.engine().load_weights(source);
 }
 
-void take_model_file(Job& job, const std::string& path) {
+void take_model_file(job::Job& job, const std::string& path) {
   const auto file = checkpoint::format::SafetensorsFile::open(path);
   const model::Model& model = job.whole_model();
   checkpoint::ArenaSource source(
       model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
-                                                    master_dtype_of(job.config().machine)));
+                                                    job::master_dtype_of(job.config().machine)));
   job.engine().load_weights(source);
 }
 
-void initialise_from(Job& job, const std::string& path) {
+void initialise_from(job::Job& job, const std::string& path) {
   const std::string found = as_leader_finds(job, [&] {
     std::error_code error;
     const bool is_file = fs::is_regular_file(path, error);
@@ -162,7 +162,7 @@ void initialise_from(Job& job, const std::string& path) {
 }
 
 // Equal paths may hold different files on different machines.
-void check_loaded_weights(Job& job) {
+void check_loaded_weights(job::Job& job) {
   const double norm = job.engine().parameter_norm();
   if (job.cpus().are_mixed) return;  // they would find different norms of the same weights
   comm::check_agreement(job.groups().world(),
@@ -186,7 +186,7 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
   return differences;
 }
 
-StartPoint load_start(Job& job, const data::DataIdentity& data) {
+StartPoint load_start(job::Job& job, const data::DataIdentity& data) {
   const auto begin = base::Clock::now();
   StartPoint start;
   if (const auto chosen = find(job)) {

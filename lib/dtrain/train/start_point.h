@@ -5,7 +5,7 @@
 #include <string>
 
 #include "dtrain/data/identity.h"
-#include "dtrain/train/job.h"
+#include "dtrain/job/job.h"
 
 namespace dtrain::train {
 
@@ -26,7 +26,7 @@ struct StartPoint {
 /// or
 ///             a --resume
 ///             or --init-from path that is none; Error{checkpoint} as checkpoint::choose.
-[[nodiscard]] StartPoint load_start(Job& job, const data::DataIdentity& data);
+[[nodiscard]] StartPoint load_start(job::Job& job, const data::DataIdentity& data);
 
 /// The settings in which a run may not differ from the one that it goes on from, each as "KEY is A,
 /// the checkpoint has B"; and those in which it may and does. Empty texts: none.

@@ -11,11 +11,11 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/job/ranks.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/train/evaluator.h"
 #include "dtrain/train/final_model.h"
-#include "dtrain/train/ranks.h"
 
 namespace dtrain::train {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::int64_t kMemorySteps = 3;   // after which the peak of memory is 
 // The votes that ranks cast in a step.
 enum Vote : std::size_t { kStop, kSave, kBusy };
 
-data::LoaderOptions loader_options(Job& job, const StartPoint& start) {
+data::LoaderOptions loader_options(job::Job& job, const StartPoint& start) {
   const config::Config& config = job.config();
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
@@ -64,7 +64,7 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
 }
 
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
-std::string bad_tensor(Job& job) {
+std::string bad_tensor(job::Job& job) {
   const std::string own = checkpoint::first_not_finite(owned_part(job.engine().state()));
   for (const std::string& name : comm::exchange_texts(job.groups().world(), own)) {
     if (!name.empty()) return name;
@@ -73,10 +73,10 @@ std::string bad_tensor(Job& job) {
 }
 
 // FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
-double peak_flops_of(Job& job) {
+double peak_flops_of(job::Job& job) {
   comm::ProcessGroup& world = job.groups().world();
   world.barrier();
-  const double own = metrics::measure_peak_flops(dtype_of(job.config().machine.param_dtype));
+  const double own = metrics::measure_peak_flops(job::dtype_of(job.config().machine.param_dtype));
   world.barrier();
   return own * static_cast<double>(world.size());
 }
@@ -100,7 +100,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       tokens_(start.tokens),
       start_tokens_(start.tokens),
       peak_flops_(peak_flops_of(job_)),
-      predicted_memory_(sum_of_process(config_, job_.groups().world(), job_.memory().total())),
+      predicted_memory_(job::sum_of_process(config_, job_.groups().world(), job_.memory().total())),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
   checkpoints_.check_before_saving([this] {

@@ -12,10 +12,10 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/data/split.h"
+#include "dtrain/job/job.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/optim/schedule.h"
 #include "dtrain/train/checkpointer.h"
-#include "dtrain/train/job.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/stop_requests.h"
 
@@ -40,7 +40,7 @@ class Trainer {
   /// A trainer works with these; all must outlive it. `link` may be of no launcher. check_folder
   /// throws where the run folder is not this job's any more: called before each step and save.
   struct Parts {
-    Job& job;
+    job::Job& job;
     const data::Split& split;
     metrics::Reporter& reporter;
     base::LauncherLink& link;
@@ -70,7 +70,7 @@ class Trainer {
   void save_final();
   void summarize();
 
-  Job& job_;
+  job::Job& job_;
   const config::Config& config_;
   const data::Split& split_;
   metrics::Reporter& reporter_;

@@ -5,26 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "dtrain/parallel/pipeline/action_kind.h"
+
 namespace dtrain::parallel {
-
-enum class ActionKind {
-  begin_microbatch,  ///< its tokens are there for the blocks
-  forward,
-  backward,
-  send_activation,  ///< the output of `block`, to the next stage
-  recv_activation,  ///< the input of `block`: room for it is offered to the stage before
-  send_gradient,    ///< of the input of `block`, to the stage before
-  recv_gradient,    ///< of the output of `block`: room for it is offered to the next stage
-  end_microbatch,   ///< nothing of it is kept any longer
-  begin_gradients,  ///< a sum of gradients, of number `microbatch`, begins
-  end_gradients,    ///< that sum is added to those before it; not for a step's last one
-  reduce_losses,    ///< this rank's losses are there
-};
-
-/// True where a block runs.
-[[nodiscard]] constexpr bool is_compute(ActionKind kind) {
-  return kind == ActionKind::forward || kind == ActionKind::backward;
-}
 
 /// One thing that a rank does for one microbatch. Blocks are numbered among the rank's own.
 struct Action {

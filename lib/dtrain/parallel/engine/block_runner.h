@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/recompute.h"
+#include "dtrain/parallel/plan/recompute.h"
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {

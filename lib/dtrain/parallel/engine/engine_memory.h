@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "dtrain/parallel/activation_memory.h"
 #include "dtrain/parallel/data/data_memory.h"
 #include "dtrain/parallel/engine/engine_setup.h"
+#include "dtrain/parallel/plan/activation_memory.h"
 
 namespace dtrain::parallel {
 

@@ -10,9 +10,9 @@
 #include "dtrain/model/model.h"
 #include "dtrain/optim/make_optimizer.h"
 #include "dtrain/parallel/data/data_axis.h"
-#include "dtrain/parallel/placement.h"
-#include "dtrain/parallel/stage/stage_plan.h"
-#include "dtrain/parallel/stage/transfers.h"
+#include "dtrain/parallel/pipeline/run/stage_plan.h"
+#include "dtrain/parallel/pipeline/run/transfers.h"
+#include "dtrain/parallel/plan/placement.h"
 #include "dtrain/param/disk_memory.h"
 
 namespace dtrain::parallel {

@@ -13,7 +13,7 @@
 namespace dtrain::parallel {
 namespace {
 
-using Kind = StageActionKind;
+using Kind = ActionKind;
 
 template <typename... Args>
 [[noreturn]] void refuse(std::int64_t stage, fmt::format_string<Args...> format, Args&&... args) {
@@ -58,7 +58,7 @@ class StageChecker {
         action.microbatch >= shape_.microbatches) {
       refuse(stage_, "{} is none of its own", describe(action));
     }
-    is_pass(action) ? check_pass(action) : check_message(action);
+    is_compute(action.kind) ? check_pass(action) : check_message(action);
     if (!done_.insert({action.kind, action.chunk, action.microbatch}).second) {
       refuse(stage_, "{} twice", describe(action));
     }
@@ -111,7 +111,7 @@ void check_order_of_messages(const PipelineShape& shape,
   for (std::size_t index = 0; index < schedules.size(); ++index) {
     const std::int64_t stage = static_cast<std::int64_t>(index);
     for (const StageAction& action : schedules[index]) {
-      if (is_pass(action)) continue;
+      if (is_compute(action.kind)) continue;
       const Peer peer = peer_of(shape, stage, action);
       if (action.kind == Kind::send_activation || action.kind == Kind::send_gradient) {
         sent[{action.kind, stage, peer.stage}].push_back(
@@ -138,8 +138,8 @@ InFlight in_flight(const PipelineShape& shape, const StageSchedule& schedule) {
   std::int64_t total = 0;
   std::vector<std::int64_t> now(peak.by_chunk.size());
   for (const StageAction& action : schedule) {
-    if (!is_pass(action)) continue;
-    const std::int64_t change = action.kind == StageActionKind::forward ? 1 : -1;
+    if (!is_compute(action.kind)) continue;
+    const std::int64_t change = action.kind == ActionKind::forward ? 1 : -1;
     const auto chunk = static_cast<std::size_t>(action.chunk);
     total += change;
     now[chunk] += change;

@@ -53,11 +53,11 @@ StageSchedule compute_order(const PipelineShape& shape, std::int64_t stage) {
   StageSchedule order;
   const auto run_forward = [&](std::int64_t i) {
     const Turn turn = forward_turn(shape, i);
-    order.push_back({StageActionKind::forward, turn.chunk, turn.microbatch});
+    order.push_back({ActionKind::forward, turn.chunk, turn.microbatch});
   };
   const auto run_backward = [&](std::int64_t i) {
     const Turn turn = backward_turn(shape, i);
-    order.push_back({StageActionKind::backward, turn.chunk, turn.microbatch});
+    order.push_back({ActionKind::backward, turn.chunk, turn.microbatch});
   };
 
   // Warm-up: fill the pipeline.

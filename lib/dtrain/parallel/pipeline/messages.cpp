@@ -3,7 +3,7 @@
 namespace dtrain::parallel {
 namespace {
 
-bool is_forward(const StageAction& pass) { return pass.kind == StageActionKind::forward; }
+bool is_forward(const StageAction& pass) { return pass.kind == ActionKind::forward; }
 
 }  // namespace
 
@@ -27,10 +27,10 @@ std::optional<StageAction> receive_before(const PipelineShape& shape, std::int64
   const std::int64_t part = shape.part(stage, pass.chunk);
   if (is_forward(pass)) {
     if (part == 0) return std::nullopt;
-    return StageAction{StageActionKind::recv_activation, pass.chunk, pass.microbatch};
+    return StageAction{ActionKind::recv_activation, pass.chunk, pass.microbatch};
   }
   if (part == shape.num_parts() - 1) return std::nullopt;
-  return StageAction{StageActionKind::recv_gradient, pass.chunk, pass.microbatch};
+  return StageAction{ActionKind::recv_gradient, pass.chunk, pass.microbatch};
 }
 
 std::optional<StageAction> send_after(const PipelineShape& shape, std::int64_t stage,
@@ -38,15 +38,15 @@ std::optional<StageAction> send_after(const PipelineShape& shape, std::int64_t s
   const std::int64_t part = shape.part(stage, pass.chunk);
   if (is_forward(pass)) {
     if (part == shape.num_parts() - 1) return std::nullopt;
-    return StageAction{StageActionKind::send_activation, pass.chunk, pass.microbatch};
+    return StageAction{ActionKind::send_activation, pass.chunk, pass.microbatch};
   }
   if (part == 0) return std::nullopt;
-  return StageAction{StageActionKind::send_gradient, pass.chunk, pass.microbatch};
+  return StageAction{ActionKind::send_gradient, pass.chunk, pass.microbatch};
 }
 
 Peer peer_of(const PipelineShape& shape, std::int64_t stage, const StageAction& message) {
-  const bool is_behind = message.kind == StageActionKind::send_activation ||
-                         message.kind == StageActionKind::recv_gradient;
+  const bool is_behind =
+      message.kind == ActionKind::send_activation || message.kind == ActionKind::recv_gradient;
   const std::int64_t part = shape.part(stage, message.chunk) + (is_behind ? 1 : -1);
   return {.stage = part % shape.stages, .chunk = part / shape.stages};
 }

@@ -2,35 +2,41 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/pipeline/compute_order.h"
 #include "dtrain/parallel/pipeline/messages.h"
 
 namespace dtrain::parallel {
 
-std::string describe(const StageAction& action) {
-  const char* name = "";
-  switch (action.kind) {
-    case StageActionKind::forward:
-      name = "forward";
-      break;
-    case StageActionKind::backward:
-      name = "backward";
-      break;
-    case StageActionKind::send_activation:
-      name = "send_activation";
-      break;
-    case StageActionKind::recv_activation:
-      name = "recv_activation";
-      break;
-    case StageActionKind::send_gradient:
-      name = "send_gradient";
-      break;
-    case StageActionKind::recv_gradient:
-      name = "recv_gradient";
-      break;
+namespace {
+
+std::string_view name_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+      return "forward";
+    case ActionKind::backward:
+      return "backward";
+    case ActionKind::send_activation:
+      return "send_activation";
+    case ActionKind::recv_activation:
+      return "recv_activation";
+    case ActionKind::send_gradient:
+      return "send_gradient";
+    case ActionKind::recv_gradient:
+      return "recv_gradient";
+    default:
+      DTRAIN_CHECK(false);
+      return {};
   }
-  return fmt::format("{} of chunk {}, microbatch {}", name, action.chunk, action.microbatch);
+}
+
+}  // namespace
+
+std::string describe(const StageAction& action) {
+  return fmt::format("{} of chunk {}, microbatch {}", name_of(action.kind), action.chunk,
+                     action.microbatch);
 }
 
 std::vector<StageSchedule> make_pipeline_schedule(const PipelineShape& shape) {

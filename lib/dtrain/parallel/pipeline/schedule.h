@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "dtrain/config/pipeline.h"
+#include "dtrain/parallel/pipeline/action_kind.h"
 
 namespace dtrain::parallel {
 
@@ -37,17 +38,9 @@ struct PipelineShape {
   }
 };
 
-enum class StageActionKind {
-  forward,          ///< one microbatch through one chunk; needs its activation
-  backward,         ///< the same, back; needs the microbatch's forward and its gradient
-  send_activation,  ///< what the forward gave, to the part behind
-  recv_activation,  ///< posts the receive of what the part before sends
-  send_gradient,    ///< what the backward gave, to the part before
-  recv_gradient,    ///< posts the receive of what the part behind sends
-};
-
+/// kind: a pass or a message.
 struct StageAction {
-  StageActionKind kind = StageActionKind::forward;
+  ActionKind kind = ActionKind::forward;
   std::int64_t chunk = 0;  ///< of this stage
   std::int64_t microbatch = 0;
 
@@ -58,10 +51,6 @@ struct StageAction {
 /// that needs one waits for it. Messages of one kind between one pair of stages arrive in the order
 /// in which they were sent, which is the order of the receives.
 using StageSchedule = std::vector<StageAction>;
-
-[[nodiscard]] constexpr bool is_pass(const StageAction& action) {
-  return action.kind == StageActionKind::forward || action.kind == StageActionKind::backward;
-}
 
 /// "forward of microbatch 3", with its chunk where a stage has several.
 [[nodiscard]] std::string describe(const StageAction& action);

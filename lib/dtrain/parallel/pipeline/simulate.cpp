@@ -55,12 +55,12 @@ class Execution {
   bool step(std::size_t stage) {
     if (positions_[stage] == schedules_[stage].size()) return false;
     const StageAction& action = schedules_[stage][positions_[stage]];
-    if (is_pass(action)) {
+    if (is_compute(action.kind)) {
       if (!run_pass(stage, action)) return false;
-    } else if (action.kind == StageActionKind::send_activation ||
-               action.kind == StageActionKind::send_gradient) {
+    } else if (action.kind == ActionKind::send_activation ||
+               action.kind == ActionKind::send_gradient) {
       const Peer peer = peer_of(shape_, static_cast<std::int64_t>(stage), action);
-      auto& messages = action.kind == StageActionKind::send_activation ? activations_ : gradients_;
+      auto& messages = action.kind == ActionKind::send_activation ? activations_ : gradients_;
       sent(messages, shape_.part(peer.stage, peer.chunk), action.microbatch) = clocks_[stage];
     }
     ++positions_[stage];
@@ -69,7 +69,7 @@ class Execution {
 
   bool run_pass(std::size_t stage, const StageAction& pass) {
     const std::int64_t number = static_cast<std::int64_t>(stage);
-    const bool is_forward = pass.kind == StageActionKind::forward;
+    const bool is_forward = pass.kind == ActionKind::forward;
     double begin = clocks_[stage];
     if (receive_before(shape_, number, pass)) {
       const Time arrival = sent(is_forward ? activations_ : gradients_,

@@ -26,7 +26,7 @@ namespace dtrain::parallel {
 /// itself would be, by what is split along with the product.
 ///
 /// Collective: the backward pass, every rank of the group.
-[[nodiscard]] model::ColumnSplit column_split(const Split& split, const at::Tensor& x,
+[[nodiscard]] model::ColumnSplit column_split(const ProductSplit& split, const at::Tensor& x,
                                               const at::Tensor& weight);
 
 }  // namespace dtrain::parallel

@@ -53,8 +53,8 @@ class GroupTensorAxis final : public model::TensorAxis {
   [[nodiscard]] std::int64_t size() const override { return axis_.group->size(); }
 
  private:
-  Split axis_;
-  Split head_;
+  ProductSplit axis_;
+  ProductSplit head_;
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace dtrain::parallel {
 /// returns (rows, D) in x's dtype, the same bits on every rank.
 ///
 /// Collective: the forward pass, every rank of the group.
-[[nodiscard]] at::Tensor row_split(const Split& split, const at::Tensor& x,
+[[nodiscard]] at::Tensor row_split(const ProductSplit& split, const at::Tensor& x,
                                    const at::Tensor& weight);
 
 /// The sum of every rank's `partial`, in `result` dtype; its gradient, the same on every rank, is

@@ -6,7 +6,7 @@
 namespace dtrain::parallel {
 
 /// Over whom a product is split, and how finely.
-struct Split {
+struct ProductSplit {
   comm::ProcessGroup* group = nullptr;
   bool shares_heads = false;  ///< parts are smaller than a head: see partial_product
 };

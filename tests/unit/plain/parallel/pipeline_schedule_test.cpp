@@ -16,7 +16,7 @@ namespace dtrain::parallel {
 namespace {
 
 using Catch::Matchers::Contains;
-using Kind = StageActionKind;
+using Kind = ActionKind;
 
 // "F3", or "F3.1" for chunk 1; ra, sa, rg, sg: receives and sends of activations and gradients.
 std::string word(const PipelineShape& shape, const StageAction& action) {
@@ -114,13 +114,13 @@ TEST_CASE("A receive is posted before the pass ahead of the one that needs it, a
       std::int64_t passes = 0;
       for (std::size_t i = 0; i < schedule.size(); ++i) {
         const StageAction& action = schedule[i];
-        if (is_pass(action)) ++passes;
+        if (is_compute(action.kind)) ++passes;
         if (action.kind != Kind::recv_activation && action.kind != Kind::recv_gradient) continue;
         const Kind needs = action.kind == Kind::recv_activation ? Kind::forward : Kind::backward;
         std::int64_t between = 0;
         std::size_t j = i + 1;
         for (; schedule[j] != StageAction{needs, action.chunk, action.microbatch}; ++j) {
-          if (is_pass(schedule[j])) ++between;
+          if (is_compute(schedule[j].kind)) ++between;
         }
         CHECK(between == std::min<std::int64_t>(passes, 1) + (passes == 0 && between == 1));
       }

@@ -32,7 +32,7 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
   std::vector<RankResult> results(static_cast<std::size_t>(config.layout.dp));
   testing::on_threads(config.layout.dp, [&](comm::World& world) {
     RankResult& result = results[static_cast<std::size_t>(world.rank())];
-    Job job(testing::with_dtypes(config), {std::shared_ptr<void>(), &world});
+    job::Job job(testing::with_dtypes(config), {std::shared_ptr<void>(), &world});
     const data::Split split = data::open_split({.train = config.data.train,
                                                 .validation = "",
                                                 .val_fraction = config.data.val_fraction,

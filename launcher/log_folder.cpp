@@ -1,0 +1,166 @@
+#include "launcher/log_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/error.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+
+/// Start time, host and chance: process ids are equal in all containers.
+std::string make_run_id() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
+  char host[64] = "";
+  ::gethostname(host, sizeof(host) - 1);
+  for (char& c : host) {
+    if (c == '/') c = '-';
+  }
+  std::uint32_t random = 0;
+  if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
+  return fmt::format("{}-{}-{:08x}", text, host, random);
+}
+
+/// Holds a lock on a folder while a process of this dtrun lives; none: the folder is gone.
+Descriptor lock_folder(const std::string& path) {
+  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat held {};
+  struct stat named {};
+  const bool good = folder && ::flock(folder.get(), LOCK_EX) == 0 &&
+                    ::fstat(folder.get(), &held) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+                    held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+  return good ? std::move(folder) : Descriptor();
+}
+
+bool is_error_file(const std::string& name) {
+  return name.starts_with("error-") && name.ends_with(".json");
+}
+
+/// Removes a temporary folder that a killed dtrun left behind; those with logs stay.
+void remove_if_dead(const std::filesystem::path& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!folder || ::fstat(folder.get(), &status) != 0 || status.st_uid != ::geteuid()) return;
+  if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) return;  // its dtrun lives
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    names.push_back(entry.path().filename().string());
+    if (!is_error_file(names.back())) return;
+  }
+  for (const std::string& name : names) ::unlinkat(folder.get(), name.c_str(), 0);
+  ::rmdir(path.c_str());
+}
+
+// Nobody gives such a name to a folder of his own, so dtrun may remove folders of this name.
+constexpr std::string_view kTemporaryPrefix = "dtrun-";
+constexpr std::size_t kRandomDigits = 32;
+
+bool is_temporary_name(std::string_view name) {
+  return name.size() == kTemporaryPrefix.size() + kRandomDigits &&
+         name.starts_with(kTemporaryPrefix) &&
+         name.find_first_not_of("0123456789abcdef", kTemporaryPrefix.size()) == name.npos;
+}
+
+/// Returns: no name where the system gives no random bytes.
+std::string make_temporary_name() {
+  std::uint64_t random[2] = {};
+  if (::getentropy(random, sizeof(random)) != 0) return {};
+  return fmt::format("{}{:016x}{:016x}", kTemporaryPrefix, random[0], random[1]);
+}
+
+void sweep(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (is_temporary_name(entry.path().filename().string())) remove_if_dead(entry.path());
+  }
+}
+
+/// A private folder among the temporary files; `lock` shows other dtruns that it is in use.
+std::string make_temporary(std::error_code& error, Descriptor& lock) {
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+  if (error) return {};
+  sweep(parent);
+  for (;;) {
+    const std::string name = make_temporary_name();
+    const std::string path = (parent / name).string();
+    if (name.empty() || ::mkdir(path.c_str(), 0700) != 0) {
+      error.assign(errno, std::system_category());
+      return path;
+    }
+    lock = lock_folder(path);
+    if (lock || errno != ENOENT) return path;  // else another dtrun's sweep was faster
+  }
+}
+
+}  // namespace
+
+LogFolder::LogFolder(const Options& options)
+    : num_ranks_(options.num_ranks),
+      keep_(options.redirects.any() || options.tee.any()),
+      run_id_(make_run_id()) {
+  const bool named = !options.log_dir.empty();
+  std::error_code error;
+  if (named) {
+    root_ = (std::filesystem::path(options.log_dir) / run_id_).string();
+    std::filesystem::create_directories(options.log_dir, error);
+    if (::mkdir(root_.c_str(), 0777) != 0 && !error) error.assign(errno, std::system_category());
+  } else {
+    Descriptor lock;
+    root_ = make_temporary(error, lock);
+    lock_ = std::make_shared<Descriptor>(std::move(lock));
+  }
+  attempt_ = root_ + "/attempt_0";
+  // Without logs the error files lie side by side, which saves two folders per rank.
+  if (!error && keep_) ::mkdir(attempt_.c_str(), 0777);
+  for (int rank = 0; rank < num_ranks_ && keep_ && !error; ++rank) {
+    if (::mkdir(rank_folder(rank).c_str(), 0777) != 0) error.assign(errno, std::system_category());
+  }
+  if (error) {
+    fail(ErrorKind::usage, "{}: cannot create folder {}: {}; name a folder that can be written",
+         named ? "--log-dir" : "temporary files", root_, error.message());
+  }
+}
+
+std::string LogFolder::rank_folder(int rank) const { return fmt::format("{}/{}", attempt_, rank); }
+
+std::string LogFolder::error_file(int rank) const {
+  return keep_ ? rank_folder(rank) + "/error.json" : fmt::format("{}/error-{}.json", root_, rank);
+}
+
+Descriptor LogFolder::create_log(int rank, const char* stream) const {
+  const std::string path = fmt::format("{}/{}.log", rank_folder(rank), stream);
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0666));
+  if (!file) {
+    fail(ErrorKind::usage, "--log-dir: cannot create {}: {}", path, std::strerror(errno));
+  }
+  return file;
+}
+
+void LogFolder::remove_unless_kept() const noexcept {
+  if (keep_) return;
+  for (int rank = 0; rank < num_ranks_; ++rank) ::unlink(error_file(rank).c_str());
+  ::rmdir(root_.c_str());
+}
+
+}  // namespace launcher

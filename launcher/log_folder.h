@@ -1,0 +1,44 @@
+// The folder of a run's log and error files.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "launcher/descriptor.h"
+#include "launcher/options.h"
+
+namespace launcher {
+
+/// RUN_ID/attempt_0/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
+/// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
+/// dtrun removes folders that a killed one left behind, recognising the form of their names.
+class LogFolder {
+ public:
+  /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
+  explicit LogFolder(const Options& options);
+
+  [[nodiscard]] const std::string& run_id() const { return run_id_; }
+  /// Where a torch.distributed program writes why it failed.
+  [[nodiscard]] std::string error_file(int rank) const;
+  /// The log of one stream ("stdout" or "stderr"), new and empty.
+  ///
+  /// Throws: Error{usage} naming the file.
+  [[nodiscard]] Descriptor create_log(int rank, const char* stream) const;
+  /// The folder the user should look into; empty when there are no logs.
+  [[nodiscard]] std::string log_folder() const { return keep_ ? attempt_ : std::string(); }
+
+  /// Removes the folder unless it holds logs. May be called again.
+  void remove_unless_kept() const noexcept;
+
+ private:
+  [[nodiscard]] std::string rank_folder(int rank) const;
+
+  int num_ranks_;
+  bool keep_;
+  std::string run_id_;
+  std::string root_;
+  std::string attempt_;
+  std::shared_ptr<Descriptor> lock_;  // of a temporary folder
+};
+
+}  // namespace launcher

@@ -1,0 +1,240 @@
+#include "dtrain/commands/commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "dtrain/base/launcher_link.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/rank_env.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/comm/agreement.h"
+#include "dtrain/comm/create_world.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
+#include "dtrain/commands/verifier.h"
+#include "dtrain/config/layout.h"
+#include "dtrain/config/notices.h"
+#include "dtrain/config/resolve.h"
+#include "dtrain/config/run_folder.h"
+#include "dtrain/data/identity.h"
+#include "dtrain/job/job.h"
+#include "dtrain/job/ranks.h"
+#include "dtrain/job/run_folder.h"
+#include "dtrain/job/shared_folder.h"
+#include "dtrain/job/start_table.h"
+#include "dtrain/train/checkpointer.h"
+#include "dtrain/train/start_point.h"
+#include "dtrain/train/trainer.h"
+
+namespace dtrain::commands {
+namespace {
+
+metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env,
+                                const base::LauncherLink& link, const train::StartPoint& start) {
+  const bool has_terminal = ::isatty(STDOUT_FILENO) == 1;
+  const bool live = env.launcher_terminal || (has_terminal && ::isatty(STDERR_FILENO) == 1);
+  const auto columns = [&link, told = env.terminal_columns] {
+    return link.columns() > 0 ? link.columns() : told;
+  };
+  return metrics::Reporter(
+      {.writes = env.rank == 0,
+       .metrics_path = job::RunFolder::metrics_file(config.run.dir),
+       .appends = !start.checkpoint.empty(),
+       .console = {.live = live, .progress_to_output = !live && !has_terminal, .columns = columns},
+       .log_every = config.report.log_every,
+       .total_steps = config.train.steps});
+}
+
+// A name for this start of the job that no other has; rank 0's.
+std::string job_name(comm::ProcessGroup& world) {
+  return comm::exchange_texts(world, checkpoint::store::new_start_id()).front();
+}
+
+// What the run folder is like after a job has begun in it: this job's, and cut back to its start.
+void begin_in(job::RunFolder& folder, const train::StartPoint& start) {
+  if (start.checkpoint.empty()) return folder.begin();
+  const checkpoint::store::SetAside aside = folder.go_on(start.step);
+  for (const std::string& path : aside.paths) {
+    base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
+                      path);
+  }
+  for (const std::string& why : aside.left_alone) base::log_warning("{}", why);
+}
+
+// The step of the start if this run has a checkpoint of it, else -1. Another run's is not saved
+// here.
+std::int64_t saved_step(comm::ProcessGroup& world, const config::Config& config,
+                        const train::StartPoint& start) {
+  const bool is_own = !comm::leader_text(world, "looking for the checkpoint", [&] {
+                         if (start.checkpoint.empty()) return std::string();
+                         std::error_code error;
+                         const bool same = std::filesystem::equivalent(
+                             std::filesystem::path(start.checkpoint).parent_path(),
+                             checkpoint::store::checkpoints_folder(config.run.dir), error);
+                         return std::string(same ? "own" : "");
+                       }).empty();
+  return is_own ? start.step : -1;
+}
+
+// A run that was stopped while it evaluated has saved the step, but has no loss of it.
+bool is_evaluated(comm::ProcessGroup& world, const config::Config& config,
+                  const train::StartPoint& start) {
+  if (config.report.eval_every == 0) return true;
+  return !comm::leader_text(world, "reading metrics.jsonl", [&] {
+            const std::string path = job::RunFolder::metrics_file(config.run.dir);
+            return std::string(metrics::has_evaluation(path, start.step) ? "yes" : "");
+          }).empty();
+}
+
+train::StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
+  return {.time_limit_seconds = config.run.time_limit.seconds,
+          .stop_file = env.rank == 0 ? job::RunFolder::stop_file(config.run.dir) : std::string(),
+          .answers = env.rank == 0};
+}
+
+// What a start was asked for: its settings, resolved, and what is recorded of it.
+struct Asked {
+  const config::Config& config;
+  const config::StartRecord& record;
+};
+
+// The table, which of the settings in it somebody has chosen, and what follows from the ranks.
+std::string table_text(job::Job& job, const data::Split& split, const config::StartRecord& record) {
+  const config::Config asked = record.asked.value_or(job.config());
+  const std::string changed = config::changed_settings(asked);
+  const std::string note = config::batch_note(asked.batch, job.config());
+  return job::start_table(job, split) +
+         "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed) +
+         (note.empty() ? "" : "\nnote: " + note);
+}
+
+nlohmann::ordered_json fields_of_start(job::Job& job, const data::Split& split,
+                                       const config::StartRecord& record) {
+  nlohmann::ordered_json fields = job::start_fields(job, split);
+  fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
+  return fields;
+}
+
+// Ranks that are threads of one process have read the same bytes when one of them has. To others,
+// on different machines, equal paths may mean different files.
+data::DataIdentity agree_on_data(comm::ProcessGroup& world, const config::Config& config,
+                                 const data::Split& split) {
+  const bool is_shared = config::strategy_of(config.layout).is_local();
+  data::DataIdentity data;
+  std::function<void()> read;
+  if (!is_shared || world.rank() == 0) read = [&] { data = data::identify(split); };
+  comm::run_long(world, "reading the data", read);
+  if (is_shared) {
+    return data::identity_from(comm::exchange_texts(world, data::to_text(data)).front());
+  }
+  comm::check_agreement(
+      world, {{"the training data", data.training}, {"the validation data", data.validation}});
+  return data;
+}
+
+// Returns what to say of it. flag: that the next start needs besides --resume auto.
+std::string ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
+                            std::int64_t step, std::string_view flag) {
+  (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
+  const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
+  folder.ask_for_requeue(step, reason);
+  return fmt::format(
+      "stopped after step {} by {} and saved; the same command with {}--resume auto goes on", step,
+      reason, flag);
+}
+
+int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
+  const config::Config& resolved = asked.config;
+  base::LauncherLink link(env.control_fd);
+  const data::Split split = data::open_split(data::split_options(resolved));
+  job::Job job(resolved, join());
+  comm::end_meeting(job.world());  // all groups are made
+  comm::ProcessGroup& world = job.groups().world();
+  const data::DataIdentity data = agree_on_data(world, resolved, split);
+  if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
+    base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
+                      job.cpus().text);
+  }
+  const std::string run = job_name(world);
+  job.set_run_folder(comm::leader_text(world, "naming the run folder",
+                                       [&] { return config::named_run_folder(resolved); }));
+  const config::Config& config = job.config();
+  std::optional<job::RunFolder> folder;  // rank 0's
+  comm::run_long_on_leader(world, "taking the run folder", [&] {
+    folder.emplace(config, run, asked.record);
+    if (resolved.run.dir.empty()) folder->remove_unless_begun();
+  });
+  const auto held = job::hold_shared_folder(world, config.run.dir, run);
+  train::StartPoint start = train::load_start(job, data);
+
+  train::StopRequests requests(stop_options(config, env));
+  metrics::Reporter reporter = make_reporter(config, env, link, start);
+  train::Checkpointer checkpoints(job, reporter, link,
+                                  {.run = run,
+                                   .data_fingerprint = data::to_text(data),
+                                   .saved_step = saved_step(world, config, start),
+                                   .saved_path = start.checkpoint,
+                                   .folder = *held});
+  // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
+  // may take long.
+  comm::run_long_on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+  start.is_evaluated = is_evaluated(world, config, start);
+  reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
+  if (!start.checkpoint.empty()) {
+    reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
+  }
+  const auto check_folder = [&] {
+    if (folder) folder->check();
+  };
+  const train::RunEnd end =
+      train::Trainer({job, split, reporter, link, checkpoints, requests, check_folder}, start)
+          .run();
+  if (!end.stopped) return 0;
+  const std::string flag =
+      resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
+  comm::run_long_on_leader(world, "asking for a requeue", [&] {
+    reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
+  });
+  // Within srun -K another status would end the ranks that are still saving.
+  return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
+}
+
+void verify_rank(const config::Config& config, const base::RankEnv& env, const job::JoinWorld& join,
+                 const Output& output) {
+  const base::LauncherLink link(env.control_fd);
+  const Verification result = verify(config, join());
+  if (env.rank == 0) {
+    base::tell_plain_output();
+    output(result.to_json(config) + "\n");
+  }
+  if (result.passed()) return;
+  const auto worst = std::max_element(
+      result.checks.begin(), result.checks.end(),
+      [](const Check& a, const Check& b) { return a.error / a.tolerance < b.error / b.tolerance; });
+  base::fail(base::ErrorKind::numerics, "{}: {} differs by {:.3g}, beyond the tolerance {:.3g}",
+             config.verify.golden, worst->name, worst->error, worst->tolerance);
+}
+
+}  // namespace
+
+int train(const config::Config& config, const config::StartRecord& record) {
+  return job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
+    return train_rank({config, record}, env, join);
+  });
+}
+
+void verify(const config::Config& config, const Output& output) {
+  (void)job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
+    verify_rank(config, env, join, output);
+    return 0;
+  });
+}
+
+}  // namespace dtrain::commands

@@ -1,0 +1,103 @@
+#include "dtrain/commands/import_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "dtrain/checkpoint/model_file.h"
+#include "dtrain/checkpoint/snapshot.h"
+#include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/removal.h"
+#include "dtrain/checkpoint/store/shard_writer.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/train/model_description.h"
+
+namespace dtrain::commands {
+namespace {
+
+using base::ErrorKind;
+using checkpoint::format::Dtype;
+using checkpoint::format::SafetensorsFile;
+using checkpoint::format::TensorView;
+namespace format = checkpoint::format;
+namespace store = checkpoint::store;
+
+at::ScalarType dtype_of(const SafetensorsFile& file) {
+  const bool is_double =
+      std::any_of(file.tensors().begin(), file.tensors().end(),
+                  [](const TensorView& tensor) { return tensor.dtype == Dtype::f64; });
+  return is_double ? at::kDouble : at::kFloat;
+}
+
+// The parameters as checkpoints have them: other names, and their own shapes for the reference's.
+std::vector<param::ParameterSpec> storage_specs(std::vector<param::ParameterSpec> specs) {
+  for (param::ParameterSpec& spec : specs) {
+    spec.name = checkpoint::kWeightPrefix + spec.name;
+    spec.export_view = spec.shape;
+    for (std::size_t dim = 0; dim < spec.shape.size(); ++dim) {
+      spec.export_order[dim] = static_cast<std::int64_t>(dim);
+    }
+    spec.export_order.resize(spec.shape.size());
+  }
+  return specs;
+}
+
+param::Arena read_weights(const SafetensorsFile& file, const model::Model& model) {
+  const at::ScalarType dtype = dtype_of(file);
+  if (train::has_storage_shapes(file)) {
+    return checkpoint::read_model_file(file, storage_specs(model.parameters), {}, dtype);
+  }
+  return checkpoint::read_model_file(file, model.parameters, train::exported_buffers(model), dtype);
+}
+
+checkpoint::State state_of(const model::Model& model, const param::Arena& arena) {
+  checkpoint::State state;
+  for (const param::ParameterSpec& spec : model.parameters) {
+    state.push_back({.name = checkpoint::kWeightPrefix + spec.name,
+                     .global_shape = spec.shape,
+                     .box = format::whole(spec.shape),
+                     .tensor = arena.view(static_cast<param::ParameterId>(state.size()))});
+  }
+  return state;
+}
+
+std::string without_trailing_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+void write_checkpoint(const std::string& folder, std::span<const store::PieceBytes> pieces,
+                      format::Manifest manifest) {
+  base::Disk disk(ErrorKind::checkpoint);
+  const std::string temporary = fmt::format("{}.tmp-{}", folder, manifest.run);
+  disk.make_folder(temporary);
+  try {
+    manifest.contents = store::write_shard(disk, {.folder = temporary}, pieces, store::Pace());
+    store::commit_as(disk, temporary, folder, manifest);
+  } catch (...) {
+    store::remove_folder_and_files(disk, temporary);
+    throw;
+  }
+}
+
+}  // namespace
+
+void import_checkpoint(const config::Config& config, const Output& output) {
+  const config::ImportConfig& wanted = config.importing;
+  const auto file = SafetensorsFile::open(wanted.file);
+  const config::ModelConfig described =
+      train::model_of(file, {.levels = wanted.levels, .heads = wanted.heads});
+  const auto model = model::make_model(described, /*seq_len=*/1);
+  const param::Arena arena = read_weights(file, *model);
+  format::Manifest manifest;
+  manifest.run = store::new_start_id();
+  manifest.config = fmt::format(R"({{"model": {}}})", train::describe(described));
+  const std::string folder = without_trailing_slashes(wanted.checkpoint);
+  write_checkpoint(folder, checkpoint::bytes_of(state_of(*model, arena)), std::move(manifest));
+  output(fmt::format("{}: {} parameters of {}\n", folder, model->num_elements(), wanted.file));
+}
+
+}  // namespace dtrain::commands

@@ -1,0 +1,17 @@
+// The text that generation begins with.
+#pragma once
+
+#include <string>
+
+#include "dtrain/config/config.h"
+
+namespace dtrain::commands {
+
+/// The bytes of --prompt, of standard input where that is "-", or of the file of --prompt-file,
+/// which may be a pipe. No more is read than a text may have, so that an endless input ends in an
+/// error.
+///
+/// Throws: Error{data} naming the file that cannot be read.
+[[nodiscard]] std::string read_prompt(const config::GenerateConfig& generate);
+
+}  // namespace dtrain::commands

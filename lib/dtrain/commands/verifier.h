@@ -1,0 +1,42 @@
+// Compares what the engine computes with golden numbers, under any layout, dtype and number of
+// threads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dtrain/config/config.h"
+
+namespace dtrain::comm {
+class World;
+}
+
+namespace dtrain::commands {
+
+/// One comparison. error: the largest difference relative to the largest expected value; absolute
+/// for losses of a trajectory and where all expected values are zero.
+struct Check {
+  std::string name;
+  double error = 0;
+  double tolerance = 0;
+
+  [[nodiscard]] bool passed() const { return error <= tolerance; }  // false for NaN
+};
+
+struct Verification {
+  std::vector<Check> checks;
+
+  [[nodiscard]] bool passed() const;
+  /// One JSON object in one line: each check with its error and tolerance, and "passed".
+  [[nodiscard]] std::string to_json(const config::Config& config) const;
+};
+
+/// Checks the fixture config.verify.golden and, if named, the trajectory. Sizes come from the
+/// fixture, the layout, dtype, threads and batch.grad_accum from `config`.
+///
+/// Collective: every rank of the world; all return the same.
+/// Throws:     Error{checkpoint}, Error{data} for unusable files; Error{usage} if the fixture's
+///             rows cannot be dealt to the ranks evenly.
+[[nodiscard]] Verification verify(const config::Config& config, std::shared_ptr<comm::World> world);
+
+}  // namespace dtrain::commands

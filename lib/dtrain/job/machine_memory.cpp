@@ -1,0 +1,116 @@
+#include "dtrain/job/machine_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/available_memory.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/metrics/format.h"
+
+namespace dtrain::job {
+namespace {
+
+using metrics::format_bytes;
+
+/// A bound on memory that some ranks share: those of a machine, or of a container of it.
+struct SharedBound {
+  base::MemoryBound bound = {};  // with the least bytes that one of them sees
+  std::vector<std::int64_t> ranks = {};
+  std::int64_t predicted = 0;  // bytes of all these ranks
+};
+
+// "PREDICTED", then a line "SCOPE BYTES SOURCE" for each bound, where the source may hold spaces.
+std::string packed(std::int64_t predicted) {
+  std::string text = fmt::format("{}\n", predicted);
+  for (const base::MemoryBound& bound : base::memory_bounds()) {
+    text += fmt::format("{} {} {}\n", bound.scope, bound.bytes, bound.source);
+  }
+  return text;
+}
+
+void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::string& text) {
+  std::istringstream words(text);
+  std::int64_t predicted = 0;
+  words >> predicted;
+  base::MemoryBound own;
+  while (words >> own.scope >> own.bytes >> std::ws && std::getline(words, own.source)) {
+    auto shared = std::find_if(all.begin(), all.end(), [&](const SharedBound& one) {
+      return one.bound.scope == own.scope;
+    });
+    if (shared == all.end()) shared = all.insert(all.end(), {.bound = own});
+    shared->ranks.push_back(rank);
+    shared->predicted += predicted;
+    if (own.bytes < shared->bound.bytes) shared->bound = own;
+  }
+}
+
+// Those first of which the largest part is needed.
+void sort_by_need(std::vector<SharedBound>& all) {
+  const auto part = [](const SharedBound& one) {
+    return static_cast<double>(one.predicted) /
+           static_cast<double>(std::max<std::int64_t>(1, one.bound.bytes));
+  };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const SharedBound& a, const SharedBound& b) { return part(a) > part(b); });
+}
+
+// "this process is", "the 4 ranks of this machine (0 to 3) are".
+std::string subject(const SharedBound& shared, std::int64_t world_size) {
+  if (world_size == 1) return "this process is";
+  if (shared.ranks.size() == 1) return fmt::format("rank {} is", shared.ranks.front());
+  return fmt::format("the {} ranks of a machine ({} to {}) are", shared.ranks.size(),
+                     shared.ranks.front(), shared.ranks.back());
+}
+
+std::string need(const SharedBound& shared, std::int64_t world_size) {
+  return fmt::format("{} predicted to need {} of memory, and {} are available ({})",
+                     subject(shared, world_size), format_bytes(shared.predicted),
+                     format_bytes(shared.bound.bytes), shared.bound.source);
+}
+
+std::string what_helps(const config::Config& config) {
+  std::string text;
+  if (config.batch.microbatch > 1) {
+    text += fmt::format("a smaller --microbatch than {} (more --grad-accum makes up for it), ",
+                        config.batch.microbatch);
+  }
+  if (config.machine.recompute.kind == config::RecomputeSetting::Kind::none)
+    text += "--recompute level, ";
+  if (config.layout.dp > 1) text += "fewer ranks of a machine, ";
+  return text + "a smaller --seq-len or model";
+}
+
+}  // namespace
+
+void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                          std::int64_t predicted) {
+  std::vector<SharedBound> bounds;
+  std::int64_t rank = 0;
+  for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
+    add_rank(bounds, rank++, text);
+  }
+  if (config.machine.memory_limit.count > 0) return;
+  sort_by_need(bounds);
+  std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
+  for (const SharedBound& shared : bounds) {
+    const base::Fit fit = base::fit_of(shared.predicted, shared.bound.bytes);
+    if (fit == base::Fit::exceeds) {
+      base::fail(base::ErrorKind::usage,
+                 "{}: use {}; or set another limit with --memory-limit SIZE, which is a rank's",
+                 need(shared, world.size()), what_helps(config));
+    }
+    if (fit == base::Fit::tight && world.rank() == 0 && warned.insert(shared.ranks).second) {
+      base::log_warning("{}: should that not suffice, use {}", need(shared, world.size()),
+                        what_helps(config));
+    }
+  }
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,24 @@
+// Whether the machine has the memory that its ranks are predicted to hold.
+#pragma once
+
+#include <cstdint>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/config/config.h"
+
+namespace dtrain::job {
+
+/// Compares what ranks that share a bound on memory, as those of a machine or of a container do,
+/// will hold together with that bound (base/available_memory.h): a warning of rank 0 above 80 %, a
+/// refusal above 100 %. With
+/// --memory-limit that limit counts alone, and nothing is compared. To be called before any rank
+/// allocates.
+///
+/// predicted:  bytes of this rank.
+/// Collective: every rank of `world`, the group of all ranks.
+/// Throws:     Error{usage}, the same on every rank, naming the ranks of the machine, what is
+///             available and the settings that help.
+void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                          std::int64_t predicted);
+
+}  // namespace dtrain::job

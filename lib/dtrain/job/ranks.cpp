@@ -1,0 +1,62 @@
+#include "dtrain/job/ranks.h"
+
+#include <ATen/Parallel.h>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/local/local_world.h"
+#include "dtrain/config/layout.h"
+#include "dtrain/job/job.h"
+
+namespace dtrain::job {
+namespace {
+
+base::RankEnv env_of_thread(const base::RankEnv& process, const comm::World& world) {
+  base::RankEnv env = process;
+  env.rank = env.local_rank = world.rank();
+  env.world_size = env.local_world_size = world.size();
+  if (env.rank != 0) env.control_fd = -1;
+  return env;
+}
+
+int run_thread(const base::RankEnv& env, const std::shared_ptr<comm::World>& world,
+               const RankBody& body) {
+  try {
+    return body(env, [&] { return world; });
+  } catch (const base::Error& error) {
+    const bool is_of_all = error.kind() == base::ErrorKind::usage ||
+                           error.kind() == base::ErrorKind::numerics ||
+                           error.kind() == base::ErrorKind::comm;
+    if (is_of_all) throw;
+    base::fail(error.kind(), "rank {}: {}", env.rank, error.what());
+  }
+}
+
+}  // namespace
+
+int run_ranks(const config::Config& config, const RankBody& body) {
+  const base::RankEnv process = base::rank_env_of_process();
+  if (!config::strategy_of(config.layout).is_local()) {
+    return body(process, [&] { return make_world(config, process); });
+  }
+  int status = 0;
+  comm::run_local_ranks(config.layout.local_ranks, group_options(config),
+                        [&](const std::shared_ptr<comm::World>& world) {
+                          at::set_num_threads(static_cast<int>(config.machine.threads));
+                          const int own = run_thread(env_of_thread(process, *world), world, body);
+                          if (world->rank() == 0) status = own;
+                        });
+  return status;
+}
+
+std::int64_t sum_of_process(const config::Config& config, comm::ProcessGroup& world,
+                            std::int64_t bytes) {
+  if (!config::strategy_of(config.layout).is_local()) return bytes;
+  std::int64_t sum = 0;
+  for (const std::string& text : comm::exchange_texts(world, std::to_string(bytes))) {
+    sum += std::stoll(text);
+  }
+  return sum;
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,174 @@
+#include "dtrain/job/run_folder.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "dtrain/base/atomic_file.h"
+#include "dtrain/base/log.h"
+#include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/run_files.h"
+#include "dtrain/config/json.h"
+#include "dtrain/config/run_folder.h"
+#include "dtrain/job/shared_folder.h"
+#include "dtrain/metrics/metrics_file.h"
+
+namespace dtrain::job {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+
+std::string made_folder(const config::Config& config) {
+  config::check_run_folder(config);
+  std::error_code error;
+  fs::create_directories(config.run.dir, error);
+  if (error) {
+    base::fail(ErrorKind::usage, "--run-dir {}: cannot create it: {}", config.run.dir,
+               error.message());
+  }
+  return config.run.dir;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  base::AtomicFile file(path, ErrorKind::checkpoint);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const config::Config& config, std::string run, config::StartRecord record)
+    : config_(config),
+      record_(std::move(record)),
+      run_(std::move(run)),
+      dir_(made_folder(config)),
+      checkpoints_(store::checkpoints_folder(dir_)),
+      lock_(dir_),
+      held_(dir_, ErrorKind::checkpoint),
+      disk_(held_, ErrorKind::checkpoint) {
+  // Again, now that no other job can change it.
+  config::check_run_folder(config_);
+  store::check_run_files(dir_, config::replacing_flag(config_));
+  remove_leftovers();
+}
+
+// What a refused start leaves is its lock.
+RunFolder::~RunFolder() {
+  if (!is_for_removal_) return;
+  ::unlink((dir_ + "/lock").c_str());
+  ::rmdir(dir_.c_str());
+}
+
+void RunFolder::check() const {
+  held_.check();
+  if (!lock_.is_replaced()) return;
+  base::fail(ErrorKind::checkpoint,
+             "'{}/lock' is not this job's any more: another job has taken the folder; nothing more "
+             "is written there",
+             dir_);
+}
+
+void RunFolder::begin() {
+  if (config_.checkpoint.resume.is_automatic()) check_is_new();
+  check_writable();
+  if (config_.run.overwrite) remove_old_run();
+  write_config();
+  is_for_removal_ = false;
+}
+
+// There is no checkpoint. A run that has had some would lose its metrics if it began anew.
+void RunFolder::check_is_new() const {
+  if (fs::exists(store::final_model(dir_))) {
+    base::fail(
+        ErrorKind::usage,
+        "--resume auto: {} holds a finished run without checkpoints, which cannot be gone on "
+        "with: name another folder, or give --overwrite instead to replace it",
+        dir_);
+  }
+  const std::string path = metrics_file(dir_);
+  const std::string checkpoint = metrics::last_checkpoint(path);
+  if (checkpoint.empty()) return;
+  base::fail(ErrorKind::usage,
+             "--resume auto: {} tells of checkpoint {}, but {} holds none: bring it back, or name "
+             "another folder (with --resume and a checkpoint, to go on from that), or give "
+             "--overwrite instead to begin anew",
+             path, checkpoint, checkpoints_);
+}
+
+store::SetAside RunFolder::go_on(std::int64_t step) {
+  check_writable();
+  auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
+  metrics::cut_back(metrics_file(dir_), step);
+  write_config();
+  is_for_removal_ = false;
+  return aside;
+}
+
+void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
+  check();
+  write_file(dir_ + "/REQUEUE", fmt::format("stopped after step {} by {}\n", step, reason));
+  try {
+    disk_.remove_file(stop_file(dir_));
+  } catch (const base::Error& error) {
+    base::log_warning("the next start will stop at once: {}", error.what());
+  }
+}
+
+std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
+
+std::string RunFolder::metrics_file(const std::string& run_dir) {
+  return run_dir + "/metrics.jsonl";
+}
+
+// What cannot be written at the end is found at the start.
+void RunFolder::check_writable() {
+  check();
+  const std::string model = store::final_model(dir_);
+  const std::string folder = base::parent_folder(model);
+  const bool is_new = !fs::exists(folder);
+  disk_.make_folder(folder);
+  { const base::AtomicFile probe(model, ErrorKind::checkpoint); }
+  if (is_new) disk_.remove_folder(folder);
+  if (fs::exists(checkpoints_) && ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK) != 0) {
+    base::fail(ErrorKind::checkpoint, "'{}' cannot be written ({})", checkpoints_,
+               std::strerror(errno));
+  }
+}
+
+// config.json, which marks the folder as a run's, goes last.
+void RunFolder::remove_old_run() {
+  for (const std::string& why : store::remove_all(disk_, checkpoints_, run_)) {
+    base::log_warning("--overwrite left alone: {}", why);
+  }
+  for (const std::string& path :
+       {metrics_file(dir_), store::final_model(dir_), dir_ + "/config.json"}) {
+    disk_.remove_file(path);
+  }
+}
+
+// Nothing of these is in use while the lock is held.
+void RunFolder::remove_leftovers() {
+  for (const std::string& failure : store::remove_leftovers(disk_, checkpoints_)) {
+    base::log_warning("a leftover of an earlier start stays: {}", failure);
+  }
+  disk_.remove_file(dir_ + "/REQUEUE");
+  for (const std::string& file : {store::final_model(dir_), dir_ + "/config.json",
+                                  dir_ + "/REQUEUE", metrics_file(dir_), shared_file(dir_)}) {
+    base::remove_temporaries_of(file, ErrorKind::checkpoint);
+  }
+}
+
+void RunFolder::write_config() const {
+  write_file(dir_ + "/config.json", config::saved_text(config_, record_));
+}
+
+}  // namespace dtrain::job

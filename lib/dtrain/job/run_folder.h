@@ -1,0 +1,73 @@
+// The folder of a run, as the rank that leads holds it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/held_folder.h"
+#include "dtrain/checkpoint/store/commit.h"
+#include "dtrain/checkpoint/store/run_lock.h"
+#include "dtrain/config/saved_run.h"
+
+namespace dtrain::job {
+
+/// Makes a folder this job's until destruction: creates it if there is none, takes its lock, and
+/// removes what jobs that were killed have left.
+///
+/// Throws: Error{usage} as config::check_run_folder and store::check_run_files, or if another job
+///         holds the folder;
+///         Error{checkpoint} naming a path that cannot be written or removed.
+class RunFolder {
+ public:
+  /// run: the job's name, part of temporary names. record: for config.json.
+  RunFolder(const config::Config& config, std::string run, config::StartRecord record = {});
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder();
+
+  /// Has the folder, which is new, removed at destruction if no run has begun in it by then.
+  void remove_unless_begun() { is_for_removal_ = true; }
+
+  /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path
+  /// to
+  ///         another lock: they are another job's.
+  void check() const;
+
+  /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else, once
+  /// it is known that the new one can write what it will.
+  /// Writes config.json, which does not overwrite when it is used again.
+  ///
+  /// Throws: as check(); also Error{usage} if --resume auto found nothing to go on from in a run
+  /// that is finished or has had checkpoints.
+  void begin();
+
+  /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
+  /// writes config.json.
+  [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step);
+
+  /// Leaves word that the run was stopped early and should be started again.
+  void ask_for_requeue(std::int64_t step, const std::string& reason);
+
+  [[nodiscard]] static std::string stop_file(const std::string& run_dir);
+  [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
+
+ private:
+  void check_is_new() const;
+  void check_writable();
+  void remove_old_run();
+  void remove_leftovers();
+  void write_config() const;
+
+  config::Config config_;
+  config::StartRecord record_;
+  std::string run_;
+  std::string dir_;
+  std::string checkpoints_;
+  checkpoint::store::RunLock lock_;
+  base::HeldFolder held_;
+  base::HeldDisk disk_;
+  bool is_for_removal_ = false;
+};
+
+}  // namespace dtrain::job

@@ -1,0 +1,70 @@
+#include "dtrain/job/shared_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
+
+namespace dtrain::job {
+namespace {
+
+using base::ErrorKind;
+
+// Network file systems may show a new name a moment later on other machines.
+bool appears(const std::string& path) {
+  constexpr std::chrono::milliseconds kPause(20);
+  constexpr base::Seconds kPatience(2);
+  const auto begin = base::Clock::now();
+  while (::access(path.c_str(), F_OK) != 0) {
+    if (base::seconds_since(begin) > kPatience.count()) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+// The ranks that do not see the file; equal on all ranks.
+std::vector<std::size_t> blind_ranks(comm::ProcessGroup& world, const std::string& path) {
+  bool is_seen = false;
+  comm::run_long(world, "looking for the run folder", [&] { is_seen = appears(path); });
+  std::vector<std::size_t> blind;
+  const auto answers = comm::exchange_texts(world, is_seen ? "" : "no");
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!answers[rank].empty()) blind.push_back(rank);
+  }
+  return blind;
+}
+
+}  // namespace
+
+std::string shared_file(const std::string& run_dir) { return run_dir + "/seen-by-all-ranks"; }
+
+std::unique_ptr<base::HeldFolder> hold_shared_folder(comm::ProcessGroup& world,
+                                                     const std::string& run_dir,
+                                                     const std::string& job) {
+  if (world.size() > 1) {
+    const std::string path = fmt::format("{}.tmp-{}", shared_file(run_dir), job);
+    base::Disk disk(ErrorKind::checkpoint);
+    comm::on_leader(world, "writing to the run folder", [&] { disk.create_file(path)->close(); });
+    const std::vector<std::size_t> blind = blind_ranks(world, path);
+    comm::on_leader(world, "writing to the run folder", [&] { disk.remove_file(path); });
+    if (!blind.empty()) {
+      base::fail(ErrorKind::usage,
+                 "--run-dir {}: rank{} {} of {} {} not see rank 0's folder, and every rank writes "
+                 "its part of a checkpoint there; name a folder that all machines share",
+                 run_dir, blind.size() == 1 ? "" : "s", fmt::join(blind, ", "), world.size(),
+                 blind.size() == 1 ? "does" : "do");
+    }
+  }
+  return std::make_unique<base::HeldFolder>(run_dir, ErrorKind::checkpoint);
+}
+
+}  // namespace dtrain::job

@@ -1,0 +1,173 @@
+#include "dtrain/job/start_table.h"
+
+#include <ATen/native/CPUBlas.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "dtrain/config/assign.h"
+#include "dtrain/config/json.h"
+#include "dtrain/metrics/format.h"
+#include "dtrain/parallel/pipeline/simulate.h"
+
+namespace dtrain::job {
+namespace {
+
+using metrics::format_bytes;
+using metrics::format_count;
+
+// One line a group of settings: "train     steps=800 seed=1 lr=0.003 ...".
+std::string config_lines(const config::Config& config) {
+  std::string text;
+  const auto json = nlohmann::ordered_json::parse(config::to_json(config::Command::train, config));
+  for (const auto& [group, settings] : json.items()) {
+    text += fmt::format("  {:<9}", group);
+    for (const auto& [key, value] : settings.items()) {
+      text +=
+          fmt::format(" {}={}", key, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+constexpr std::size_t kShownRanks = 8;  // of each list; the last one is shown as well
+
+// "0, 1, 2, ... 63"
+std::string short_list(const std::vector<std::string>& items, std::string_view separator) {
+  if (items.size() <= kShownRanks) return fmt::format("{}", fmt::join(items, separator));
+  const std::vector<std::string> first(items.begin(), items.begin() + kShownRanks - 1);
+  return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
+}
+
+// Nothing where every rank holds everything.
+std::string traffic_line(const parallel::StepEngine& engine) {
+  const parallel::DataTraffic traffic = engine.traffic();
+  if (traffic == parallel::DataTraffic{}) return {};
+  return fmt::format(
+      "units per step  {} of {} shards: {} gathers ({} sent), {} reductions ({} sent), at most {} "
+      "gathered\n",
+      engine.layout().num_units(), engine.layout().num_shards(), traffic.gathers,
+      format_bytes(traffic.gather_bytes), traffic.reductions, format_bytes(traffic.reduction_bytes),
+      traffic.max_gathered);
+}
+
+// Nothing where one rank has all blocks.
+std::string pipeline_line(Job& job) {
+  const parallel::StagePlace& place = job.stage_place();
+  if (place.shape.stages == 1) return {};
+  const model::BlockRange levels = job.whole_model().levels();
+  std::vector<std::int64_t> sizes;
+  for (const model::BlockRange& part : place.parts) {
+    sizes.push_back(std::min(part.end, levels.end) - std::max(part.begin, levels.begin));
+  }
+  const auto schedule = make_pipeline_schedule(place.shape);
+  return fmt::format(
+      "pipeline        {}, levels of each part {}, bubble {:.3f} of the compute time\n",
+      job.config().layout.schedule_pp, fmt::join(sizes, " "),
+      simulate(place.shape, schedule).bubble);
+}
+
+}  // namespace
+
+std::string mesh_lines(const mesh::DeviceMesh& mesh) {
+  if (mesh.world_size() == 1) return {};
+  std::vector<std::string> places;
+  for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const mesh::MeshShape place = mesh.coordinate(rank);
+    places.push_back(fmt::format("{} ({},{},{})", rank, place.pp, place.dp, place.tp));
+  }
+  std::string text = fmt::format("rank (pp,dp,tp) {}\n", short_list(places, ", "));
+  for (const mesh::Axis axis : {mesh::Axis::tp, mesh::Axis::dp, mesh::Axis::pp}) {
+    if (mesh.size(axis) == 1) continue;
+    std::vector<std::string> groups;
+    for (const std::vector<std::int64_t>& line : mesh.lines(axis)) {
+      std::vector<std::string> ranks;
+      for (const std::int64_t rank : line) ranks.push_back(std::to_string(rank));
+      groups.push_back(short_list(ranks, " "));
+    }
+    text += fmt::format("{} groups       {}\n", mesh::name_of(axis), short_list(groups, " | "));
+  }
+  return text;
+}
+
+std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
+  if (config.machine.reduction != config::Reduction::ordered) {
+    return "none (--reduction fast adds in any order)";
+  }
+  if (cpus.are_mixed) {
+    return fmt::format("none (--mixed-cpus: {}; copies are made equal at every checkpoint)",
+                       cpus.text);
+  }
+  std::string text;
+  for (const config::Setting& setting : config::settings()) {
+    if (setting.changes_bits == nullptr || !setting.changes_bits(config)) continue;
+    text += fmt::format("{}={} ", setting.flag.substr(2), config::value_text(setting, config));
+  }
+  return text + "cpu=" + cpus.text;
+}
+
+std::string start_table(Job& job, const data::Split& split) {
+  const config::Config& config = job.config();
+  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
+  const parallel::MemoryPlan& memory = job.memory();
+  const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
+                        static_cast<double>(split.train.size());
+  std::string text = "dtrain: resolved configuration\n" + config_lines(config);
+  text += fmt::format("parameters      {}\n", format_count(job.whole_model().num_elements()));
+  text +=
+      fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp, mesh.tp,
+                  job.world().backend(), c10::DeviceTypeName(job.world().device().type(), true));
+  text += mesh_lines(job.groups().mesh());
+  text += pipeline_line(job);
+  text += fmt::format("bitwise class   {}\n", bitwise_class(config, job.cpus()));
+  text += fmt::format(
+      "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
+      format_count(split.train.size()), config.data.seq_len, epochs,
+      format_count(split.validation.size()));
+  text += traffic_line(job.engine());
+  text += fmt::format(
+      "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
+      "activations {}, buffers {}, work {}, checkpoint {}\n",
+      format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
+      format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
+      format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
+  text += fmt::format("recompute       {}", parallel::describe(job.recompute(), job.model()));
+  return text;
+}
+
+nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
+  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
+  const parallel::MemoryPlan& memory = job.memory();
+  nlohmann::ordered_json fields{{"parameters", job.whole_model().num_elements()},
+                                {"world_size", job.world().size()},
+                                {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
+                                {"backend", job.world().backend()},
+                                {"bitwise_class", bitwise_class(job.config(), job.cpus())},
+                                {"train_samples", split.train.size()},
+                                {"validation_samples", split.validation.size()},
+                                {"flops_per_token", job.whole_model().training_flops_per_token()},
+                                {"memory_predicted_bytes",
+                                 {{"parameters", memory.parameters},
+                                  {"gradients", memory.gradients},
+                                  {"optimizer", memory.optimizer},
+                                  {"units", memory.units},
+                                  {"activations", memory.activations},
+                                  {"buffers", memory.buffers},
+                                  {"work", memory.work},
+                                  {"checkpoint", memory.checkpoint}}}};
+  const parallel::DataTraffic traffic = job.engine().traffic();
+  if (traffic != parallel::DataTraffic{}) {
+    fields["units_per_step"] = {{"units", job.engine().layout().num_units()},
+                                {"shards", job.engine().layout().num_shards()},
+                                {"gathers", traffic.gathers},
+                                {"gather_bytes", traffic.gather_bytes},
+                                {"reductions", traffic.reductions},
+                                {"reduction_bytes", traffic.reduction_bytes},
+                                {"max_gathered", traffic.max_gathered}};
+  }
+  return fields;
+}
+
+}  // namespace dtrain::job

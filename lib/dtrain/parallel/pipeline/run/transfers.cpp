@@ -1,0 +1,60 @@
+#include "dtrain/parallel/pipeline/run/transfers.h"
+
+#include <ATen/ops/empty.h>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::parallel {
+namespace {
+
+std::int64_t next(const comm::ProcessGroup& group) { return (group.rank() + 1) % group.size(); }
+
+std::int64_t previous(const comm::ProcessGroup& group) {
+  return (group.rank() + group.size() - 1) % group.size();
+}
+
+}  // namespace
+
+comm::ProcessGroup& Transfers::group(Channel channel) const {
+  return channel == Channel::activations ? groups_.activations : groups_.gradients;
+}
+
+void Transfers::offer(Channel channel, std::int64_t block, std::int64_t microbatch,
+                      at::IntArrayRef shape, at::ScalarType dtype) {
+  const comm::ProcessGroup& ranks = group(channel);
+  const std::int64_t peer = channel == Channel::activations ? previous(ranks) : next(ranks);
+  const at::Tensor room = at::empty(shape, at::TensorOptions().dtype(dtype));
+  const bool is_new = offered_[static_cast<std::size_t>(channel)]
+                          .insert({{block, microbatch}, {room, group(channel).recv(room, peer)}})
+                          .second;
+  DTRAIN_CHECK(is_new, "block {} waits twice for microbatch {}", block, microbatch);
+}
+
+at::Tensor Transfers::wait(Channel channel, std::int64_t block, std::int64_t microbatch) {
+  auto& offered = offered_[static_cast<std::size_t>(channel)];
+  const auto found = offered.find({block, microbatch});
+  DTRAIN_CHECK(found != offered.end(), "nobody offered room for block {}, microbatch {}", block,
+               microbatch);
+  Value value = std::move(found->second);
+  offered.erase(found);
+  value.work.wait();
+  return value.tensor;
+}
+
+void Transfers::send(Channel channel, const at::Tensor& value) {
+  while (!going_.empty() && going_.front().work.is_completed()) {
+    going_.front().work.wait();
+    going_.pop_front();
+  }
+  const at::Tensor sent = value.contiguous();
+  const comm::ProcessGroup& ranks = group(channel);
+  const std::int64_t peer = channel == Channel::activations ? next(ranks) : previous(ranks);
+  going_.push_back({sent, group(channel).send(sent, peer)});
+}
+
+void Transfers::finish() {
+  for (Value& value : going_) value.work.wait();
+  going_.clear();
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,127 @@
+#include "dtrain/parallel/plan/activation_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace dtrain::parallel {
+namespace {
+
+// What a block runner holds of one microbatch.
+struct Held {
+  std::vector<bool> has_graph;
+  std::vector<bool> has_input;        // kept by the block
+  std::optional<std::size_t> latest;  // what ran last, until its output is sent on
+  std::int64_t gradient = 0;          // of the input of the block that ran backward last
+};
+
+// What it holds while it runs a step, block by block.
+class Walk {
+ public:
+  Walk(std::span<const model::BlockMemory> blocks, const RecomputePlan& recompute,
+       const ReceivedInputs& received)
+      : blocks_(blocks), recompute_(recompute), received_(received) {}
+
+  void run(const Action& action) {
+    const auto block = static_cast<std::size_t>(action.block);
+    if (action.kind == ActionKind::forward) forward(block, action.microbatch);
+    if (action.kind == ActionKind::backward) backward(block, action.microbatch);
+    if (action.kind == ActionKind::send_activation) microbatches_.at(action.microbatch).latest = {};
+  }
+
+  [[nodiscard]] ActivationMemory result() const { return {.kept = kept_, .work = peak_ - kept_}; }
+
+ private:
+  void forward(std::size_t block, std::int64_t microbatch) {
+    Held& held = begun(microbatch);
+    const RecomputeGroup* group = group_of(block);
+    held.has_input[block] = group == nullptr || group->begin == static_cast<std::int64_t>(block);
+    held.latest = block;
+    if (group == nullptr) {
+      record(block, held);
+    } else {
+      pass(blocks_[block].forward_without_graph);
+    }
+    kept_ = std::max(kept_, total());
+  }
+
+  void backward(std::size_t block, std::int64_t microbatch) {
+    Held& held = microbatches_.at(microbatch);
+    if (const RecomputeGroup* group = group_of(block)) run_again(block, *group, held);
+    const model::BlockMemory& memory = blocks_[block];
+    pass(memory.backward - memory.saved);
+    held.has_graph[block] = held.has_input[block] = false;
+    held.gradient = block > 0 ? blocks_[block - 1].output : 0;
+    if (block == 0) microbatches_.erase(microbatch);
+  }
+
+  Held& begun(std::int64_t microbatch) {
+    Held& held = microbatches_[microbatch];
+    held.has_graph.resize(blocks_.size());
+    held.has_input.resize(blocks_.size() + 1);
+    return held;
+  }
+
+  [[nodiscard]] const RecomputeGroup* group_of(std::size_t block) const {
+    return recompute_.group_of(static_cast<std::int64_t>(block));
+  }
+
+  // A forward pass with a graph.
+  void record(std::size_t block, Held& held) {
+    pass(blocks_[block].forward);
+    held.has_graph[block] = true;
+  }
+
+  void run_again(std::size_t block, const RecomputeGroup& group, Held& held) {
+    if (static_cast<std::int64_t>(block) + 1 == group.end) {
+      for (auto inner = static_cast<std::size_t>(group.begin); inner < block; ++inner) {
+        pass(blocks_[inner].forward_without_graph);
+        held.has_input[inner + 1] = true;
+      }
+    }
+    record(block, held);
+  }
+
+  [[nodiscard]] std::int64_t total() const {
+    std::int64_t bytes = 0;
+    for (const auto& [microbatch, held] : microbatches_) {
+      bytes += held.gradient;
+      for (std::size_t block = 0; block < blocks_.size(); ++block) {
+        // An output is the next block's input too.
+        const bool is_input = held.has_input[block + 1] && !is_received(block + 1);
+        const bool has_output = held.has_graph[block] || is_input || held.latest == block;
+        bytes += (has_output ? blocks_[block].output : 0) +
+                 (held.has_graph[block] ? blocks_[block].saved : 0) +
+                 (held.has_input[block] && is_received(block) ? received_.bytes : 0);
+      }
+    }
+    return bytes;
+  }
+
+  [[nodiscard]] bool is_received(std::size_t block) const {
+    return std::find(received_.blocks.begin(), received_.blocks.end(),
+                     static_cast<std::int64_t>(block)) != received_.blocks.end();
+  }
+
+  void pass(std::int64_t on_top) { peak_ = std::max(peak_, total() + on_top); }
+
+  std::span<const model::BlockMemory> blocks_;
+  const RecomputePlan& recompute_;
+  const ReceivedInputs& received_;
+  std::map<std::int64_t, Held> microbatches_;  // under way
+  std::int64_t kept_ = 0;
+  std::int64_t peak_ = 0;
+};
+
+}  // namespace
+
+ActivationMemory activation_memory(std::span<const model::BlockMemory> blocks,
+                                   std::span<const Action> actions, const RecomputePlan& recompute,
+                                   const ReceivedInputs& received) {
+  Walk walk(blocks, recompute, received);
+  for (const Action& action : actions) walk.run(action);
+  return walk.result();
+}
+
+}  // namespace dtrain::parallel

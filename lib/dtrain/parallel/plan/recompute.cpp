@@ -1,0 +1,39 @@
+#include "dtrain/parallel/plan/recompute.h"
+
+#include <algorithm>
+
+namespace dtrain::parallel {
+
+const RecomputeGroup* RecomputePlan::group_of(std::int64_t block) const {
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const RecomputeGroup& group) {
+    return group.begin <= block && block < group.end;
+  });
+  return found == groups.end() ? nullptr : &*found;
+}
+
+std::int64_t RecomputePlan::num_extra_forwards() const {
+  std::int64_t count = 0;
+  for (const RecomputeGroup& group : groups) count += 2 * (group.end - group.begin) - 1;
+  return count;
+}
+
+RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
+                                      std::int64_t count) {
+  RecomputePlan plan = recompute_in_groups(levels, 1);
+  if (count < static_cast<std::int64_t>(plan.groups.size())) {
+    plan.groups.resize(static_cast<std::size_t>(count));
+  }
+  return plan;
+}
+
+RecomputePlan recompute_in_groups(std::span<const model::BlockRange> levels, std::int64_t size) {
+  RecomputePlan plan;
+  for (const model::BlockRange& run : levels) {
+    for (std::int64_t block = run.begin; block < run.end; block += size) {
+      plan.groups.push_back({block, std::min(block + size, run.end)});
+    }
+  }
+  return plan;
+}
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,101 @@
+#include "dtrain/commands/token_sampler.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::commands {
+namespace {
+
+const at::Tensor& logits() {
+  static const at::Tensor values = at::tensor({1.0, 3.0, -2.0, 2.5, 3.0, 0.0}, at::kDouble);
+  return values;
+}
+
+/// How often each token comes in `count` draws.
+std::vector<double> shares(const SamplingRule& rule, std::int64_t count) {
+  std::vector<double> result(static_cast<std::size_t>(logits().numel()));
+  for (std::int64_t index = 0; index < count; ++index) {
+    result[static_cast<std::size_t>(sample_token(logits(), rule, index))] +=
+        1 / static_cast<double>(count);
+  }
+  return result;
+}
+
+TEST_CASE("Temperature 0 takes the likeliest token, the first of equals") {
+  for (std::int64_t index = 0; index < 20; ++index) {
+    CHECK(sample_token(logits(), {.temperature = 0, .seed = 5}, index) == 1);
+  }
+}
+
+TEST_CASE("Tokens come in the shares of the softmax at the given temperature") {
+  const double temperature = GENERATE(1.0, 0.5, 4.0);
+  const at::Tensor expected = (logits() / temperature).softmax(0);
+  constexpr std::int64_t kDraws = 40000;
+  const std::vector<double> found = shares({.temperature = temperature, .seed = 1}, kDraws);
+  for (std::size_t token = 0; token < found.size(); ++token) {
+    const auto share = expected[static_cast<std::int64_t>(token)].item<double>();
+    const double deviation = std::sqrt(share * (1 - share) / kDraws);
+    CHECK(std::abs(found[token] - share) < 5 * deviation);
+  }
+}
+
+TEST_CASE("top_k leaves the k likeliest, with the lower token of equals first") {
+  CHECK(shares({.top_k = 1, .seed = 2}, 100)[1] == Approx(1));
+  const std::vector<double> three = shares({.top_k = 3, .seed = 2}, 2000);
+  CHECK(three[1] + three[3] + three[4] == Approx(1));
+  CHECK(three[3] > 0.1);
+  // So many equals that a sort which does not keep their order would mix them.
+  const at::Tensor equals = at::zeros({256}, at::kDouble);
+  for (std::int64_t index = 0; index < 100; ++index) {
+    CHECK(sample_token(equals, {.top_k = 3}, index) < 3);
+  }
+  // More than there are tokens is all of them.
+  CHECK(shares({.top_k = 100, .seed = 2}, 500) == shares({.seed = 2}, 500));
+}
+
+TEST_CASE("A draw follows from logits, seed and index alone") {
+  const SamplingRule rule{.temperature = 4, .seed = 3};
+  std::vector<std::int64_t> forward;
+  for (std::int64_t index = 0; index < 64; ++index) {
+    forward.push_back(sample_token(logits(), rule, index));
+  }
+  for (std::int64_t index = 63; index >= 0; --index) {
+    CHECK(sample_token(logits(), rule, index) == forward[static_cast<std::size_t>(index)]);
+  }
+  std::vector<std::int64_t> other;
+  for (std::int64_t index = 0; index < 64; ++index) {
+    other.push_back(sample_token(logits(), {.temperature = 4, .seed = 4}, index));
+  }
+  CHECK(forward != other);
+  CHECK(std::set<std::int64_t>(forward.begin(), forward.end()).size() > 3);
+}
+
+TEST_CASE("Adding a constant to the logits changes nothing, however large they are") {
+  for (std::int64_t index = 0; index < 50; ++index) {
+    CHECK(sample_token(logits() + 4096, {.seed = 3}, index) ==
+          sample_token(logits(), {.seed = 3}, index));
+  }
+}
+
+TEST_CASE("A tiny temperature approaches the likeliest tokens without overflow") {
+  const std::vector<double> found = shares({.temperature = 1e-300, .seed = 1}, 1000);
+  CHECK(found[1] + found[4] == Approx(1));  // the two equals
+}
+
+TEST_CASE("A logit that is not finite is refused") {
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    at::Tensor damaged = logits().clone();
+    damaged[2] = bad;
+    testing::message_of(base::ErrorKind::numerics, [&] { (void)sample_token(damaged, {}, 0); });
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::commands

@@ -1,0 +1,130 @@
+#include "dtrain/job/run_folder.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/config/json.h"
+#include "support/settings.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::job {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::message_of;
+using testing::TempFolder;
+
+config::Config run_in(const std::string& folder, bool overwrite = false) {
+  config::Config config;
+  config.run.dir = folder;
+  config.run.overwrite = overwrite;
+  return config;
+}
+
+constexpr const char* kConfig =
+    R"({"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": "ddp"}, "run": {"dir": ""}})";
+constexpr const char* kStart = R"({"event":"start","parameters":1})";
+
+// Of a safetensors file without tensors, as dtrain marks its own.
+std::string model_file() {
+  const std::string header = R"({"__metadata__":{"dtrain.model":"{}"}})";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  return length + header;
+}
+
+TEST_CASE("A folder that was begun in holds the configuration, which does not overwrite") {
+  const TempFolder folder;
+  config::Config config = run_in(folder.path("new/run"), /*overwrite=*/true);
+  config.train.lr = 0.123;
+  RunFolder(config, "a").begin();
+  const config::Config saved = config::from_json(folder.read("new/run/config.json"));
+  CHECK(saved.train.lr == 0.123);
+  CHECK_FALSE(saved.run.overwrite);
+}
+
+TEST_CASE("A run that was begun is not begun again") {
+  const TempFolder folder;
+  RunFolder(run_in(folder.path("run")), "a").begin();
+  const std::string refused = message_of(
+      base::ErrorKind::usage, [&] { RunFolder(run_in(folder.path("run")), "b").begin(); });
+  CHECK_THAT(refused, Catch::Contains("holds another run"));
+}
+
+TEST_CASE("Overwriting removes the old run and nothing else") {
+  const TempFolder folder;
+  for (const char* name :
+       {"checkpoints/step-4.tmp-18ea4b45c0de1234-1/model-00000-of-00001.safetensors", "notes.txt",
+        "final/thoughts.txt", "logs/0.log", "checkpoints/notes.txt"}) {
+    folder.write(name, "old");
+  }
+  folder.write("config.json", kConfig);
+  folder.write("metrics.jsonl", kStart);
+  folder.write("final/model.safetensors", model_file());
+  for (const char* name : {"checkpoints/step-3/manifest.json",
+                           "checkpoints/step-5.superseded-18ea4b45c0de1234-1/manifest.json"}) {
+    folder.write(name, R"({"xxh3": "0"})");  // as every manifest of dtrain begins
+  }
+  RunFolder(run_in(folder.path(""), /*overwrite=*/true), "a").begin();
+  CHECK(folder.read("config.json") != kConfig);
+  for (const char* name : {"metrics.jsonl", "final/model.safetensors", "checkpoints/step-3",
+                           "checkpoints/step-4.tmp-18ea4b45c0de1234-1",
+                           "checkpoints/step-5.superseded-18ea4b45c0de1234-1"}) {
+    INFO(name);
+    CHECK_FALSE(fs::exists(folder.path(name)));
+  }
+  for (const char* name :
+       {"notes.txt", "final/thoughts.txt", "logs/0.log", "checkpoints/notes.txt"}) {
+    CHECK(folder.read(name) == "old");
+  }
+}
+
+TEST_CASE("What killed jobs left is removed, and what people put there stays") {
+  const TempFolder folder;
+  for (const char* name :
+       {"checkpoints/step-3/manifest.json", "REQUEUE",
+        "checkpoints/step-4.tmp-18ea4b45c0de1234-1/model-00000-of-00001.safetensors",
+        "config.json.tmp-12-0", "final/model.safetensors.tmp-12-0", "notes.tmp-12-0"}) {
+    folder.write(name, "old");
+  }
+  config::Config config = run_in(folder.path(""));
+  set(config, "checkpoint.resume", "auto");
+  const RunFolder taken(config, "a");
+  for (const char* name : {"REQUEUE", "checkpoints/step-4.tmp-18ea4b45c0de1234-1",
+                           "config.json.tmp-12-0", "final/model.safetensors.tmp-12-0"}) {
+    INFO(name);
+    CHECK_FALSE(fs::exists(folder.path(name)));
+  }
+  for (const char* name : {"checkpoints/step-3/manifest.json", "notes.tmp-12-0"}) {
+    CHECK(folder.read(name) == "old");
+  }
+}
+
+TEST_CASE("Going on cuts the metrics back and sets later checkpoints aside") {
+  const TempFolder folder;
+  const std::string kept = fmt::format("{}\n{{\"step\":1}}\n{{\"step\":2}}\n", kStart);
+  folder.write("metrics.jsonl",
+               kept + R"({"step":3})" + "\n" + R"({"event":"checkpoint","step":2})" + "\n");
+  for (const char* name :
+       {"checkpoints/step-2/manifest.json", "checkpoints/step-10/manifest.json"}) {
+    folder.write(name, "old");
+  }
+  config::Config config = run_in(folder.path(""));
+  set(config, "checkpoint.resume", "auto");
+  const auto aside = RunFolder(config, "a").go_on(2).paths;
+  CHECK(folder.read("metrics.jsonl") == kept);
+  REQUIRE(aside.size() == 1);
+  CHECK(fs::path(aside[0]) == folder.path("checkpoints/step-10.superseded-a"));
+  CHECK(fs::exists(folder.path("checkpoints/step-2")));
+  CHECK_FALSE(fs::exists(folder.path("checkpoints/step-10")));
+}
+
+TEST_CASE("A folder that cannot be made is told") {
+  const std::string refused = message_of(
+      base::ErrorKind::usage, [&] { RunFolder(run_in("/proc/dtrain-run"), "a").begin(); });
+  CHECK_THAT(refused, Catch::Contains("/proc/dtrain-run"));
+}
+
+}  // namespace
+}  // namespace dtrain::job
