@@ -19,8 +19,8 @@
 namespace dtrain::testing {
 namespace {
 
+using base::Descriptor;
 using comm::Deadline;
-using comm::Descriptor;
 using std::chrono::milliseconds;
 
 // Three ranks of which the test plays as many as it wants.

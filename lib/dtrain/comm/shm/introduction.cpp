@@ -16,7 +16,6 @@
 #include <fstream>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -30,8 +29,6 @@ namespace dtrain::comm {
 namespace {
 
 using base::ErrorKind;
-
-std::string reason_of(int error) { return std::generic_category().message(error); }
 
 struct Address {
   sockaddr_un name{};
@@ -51,20 +48,20 @@ struct Address {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
 };
 
-Descriptor unix_socket() {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", reason_of(errno));
+base::Descriptor unix_socket() {
+  base::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", std::strerror(errno));
   return socket;
 }
 
 /// Waits until one of `sockets` has something to read, or an end, and returns the first of them
 /// that has; nothing at the deadline. Meanwhile it watches the ranks that have met: one that ends
 /// fails the meeting.
-std::optional<std::size_t> first_readable(std::span<const Descriptor* const> sockets,
+std::optional<std::size_t> first_readable(std::span<const base::Descriptor* const> sockets,
                                           const std::vector<Acquaintance>& met,
                                           const Deadline& deadline) {
   std::vector<pollfd> waiting;
-  for (const Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
+  for (const base::Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
   // A descriptor below 0, of a rank that is still to come, is passed over.
   for (const Acquaintance& rank : met) waiting.push_back({rank.connection.get(), POLLRDHUP, 0});
   while (!deadline.passed()) {
@@ -82,7 +79,7 @@ std::optional<std::size_t> first_readable(std::span<const Descriptor* const> soc
   return std::nullopt;
 }
 
-bool is_of_this_user(const Descriptor& connection) {
+bool is_of_this_user(const base::Descriptor& connection) {
   return user_of_unix_peer(connection.get()) == ::geteuid();
 }
 
@@ -99,7 +96,7 @@ bool is_of_this_user(const Descriptor& connection) {
 
 /// Returns whether the connection was made. At a full socket the system admits this rank in its
 /// turn, as soon as there is room; a caller that tried again and again would lose its turn.
-bool connect_within(const Descriptor& connection, const Address& address,
+bool connect_within(const base::Descriptor& connection, const Address& address,
                     const Deadline& deadline) {
   const int flags = ::fcntl(connection.get(), F_GETFL);
   ::fcntl(connection.get(), F_SETFL, flags & ~O_NONBLOCK);
@@ -115,7 +112,7 @@ bool connect_within(const Descriptor& connection, const Address& address,
 }
 
 Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
-                   const Descriptor& own_memory, const std::vector<Acquaintance>& met,
+                   const base::Descriptor& own_memory, const std::vector<Acquaintance>& met,
                    const Deadline& deadline) {
   Acquaintance result{.connection = unix_socket(), .memory = {}};
   if (!connect_within(result.connection, Address(doorstep), deadline) ||
@@ -133,19 +130,19 @@ Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& 
 /// Receives the higher ranks in any order; a silent one does not hold up the others.
 class Reception {
  public:
-  Reception(std::int64_t own_rank, const Doorstep& own, const Descriptor& own_memory)
+  Reception(std::int64_t own_rank, const Doorstep& own, const base::Descriptor& own_memory)
       : own_rank_(own_rank), own_(own), own_memory_(own_memory) {}
 
   /// Waits for the next event; false at the deadline.
   bool wait(std::vector<Acquaintance>& all, const Deadline& deadline) {
     // Visitors come before the door, or strangers who come without end would keep them unheard.
-    std::vector<const Descriptor*> sockets;
-    for (const Descriptor& visitor : silent_) sockets.push_back(&visitor);
+    std::vector<const base::Descriptor*> sockets;
+    for (const base::Descriptor& visitor : silent_) sockets.push_back(&visitor);
     sockets.push_back(&own_.socket);
     const auto index = first_readable(sockets, all, deadline);
     if (!index) return false;
     if (*index == silent_.size()) {
-      Descriptor visitor = accept_connection(own_.socket);
+      base::Descriptor visitor = accept_connection(own_.socket);
       if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
     } else {
       const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index);
@@ -173,8 +170,8 @@ class Reception {
 
   std::int64_t own_rank_;
   const Doorstep& own_;
-  const Descriptor& own_memory_;
-  std::vector<Descriptor> silent_;  // visitors that have not said who they are
+  const base::Descriptor& own_memory_;
+  std::vector<base::Descriptor> silent_;  // visitors that have not said who they are
 };
 
 }  // namespace
@@ -185,7 +182,7 @@ std::string host_of_process() {
   errno = 0;
   std::getline(std::ifstream(file), boot_id);
   if (boot_id.empty()) {
-    base::fail(ErrorKind::comm, "cannot read {}: {}", file, reason_of(errno));
+    base::fail(ErrorKind::comm, "cannot read {}: {}", file, std::strerror(errno));
   }
   std::array<char, 64> network{};
   (void)!::readlink("/proc/self/ns/net", network.data(), network.size() - 1);
@@ -200,7 +197,7 @@ Doorstep open_doorstep() {
   const Address address(result.name);
   if (::bind(result.socket.get(), address.get(), address.length) != 0 ||
       ::listen(result.socket.get(), SOMAXCONN) != 0) {
-    base::fail(ErrorKind::comm, "no unix socket to listen at: {}", reason_of(errno));
+    base::fail(ErrorKind::comm, "no unix socket to listen at: {}", std::strerror(errno));
   }
   return result;
 }
@@ -209,7 +206,7 @@ Doorstep open_doorstep() {
 // at once, and every other when all below it have answered.
 std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
                                     const std::vector<std::string>& doorsteps,
-                                    const Descriptor& own_memory, const Deadline& deadline) {
+                                    const base::Descriptor& own_memory, const Deadline& deadline) {
   std::vector<Acquaintance> all(doorsteps.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
@@ -226,7 +223,7 @@ std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
   return all;
 }
 
-bool has_hung_up(const Descriptor& connection) {
+bool has_hung_up(const base::Descriptor& connection) {
   pollfd waiting{.fd = connection.get(), .events = POLLRDHUP, .revents = 0};
   return ::poll(&waiting, 1, 0) > 0;
 }

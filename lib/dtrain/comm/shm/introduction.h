@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -18,7 +18,7 @@ namespace dtrain::comm {
 
 /// A unix socket in the abstract namespace, which leaves nothing in the file system.
 struct Doorstep {
-  Descriptor socket;
+  base::Descriptor socket;
   std::string name;  ///< random
 };
 
@@ -27,8 +27,8 @@ struct Doorstep {
 
 /// A rank's connection to another rank, and that rank's memory.
 struct Acquaintance {
-  Descriptor connection;  ///< hangs up when the other process ends
-  Descriptor memory;      ///< its shared memory
+  base::Descriptor connection;  ///< hangs up when the other process ends
+  base::Descriptor memory;      ///< its shared memory
 };
 
 /// Connects every pair of processes and gives each the others' memory; by rank, empty for the own.
@@ -39,10 +39,10 @@ struct Acquaintance {
 ///             when it had been met already.
 [[nodiscard]] std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
                                                   const std::vector<std::string>& doorsteps,
-                                                  const Descriptor& own_memory,
+                                                  const base::Descriptor& own_memory,
                                                   const Deadline& deadline);
 
 /// Returns whether the process at the other end has ended.
-[[nodiscard]] bool has_hung_up(const Descriptor& connection);
+[[nodiscard]] bool has_hung_up(const base::Descriptor& connection);
 
 }  // namespace dtrain::comm

@@ -1,5 +1,3 @@
-#include "dtrain/comm/shm/shm_world.h"
-
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -16,6 +14,7 @@
 #include "dtrain/comm/shm/introduction.h"
 #include "dtrain/comm/shm/segment.h"
 #include "dtrain/comm/shm/shm_transport.h"
+#include "dtrain/comm/shm/shm_world.h"
 #include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
@@ -71,7 +70,7 @@ class ProcessNeighbours final : public Neighbours {
   std::int64_t own_rank_;
   std::shared_ptr<Segment> segment_;
   std::vector<std::unique_ptr<Mapping>> mappings_;  // by rank; null for the own
-  std::vector<Descriptor> connections_;             // by rank
+  std::vector<base::Descriptor> connections_;       // by rank
 };
 
 std::int64_t limit_of(decltype(RLIMIT_AS) resource) {
