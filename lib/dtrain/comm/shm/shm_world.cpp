@@ -1,3 +1,5 @@
+#include "dtrain/comm/shm/shm_world.h"
+
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -5,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
@@ -14,7 +15,6 @@
 #include "dtrain/comm/shm/introduction.h"
 #include "dtrain/comm/shm/segment.h"
 #include "dtrain/comm/shm/shm_transport.h"
-#include "dtrain/comm/shm/shm_world.h"
 #include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
@@ -90,7 +90,10 @@ class ShmWorld final : public MetWorld {
  public:
   ShmWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
            std::shared_ptr<ProcessNeighbours> neighbours)
-      : MetWorld(std::move(rendezvous)), options_(options), neighbours_(std::move(neighbours)) {}
+      : MetWorld(std::move(rendezvous)),
+        options_(options),
+        neighbours_(std::move(neighbours)),
+        control_(split(ranks_below(size()), kControlName)) {}
 
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
   [[nodiscard]] std::int64_t size() const override { return options_.size; }
@@ -108,6 +111,7 @@ class ShmWorld final : public MetWorld {
     return make_queued_group(ranks, name, rank(), options_.group,
                              [&](const GroupIdentity& identity) { return connect(key, identity); });
   }
+  [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
  private:
   /// A control block lies in the segment of its group's first member.
@@ -166,6 +170,7 @@ class ShmWorld final : public MetWorld {
   std::shared_ptr<ProcessNeighbours> neighbours_;
   std::vector<OwnBlock> own_blocks_;  // of groups that may still live; the last ones stay
   std::int64_t splits_ = 0;           // the same on every rank, since split is collective
+  std::shared_ptr<ProcessGroup> control_;
 };
 
 std::string packed(const ShmCard& card) {
@@ -186,11 +191,9 @@ ShmCard unpacked(const std::string& text) {
 
 std::vector<ShmCard> exchange_cards(const WorldOptions& options, StoreClient& store,
                                     const ShmCard& own, const Deadline& deadline) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(options.size));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   std::vector<ShmCard> cards;
-  for (const auto& note :
-       exchange_notes(store, "shared memory", options.rank, ranks, packed(own), deadline)) {
+  for (const auto& note : exchange_notes(store, "shared memory", options.rank,
+                                         ranks_below(options.size), packed(own), deadline)) {
     cards.push_back(unpacked(note));
   }
   return cards;
