@@ -173,7 +173,7 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
   CallRecord numbered = call;
   numbered.number = ring_->add(call);
   ++pending_;
-  const auto completion = std::make_shared<Completion>(ring_);
+  const auto completion = std::make_shared<HostCompletion>(ring_);
   if (size() == 1) {
     carry_out(
         numbered, [](const Deadline&) { return std::int64_t{0}; }, *completion);
@@ -192,7 +192,7 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
 }
 
 void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
-                            Completion& completion) {
+                            HostCompletion& completion) {
   std::exception_ptr failure = error();
   std::int64_t bytes_sent = 0;
   if (!failure) {

@@ -73,7 +73,7 @@ class QueuedGroup final : public ProcessGroup {
 
   Work gather(std::string_view op, const at::Tensor& input, PartedTensor output);
   Work post(Lane& lane, const CallRecord& call, Operation operation);
-  void carry_out(const CallRecord& call, const Operation& operation, Completion& completion);
+  void carry_out(const CallRecord& call, const Operation& operation, HostCompletion& completion);
   std::exception_ptr worded(const CallRecord& call, const TransportFailure& failure) const;
   std::string names_of(const std::vector<std::int64_t>& peers) const;
   /// Keeps the first error and returns the one kept.

@@ -20,7 +20,7 @@ class HeldGroup final : public testing::StubGroup {
  public:
   [[nodiscard]] comm::Work all_reduce(const at::Tensor&, comm::ReduceOp) override {
     events += 'r';
-    under_way_ = std::make_shared<comm::Completion>(ring_);
+    under_way_ = std::make_shared<comm::HostCompletion>(ring_);
     return comm::Work(under_way_);
   }
 
@@ -39,7 +39,7 @@ class HeldGroup final : public testing::StubGroup {
   std::string events;  ///< r: all_reduce, p: product
 
  private:
-  std::shared_ptr<comm::Completion> under_way_;
+  std::shared_ptr<comm::HostCompletion> under_way_;
 };
 
 thread_local HeldGroup* observed = nullptr;
