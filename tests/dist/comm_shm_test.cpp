@@ -441,9 +441,9 @@ TEST_CASE("Killed processes leave nothing behind") {
 // --------------------------------------------------------------------------
 
 TEST_CASE("Ranks on different hosts, and one without shared memory, are named") {
-  const comm::ShmCard here{.host = "a", .doorstep = "x", .refusal = {}};
-  const comm::ShmCard elsewhere{.host = "b", .doorstep = "y", .refusal = {}};
-  const comm::ShmCard unable{.host = "a", .doorstep = {}, .refusal = "no memory"};
+  const comm::ShmCard here{.host = "a", .socket_name = "x", .refusal = {}};
+  const comm::ShmCard elsewhere{.host = "b", .socket_name = "y", .refusal = {}};
+  const comm::ShmCard unable{.host = "a", .socket_name = {}, .refusal = "no memory"};
   CHECK(comm::obstacle_among({here, here, here}).empty());
   CHECK(comm::obstacle_among({here, here, elsewhere}) == "ranks 0 and 2 are on different hosts");
   CHECK(comm::obstacle_among({here, unable}) == "rank 1 cannot share memory: no memory");

@@ -58,12 +58,12 @@ base::Descriptor unix_socket() {
 /// that has; nothing at the deadline. Meanwhile it watches the ranks that have met: one that ends
 /// fails the meeting.
 std::optional<std::size_t> first_readable(std::span<const base::Descriptor* const> sockets,
-                                          const std::vector<Acquaintance>& met,
+                                          const std::vector<PeerConnection>& met,
                                           const Deadline& deadline) {
   std::vector<pollfd> waiting;
   for (const base::Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
   // A descriptor below 0, of a rank that is still to come, is passed over.
-  for (const Acquaintance& rank : met) waiting.push_back({rank.connection.get(), POLLRDHUP, 0});
+  for (const PeerConnection& rank : met) waiting.push_back({rank.connection.get(), POLLRDHUP, 0});
   while (!deadline.passed()) {
     if (::poll(waiting.data(), waiting.size(), static_cast<int>(deadline.remaining().count())) <= 0)
       continue;
@@ -111,11 +111,11 @@ bool connect_within(const base::Descriptor& connection, const Address& address,
   return is_connected;
 }
 
-Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
-                   const base::Descriptor& own_memory, const std::vector<Acquaintance>& met,
-                   const Deadline& deadline) {
-  Acquaintance result{.connection = unix_socket(), .memory = {}};
-  if (!connect_within(result.connection, Address(doorstep), deadline) ||
+PeerConnection visit(std::int64_t own_rank, std::int64_t peer, const std::string& socket_name,
+                     const base::Descriptor& own_memory, const std::vector<PeerConnection>& met,
+                     const Deadline& deadline) {
+  PeerConnection result{.connection = unix_socket(), .memory = {}};
+  if (!connect_within(result.connection, Address(socket_name), deadline) ||
       !is_of_this_user(result.connection) ||
       send_packet(result.connection, own_rank, own_memory, deadline) != 0 ||
       !first_readable(std::array{&std::as_const(result.connection)}, met, deadline)) {
@@ -130,12 +130,12 @@ Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& 
 /// Receives the higher ranks in any order; a silent one does not hold up the others.
 class Reception {
  public:
-  Reception(std::int64_t own_rank, const Doorstep& own, const base::Descriptor& own_memory)
+  Reception(std::int64_t own_rank, const ListenSocket& own, const base::Descriptor& own_memory)
       : own_rank_(own_rank), own_(own), own_memory_(own_memory) {}
 
   /// Waits for the next event; false at the deadline.
-  bool wait(std::vector<Acquaintance>& all, const Deadline& deadline) {
-    // Visitors come before the door, or strangers who come without end would keep them unheard.
+  bool wait(std::vector<PeerConnection>& all, const Deadline& deadline) {
+    // Those connected come first, or an endless stream of strangers would keep them waiting.
     std::vector<const base::Descriptor*> sockets;
     for (const base::Descriptor& visitor : silent_) sockets.push_back(&visitor);
     sockets.push_back(&own_.socket);
@@ -146,7 +146,7 @@ class Reception {
       if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
     } else {
       const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index);
-      Acquaintance visitor{.connection = std::move(*place), .memory = {}};
+      PeerConnection visitor{.connection = std::move(*place), .memory = {}};
       silent_.erase(place);
       hear(std::move(visitor), all, deadline);
     }
@@ -154,7 +154,7 @@ class Reception {
   }
 
  private:
-  void hear(Acquaintance visitor, std::vector<Acquaintance>& all, const Deadline& deadline) {
+  void hear(PeerConnection visitor, std::vector<PeerConnection>& all, const Deadline& deadline) {
     Packet packet = receive_packet(visitor.connection);
     if (packet.descriptor.get() < 0 && has_hung_up(visitor.connection)) {
       base::fail(ErrorKind::comm,
@@ -169,7 +169,7 @@ class Reception {
   }
 
   std::int64_t own_rank_;
-  const Doorstep& own_;
+  const ListenSocket& own_;
   const base::Descriptor& own_memory_;
   std::vector<base::Descriptor> silent_;  // visitors that have not said who they are
 };
@@ -189,11 +189,11 @@ std::string host_of_process() {
   return fmt::format("{} {}", boot_id, network.data());
 }
 
-Doorstep open_doorstep() {
+ListenSocket open_listen_socket() {
   std::array<std::uint64_t, 2> random{};
   (void)!::getrandom(random.data(), sizeof random, 0);
-  Doorstep result{.socket = unix_socket(),
-                  .name = fmt::format("dtrain-{:016x}{:016x}", random[0], random[1])};
+  ListenSocket result{.socket = unix_socket(),
+                      .name = fmt::format("dtrain-{:016x}{:016x}", random[0], random[1])};
   const Address address(result.name);
   if (::bind(result.socket.get(), address.get(), address.length) != 0 ||
       ::listen(result.socket.get(), SOMAXCONN) != 0) {
@@ -204,13 +204,14 @@ Doorstep open_doorstep() {
 
 // Each rank connects to the lower ranks in turn, then waits for the higher ones; so rank 0 answers
 // at once, and every other when all below it have answered.
-std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
-                                    const std::vector<std::string>& doorsteps,
-                                    const base::Descriptor& own_memory, const Deadline& deadline) {
-  std::vector<Acquaintance> all(doorsteps.size());
+std::vector<PeerConnection> exchange_segments(std::int64_t own_rank, const ListenSocket& own,
+                                              const std::vector<std::string>& socket_names,
+                                              const base::Descriptor& own_memory,
+                                              const Deadline& deadline) {
+  std::vector<PeerConnection> all(socket_names.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    all[index] = visit(own_rank, peer, doorsteps[index], own_memory, all, deadline);
+    all[index] = visit(own_rank, peer, socket_names[index], own_memory, all, deadline);
   }
   Reception reception(own_rank, own, own_memory);
   for (std::size_t peer = static_cast<std::size_t>(own_rank) + 1; peer < all.size();) {

@@ -28,7 +28,7 @@ constexpr std::int64_t kAddressSpace = std::int64_t{1} << 46;
 class ProcessNeighbours final : public Neighbours {
  public:
   ProcessNeighbours(std::int64_t own_rank, std::shared_ptr<Segment> segment,
-                    std::vector<Acquaintance> peers)
+                    std::vector<PeerConnection> peers)
       : own_rank_(own_rank), segment_(std::move(segment)), mappings_(peers.size()) {
     for (std::size_t peer = 0; peer < peers.size(); ++peer) {
       connections_.push_back(std::move(peers[peer].connection));
@@ -174,7 +174,7 @@ class ShmWorld final : public MetWorld {
 };
 
 std::string packed(const ShmCard& card) {
-  return fmt::format("{}\n{}\n{}", card.host, card.doorstep, card.refusal);
+  return fmt::format("{}\n{}\n{}", card.host, card.socket_name, card.refusal);
 }
 
 ShmCard unpacked(const std::string& text) {
@@ -185,7 +185,7 @@ ShmCard unpacked(const std::string& text) {
                base::printable(text, 80));
   }
   return {.host = text.substr(0, first),
-          .doorstep = text.substr(first + 1, second - first - 1),
+          .socket_name = text.substr(first + 1, second - first - 1),
           .refusal = base::printable(text.substr(second + 1))};
 }
 
@@ -224,12 +224,12 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
   const Deadline deadline(options.group.timeout);
   ShmCard card;
   std::shared_ptr<Segment> segment;
-  Doorstep doorstep;
+  ListenSocket listener;
   try {
     card.host = host_of_process();
     segment = std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
-    doorstep = open_doorstep();
-    card.doorstep = doorstep.name;
+    listener = open_listen_socket();
+    card.socket_name = listener.name;
   } catch (const base::Error& error) {
     card.refusal = error.what();
   }
@@ -243,9 +243,9 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
     fail_together(options.rank, base::Error(base::ErrorKind::usage,
                                             "--backend shm: " + obstacle + "; use --backend gloo"));
   }
-  std::vector<std::string> doorsteps;
-  for (const ShmCard& each : cards) doorsteps.push_back(each.doorstep);
-  auto peers = introduce(options.rank, doorstep, doorsteps, segment->file(), deadline);
+  std::vector<std::string> socket_names;
+  for (const ShmCard& each : cards) socket_names.push_back(each.socket_name);
+  auto peers = exchange_segments(options.rank, listener, socket_names, segment->file(), deadline);
   return std::make_shared<ShmWorld>(
       options, rendezvous,
       std::make_shared<ProcessNeighbours>(options.rank, std::move(segment), std::move(peers)));
