@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 
 namespace launcher {
 namespace {
@@ -34,7 +34,7 @@ struct Process {
 
 std::string read_proc(pid_t pid, const char* name) {
   const std::string path = "/proc/" + std::to_string(pid) + "/" + name;
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const dtrain::base::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text(4096, '\0');
   const ssize_t length = file ? ::read(file.get(), text.data(), text.size()) : 0;
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));

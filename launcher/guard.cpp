@@ -43,7 +43,8 @@ sigset_t guarded_signals() {
 /// Ends the supervisor. A thread that hangs in the kernel, on a disk, keeps the process and its
 /// descriptors: so the guard learns the status first, and the ends of the standard streams are
 /// seen.
-[[noreturn]] void report_status_and_exit(int status, const Descriptor& status_pipe, pid_t guard) {
+[[noreturn]] void report_status_and_exit(int status, const dtrain::base::Descriptor& status_pipe,
+                                         pid_t guard) {
   const auto byte = static_cast<unsigned char>(status);
   [[maybe_unused]] const auto written = ::write(status_pipe.get(), &byte, 1);
   if (::getppid() == guard) ::kill(guard, SIGCHLD);
@@ -68,8 +69,8 @@ bool hangs_in_its_end(pid_t child) {
 }
 
 /// Passes signals on until the child has ended, or has reported its status.
-int guard(pid_t child, const Descriptor& signals, const Descriptor& status_pipe,
-          const sigset_t& watched) {
+int guard(pid_t child, const dtrain::base::Descriptor& signals,
+          const dtrain::base::Descriptor& status_pipe, const sigset_t& watched) {
   constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;

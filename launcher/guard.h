@@ -3,14 +3,15 @@
 
 #include <signal.h>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "launcher/job.h"
 
 namespace launcher {
 
 /// The supervising process's connection to its guard.
 struct GuardLink {
-  Descriptor signals;      // one byte for each signal the guard got; end of file: the guard is dead
+  dtrain::base::Descriptor
+      signals;             // one byte for each signal the guard got; end of file: the guard is dead
   sigset_t original_mask;  // as dtrun was started, for the ranks
 };
 

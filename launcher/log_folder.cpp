@@ -21,6 +21,7 @@
 namespace launcher {
 namespace {
 
+using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 

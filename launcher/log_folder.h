@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "launcher/options.h"
 
 namespace launcher {
@@ -23,7 +23,7 @@ class LogFolder {
   /// The log of one stream ("stdout" or "stderr"), new and empty.
   ///
   /// Throws: Error{usage} naming the file.
-  [[nodiscard]] Descriptor create_log(int rank, const char* stream) const;
+  [[nodiscard]] dtrain::base::Descriptor create_log(int rank, const char* stream) const;
   /// The folder the user should look into; empty when there are no logs.
   [[nodiscard]] std::string log_folder() const { return keep_ ? attempt_ : std::string(); }
 
@@ -38,7 +38,7 @@ class LogFolder {
   std::string run_id_;
   std::string root_;
   std::string attempt_;
-  std::shared_ptr<Descriptor> lock_;  // of a temporary folder
+  std::shared_ptr<dtrain::base::Descriptor> lock_;  // of a temporary folder
 };
 
 }  // namespace launcher

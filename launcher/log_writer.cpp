@@ -17,7 +17,7 @@ namespace launcher {
 struct LogWriter::State {
   struct File {
     std::string name;
-    Descriptor fd;  // the thread's alone
+    dtrain::base::Descriptor fd;  // the thread's alone
     std::string queue;
     std::size_t missing = 0;  // lost, and not told yet
     bool broken = false;      // takes nothing any more
@@ -111,7 +111,7 @@ LogWriter::~LogWriter() {
   state_->changed.notify_one();
 }
 
-Log LogWriter::add(Descriptor file, std::string name) {
+Log LogWriter::add(dtrain::base::Descriptor file, std::string name) {
   const std::lock_guard lock(state_->mutex);
   if (state_->files.empty()) start_writer_thread([state = state_] { state->run(); });
   state_->files.push_back({.name = std::move(name), .fd = std::move(file), .queue = {}});

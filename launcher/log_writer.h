@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 
 namespace launcher {
 
@@ -47,7 +47,7 @@ class LogWriter {
   /// Takes a file; `name` is for warnings.
   ///
   /// Throws: Error{spawn} when no thread can be made, at the first file.
-  [[nodiscard]] Log add(Descriptor file, std::string name);
+  [[nodiscard]] Log add(dtrain::base::Descriptor file, std::string name);
 
   /// From now on bytes are dropped, as by a full disk, while more than `limit` wait.
   void drop_beyond(std::size_t limit);

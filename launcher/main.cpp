@@ -57,7 +57,7 @@ int reported(Action&& action, Tell&& tell) {
 void write_error_for_a_while(const std::string& text) {
   constexpr auto kLimit = std::chrono::seconds(1);
   try {
-    const Descriptor wake(::eventfd(0, EFD_CLOEXEC));
+    const dtrain::base::Descriptor wake(::eventfd(0, EFD_CLOEXEC));
     OutputWriter writer(STDERR_FILENO, wake.get());
     writer.write(text);
     const auto start = dtrain::base::Clock::now();

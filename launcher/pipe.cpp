@@ -17,7 +17,7 @@ Pipe make_pipe() {
                        std::strerror(errno));
   }
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {dtrain::base::Descriptor(ends[0]), dtrain::base::Descriptor(ends[1])};
 }
 
 }  // namespace launcher

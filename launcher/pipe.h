@@ -1,13 +1,13 @@
 // A pipe between processes of dtrun, or between dtrun and a rank.
 #pragma once
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 
 namespace launcher {
 
 struct Pipe {
-  Descriptor reader;
-  Descriptor writer;
+  dtrain::base::Descriptor reader;
+  dtrain::base::Descriptor writer;
 };
 
 /// Makes a pipe whose ends close on exec, and whose reader does not block.

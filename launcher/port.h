@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "launcher/port_claim.h"
 
 namespace launcher {
@@ -11,7 +11,7 @@ namespace launcher {
 /// A bound TCP socket that never listens. As it has SO_REUSEADDR, so may rank 0 bind and listen at
 /// the same port, and dtrun's own hold keeps the system from giving it to anybody who asks for any.
 struct ReservedPort {
-  Descriptor socket;
+  dtrain::base::Descriptor socket;
   PortClaim claim;  // tells other dtruns, who could bind the port as rank 0 can
   int port = 0;
 };
@@ -19,8 +19,8 @@ struct ReservedPort {
 /// A unix socket pair through which ranks hand rank 0 their connections: it has no address, so
 /// nobody else can come to it.
 struct Door {
-  Descriptor inside;   // rank 0's end
-  Descriptor outside;  // of all other ranks
+  dtrain::base::Descriptor inside;   // rank 0's end
+  dtrain::base::Descriptor outside;  // of all other ranks
 };
 
 /// Throws: Error{spawn} with the reason.

@@ -29,7 +29,7 @@ struct AbstractName {
 };
 
 /// Names the process at the other end; nothing if it is another user's, who may hold any name.
-std::string holder_at(const Descriptor& connection) {
+std::string holder_at(const dtrain::base::Descriptor& connection) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return {};
@@ -42,7 +42,9 @@ std::string holder_at(const Descriptor& connection) {
 ///
 /// Returns: nothing while its holder is between taking the name and listening, or is ending.
 std::optional<PortClaim> try_claim(const AbstractName& name) {
-  PortClaim claim{Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), {}};
+  PortClaim claim{
+      dtrain::base::Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+      {}};
   if (::bind(claim.socket.get(), name.get(), name.size) == 0) {
     ::listen(claim.socket.get(), SOMAXCONN);  // so that another dtrun can ask whose it is
     return claim;

@@ -5,13 +5,13 @@
 
 #include <string>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 
 namespace launcher {
 
 struct PortClaim {
-  Descriptor socket;   // the port is marked as this job's until it is closed
-  std::string holder;  // the dtrun that has the port, in words; empty: no other one
+  dtrain::base::Descriptor socket;  // the port is marked as this job's until it is closed
+  std::string holder;               // the dtrun that has the port, in words; empty: no other one
 };
 
 /// Marks an address and its port as this job's. Binding them does not: the port is shared with rank

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "launcher/descriptor.h"
 #include "launcher/rank_stream.h"
 
 namespace launcher {
@@ -49,8 +49,8 @@ struct ToldError {
 struct Rank {
   int index = 0;
   pid_t pid = -1;
-  Descriptor pidfd;    // readable once the process has ended
-  Descriptor control;  // dtrun's end of DTRUN_CONTROL_FD
+  dtrain::base::Descriptor pidfd;    // readable once the process has ended
+  dtrain::base::Descriptor control;  // dtrun's end of DTRUN_CONTROL_FD
   std::string control_partial;
   RankStream output;
   RankStream error;

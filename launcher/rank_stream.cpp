@@ -32,7 +32,7 @@ bool strip_erasures(std::string_view& text) {
 
 }  // namespace
 
-RankStream::RankStream(Descriptor pipe, RankStreamOptions options)
+RankStream::RankStream(dtrain::base::Descriptor pipe, RankStreamOptions options)
     : pipe_(std::move(pipe)), options_(std::move(options)), splitter_(options_.live) {}
 
 bool RankStream::read(SharedOutput& console) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "launcher/line_splitter.h"
 #include "launcher/log_writer.h"
 #include "launcher/shared_output.h"
@@ -26,7 +26,7 @@ struct RankStreamOptions {
 /// Reads the pipe a rank writes into. Keeps the last lines for the report on a failure.
 class RankStream {
  public:
-  RankStream(Descriptor pipe, RankStreamOptions options);
+  RankStream(dtrain::base::Descriptor pipe, RankStreamOptions options);
 
   [[nodiscard]] int fd() const { return pipe_.get(); }
   [[nodiscard]] bool open() const { return static_cast<bool>(pipe_); }
@@ -53,7 +53,7 @@ class RankStream {
   void take(SharedOutput& console, std::string_view text, bool is_live);
   void keep(std::string_view line);
 
-  Descriptor pipe_;
+  dtrain::base::Descriptor pipe_;
   RankStreamOptions options_;
   LineSplitter splitter_;
   std::deque<std::string> last_lines_;

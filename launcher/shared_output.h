@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "launcher/output_writer.h"
 
 namespace launcher {
@@ -78,7 +78,7 @@ class SharedOutput {
   void warn(std::string_view text);
   void hide_live();
 
-  Descriptor wake_;
+  dtrain::base::Descriptor wake_;
   Sink error_;
   std::optional<Sink> output_;  // none where both are one file: one queue keeps the order
   bool terminal_;

@@ -56,7 +56,7 @@ Supervisor::Supervisor(PreparedJob job, GuardLink guard)
   sigset_t child;
   ::sigemptyset(&child);
   ::sigaddset(&child, SIGCHLD);
-  child_signals_ = Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+  child_signals_ = dtrain::base::Descriptor(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
   watch(guard_.signals.get(), tag_of(Source::guard), EPOLLIN);
   watch(child_signals_.get(), tag_of(Source::child), EPOLLIN);
   watch(console_.wake_fd(), tag_of(Source::console), EPOLLIN);

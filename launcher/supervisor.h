@@ -93,8 +93,8 @@ class Supervisor {
   GuardLink guard_;
   SharedOutput console_;
   LogWriter logs_{console_.wake_fd()};
-  Descriptor epoll_;
-  Descriptor child_signals_;
+  dtrain::base::Descriptor epoll_;
+  dtrain::base::Descriptor child_signals_;
   std::vector<Rank> ranks_;
   Time start_;
   Phase phase_ = Phase::running;

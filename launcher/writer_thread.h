@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-#include "launcher/descriptor.h"
+#include "dtrain/base/descriptor.h"
 
 namespace launcher {
 
@@ -29,7 +29,7 @@ class Waker {
   void wake() const;
 
  private:
-  Descriptor fd_;
+  dtrain::base::Descriptor fd_;
 };
 
 }  // namespace launcher

@@ -19,25 +19,25 @@
 namespace dtrain::testing {
 namespace {
 
+using base::Descriptor;
 using comm::Deadline;
-using comm::Descriptor;
 using std::chrono::milliseconds;
 
 // Three ranks of which the test plays as many as it wants.
 struct Meeting {
-  std::vector<comm::Doorstep> doorsteps;
+  std::vector<comm::ListenSocket> listeners;
   std::vector<std::string> names;
   comm::Segment segment{1 << 20, {}};
 
   Meeting() {
     for (int rank = 0; rank < 3; ++rank) {
-      doorsteps.push_back(comm::open_doorstep());
-      names.push_back(doorsteps.back().name);
+      listeners.push_back(comm::open_listen_socket());
+      names.push_back(listeners.back().name);
     }
   }
   void introduce(std::int64_t rank, milliseconds limit) const {
-    (void)comm::introduce(rank, doorsteps[static_cast<std::size_t>(rank)], names, segment.file(),
-                          Deadline(limit));
+    (void)comm::exchange_segments(rank, listeners[static_cast<std::size_t>(rank)], names,
+                                  segment.file(), Deadline(limit));
   }
 };
 
@@ -55,32 +55,33 @@ Failure failure_of(const Meeting& meeting, std::int64_t rank, milliseconds limit
   return {};
 }
 
-bool call_at(const Descriptor& socket, const std::string& doorstep) {
+bool call_at(const Descriptor& socket, const std::string& socket_name) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path + 1, doorstep.data(), doorstep.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + doorstep.size());
+  std::memcpy(name.sun_path + 1, socket_name.data(), socket_name.size());
+  const auto length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + socket_name.size());
   return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0;
 }
 
-// Someone who has come to a doorstep and says nothing.
-Descriptor silent_visitor(const std::string& doorstep) {
+// Someone who has connected and says nothing.
+Descriptor silent_visitor(const std::string& socket_name) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  REQUIRE(call_at(socket, doorstep));
+  REQUIRE(call_at(socket, socket_name));
   return socket;
 }
 
-// Another user, who comes to a doorstep again and again.
+// Another user, who connects again and again.
 class Flood {
  public:
-  explicit Flood(const std::string& doorstep) {
+  explicit Flood(const std::string& socket_name) {
     for (pid_t& child : children_) {
       child = ::fork();
       if (child != 0) continue;
       if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
       while (true) {
         const Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0));
-        (void)call_at(socket, doorstep);
+        (void)call_at(socket, socket_name);
       }
     }
   }

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -58,7 +57,7 @@ class RandomCalls {
       messages.push_back(group_.recv(received, previous()));
     }
     maybe_dawdle();
-    collective(draw(6));
+    collective(draw(8));
     maybe_dawdle();
     for (Work& work : messages) work.wait();
     if (message) check(received, values(previous(), count_), "message");
@@ -133,9 +132,52 @@ class RandomCalls {
       const auto spread = filled(rank, count_);
       group_.broadcast(spread, root).wait();
       check(spread, values(root, count_), "broadcast");
+    } else if (kind == 5) {
+      gather_unequal();
+    } else if (kind == 6) {
+      exchange_unequal();
     } else {
       group_.barrier();
     }
+  }
+
+  void gather_unequal() {
+    std::vector<std::int64_t> counts;
+    std::vector<at::Tensor> parts;
+    for (std::int64_t rank = 0; rank < group_.size(); ++rank) {
+      counts.push_back(draw(3) == 0 ? 0 : draw_count());
+      parts.push_back(values(rank, counts.back()));
+    }
+    const at::Tensor expected = at::cat(parts);
+    const auto output = tensor(expected.numel());
+    const auto own = static_cast<std::size_t>(group_.rank());
+    group_.all_gather_v(filled(group_.rank(), counts[own]), output, counts).wait();
+    check(output, expected, "unequal gathering");
+  }
+
+  void exchange_unequal() {
+    const auto size = static_cast<std::size_t>(group_.size());
+    const auto own = static_cast<std::size_t>(group_.rank());
+    std::vector<std::int64_t> sent(size);
+    std::vector<std::int64_t> received(size);
+    std::vector<at::Tensor> to_all;
+    std::vector<at::Tensor> from_all;
+    for (std::size_t from = 0; from < size; ++from) {
+      for (std::size_t to = 0; to < size; ++to) {
+        const std::int64_t count = draw(3) == 0 ? 0 : draw_count();
+        const auto part = values(static_cast<std::int64_t>(from + to), count);
+        if (from == own) sent[to] = count;
+        if (from == own) to_all.push_back(part);
+        if (to == own) received[from] = count;
+        if (to == own) from_all.push_back(part);
+      }
+    }
+    const at::Tensor expected = at::cat(from_all);
+    const at::Tensor parts = at::cat(to_all);
+    const auto input = tensor(parts.numel()).copy_(parts);
+    const auto output = tensor(expected.numel());
+    group_.all_to_all(input, sent, output, received).wait();
+    check(output, expected, "exchange of unequal parts");
   }
 
   World& world_;
@@ -179,12 +221,6 @@ TEST_CASE("Thousands of random calls, one right after the other, are right in th
 // --- groups
 // ----------------------------------------------------------------------------------------
 
-std::vector<std::int64_t> first_ranks(std::int64_t count) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(count));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  return ranks;
-}
-
 /// Bytes of memory behind the segment of this process.
 std::int64_t segment_bytes() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -203,8 +239,8 @@ std::string make_many_groups(World& world, const std::string&) {
   std::int64_t after_first = 0;
   for (std::int64_t round = 0; round < 60; ++round) {
     // Overlapping groups in both orders, each used while the others live.
-    const auto low = world.split(first_ranks(2), "low");
-    std::vector<std::int64_t> backwards = first_ranks(world.size());
+    const auto low = world.split(comm::ranks_below(2), "low");
+    std::vector<std::int64_t> backwards = comm::ranks_below(world.size());
     std::reverse(backwards.begin(), backwards.end());
     const auto back = world.split(backwards, "back");
     const auto tensor = at::full({round * 100 + 1}, static_cast<double>(world.rank() + 1));
@@ -405,15 +441,19 @@ TEST_CASE("Killed processes leave nothing behind") {
 // --------------------------------------------------------------------------
 
 TEST_CASE("Ranks on different hosts, and one without shared memory, are named") {
-  const comm::ShmCard here{.host = "a", .doorstep = "x", .refusal = {}};
-  const comm::ShmCard elsewhere{.host = "b", .doorstep = "y", .refusal = {}};
-  const comm::ShmCard unable{.host = "a", .doorstep = {}, .refusal = "no memory"};
+  const comm::ShmCard here{.host = "a", .socket_name = "x", .refusal = {}};
+  const comm::ShmCard elsewhere{.host = "b", .socket_name = "y", .refusal = {}};
+  const comm::ShmCard unable{.host = "a", .socket_name = {}, .refusal = "no memory"};
   CHECK(comm::obstacle_among({here, here, here}).empty());
   CHECK(comm::obstacle_among({here, here, elsewhere}) == "ranks 0 and 2 are on different hosts");
   CHECK(comm::obstacle_among({here, unable}) == "rank 1 cannot share memory: no memory");
 }
 
-std::string name_backend(World& world, const std::string&) { return std::string(world.backend()); }
+std::string name_backend(World& world, const std::string&) {
+  comm::end_meeting(world);  // rank 0 serves the store until all have done so
+  return std::string(world.backend());
+}
+
 const RankProgram backend_name("name backend", name_backend);
 
 TEST_CASE("Automatic choice among processes of one host is shm") {

@@ -10,6 +10,12 @@
 namespace dtrain::testing {
 namespace {
 
+std::vector<std::int64_t> counts_of(const comm::PartedTensor& tensor) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t rank = 0; rank < tensor.ranks(); ++rank) counts.push_back(tensor.count(rank));
+  return counts;
+}
+
 /// Carries calls out through another group, late.
 class DelayedTransport final : public comm::Transport {
  public:
@@ -24,9 +30,16 @@ class DelayedTransport final : public comm::Transport {
                               const comm::Deadline&) override {
     return late([&] { return inner_->reduce_scatter(input, output); });
   }
-  std::int64_t all_gather(const at::Tensor& input, const at::Tensor& output,
+  std::int64_t all_gather(const at::Tensor& input, const comm::PartedTensor& output,
                           const comm::Deadline&) override {
-    return late([&] { return inner_->all_gather(input, output); });
+    return late([&] { return inner_->all_gather_v(input, output.tensor(), counts_of(output)); });
+  }
+  std::int64_t all_to_all(const comm::PartedTensor& input, const comm::PartedTensor& output,
+                          const comm::Deadline&) override {
+    return late([&] {
+      return inner_->all_to_all(input.tensor(), counts_of(input), output.tensor(),
+                                counts_of(output));
+    });
   }
   std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
                          const comm::Deadline&) override {

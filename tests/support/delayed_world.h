@@ -25,6 +25,7 @@ class DelayedWorld final : public comm::World {
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override { return inner_.allocate(bytes); }
   [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                           std::string_view name) override;
+  [[nodiscard]] comm::ProcessGroup& control() override { return inner_.control(); }
 
  private:
   comm::World& inner_;

@@ -14,7 +14,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -124,9 +123,7 @@ TEST_CASE(kRankCase, "[.rank]") {
 }
 
 std::shared_ptr<comm::ProcessGroup> group_of_all(comm::World& world) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  return world.split(ranks, "world");
+  return world.split(comm::ranks_below(world.size()), "world");
 }
 
 void on_threads(std::int64_t size, const std::function<void(comm::World&)>& body,

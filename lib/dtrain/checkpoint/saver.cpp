@@ -95,7 +95,7 @@ std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
   while (is_saving()) {
     wait_until(end);
     const at::Tensor busy = at::full({1}, is_busy() ? 1.0 : 0.0, at::kDouble);
-    world_.all_reduce(busy).wait();
+    world_.all_reduce(busy).wait_host();
     if (busy.item<double>() > 0) return std::nullopt;
     if (auto report = advance()) return report;
   }

@@ -20,7 +20,7 @@ void on_leader(ProcessGroup& group, std::string_view what, const std::function<v
       failure = std::current_exception();
     }
   }
-  group.broadcast(done, 0).wait();
+  group.broadcast(done, 0).wait_host();
   if (failure) std::rethrow_exception(failure);
   if (done.item<std::int64_t>() == 0) {
     base::fail(base::ErrorKind::comm, "rank 0 failed at {}; its own message tells why", what);

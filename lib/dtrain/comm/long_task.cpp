@@ -45,7 +45,7 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
     const at::Tensor state = at::zeros({2}, at::kDouble);  // ranks at work, ranks that failed
     state.data_ptr<double>()[0] = is_done ? 0 : 1;
     state.data_ptr<double>()[1] = is_done && failure ? 1 : 0;
-    group.all_reduce(state).wait();
+    group.all_reduce(state).wait_host();
     is_busy = state.data_ptr<double>()[0] > 0;
     has_failed = state.data_ptr<double>()[1] > 0;
   }

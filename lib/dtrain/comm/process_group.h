@@ -32,13 +32,20 @@ struct GroupOptions {
 
 /// Ranks that communicate. All operations are numbered, timed and counted in the group's CallRing.
 ///
-/// Shapes:     tensors are dense, contiguous and on the group's device; equal sizes and dtypes on
-/// every rank. Collective: everything but send, recv and abort: every rank of the group calls it,
-/// in the same order. Async:      operations return before completion; a tensor belongs to the
-/// group until Work::wait() returns. Throws:     from Work::wait() and barrier(): Error{timeout}
-/// naming the group, call and what was waited for;
-///             Error{comm} if a peer is gone or the group was aborted. After an error the group is
-///             dead.
+/// Shapes:     tensors are dense, contiguous and on the group's device; equal dtypes on every rank,
+///             and equal sizes unless the operation takes counts.
+/// Units:      counts are elements, one for each rank of the group, in the order of ranks.
+///
+/// Collective: everything but send, recv and abort: every rank of the group calls it, in the same
+///             order.
+///
+/// Async:      operations return before completion; a tensor belongs to the group until
+///             Work::wait() returns.
+///
+/// Throws:     from Work::wait() and barrier(): Error{timeout} naming the group, the call and what
+///             was waited for; Error{comm} if a peer is gone or the group was aborted. After an
+///             error the group is dead.
+///
 /// Threads:    one caller at a time; abort() from any thread.
 class ProcessGroup {
  public:
@@ -55,6 +62,16 @@ class ProcessGroup {
   [[nodiscard]] virtual Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) = 0;
   /// input (n) -> output (size * n), by rank. The input may be this rank's part of the output.
   [[nodiscard]] virtual Work all_gather(const at::Tensor& input, const at::Tensor& output) = 0;
+  /// input (counts[rank]) -> output (sum of counts), by rank; counts are equal on every rank. The
+  /// input may be this rank's part of the output.
+  [[nodiscard]] virtual Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
+                                          std::span<const std::int64_t> counts) = 0;
+  /// input (sum of send_counts): a part for each rank -> output (sum of recv_counts): a part from
+  /// each rank, which has that many elements in that rank's send_counts. The two do not overlap.
+  [[nodiscard]] virtual Work all_to_all(const at::Tensor& input,
+                                        std::span<const std::int64_t> send_counts,
+                                        const at::Tensor& output,
+                                        std::span<const std::int64_t> recv_counts) = 0;
   [[nodiscard]] virtual Work broadcast(const at::Tensor& tensor, std::int64_t root) = 0;
   [[nodiscard]] virtual Work send(const at::Tensor& tensor, std::int64_t peer) = 0;
   [[nodiscard]] virtual Work recv(const at::Tensor& tensor, std::int64_t peer) = 0;

@@ -90,15 +90,42 @@ Work QueuedGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& outp
 }
 
 Work QueuedGroup::all_gather(const at::Tensor& input, const at::Tensor& output) {
+  const std::vector<std::int64_t> counts(identity_.world_ranks.size(), input.numel());
+  return gather("all_gather", input, PartedTensor(output, counts));
+}
+
+Work QueuedGroup::all_gather_v(const at::Tensor& input, const at::Tensor& output,
+                               std::span<const std::int64_t> counts) {
+  return gather("all_gather_v", input, PartedTensor(output, counts));
+}
+
+Work QueuedGroup::gather(std::string_view op, const at::Tensor& input, PartedTensor output) {
   check_dense(input);
-  check_dense(output);
-  DTRAIN_CHECK(output.numel() == input.numel() * size() &&
-               input.scalar_type() == output.scalar_type());
-  if (size() == 1) output.copy_(input.view_as(output));
-  return post(collectives_, call_on("all_gather", input),
-              [this, input, output](const Deadline& deadline) {
+  check_dense(output.tensor());
+  DTRAIN_CHECK(output.ranks() == size() && output.count(rank()) == input.numel() &&
+               input.scalar_type() == output.tensor().scalar_type());
+  if (size() == 1) output.tensor().copy_(input.view_as(output.tensor()));
+  return post(collectives_, call_on(op, input),
+              [this, input, output = std::move(output)](const Deadline& deadline) {
                 return transport_->all_gather(input, output, deadline);
               });
+}
+
+Work QueuedGroup::all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
+                             const at::Tensor& output, std::span<const std::int64_t> recv_counts) {
+  check_dense(input);
+  check_dense(output);
+  PartedTensor sent(input, send_counts);
+  PartedTensor received(output, recv_counts);
+  DTRAIN_CHECK(sent.ranks() == size() && received.ranks() == size() &&
+               sent.count(rank()) == received.count(rank()) &&
+               input.scalar_type() == output.scalar_type());
+  if (size() == 1) output.copy_(input.view_as(output));
+  return post(
+      collectives_, call_on("all_to_all", input),
+      [this, sent = std::move(sent), received = std::move(received)](const Deadline& deadline) {
+        return transport_->all_to_all(sent, received, deadline);
+      });
 }
 
 Work QueuedGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
@@ -146,7 +173,7 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
   CallRecord numbered = call;
   numbered.number = ring_->add(call);
   ++pending_;
-  const auto completion = std::make_shared<Completion>(ring_);
+  const auto completion = std::make_shared<HostCompletion>(ring_);
   if (size() == 1) {
     carry_out(
         numbered, [](const Deadline&) { return std::int64_t{0}; }, *completion);
@@ -165,7 +192,7 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
 }
 
 void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
-                            Completion& completion) {
+                            HostCompletion& completion) {
   std::exception_ptr failure = error();
   std::int64_t bytes_sent = 0;
   if (!failure) {

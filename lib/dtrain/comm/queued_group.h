@@ -55,6 +55,11 @@ class QueuedGroup final : public ProcessGroup {
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
   [[nodiscard]] Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) override;
   [[nodiscard]] Work all_gather(const at::Tensor& input, const at::Tensor& output) override;
+  [[nodiscard]] Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
+                                  std::span<const std::int64_t> counts) override;
+  [[nodiscard]] Work all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
+                                const at::Tensor& output,
+                                std::span<const std::int64_t> recv_counts) override;
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override;
   [[nodiscard]] Work send(const at::Tensor& tensor, std::int64_t peer) override;
   [[nodiscard]] Work recv(const at::Tensor& tensor, std::int64_t peer) override;
@@ -66,8 +71,9 @@ class QueuedGroup final : public ProcessGroup {
   /// Carries the call out and returns the bytes sent.
   using Operation = std::function<std::int64_t(const Deadline&)>;
 
+  Work gather(std::string_view op, const at::Tensor& input, PartedTensor output);
   Work post(Lane& lane, const CallRecord& call, Operation operation);
-  void carry_out(const CallRecord& call, const Operation& operation, Completion& completion);
+  void carry_out(const CallRecord& call, const Operation& operation, HostCompletion& completion);
   std::exception_ptr worded(const CallRecord& call, const TransportFailure& failure) const;
   std::string names_of(const std::vector<std::int64_t>& peers) const;
   /// Keeps the first error and returns the one kept.

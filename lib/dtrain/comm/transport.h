@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/comm/deadline.h"
+#include "dtrain/comm/parted_tensor.h"
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::comm {
@@ -49,7 +50,11 @@ class Transport {
                                   const Deadline& deadline) = 0;
   virtual std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
                                       const Deadline& deadline) = 0;
-  virtual std::int64_t all_gather(const at::Tensor& input, const at::Tensor& output,
+  /// input: this rank's part, which may lie in `output`.
+  virtual std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
+                                  const Deadline& deadline) = 0;
+  /// input: a part for each rank; output: a part from each rank.
+  virtual std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
                                   const Deadline& deadline) = 0;
   virtual std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
                                  const Deadline& deadline) = 0;

@@ -2,7 +2,7 @@
 
 namespace dtrain::comm {
 
-void Completion::finish() {
+void HostCompletion::finish() {
   {
     const std::lock_guard lock(mutex_);
     completed_ = true;
@@ -10,7 +10,7 @@ void Completion::finish() {
   changed_.notify_all();
 }
 
-void Completion::fail(std::exception_ptr error) {
+void HostCompletion::fail(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     completed_ = true;
@@ -19,7 +19,7 @@ void Completion::fail(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-void Completion::wait() {
+void HostCompletion::wait_host() {
   std::unique_lock lock(mutex_);
   if (!completed_) {
     // Needs no deadline: the operation's executor ends it within its deadline.
@@ -30,17 +30,9 @@ void Completion::wait() {
   if (error_) std::rethrow_exception(error_);
 }
 
-bool Completion::is_completed() const {
+bool HostCompletion::is_completed() const {
   const std::lock_guard lock(mutex_);
   return completed_;
 }
-
-void Work::wait() { wait_host(); }
-
-void Work::wait_host() {
-  if (completion_) completion_->wait();
-}
-
-bool Work::is_completed() const { return !completion_ || completion_->is_completed(); }
 
 }  // namespace dtrain::comm

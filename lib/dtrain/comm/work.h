@@ -10,18 +10,37 @@
 
 namespace dtrain::comm {
 
-/// The end of one operation: its executor sets it once, its Works wait for it.
+/// The end of one operation. A backend implements it; Works refer to it.
 ///
-/// Threads: any; finish() or fail() exactly once.
+/// Throws:  wait and wait_host rethrow the operation's error, every time they are called.
+/// Threads: any.
 class Completion {
  public:
-  /// Time spent in wait() is added to `ring`'s counters.
-  explicit Completion(std::shared_ptr<CallRing> ring) : ring_(std::move(ring)) {}
+  virtual ~Completion() = default;
+
+  /// Orders the caller's stream after the operation. It need not block: whatever the caller puts on
+  /// its stream from now on sees the result. Host memory has no stream: there it blocks.
+  virtual void wait() = 0;
+  /// Blocks the calling thread until the operation has ended.
+  virtual void wait_host() = 0;
+  /// Never blocks; true also after an error.
+  [[nodiscard]] virtual bool is_completed() const = 0;
+};
+
+/// The end of an operation that a thread carries out: it sets the end once, Works wait for it.
+///
+/// Threads: any; finish() or fail() exactly once.
+class HostCompletion final : public Completion {
+ public:
+  /// Time spent in waits is added to `ring`'s counters.
+  explicit HostCompletion(std::shared_ptr<CallRing> ring) : ring_(std::move(ring)) {}
 
   void finish();
   void fail(std::exception_ptr error);
-  void wait();
-  [[nodiscard]] bool is_completed() const;
+
+  void wait() override { wait_host(); }
+  void wait_host() override;
+  [[nodiscard]] bool is_completed() const override;
 
  private:
   std::shared_ptr<CallRing> ring_;
@@ -31,22 +50,25 @@ class Completion {
   std::exception_ptr error_;
 };
 
-/// The handle of an operation under way. A value: copies speak of the same operation, which goes on
-/// whether or not anyone waits. The default one is complete.
+/// The handle of an operation under way. A value: copies refer to the same operation, which
+/// proceeds whether or not anyone waits. The default one is complete.
 ///
-/// Throws:  wait and wait_host rethrow the operation's error, every time they are called.
+/// Throws:  as Completion.
 /// Threads: any.
 class [[nodiscard]] Work {
  public:
   Work() = default;
   explicit Work(std::shared_ptr<Completion> completion) : completion_(std::move(completion)) {}
 
-  /// Orders the caller's stream after the operation; on the CPU it blocks until the operation ends.
-  void wait();
-  /// Blocks until the operation has ended.
-  void wait_host();
-  /// Never blocks; true also after an error.
-  [[nodiscard]] bool is_completed() const;
+  /// As Completion::wait: for whoever uses the result on a stream.
+  void wait() {
+    if (completion_) completion_->wait();
+  }
+  /// As Completion::wait_host: for whoever reads the result on the host.
+  void wait_host() {
+    if (completion_) completion_->wait_host();
+  }
+  [[nodiscard]] bool is_completed() const { return !completion_ || completion_->is_completed(); }
 
  private:
   std::shared_ptr<Completion> completion_;

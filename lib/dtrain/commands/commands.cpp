@@ -156,7 +156,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const data::Split split = data::open_split(data::split_options(resolved));
   job::Job job(resolved, join());
   comm::end_meeting(job.world());  // all groups are made
-  comm::ProcessGroup& world = job.groups().world();
+  comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, resolved, split);
   if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",

@@ -298,7 +298,7 @@ std::vector<Check> Verifier::agreed_checks() const {
   }
   const at::Tensor all = at::from_blob(errors.data(), {static_cast<std::int64_t>(errors.size())},
                                        at::TensorOptions().dtype(at::kDouble));
-  job_.groups().world().all_reduce(all, comm::ReduceOp::max).wait();
+  job_.world().control().all_reduce(all, comm::ReduceOp::max).wait_host();
   std::vector<Check> agreed = checks_;
   for (std::size_t i = 0; i < agreed.size(); ++i) {
     agreed[i].error = errors[i] == kSeenElsewhere ? INFINITY : errors[i];

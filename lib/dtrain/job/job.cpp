@@ -170,14 +170,14 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
       groups_(*world_, mesh::DeviceMesh(plan_.mesh),
               {.shard_size = plan_.data.shard_size,
                .head_size = model::ranks_per_head(config.model, plan_.mesh.tp)}),
-      cpus_(agree_on_cpu_types(groups_.world(), cpu_type(), config.machine.mixed_cpus)),
+      cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)),
       whole_model_(model::make_model(config.model, config.data.seq_len)),
       stage_(make_stage()) {
   check_frozen(config.train, *whole_model_);
   parallel::EngineOptions options = engine_options(config, *stage_.model, stage_.plan);
   recompute_ = options.recompute;
   memory_ = parallel::plan_memory(config, *stage_.model, options);
-  check_machine_memory(config, groups_.world(), memory_.total());
+  check_machine_memory(config, world_->control(), memory_.total());
   if (!options.disk_folder.empty()) {
     param::DiskMemory::check_room(options.disk_folder, memory_.state);
   }
@@ -228,7 +228,7 @@ void Job::check_ranks_agree() const {
   const double norm = engine_->parameter_norm();
   if (!cpus_.are_mixed)
     values.emplace_back("norm of the initial weights", fmt::format("{:a}", norm));
-  comm::check_agreement(groups_.world(), values);
+  comm::check_agreement(world_->control(), values);
 }
 
 }  // namespace dtrain::job

@@ -47,7 +47,7 @@ Checkpointer::Checkpointer(job::Job& job, metrics::Reporter& reporter, base::Lau
       link_(link),
       interval_(job.config().checkpoint.every),
       disk_(options.folder, base::ErrorKind::checkpoint),
-      saver_(job.groups().world(), disk_, saver_options(job, options)),
+      saver_(job.world().control(), disk_, saver_options(job, options)),
       saved_step_(options.saved_step),
       newest_(options.saved_path) {
   if (!interval_.is_never()) saver_.stage(job_.engine().state());
@@ -160,7 +160,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {}: {}", report.step, report.warning));
   }
   last_warning_ = report.warning;
-  if (job_.groups().world().rank() == 0) link_.committed(report.step);
+  if (job_.world().rank() == 0) link_.committed(report.step);
 }
 
 }  // namespace dtrain::train

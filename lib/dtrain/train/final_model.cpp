@@ -33,7 +33,7 @@ void write_final_model(job::Job& job, const std::string& path, const std::functi
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
   const auto write = [&](const std::function<void()>& task) {
-    comm::run_long_on_leader(job.groups().world(), "writing the final model", [&] {
+    comm::run_long_on_leader(job.world().control(), "writing the final model", [&] {
       const at::NoGradGuard no_grad;
       task();
     });

@@ -30,19 +30,19 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using checkpoint::Chosen;
 
-bool is_leader(job::Job& job) { return job.groups().world().rank() == 0; }
+bool is_leader(job::Job& job) { return job.world().rank() == 0; }
 
 // What rank 0 finds at a path holds for all: another job may be writing there, and file systems do
 // not show all machines the same at the same time.
 std::string as_leader_finds(job::Job& job, const std::function<std::string()>& look) {
-  return comm::leader_text(job.groups().world(), "looking for a checkpoint", look);
+  return comm::leader_text(job.world().control(), "looking for a checkpoint", look);
 }
 
 std::optional<Chosen> find(job::Job& job) {
   const config::Config& config = job.config();
   const config::Resume& resume = config.checkpoint.resume;
   const std::string& from = resume.path;
-  comm::ProcessGroup& world = job.groups().world();
+  comm::ProcessGroup& world = job.world().control();
   if (resume.is_none()) return std::nullopt;
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   if (resume.is_automatic()) {
@@ -158,14 +158,14 @@ void initialise_from(job::Job& job, const std::string& path) {
     return is_file ? std::string() : store::checkpoints_at(path).front();
   });
   if (found.empty()) return take_model_file(job, path);
-  take_weights(job, checkpoint::choose(job.groups().world(), found));
+  take_weights(job, checkpoint::choose(job.world().control(), found));
 }
 
 // Equal paths may hold different files on different machines.
 void check_loaded_weights(job::Job& job) {
   const double norm = job.engine().parameter_norm();
   if (job.cpus().are_mixed) return;  // they would find different norms of the same weights
-  comm::check_agreement(job.groups().world(),
+  comm::check_agreement(job.world().control(),
                         {{"the norm of the weights that were loaded", fmt::format("{:a}", norm)}});
 }
 

@@ -66,7 +66,7 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
 std::string bad_tensor(job::Job& job) {
   const std::string own = checkpoint::first_not_finite(owned_part(job.engine().state()));
-  for (const std::string& name : comm::exchange_texts(job.groups().world(), own)) {
+  for (const std::string& name : comm::exchange_texts(job.world().control(), own)) {
     if (!name.empty()) return name;
   }
   return {};
@@ -74,7 +74,7 @@ std::string bad_tensor(job::Job& job) {
 
 // FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
 double peak_flops_of(job::Job& job) {
-  comm::ProcessGroup& world = job.groups().world();
+  comm::ProcessGroup& world = job.world().control();
   world.barrier();
   const double own = metrics::measure_peak_flops(job::dtype_of(job.config().machine.param_dtype));
   world.barrier();
@@ -100,7 +100,8 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
       tokens_(start.tokens),
       start_tokens_(start.tokens),
       peak_flops_(peak_flops_of(job_)),
-      predicted_memory_(job::sum_of_process(config_, job_.groups().world(), job_.memory().total())),
+      predicted_memory_(
+          job::sum_of_process(config_, job_.world().control(), job_.memory().total())),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
   checkpoints_.check_before_saving([this] {

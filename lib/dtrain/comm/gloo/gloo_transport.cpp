@@ -1,20 +1,12 @@
 #include "dtrain/comm/gloo/gloo_transport.h"
 
-#include <cstring>
+#include <algorithm>
+#include <iterator>
+#include <span>
 
 #include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
-
-namespace {
-
-std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
-
-std::int64_t size_in_bytes(const at::Tensor& tensor) {
-  return static_cast<std::int64_t>(tensor.nbytes());
-}
-
-}  // namespace
 
 std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                        const Deadline& deadline) {
@@ -55,25 +47,40 @@ std::int64_t GlooTransport::reduce_scatter(const at::Tensor& input, const at::Te
   return reducer_.run(reduction, deadline);
 }
 
-std::int64_t GlooTransport::all_gather(const at::Tensor& input, const at::Tensor& output,
+template <typename Sent, typename Received>
+std::int64_t GlooTransport::exchange(Sent sent, Received received, const Deadline& deadline) {
+  const std::int64_t size = link_->size();
+  std::vector<Message> messages;  // receives first: what arrives has a place to go
+  for (std::int64_t peer = 0; peer < size; ++peer) {
+    const std::span<std::byte> part = received(peer);
+    if (peer == link_->rank() || part.empty()) continue;
+    messages.push_back(link_->recv(part.data(), std::ssize(part), peer, Tag::collective));
+  }
+  std::int64_t bytes_sent = 0;
+  for (std::int64_t step = 1; step < size; ++step) {
+    const std::int64_t peer = (link_->rank() + step) % size;  // not all to rank 0 first
+    const std::span<std::byte> part = sent(peer);
+    if (part.empty()) continue;
+    messages.push_back(link_->send(part.data(), std::ssize(part), peer, Tag::collective));
+    bytes_sent += std::ssize(part);
+  }
+  link_->wait(messages, deadline);
+  return bytes_sent;
+}
+
+std::int64_t GlooTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
                                        const Deadline& deadline) {
-  const std::int64_t bytes = size_in_bytes(input);
-  if (bytes == 0) return 0;
-  std::byte* own = bytes_of(output) + link_->rank() * bytes;
-  if (own != bytes_of(input)) std::memcpy(own, bytes_of(input), static_cast<std::size_t>(bytes));
-  std::vector<Message> received;
-  std::vector<Message> sent;
-  for (std::int64_t peer = 0; peer < link_->size(); ++peer) {
-    if (peer == link_->rank()) continue;
-    received.push_back(link_->recv(bytes_of(output) + peer * bytes, bytes, peer, Tag::collective));
-  }
-  for (std::int64_t step = 1; step < link_->size(); ++step) {
-    const std::int64_t peer = (link_->rank() + step) % link_->size();
-    sent.push_back(link_->send(own, bytes, peer, Tag::collective));
-  }
-  link_->wait(received, deadline);
-  link_->wait(sent, deadline);
-  return bytes * (link_->size() - 1);
+  const std::span<std::byte> own = output.part(link_->rank());
+  if (own.data() != bytes_of(input)) std::copy_n(bytes_of(input), own.size(), own.data());
+  return exchange([&](std::int64_t) { return own; },
+                  [&](std::int64_t peer) { return output.part(peer); }, deadline);
+}
+
+std::int64_t GlooTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
+                                       const Deadline& deadline) {
+  std::ranges::copy(input.part(link_->rank()), output.part(link_->rank()).data());
+  return exchange([&](std::int64_t peer) { return input.part(peer); },
+                  [&](std::int64_t peer) { return output.part(peer); }, deadline);
 }
 
 std::int64_t GlooTransport::broadcast(const at::Tensor& tensor, std::int64_t root,

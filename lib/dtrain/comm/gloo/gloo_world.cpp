@@ -56,6 +56,7 @@ class GlooWorld final : public MetWorld {
   GlooWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
       : MetWorld(std::move(rendezvous)), options_(options) {
     listener_ = listener_opened_by([this] { device_ = make_device(own_address()); });
+    control_ = split(ranks_below(size()), kControlName);
   }
 
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
@@ -74,6 +75,7 @@ class GlooWorld final : public MetWorld {
     return make_queued_group(ranks, name, rank(), options_.group,
                              [&](const GroupIdentity& identity) { return connect(key, identity); });
   }
+  [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
  private:
   void stop_listening() override { refuse_connections(listener_); }
@@ -144,6 +146,7 @@ class GlooWorld final : public MetWorld {
   std::shared_ptr<::gloo::transport::Device> device_;
   int listener_ = -1;        // device_'s
   std::int64_t splits_ = 0;  // the same on every rank, since split is collective
+  std::shared_ptr<ProcessGroup> control_;
 };
 
 }  // namespace

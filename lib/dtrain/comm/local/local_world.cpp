@@ -73,7 +73,9 @@ class LocalJob {
 class LocalWorld final : public World {
  public:
   LocalWorld(std::shared_ptr<LocalJob> job, std::int64_t rank)
-      : job_(std::move(job)), rank_(rank) {}
+      : job_(std::move(job)),
+        rank_(rank),
+        control_(split(ranks_below(job_->size()), kControlName)) {}
 
   [[nodiscard]] std::int64_t rank() const override { return rank_; }
   [[nodiscard]] std::int64_t size() const override { return job_->size(); }
@@ -95,11 +97,13 @@ class LocalWorld final : public World {
                                                 job_->neighbours());
         });
   }
+  [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
  private:
   std::shared_ptr<LocalJob> job_;
   std::int64_t rank_;
   std::int64_t splits_ = 0;  // the same on every rank, since split is collective
+  std::shared_ptr<ProcessGroup> control_;
 };
 
 std::vector<std::shared_ptr<World>> worlds_of(const std::shared_ptr<LocalJob>& job) {

@@ -17,7 +17,7 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::int64_t kMostPollMs = 1'000'000;
 
 /// Waits until the socket is ready or the deadline has passed.
-void wait_for(const Descriptor& socket, short events, const Deadline& deadline) {
+void wait_for(const base::Descriptor& socket, short events, const Deadline& deadline) {
   pollfd waiting{.fd = socket.get(), .events = events, .revents = 0};
   ::poll(&waiting, 1,
          static_cast<int>(std::min<std::int64_t>(deadline.remaining().count(), kMostPollMs)));
@@ -51,7 +51,8 @@ std::optional<std::string> FrameBuffer::take_message() {
 
 std::string framed(std::string_view message) { return MessageWriter().text(message).bytes(); }
 
-Transfer send_all(const Descriptor& socket, std::string_view bytes, const Deadline& deadline) {
+Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
+                  const Deadline& deadline) {
   while (!bytes.empty()) {
     const ssize_t count =
         ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -68,7 +69,7 @@ Transfer send_all(const Descriptor& socket, std::string_view bytes, const Deadli
   return Transfer::done;
 }
 
-Transfer receive_some(const Descriptor& socket, FrameBuffer& buffer, const Deadline& deadline,
+Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer, const Deadline& deadline,
                       int& reason) {
   std::array<char, 64 << 10> bytes;
   while (true) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -42,11 +42,11 @@ class FrameBuffer {
 enum class Transfer { done, late, closed };
 
 /// Sends all bytes on a socket that does not block.
-[[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes,
+[[nodiscard]] Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
                                 const Deadline& deadline);
 
 /// Waits until something has come and adds it to `buffer`. `reason`: of closed, the errno or 0.
-[[nodiscard]] Transfer receive_some(const Descriptor& socket, FrameBuffer& buffer,
+[[nodiscard]] Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
                                     const Deadline& deadline, int& reason);
 
 }  // namespace dtrain::comm

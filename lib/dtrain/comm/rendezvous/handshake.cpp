@@ -25,7 +25,7 @@ constexpr const char* kSecretAdvice =
 
 class Handshake {
  public:
-  Handshake(const Descriptor& connection, FrameBuffer& input, const Newcomer& self,
+  Handshake(const base::Descriptor& connection, FrameBuffer& input, const Newcomer& self,
             const Deadline& deadline)
       : connection_(connection), input_(input), self_(self), deadline_(deadline) {}
 
@@ -149,7 +149,7 @@ class Handshake {
          self_.where, base::printable(found.substr(0, 40)));
   }
 
-  const Descriptor& connection_;
+  const base::Descriptor& connection_;
   FrameBuffer& input_;
   const Newcomer& self_;
   const Deadline& deadline_;
@@ -158,8 +158,8 @@ class Handshake {
 
 }  // namespace
 
-void introduce_to_store(const Descriptor& connection, FrameBuffer& input, const Newcomer& self,
-                        const Deadline& deadline) {
+void introduce_to_store(const base::Descriptor& connection, FrameBuffer& input,
+                        const Newcomer& self, const Deadline& deadline) {
   Handshake(connection, input, self, deadline).run();
 }
 

@@ -38,8 +38,8 @@ struct Message {
 };
 
 /// All descriptors of a message: its room may hold more than the one that was asked for.
-std::vector<Descriptor> descriptors_of(msghdr& header) {
-  std::vector<Descriptor> found;
+std::vector<base::Descriptor> descriptors_of(msghdr& header) {
+  std::vector<base::Descriptor> found;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= part->cmsg_len; at += sizeof(int)) {
@@ -53,8 +53,8 @@ std::vector<Descriptor> descriptors_of(msghdr& header) {
 
 }  // namespace
 
-int send_packet(const Descriptor& socket, std::int64_t rank, const Descriptor& descriptor,
-                const Deadline& deadline) {
+int send_packet(const base::Descriptor& socket, std::int64_t rank,
+                const base::Descriptor& descriptor, const Deadline& deadline) {
   Message message;
   message.rank = rank;
   cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
@@ -72,21 +72,21 @@ int send_packet(const Descriptor& socket, std::int64_t rank, const Descriptor& d
   return 0;
 }
 
-Packet receive_packet(const Descriptor& socket) {
+Packet receive_packet(const base::Descriptor& socket) {
   Message message;
   const ssize_t count = ::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (count <= 0) {
     const bool may_come = count < 0 && (errno == EAGAIN || errno == EINTR);
     return {.rank = -1, .descriptor = {}, .is_closed = !may_come};
   }
-  std::vector<Descriptor> descriptors = descriptors_of(message.header);
+  std::vector<base::Descriptor> descriptors = descriptors_of(message.header);
   if (descriptors.empty() && (message.header.msg_flags & MSG_CTRUNC) != 0) fail_for_files(EMFILE);
   if (descriptors.size() != 1 || count != static_cast<ssize_t>(sizeof message.rank)) return {};
   return {.rank = message.rank, .descriptor = std::move(descriptors.front()), .is_closed = false};
 }
 
-Descriptor accept_connection(const Descriptor& listener) {
-  Descriptor taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+base::Descriptor accept_connection(const base::Descriptor& listener) {
+  base::Descriptor taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (taken.get() < 0 && (errno == EMFILE || errno == ENFILE)) fail_for_files(errno);
   return taken;
 }

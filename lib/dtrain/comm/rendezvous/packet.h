@@ -3,31 +3,31 @@
 
 #include <cstdint>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
 /// Sends `rank` and a copy of `descriptor` over a unix socket that keeps packets apart; 0 or the
 /// errno.
-[[nodiscard]] int send_packet(const Descriptor& socket, std::int64_t rank,
-                              const Descriptor& descriptor, const Deadline& deadline);
+[[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
+                              const base::Descriptor& descriptor, const Deadline& deadline);
 
 /// A message received over such a socket.
 struct Packet {
-  std::int64_t rank = -1;  ///< as the sender says
-  Descriptor descriptor;   ///< none: nothing came, or a packet that means nothing
-  bool is_closed = false;  ///< nobody holds the other end
+  std::int64_t rank = -1;       ///< as the sender says
+  base::Descriptor descriptor;  ///< none: nothing came, or a packet that means nothing
+  bool is_closed = false;       ///< nobody holds the other end
 };
 
 /// Takes the next packet; does not wait for one.
 ///
 /// Throws: Error{comm} if a descriptor came that this process has too many open files to take.
-[[nodiscard]] Packet receive_packet(const Descriptor& socket);
+[[nodiscard]] Packet receive_packet(const base::Descriptor& socket);
 
 /// The next connection of a listening socket, or none; does not wait for one.
 ///
 /// Throws: Error{comm} if this process has too many open files to take it.
-[[nodiscard]] Descriptor accept_connection(const Descriptor& listener);
+[[nodiscard]] base::Descriptor accept_connection(const base::Descriptor& listener);
 
 }  // namespace dtrain::comm

@@ -16,8 +16,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 #include "dtrain/comm/rendezvous/wire.h"
 
 namespace dtrain::comm {
@@ -32,7 +32,7 @@ constexpr std::size_t kMostTokenBytes = 4096;
 
 /// The content of the token file, which must be this user's alone.
 std::string read_token(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const base::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
     fail(ErrorKind::usage, "DTRAIN_JOB_TOKEN_FILE: cannot read {}: {}", path, std::strerror(errno));

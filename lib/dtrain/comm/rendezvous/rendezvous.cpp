@@ -36,7 +36,7 @@ std::string member_key(const std::string& key, std::int64_t rank) {
 }
 
 /// dtrun's door, which no program that is started from here may hold open.
-Descriptor take_door(int store_fd) {
+base::Descriptor take_door(int store_fd) {
   const bool is_open = ::fcntl(store_fd, F_SETFD, FD_CLOEXEC) == 0;
   const auto user = is_open ? user_of_unix_peer(store_fd) : std::nullopt;
   if (!user) {
@@ -48,14 +48,14 @@ Descriptor take_door(int store_fd) {
     fail(ErrorKind::usage, "DTRUN_STORE_FD: descriptor {} comes from user {}, this is user {}",
          store_fd, *user, ::geteuid());
   }
-  return Descriptor(store_fd);
+  return base::Descriptor(store_fd);
 }
 
-std::unique_ptr<StoreClient> enter_by_door(const Descriptor& door, const Newcomer& self,
+std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const Newcomer& self,
                                            const Deadline& deadline) {
   auto [own, handed] = connected_pair();
   const int error = send_packet(door, self.rank, handed, deadline);
-  handed = Descriptor();
+  handed = base::Descriptor();
   try {
     if (error == 0) return std::make_unique<StoreClient>(std::move(own), self, deadline);
   } catch (const ClosedEarly&) {
@@ -74,7 +74,7 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
   std::string reason = "no address";
   const auto start = base::Clock::now();
   for (milliseconds pause(5);; pause = std::min(pause * 2, milliseconds(200))) {
-    Descriptor socket = connect_to(place.master_addr, place.master_port, deadline, reason);
+    base::Descriptor socket = connect_to(place.master_addr, place.master_port, deadline, reason);
     if (socket.get() >= 0) {
       own_address = own_address_of(socket);
       try {
@@ -112,7 +112,7 @@ void wait_for_members(StoreClient& store, const std::string& key,
                   base::readable_time(base::Seconds(deadline.limit()).count())));
 }
 
-std::unique_ptr<StoreServer> serve(const MeetingPlace& place, Descriptor door,
+std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
                                    std::string& own_address) {
   StoreServer::Options options{
       .size = place.size, .door = {}, .listener = {}, .token = place.token};
@@ -120,7 +120,7 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, Descriptor door,
     options.door = std::move(door);
   } else {
     // At this address alone, never at all interfaces.
-    options.listener = Descriptor(listen_at(place.master_addr, place.master_port));
+    options.listener = base::Descriptor(listen_at(place.master_addr, place.master_port));
     ::fcntl(options.listener.get(), F_SETFL, O_NONBLOCK);
     own_address = own_address_of(options.listener);
   }
@@ -138,7 +138,7 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place, const Dead
                 .where = "of dtrun"};
   if (place.store_fd < 0)
     self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
-  Descriptor door = place.store_fd < 0 ? Descriptor() : take_door(place.store_fd);
+  base::Descriptor door = place.store_fd < 0 ? base::Descriptor() : take_door(place.store_fd);
   result->own_address = "127.0.0.1";
   result->token = place.token;
   if (place.rank == 0) {

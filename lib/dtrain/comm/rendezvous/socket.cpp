@@ -30,7 +30,7 @@ Addresses resolve(const std::string& host, std::int64_t port, std::string& reaso
   const int status = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (status != 0) {
     // It calls it a failure of the network when it cannot open a file.
-    const Descriptor probe(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+    const base::Descriptor probe(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
     const bool is_full = probe.get() < 0 && errno == EMFILE;
     reason = is_full ? std::strerror(EMFILE) : ::gai_strerror(status);
   }
@@ -38,7 +38,7 @@ Addresses resolve(const std::string& host, std::int64_t port, std::string& reaso
 }
 
 /// 0 when connected, else the errno.
-int connect_once(const Descriptor& socket, const addrinfo& to, milliseconds patience) {
+int connect_once(const base::Descriptor& socket, const addrinfo& to, milliseconds patience) {
   if (::connect(socket.get(), to.ai_addr, to.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd waiting{.fd = socket.get(), .events = POLLOUT, .revents = 0};
@@ -51,11 +51,11 @@ int connect_once(const Descriptor& socket, const addrinfo& to, milliseconds pati
 
 }  // namespace
 
-Descriptor connect_to(const std::string& host, std::int64_t port, const Deadline& deadline,
-                      std::string& reason) {
+base::Descriptor connect_to(const std::string& host, std::int64_t port, const Deadline& deadline,
+                            std::string& reason) {
   const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
-    Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    base::Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int error = socket.get() < 0 ? errno : connect_once(socket, *to, deadline.remaining());
     if (error == 0) return socket;
     reason = std::strerror(error);
@@ -63,7 +63,7 @@ Descriptor connect_to(const std::string& host, std::int64_t port, const Deadline
   return {};
 }
 
-std::string own_address_of(const Descriptor& socket) {
+std::string own_address_of(const base::Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   char text[NI_MAXHOST] = "127.0.0.1";
@@ -79,7 +79,7 @@ int listen_at(const std::string& host, std::int64_t port) {
   bool is_taken = false;
   const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
-    Descriptor socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    base::Descriptor socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int on = 1;
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
@@ -110,12 +110,12 @@ std::int64_t port_of(int descriptor) {
   return std::stoll(text);
 }
 
-std::pair<Descriptor, Descriptor> connected_pair() {
+std::pair<base::Descriptor, base::Descriptor> connected_pair() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
     base::fail(ErrorKind::comm, "no unix socket for the ranks to meet: {}", std::strerror(errno));
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {base::Descriptor(ends[0]), base::Descriptor(ends[1])};
 }
 
 }  // namespace dtrain::comm

@@ -5,17 +5,17 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
 /// Tries once to connect to host:port; none with `reason` otherwise.
-[[nodiscard]] Descriptor connect_to(const std::string& host, std::int64_t port,
-                                    const Deadline& deadline, std::string& reason);
+[[nodiscard]] base::Descriptor connect_to(const std::string& host, std::int64_t port,
+                                          const Deadline& deadline, std::string& reason);
 
 /// The numeric address of this end of a connection.
-[[nodiscard]] std::string own_address_of(const Descriptor& socket);
+[[nodiscard]] std::string own_address_of(const base::Descriptor& socket);
 
 /// A socket listening at that address alone, never at all interfaces of this machine.
 ///
@@ -28,6 +28,6 @@ namespace dtrain::comm {
 /// Two unix stream sockets, each the other's end.
 ///
 /// Throws: Error{comm} with the reason.
-[[nodiscard]] std::pair<Descriptor, Descriptor> connected_pair();
+[[nodiscard]] std::pair<base::Descriptor, base::Descriptor> connected_pair();
 
 }  // namespace dtrain::comm

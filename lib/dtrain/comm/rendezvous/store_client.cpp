@@ -23,7 +23,8 @@ MessageWriter message_of(StoreRequest request) {
 
 }  // namespace
 
-StoreClient::StoreClient(Descriptor connection, const Newcomer& self, const Deadline& deadline)
+StoreClient::StoreClient(base::Descriptor connection, const Newcomer& self,
+                         const Deadline& deadline)
     : connection_(std::move(connection)), input_(kMostMessageBytes) {
   introduce_to_store(connection_, input_, self, deadline);
 }
@@ -63,7 +64,7 @@ void StoreClient::leave() noexcept {
   } catch (...) {
     // Rank 0 then takes this rank for one that has died.
   }
-  connection_ = Descriptor();
+  connection_ = base::Descriptor();
 }
 
 std::optional<std::string> StoreClient::request(const std::string& message,

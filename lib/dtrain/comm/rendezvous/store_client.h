@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 #include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 #include "dtrain/comm/rendezvous/frames.h"
 #include "dtrain/comm/rendezvous/handshake.h"
 
@@ -25,7 +25,7 @@ class StoreClient {
   /// Is taken in by the store over a connection just made.
   ///
   /// Throws: as introduce_to_store.
-  StoreClient(Descriptor connection, const Newcomer& self, const Deadline& deadline);
+  StoreClient(base::Descriptor connection, const Newcomer& self, const Deadline& deadline);
   /// Leaves, unless an error is under way: then rank 0 tells the others.
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
@@ -43,7 +43,7 @@ class StoreClient {
   std::optional<std::string> request(const std::string& message, const Deadline& deadline);
 
   std::mutex mutex_;
-  Descriptor connection_;
+  base::Descriptor connection_;
   FrameBuffer input_;
 };
 

@@ -81,7 +81,7 @@ void StoreServer::serve_once() {
 }
 
 std::vector<pollfd> StoreServer::sockets() const {
-  const Descriptor& door = options_.door.get() >= 0 ? options_.door : options_.listener;
+  const base::Descriptor& door = options_.door.get() >= 0 ? options_.door : options_.listener;
   std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {door.get(), POLLIN, 0}};
   for (const Connection& connection : connections_) {
     const int events = connection.output.empty() ? POLLIN : POLLIN | POLLOUT;
@@ -114,7 +114,7 @@ void StoreServer::take_in() {
 void StoreServer::take_from_door() {
   Packet packet = receive_packet(options_.door);
   if (packet.is_closed) {
-    options_.door = Descriptor();  // dtrun and all other ranks have ended
+    options_.door = base::Descriptor();  // dtrun and all other ranks have ended
   } else if (packet.descriptor.get() >= 0 &&
              user_of_unix_peer(packet.descriptor.get()) == ::geteuid()) {
     greet(std::move(packet.descriptor), Trust::handed_down);
@@ -123,8 +123,8 @@ void StoreServer::take_from_door() {
 
 void StoreServer::accept_one() {
   // Without the listener if this throws: what cannot be taken would be there again at once.
-  Descriptor listener = std::exchange(options_.listener, Descriptor());
-  Descriptor socket = accept_connection(listener);
+  base::Descriptor listener = std::exchange(options_.listener, base::Descriptor());
+  base::Descriptor socket = accept_connection(listener);
   options_.listener = std::move(listener);
   if (socket.get() < 0) return;
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
@@ -135,7 +135,7 @@ void StoreServer::accept_one() {
   if (!user) connections_.back().is_over = true;
 }
 
-void StoreServer::greet(Descriptor socket, Trust trust) {
+void StoreServer::greet(base::Descriptor socket, Trust trust) {
   const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                        [](const Connection& each) { return each.rank < 0; });
   if (strangers >= std::max(kMostStrangers, 2 * options_.size)) {
@@ -222,8 +222,8 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
   answer(connection, StoreReply::done,
          needs_proof ? proof_of(options_.token, "store", exchange) : std::string());
   if (!store_.everyone_came()) return;
-  options_.door = Descriptor();
-  options_.listener = Descriptor();
+  options_.door = base::Descriptor();
+  options_.listener = base::Descriptor();
   for (Connection& each : connections_) each.is_over = each.is_over || each.rank < 0;
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/rendezvous/frames.h"
 #include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/proof.h"
@@ -26,9 +26,9 @@ class StoreServer {
  public:
   struct Options {
     std::int64_t size = 1;
-    Descriptor door;      ///< ranks' connections are handed in here (dtrun); or
-    Descriptor listener;  ///< they connect here
-    std::string token;    ///< of the job; empty: ranks are processes of one user of this machine
+    base::Descriptor door;      ///< ranks' connections are handed in here (dtrun); or
+    base::Descriptor listener;  ///< they connect here
+    std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
   };
 
   /// Throws: Error{comm} where the system refuses sockets or a thread.
@@ -39,13 +39,13 @@ class StoreServer {
   StoreServer& operator=(const StoreServer&) = delete;
 
   /// Rank 0's own connection. Once.
-  [[nodiscard]] Descriptor take_own_connection() { return std::move(own_); }
+  [[nodiscard]] base::Descriptor take_own_connection() { return std::move(own_); }
   /// Lets the thread end as soon as every rank has taken its leave.
   void finish() noexcept;
 
  private:
   struct Connection {
-    Descriptor socket;
+    base::Descriptor socket;
     Trust trust = Trust::handed_down;
     FrameBuffer input{kMostHelloBytes};
     std::string output = {};
@@ -64,7 +64,7 @@ class StoreServer {
   void take_in();
   void take_from_door();
   void accept_one();
-  void greet(Descriptor socket, Trust trust);
+  void greet(base::Descriptor socket, Trust trust);
   void read_from(Connection& connection);
   void handle(Connection& connection, const std::string& message);
   void hear_hello(Connection& connection, const std::string& message);
@@ -77,8 +77,8 @@ class StoreServer {
 
   Options options_;
   JobStore store_;
-  Descriptor own_;
-  Descriptor wake_;
+  base::Descriptor own_;
+  base::Descriptor wake_;
   std::vector<Connection> connections_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> finishing_{false};

@@ -14,8 +14,8 @@
 #include <sstream>
 #include <string>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -77,7 +77,7 @@ std::string proc_text(const sockaddr_storage& address) {
 }  // namespace
 
 std::optional<TcpOwner> owner_by_netlink(const TcpEnd& end) {
-  const Descriptor kernel(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  const base::Descriptor kernel(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   const NetlinkRequest request = request_for(end);
   if (kernel.get() < 0 || ::send(kernel.get(), &request, sizeof request, 0) < 0) return {};
   alignas(nlmsghdr) std::array<char, 1024> answer{};

@@ -13,14 +13,21 @@ namespace dtrain::comm {
 /// Contributions of up to this many bytes travel within the control block, in one round.
 inline constexpr std::int64_t kSmallBytes = 8 << 10;
 
-enum class Collective : std::int32_t { barrier, all_reduce, reduce_scatter, all_gather, broadcast };
+enum class Collective : std::int32_t {
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  all_to_all,
+};
 
 /// A collective call as every rank of the group should have made it.
 struct CollectiveCall {
   Collective op = Collective::barrier;
   std::int32_t dtype = 0;    ///< an at::ScalarType
-  std::int64_t count = 0;    ///< elements that each rank contributes
-  std::int64_t variant = 0;  ///< the ReduceOp, or the root of a broadcast
+  std::int64_t count = 0;    ///< elements that each rank contributes; of a gather, all ranks
+  std::int64_t variant = 0;  ///< the ReduceOp, the root of a broadcast, or a hash of the counts
 
   bool operator==(const CollectiveCall&) const = default;
 };
@@ -28,8 +35,9 @@ struct CollectiveCall {
 /// A rank's announcement to the others at the start of a collective call.
 struct Offer {
   CollectiveCall call;
-  std::uint64_t location = 0;  ///< bytes from the start of that rank's memory
+  std::uint64_t location = 0;  ///< of its tensor or pieces: bytes from the start of its memory
   std::uint32_t staged = 0;    ///< 1: its staging area lies there, with one chunk at a time
+  std::uint32_t has_more = 0;  ///< 1: another round of an all_to_all follows
 };
 
 /// A word to sleep on, and how many sleep.

@@ -16,7 +16,6 @@
 #include <fstream>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -30,8 +29,6 @@ namespace dtrain::comm {
 namespace {
 
 using base::ErrorKind;
-
-std::string reason_of(int error) { return std::generic_category().message(error); }
 
 struct Address {
   sockaddr_un name{};
@@ -51,22 +48,22 @@ struct Address {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&name); }
 };
 
-Descriptor unix_socket() {
-  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", reason_of(errno));
+base::Descriptor unix_socket() {
+  base::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.get() < 0) base::fail(ErrorKind::comm, "no unix socket: {}", std::strerror(errno));
   return socket;
 }
 
 /// Waits until one of `sockets` has something to read, or an end, and returns the first of them
 /// that has; nothing at the deadline. Meanwhile it watches the ranks that have met: one that ends
 /// fails the meeting.
-std::optional<std::size_t> first_readable(std::span<const Descriptor* const> sockets,
-                                          const std::vector<Acquaintance>& met,
+std::optional<std::size_t> first_readable(std::span<const base::Descriptor* const> sockets,
+                                          const std::vector<PeerConnection>& met,
                                           const Deadline& deadline) {
   std::vector<pollfd> waiting;
-  for (const Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
+  for (const base::Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
   // A descriptor below 0, of a rank that is still to come, is passed over.
-  for (const Acquaintance& rank : met) waiting.push_back({rank.connection.get(), POLLRDHUP, 0});
+  for (const PeerConnection& rank : met) waiting.push_back({rank.connection.get(), POLLRDHUP, 0});
   while (!deadline.passed()) {
     if (::poll(waiting.data(), waiting.size(), static_cast<int>(deadline.remaining().count())) <= 0)
       continue;
@@ -82,7 +79,7 @@ std::optional<std::size_t> first_readable(std::span<const Descriptor* const> soc
   return std::nullopt;
 }
 
-bool is_of_this_user(const Descriptor& connection) {
+bool is_of_this_user(const base::Descriptor& connection) {
   return user_of_unix_peer(connection.get()) == ::geteuid();
 }
 
@@ -99,7 +96,7 @@ bool is_of_this_user(const Descriptor& connection) {
 
 /// Returns whether the connection was made. At a full socket the system admits this rank in its
 /// turn, as soon as there is room; a caller that tried again and again would lose its turn.
-bool connect_within(const Descriptor& connection, const Address& address,
+bool connect_within(const base::Descriptor& connection, const Address& address,
                     const Deadline& deadline) {
   const int flags = ::fcntl(connection.get(), F_GETFL);
   ::fcntl(connection.get(), F_SETFL, flags & ~O_NONBLOCK);
@@ -114,11 +111,11 @@ bool connect_within(const Descriptor& connection, const Address& address,
   return is_connected;
 }
 
-Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& doorstep,
-                   const Descriptor& own_memory, const std::vector<Acquaintance>& met,
-                   const Deadline& deadline) {
-  Acquaintance result{.connection = unix_socket(), .memory = {}};
-  if (!connect_within(result.connection, Address(doorstep), deadline) ||
+PeerConnection visit(std::int64_t own_rank, std::int64_t peer, const std::string& socket_name,
+                     const base::Descriptor& own_memory, const std::vector<PeerConnection>& met,
+                     const Deadline& deadline) {
+  PeerConnection result{.connection = unix_socket(), .memory = {}};
+  if (!connect_within(result.connection, Address(socket_name), deadline) ||
       !is_of_this_user(result.connection) ||
       send_packet(result.connection, own_rank, own_memory, deadline) != 0 ||
       !first_readable(std::array{&std::as_const(result.connection)}, met, deadline)) {
@@ -133,23 +130,23 @@ Acquaintance visit(std::int64_t own_rank, std::int64_t peer, const std::string& 
 /// Receives the higher ranks in any order; a silent one does not hold up the others.
 class Reception {
  public:
-  Reception(std::int64_t own_rank, const Doorstep& own, const Descriptor& own_memory)
+  Reception(std::int64_t own_rank, const ListenSocket& own, const base::Descriptor& own_memory)
       : own_rank_(own_rank), own_(own), own_memory_(own_memory) {}
 
   /// Waits for the next event; false at the deadline.
-  bool wait(std::vector<Acquaintance>& all, const Deadline& deadline) {
-    // Visitors come before the door, or strangers who come without end would keep them unheard.
-    std::vector<const Descriptor*> sockets;
-    for (const Descriptor& visitor : silent_) sockets.push_back(&visitor);
+  bool wait(std::vector<PeerConnection>& all, const Deadline& deadline) {
+    // Those connected come first, or an endless stream of strangers would keep them waiting.
+    std::vector<const base::Descriptor*> sockets;
+    for (const base::Descriptor& visitor : silent_) sockets.push_back(&visitor);
     sockets.push_back(&own_.socket);
     const auto index = first_readable(sockets, all, deadline);
     if (!index) return false;
     if (*index == silent_.size()) {
-      Descriptor visitor = accept_connection(own_.socket);
+      base::Descriptor visitor = accept_connection(own_.socket);
       if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
     } else {
       const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index);
-      Acquaintance visitor{.connection = std::move(*place), .memory = {}};
+      PeerConnection visitor{.connection = std::move(*place), .memory = {}};
       silent_.erase(place);
       hear(std::move(visitor), all, deadline);
     }
@@ -157,7 +154,7 @@ class Reception {
   }
 
  private:
-  void hear(Acquaintance visitor, std::vector<Acquaintance>& all, const Deadline& deadline) {
+  void hear(PeerConnection visitor, std::vector<PeerConnection>& all, const Deadline& deadline) {
     Packet packet = receive_packet(visitor.connection);
     if (packet.descriptor.get() < 0 && has_hung_up(visitor.connection)) {
       base::fail(ErrorKind::comm,
@@ -172,9 +169,9 @@ class Reception {
   }
 
   std::int64_t own_rank_;
-  const Doorstep& own_;
-  const Descriptor& own_memory_;
-  std::vector<Descriptor> silent_;  // visitors that have not said who they are
+  const ListenSocket& own_;
+  const base::Descriptor& own_memory_;
+  std::vector<base::Descriptor> silent_;  // visitors that have not said who they are
 };
 
 }  // namespace
@@ -185,35 +182,36 @@ std::string host_of_process() {
   errno = 0;
   std::getline(std::ifstream(file), boot_id);
   if (boot_id.empty()) {
-    base::fail(ErrorKind::comm, "cannot read {}: {}", file, reason_of(errno));
+    base::fail(ErrorKind::comm, "cannot read {}: {}", file, std::strerror(errno));
   }
   std::array<char, 64> network{};
   (void)!::readlink("/proc/self/ns/net", network.data(), network.size() - 1);
   return fmt::format("{} {}", boot_id, network.data());
 }
 
-Doorstep open_doorstep() {
+ListenSocket open_listen_socket() {
   std::array<std::uint64_t, 2> random{};
   (void)!::getrandom(random.data(), sizeof random, 0);
-  Doorstep result{.socket = unix_socket(),
-                  .name = fmt::format("dtrain-{:016x}{:016x}", random[0], random[1])};
+  ListenSocket result{.socket = unix_socket(),
+                      .name = fmt::format("dtrain-{:016x}{:016x}", random[0], random[1])};
   const Address address(result.name);
   if (::bind(result.socket.get(), address.get(), address.length) != 0 ||
       ::listen(result.socket.get(), SOMAXCONN) != 0) {
-    base::fail(ErrorKind::comm, "no unix socket to listen at: {}", reason_of(errno));
+    base::fail(ErrorKind::comm, "no unix socket to listen at: {}", std::strerror(errno));
   }
   return result;
 }
 
 // Each rank connects to the lower ranks in turn, then waits for the higher ones; so rank 0 answers
 // at once, and every other when all below it have answered.
-std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
-                                    const std::vector<std::string>& doorsteps,
-                                    const Descriptor& own_memory, const Deadline& deadline) {
-  std::vector<Acquaintance> all(doorsteps.size());
+std::vector<PeerConnection> exchange_segments(std::int64_t own_rank, const ListenSocket& own,
+                                              const std::vector<std::string>& socket_names,
+                                              const base::Descriptor& own_memory,
+                                              const Deadline& deadline) {
+  std::vector<PeerConnection> all(socket_names.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    all[index] = visit(own_rank, peer, doorsteps[index], own_memory, all, deadline);
+    all[index] = visit(own_rank, peer, socket_names[index], own_memory, all, deadline);
   }
   Reception reception(own_rank, own, own_memory);
   for (std::size_t peer = static_cast<std::size_t>(own_rank) + 1; peer < all.size();) {
@@ -226,7 +224,7 @@ std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
   return all;
 }
 
-bool has_hung_up(const Descriptor& connection) {
+bool has_hung_up(const base::Descriptor& connection) {
   pollfd waiting{.fd = connection.get(), .events = POLLRDHUP, .revents = 0};
   return ::poll(&waiting, 1, 0) > 0;
 }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -17,32 +17,31 @@ namespace dtrain::comm {
 [[nodiscard]] std::string host_of_process();
 
 /// A unix socket in the abstract namespace, which leaves nothing in the file system.
-struct Doorstep {
-  Descriptor socket;
+struct ListenSocket {
+  base::Descriptor socket;
   std::string name;  ///< random
 };
 
 /// Throws: Error{comm} with the reason.
-[[nodiscard]] Doorstep open_doorstep();
+[[nodiscard]] ListenSocket open_listen_socket();
 
 /// A rank's connection to another rank, and that rank's memory.
-struct Acquaintance {
-  Descriptor connection;  ///< hangs up when the other process ends
-  Descriptor memory;      ///< its shared memory
+struct PeerConnection {
+  base::Descriptor connection;  ///< hangs up when the other process ends
+  base::Descriptor memory;      ///< its shared memory
 };
 
 /// Connects every pair of processes and gives each the others' memory; by rank, empty for the own.
 /// Processes of other users are turned away.
 ///
-/// Collective: all ranks; `doorsteps`: their names, by rank.
+/// Collective: all ranks; socket_names: of their listening sockets, by rank.
 /// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has gone, also
 ///             when it had been met already.
-[[nodiscard]] std::vector<Acquaintance> introduce(std::int64_t own_rank, const Doorstep& own,
-                                                  const std::vector<std::string>& doorsteps,
-                                                  const Descriptor& own_memory,
-                                                  const Deadline& deadline);
+[[nodiscard]] std::vector<PeerConnection> exchange_segments(
+    std::int64_t own_rank, const ListenSocket& own, const std::vector<std::string>& socket_names,
+    const base::Descriptor& own_memory, const Deadline& deadline);
 
 /// Returns whether the process at the other end has ended.
-[[nodiscard]] bool has_hung_up(const Descriptor& connection);
+[[nodiscard]] bool has_hung_up(const base::Descriptor& connection);
 
 }  // namespace dtrain::comm

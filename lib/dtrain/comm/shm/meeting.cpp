@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dtrain/base/check.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/shm/futex.h"
 
@@ -83,6 +84,19 @@ void Meeting::arrive(const Deadline& deadline) {
   wait(
       block.gate, deadline, [target](std::uint32_t value) { return reached(value, target); },
       [this] { return not_arrived(); });
+}
+
+void Meeting::arrive_with_call(const Deadline& deadline) {
+  arrive(deadline);
+  const CollectiveCall& call = slot_of(rank()).offer.call;
+  for (std::int64_t member = 0; member < size(); ++member) {
+    const CollectiveCall& other = slot_of(member).offer.call;
+    DTRAIN_CHECK(other == call,
+                 "ranks {} and {} of a group made different calls: operation {} of {} elements of "
+                 "type {} ({}), operation {} of {} elements of type {} ({})",
+                 rank(), member, static_cast<int>(call.op), call.count, call.dtype, call.variant,
+                 static_cast<int>(other.op), other.count, other.dtype, other.variant);
+  }
 }
 
 std::uint32_t Meeting::wait_for_room(std::int64_t peer, const Deadline& deadline) {

@@ -42,6 +42,10 @@ class Meeting {
   [[nodiscard]] Slot& own_slot();
   /// Says that this rank has come as often as it has, and returns when all have.
   void arrive(const Deadline& deadline);
+  /// The same at the start of a collective call, whose offer lies in own_slot().
+  ///
+  /// Throws: Error{internal} if another member makes a different call.
+  void arrive_with_call(const Deadline& deadline);
   /// Returns what a member laid out before the last arrive(); read it before the next one.
   [[nodiscard]] const Slot& slot_of(std::int64_t rank);
 

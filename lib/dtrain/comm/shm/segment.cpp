@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
-#include <system_error>
 
 #include "dtrain/base/error.h"
 
@@ -20,8 +19,6 @@ namespace dtrain::comm {
 namespace {
 
 using base::ErrorKind;
-
-std::string reason_of(int error) { return std::generic_category().message(error); }
 
 std::int64_t page_bytes() {
   static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
@@ -32,14 +29,14 @@ std::int64_t in_pages(std::int64_t bytes) {
   return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-Descriptor make_file(std::int64_t most_bytes) {
+base::Descriptor make_file(std::int64_t most_bytes) {
   const std::int64_t machine = ::sysconf(_SC_PHYS_PAGES) * page_bytes();
   // Whole pages below the limit: a byte above the system's limit for files ends the process.
   const std::int64_t bytes = std::min(machine, most_bytes) / page_bytes() * page_bytes();
-  Descriptor file(::memfd_create("dtrain", MFD_CLOEXEC));
+  base::Descriptor file(::memfd_create("dtrain", MFD_CLOEXEC));
   if (file.get() < 0 || ::ftruncate(file.get(), bytes) != 0) {
     base::fail(ErrorKind::memory, "the system gives no shared memory (memfd): {}",
-               reason_of(errno));
+               std::strerror(errno));
   }
   return file;
 }
@@ -53,7 +50,7 @@ int change_pages(int descriptor, int mode, std::int64_t offset, std::int64_t byt
 
 }  // namespace
 
-Mapping::Mapping(const Descriptor& file) {
+Mapping::Mapping(const base::Descriptor& file) {
   struct stat status {};
   ::fstat(file.get(), &status);
   bytes_ = status.st_size;
@@ -61,7 +58,7 @@ Mapping::Mapping(const Descriptor& file) {
                       MAP_SHARED | MAP_NORESERVE, file.get(), 0);
   if (data == MAP_FAILED) {
     base::fail(ErrorKind::memory, "cannot map {} bytes of shared memory: {}; see ulimit -v", bytes_,
-               reason_of(errno));
+               std::strerror(errno));
   }
   data_ = static_cast<std::byte*>(data);
 }
@@ -125,7 +122,7 @@ std::int64_t Segment::reserve(std::int64_t bytes) {
         ErrorKind::memory,
         "out of memory: {} bytes of shared memory, with {} in use of {}: {}; use --recompute "
         "level, a smaller --microbatch, a smaller model, or more ranks that shard",
-        bytes, in_use_, mapping_.bytes(), reason_of(error));
+        bytes, in_use_, mapping_.bytes(), std::strerror(error));
   }
   in_use_ += rounded;
   if (count_) count_(rounded);

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <optional>
 
-#include "dtrain/comm/rendezvous/descriptor.h"
+#include "dtrain/base/descriptor.h"
 
 namespace dtrain::comm {
 
@@ -21,7 +21,7 @@ class Mapping {
   /// Maps all of the file, which may be closed afterwards.
   ///
   /// Throws: Error{memory} naming the size and the reason.
-  explicit Mapping(const Descriptor& file);
+  explicit Mapping(const base::Descriptor& file);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -61,7 +61,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   /// Throws: Error{memory} naming what the system refused.
   Segment(std::int64_t most_bytes, Count count);
 
-  [[nodiscard]] const Descriptor& file() const { return file_; }
+  [[nodiscard]] const base::Descriptor& file() const { return file_; }
   [[nodiscard]] std::byte* data() const { return mapping_.data(); }
   [[nodiscard]] std::int64_t bytes() const { return mapping_.bytes(); }
 
@@ -75,7 +75,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   void release(std::int64_t offset, std::int64_t bytes) noexcept;
 
  private:
-  Descriptor file_;
+  base::Descriptor file_;
   Mapping mapping_;
   Count count_;
   std::mutex mutex_;

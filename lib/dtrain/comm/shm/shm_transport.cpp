@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <span>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/hash.h"
 #include "dtrain/comm/reduce.h"
+#include "dtrain/comm/shm/all_to_all.h"
 #include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
@@ -16,18 +20,20 @@ constexpr std::int64_t kPieceBytes = 256 << 10;
 // A block is summed before it is written to the others, while it is in the core's own cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
-std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
-
-std::int64_t size_in_bytes(const at::Tensor& tensor) {
-  return static_cast<std::int64_t>(tensor.nbytes());
-}
-
 std::int64_t element_size(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.element_size());
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::int64_t count) {
   if (to != from && count > 0) std::memcpy(to, from, static_cast<std::size_t>(count));
+}
+
+std::int64_t largest_part(const PartedTensor& tensor) {
+  std::size_t largest = 0;
+  for (std::int64_t rank = 0; rank < tensor.ranks(); ++rank) {
+    largest = std::max(largest, tensor.part(rank).size());
+  }
+  return static_cast<std::int64_t>(largest);
 }
 
 CollectiveCall call_of(Collective op, const at::Tensor& tensor, std::int64_t variant = 0) {
@@ -66,24 +72,12 @@ std::byte* ShmTransport::Sources::at(std::int64_t rank, std::int64_t offset,
   return data[index] + (staged[index] ? offset - staged_from : offset);
 }
 
-void ShmTransport::check_same_call(const CollectiveCall& call) {
-  for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
-    const CollectiveCall& other = meeting_.slot_of(rank).offer.call;
-    DTRAIN_CHECK(other == call,
-                 "ranks {} and {} of a group made different calls: operation {} of {} elements of "
-                 "type {} ({}), operation {} of {} elements of type {} ({})",
-                 meeting_.rank(), rank, static_cast<int>(call.op), call.count, call.dtype,
-                 call.variant, static_cast<int>(other.op), other.count, other.dtype, other.variant);
-  }
-}
-
 void ShmTransport::exchange(const CollectiveCall& call, const std::byte* payload,
                             std::int64_t bytes, const Deadline& deadline) {
   Slot& slot = meeting_.own_slot();
   slot.offer = {.call = call};
   copy_bytes(slot.data, payload, bytes);
-  meeting_.arrive(deadline);
-  check_same_call(call);
+  meeting_.arrive_with_call(deadline);
 }
 
 std::vector<const std::byte*> ShmTransport::payloads(std::int64_t offset) {
@@ -107,8 +101,7 @@ ShmTransport::Sources ShmTransport::lay_out(const LargeCall& large, bool staged,
   if (large.is_read) {
     slot.offer.location = meeting_.location_of(staged ? staging() : bytes_of(large.tensor));
   }
-  meeting_.arrive(deadline);
-  check_same_call(large.call);
+  meeting_.arrive_with_call(deadline);
   Sources sources;
   for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
     const Offer& offer = meeting_.slot_of(rank).offer;
@@ -253,48 +246,63 @@ std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const a
   return size_in_bytes(input) - size_in_bytes(output);
 }
 
-// --- all_gather, broadcast, barrier --------------------------------------------------------------
+// --- all_gather, all_to_all ----------------------------------------------------------------------
 
-std::int64_t ShmTransport::all_gather(const at::Tensor& input, const at::Tensor& output,
+std::int64_t ShmTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
                                       const Deadline& deadline) {
-  const std::int64_t bytes = size_in_bytes(input);
-  return guarded({input, output}, [&] {
-    if (bytes > kSmallBytes) {
-      gather_large(input, output, deadline);
+  const CollectiveCall call =
+      call_of(Collective::all_gather, output.tensor(),
+              static_cast<std::int64_t>(base::hash_bytes(std::as_bytes(output.begins()))));
+  return guarded({input, output.tensor()}, [&] {
+    if (largest_part(output) > kSmallBytes) {
+      gather_large(call, input, output, deadline);
     } else {
-      exchange(call_of(Collective::all_gather, input), bytes_of(input), bytes, deadline);
-      const auto parts = payloads(0);
+      exchange(call, bytes_of(input), size_in_bytes(input), deadline);
       for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
-        copy_bytes(bytes_of(output) + rank * bytes, parts[static_cast<std::size_t>(rank)], bytes);
+        const std::span<std::byte> part = output.part(rank);
+        copy_bytes(part.data(), meeting_.slot_of(rank).data, std::ssize(part));
       }
     }
-    return bytes * (meeting_.size() - 1);
+    return size_in_bytes(input) * (meeting_.size() - 1);
   });
 }
 
-void ShmTransport::gather_large(const at::Tensor& input, const at::Tensor& output,
-                                const Deadline& deadline) {
-  const std::int64_t bytes = size_in_bytes(input);
+void ShmTransport::gather_large(const CollectiveCall& call, const at::Tensor& input,
+                                const PartedTensor& output, const Deadline& deadline) {
+  const auto within = [](std::int64_t bytes, std::int64_t first, std::int64_t count) {
+    return std::clamp<std::int64_t>(bytes - first, 0, count);
+  };
   run(
-      LargeCall{.call = call_of(Collective::all_gather, input),
+      LargeCall{.call = call,
                 .tensor = input,
-                .total = bytes,
-                .staged_count = staging_bytes(meeting_.size())},
+                .total = largest_part(output),
+                .staged_count = staging_bytes(meeting_.size()),
+                .is_read = input.numel() > 0},
       deadline,
       [&](std::int64_t first, std::int64_t count) {
-        copy_bytes(staging(), bytes_of(input) + first, count);
+        copy_bytes(staging(), bytes_of(input) + first, within(size_in_bytes(input), first, count));
       },
       [&](const Sources& sources, std::int64_t first, std::int64_t count) {
-        for (std::int64_t step = 1; step < meeting_.size(); ++step) {
+        for (std::int64_t step = 1; step <= meeting_.size(); ++step) {
           const std::int64_t rank = (meeting_.rank() + step) % meeting_.size();  // not all from 0
-          copy_bytes(bytes_of(output) + rank * bytes + first, sources.at(rank, first, first),
-                     count);
+          const std::span<std::byte> part = output.part(rank);
+          const std::byte* from =
+              rank == meeting_.rank() ? bytes_of(input) + first : sources.at(rank, first, first);
+          copy_bytes(part.data() + first, from, within(std::ssize(part), first, count));
         }
-        copy_bytes(bytes_of(output) + meeting_.rank() * bytes + first, bytes_of(input) + first,
-                   count);
       },
       [](std::int64_t, std::int64_t) {});
 }
+
+std::int64_t ShmTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
+                                      const Deadline& deadline) {
+  return guarded({input.tensor(), output.tensor()}, [&] {
+    AllToAll(meeting_, staging(), input, output).run(deadline);
+    return size_in_bytes(input.tensor()) - std::ssize(input.part(meeting_.rank()));
+  });
+}
+
+// --- broadcast, barrier --------------------------------------------------------------------------
 
 std::int64_t ShmTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
                                      const Deadline& deadline) {

@@ -26,7 +26,9 @@ class ShmTransport final : public Transport {
   std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
                               const Deadline& deadline) override;
-  std::int64_t all_gather(const at::Tensor& input, const at::Tensor& output,
+  std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
+                          const Deadline& deadline) override;
+  std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
                           const Deadline& deadline) override;
   std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
                          const Deadline& deadline) override;
@@ -69,14 +71,14 @@ class ShmTransport final : public Transport {
   void run(const LargeCall& large, const Deadline& deadline, Stage stage, Work work, Fetch fetch);
   /// Lays out where this rank's tensor is and returns where everyone's is.
   Sources lay_out(const LargeCall& large, bool staged, const Deadline& deadline);
-  void check_same_call(const CollectiveCall& call);
   [[nodiscard]] std::byte* staging();
   [[nodiscard]] std::byte* lane_staging(std::int64_t peer);
 
   std::int64_t all_reduce_large(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline);
   std::int64_t reduce_scatter_large(const at::Tensor& input, const at::Tensor& output,
                                     const Deadline& deadline);
-  void gather_large(const at::Tensor& input, const at::Tensor& output, const Deadline& deadline);
+  void gather_large(const CollectiveCall& call, const at::Tensor& input, const PartedTensor& output,
+                    const Deadline& deadline);
   void broadcast_large(const at::Tensor& tensor, std::int64_t root, const Deadline& deadline);
   /// Sums elements of a chunk and writes them into everyone's tensor.
   void reduce_and_spread(const Sources& sources, std::int64_t chunk_begin, std::int64_t begin,

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
@@ -29,7 +28,7 @@ constexpr std::int64_t kAddressSpace = std::int64_t{1} << 46;
 class ProcessNeighbours final : public Neighbours {
  public:
   ProcessNeighbours(std::int64_t own_rank, std::shared_ptr<Segment> segment,
-                    std::vector<Acquaintance> peers)
+                    std::vector<PeerConnection> peers)
       : own_rank_(own_rank), segment_(std::move(segment)), mappings_(peers.size()) {
     for (std::size_t peer = 0; peer < peers.size(); ++peer) {
       connections_.push_back(std::move(peers[peer].connection));
@@ -71,7 +70,7 @@ class ProcessNeighbours final : public Neighbours {
   std::int64_t own_rank_;
   std::shared_ptr<Segment> segment_;
   std::vector<std::unique_ptr<Mapping>> mappings_;  // by rank; null for the own
-  std::vector<Descriptor> connections_;             // by rank
+  std::vector<base::Descriptor> connections_;       // by rank
 };
 
 std::int64_t limit_of(decltype(RLIMIT_AS) resource) {
@@ -91,7 +90,10 @@ class ShmWorld final : public MetWorld {
  public:
   ShmWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
            std::shared_ptr<ProcessNeighbours> neighbours)
-      : MetWorld(std::move(rendezvous)), options_(options), neighbours_(std::move(neighbours)) {}
+      : MetWorld(std::move(rendezvous)),
+        options_(options),
+        neighbours_(std::move(neighbours)),
+        control_(split(ranks_below(size()), kControlName)) {}
 
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
   [[nodiscard]] std::int64_t size() const override { return options_.size; }
@@ -109,6 +111,7 @@ class ShmWorld final : public MetWorld {
     return make_queued_group(ranks, name, rank(), options_.group,
                              [&](const GroupIdentity& identity) { return connect(key, identity); });
   }
+  [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
  private:
   /// A control block lies in the segment of its group's first member.
@@ -167,10 +170,11 @@ class ShmWorld final : public MetWorld {
   std::shared_ptr<ProcessNeighbours> neighbours_;
   std::vector<OwnBlock> own_blocks_;  // of groups that may still live; the last ones stay
   std::int64_t splits_ = 0;           // the same on every rank, since split is collective
+  std::shared_ptr<ProcessGroup> control_;
 };
 
 std::string packed(const ShmCard& card) {
-  return fmt::format("{}\n{}\n{}", card.host, card.doorstep, card.refusal);
+  return fmt::format("{}\n{}\n{}", card.host, card.socket_name, card.refusal);
 }
 
 ShmCard unpacked(const std::string& text) {
@@ -181,17 +185,15 @@ ShmCard unpacked(const std::string& text) {
                base::printable(text, 80));
   }
   return {.host = text.substr(0, first),
-          .doorstep = text.substr(first + 1, second - first - 1),
+          .socket_name = text.substr(first + 1, second - first - 1),
           .refusal = base::printable(text.substr(second + 1))};
 }
 
 std::vector<ShmCard> exchange_cards(const WorldOptions& options, StoreClient& store,
                                     const ShmCard& own, const Deadline& deadline) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(options.size));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   std::vector<ShmCard> cards;
-  for (const auto& note :
-       exchange_notes(store, "shared memory", options.rank, ranks, packed(own), deadline)) {
+  for (const auto& note : exchange_notes(store, "shared memory", options.rank,
+                                         ranks_below(options.size), packed(own), deadline)) {
     cards.push_back(unpacked(note));
   }
   return cards;
@@ -222,12 +224,12 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
   const Deadline deadline(options.group.timeout);
   ShmCard card;
   std::shared_ptr<Segment> segment;
-  Doorstep doorstep;
+  ListenSocket listener;
   try {
     card.host = host_of_process();
     segment = std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
-    doorstep = open_doorstep();
-    card.doorstep = doorstep.name;
+    listener = open_listen_socket();
+    card.socket_name = listener.name;
   } catch (const base::Error& error) {
     card.refusal = error.what();
   }
@@ -241,9 +243,9 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
     fail_together(options.rank, base::Error(base::ErrorKind::usage,
                                             "--backend shm: " + obstacle + "; use --backend gloo"));
   }
-  std::vector<std::string> doorsteps;
-  for (const ShmCard& each : cards) doorsteps.push_back(each.doorstep);
-  auto peers = introduce(options.rank, doorstep, doorsteps, segment->file(), deadline);
+  std::vector<std::string> socket_names;
+  for (const ShmCard& each : cards) socket_names.push_back(each.socket_name);
+  auto peers = exchange_segments(options.rank, listener, socket_names, segment->file(), deadline);
   return std::make_shared<ShmWorld>(
       options, rendezvous,
       std::make_shared<ProcessNeighbours>(options.rank, std::move(segment), std::move(peers)));

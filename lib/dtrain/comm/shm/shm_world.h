@@ -12,9 +12,9 @@ namespace dtrain::comm {
 
 /// A rank's announcement to the others before they share memory.
 struct ShmCard {
-  std::string host;      ///< host_of_process()
-  std::string doorstep;  ///< where it can be met
-  std::string refusal;   ///< why it cannot share memory; empty: it can
+  std::string host;         ///< host_of_process()
+  std::string socket_name;  ///< of its ListenSocket
+  std::string refusal;      ///< why it cannot share memory; empty: it can
 };
 
 /// Why these ranks cannot share memory, in one line; empty if they can.

@@ -89,9 +89,9 @@ struct Meeting {
   explicit Meeting(std::int64_t size) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-    door = Descriptor(ends[1]);
+    door = base::Descriptor(ends[1]);
     server = std::make_unique<StoreServer>(StoreServer::Options{
-        .size = size, .door = Descriptor(ends[0]), .listener = {}, .token = {}});
+        .size = size, .door = base::Descriptor(ends[0]), .listener = {}, .token = {}});
     world_size = size;
     clients[0] = std::make_unique<StoreClient>(server->take_own_connection(), newcomer(0), soon());
   }
@@ -99,7 +99,7 @@ struct Meeting {
   [[nodiscard]] Newcomer newcomer(std::int64_t rank) const {
     return {.rank = rank, .size = world_size, .is_handed_down = true, .token = {}, .where = "here"};
   }
-  Descriptor connect() const {
+  base::Descriptor connect() const {
     auto [own, handed] = connected_pair();
     REQUIRE(send_packet(door, 1, handed, soon()) == 0);
     return std::move(own);
@@ -108,7 +108,7 @@ struct Meeting {
     clients[rank] = std::make_unique<StoreClient>(connect(), newcomer(rank), soon());
   }
 
-  Descriptor door;
+  base::Descriptor door;
   std::int64_t world_size = 0;
   std::unique_ptr<StoreServer> server;
   std::map<std::int64_t, std::unique_ptr<StoreClient>> clients;
@@ -152,14 +152,14 @@ TEST_CASE("A refusal reaches ranks that wait, with its kind and without its cont
 
 TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do not") {
   Meeting meeting(2);
-  const Descriptor stranger = meeting.connect();
+  const base::Descriptor stranger = meeting.connect();
   REQUIRE(send_all(stranger, framed("nonsense"), soon()) == Transfer::done);
-  const Descriptor liar = meeting.connect();
+  const base::Descriptor liar = meeting.connect();
   REQUIRE(send_all(liar, MessageWriter().number(~std::uint64_t{0}).bytes(), soon()) ==
           Transfer::done);
   CHECK_FALSE(meeting.clients[0]->get("key", Deadline(milliseconds(50))));
 
-  const Descriptor rank = meeting.connect();
+  const base::Descriptor rank = meeting.connect();
   FrameBuffer input(kMostMessageBytes);
   introduce_to_store(rank, input, meeting.newcomer(1), soon());
   REQUIRE(send_all(rank, framed(MessageWriter().number(99).bytes()), soon()) == Transfer::done);
@@ -175,7 +175,7 @@ TEST_CASE(
   CHECK_FALSE(meeting.clients[0]->get("key", Deadline(milliseconds(50))));
   {
     Meeting other(2);
-    const Descriptor rank = other.connect();
+    const base::Descriptor rank = other.connect();
     FrameBuffer input(kMostMessageBytes);
     introduce_to_store(rank, input, other.newcomer(1), soon());
     REQUIRE(::shutdown(rank.get(), SHUT_RDWR) == 0);

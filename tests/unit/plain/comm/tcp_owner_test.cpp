@@ -9,26 +9,26 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "dtrain/comm/rendezvous/descriptor.h"
+#include "dtrain/base/descriptor.h"
 #include "dtrain/comm/rendezvous/socket.h"
 
 namespace dtrain::comm {
 namespace {
 
 struct Connection {
-  Descriptor listener;
-  Descriptor near;
-  Descriptor far;
+  base::Descriptor listener;
+  base::Descriptor near;
+  base::Descriptor far;
 
   explicit Connection(const std::string& host) : listener(listen_at(host, 0)) {
     std::string reason;
     near = connect_to(host, port_of(listener.get()), Deadline(std::chrono::seconds(5)), reason);
-    far = Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    far = base::Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     REQUIRE(far.get() >= 0);
   }
 };
 
-TcpEnd end_of(const Descriptor& socket) {
+TcpEnd end_of(const base::Descriptor& socket) {
   TcpEnd end;
   socklen_t length = sizeof end.local;
   REQUIRE(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&end.local), &length) == 0);
@@ -41,7 +41,7 @@ TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of
   for (const std::string host : {"127.0.0.1", "::1"}) {
     CAPTURE(host);
     Connection connection(host);
-    for (const Descriptor* end : {&connection.near, &connection.far}) {
+    for (const base::Descriptor* end : {&connection.near, &connection.far}) {
       const auto asked = owner_by_netlink(end_of(*end));
       const auto read = owner_by_table(end_of(*end));
       REQUIRE(asked);
@@ -55,7 +55,7 @@ TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of
     }
     CHECK(user_of_tcp_peer(connection.near.get()) == ::geteuid());
     const TcpEnd far = end_of(connection.far);
-    connection.far = Descriptor();
+    connection.far = base::Descriptor();
     CHECK_FALSE(user_of_tcp_peer(connection.near.get()));
     TcpEnd nobody = far;
     reinterpret_cast<sockaddr_in*>(&nobody.remote)->sin_port = htons(1);  // of IPv6, too

@@ -10,39 +10,19 @@
 #include <thread>
 
 #include "dtrain/parallel/tensor/column_split.h"
+#include "support/stub_group.h"
 
 namespace dtrain::parallel {
 namespace {
 
 /// A group whose all_reduce ends when the test says so.
-class HeldGroup final : public comm::ProcessGroup {
+class HeldGroup final : public testing::StubGroup {
  public:
-  [[nodiscard]] std::int64_t rank() const override { return 0; }
-  [[nodiscard]] std::int64_t size() const override { return 2; }
-  [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] comm::Work all_reduce(const at::Tensor&, comm::ReduceOp) override {
     events += 'r';
-    under_way_ = std::make_shared<comm::Completion>(ring_);
+    under_way_ = std::make_shared<comm::HostCompletion>(ring_);
     return comm::Work(under_way_);
   }
-  [[nodiscard]] comm::Work reduce_scatter(const at::Tensor&, const at::Tensor&) override {
-    throw std::logic_error("reduce_scatter");
-  }
-  [[nodiscard]] comm::Work all_gather(const at::Tensor&, const at::Tensor&) override {
-    throw std::logic_error("all_gather");
-  }
-  [[nodiscard]] comm::Work broadcast(const at::Tensor&, std::int64_t) override {
-    throw std::logic_error("broadcast");
-  }
-  [[nodiscard]] comm::Work send(const at::Tensor&, std::int64_t) override {
-    throw std::logic_error("send");
-  }
-  [[nodiscard]] comm::Work recv(const at::Tensor&, std::int64_t) override {
-    throw std::logic_error("recv");
-  }
-  void barrier() override { throw std::logic_error("barrier"); }
-  void abort(const std::string&) noexcept override {}
-  [[nodiscard]] const comm::CallRing& calls() const override { return *ring_; }
 
   /// A product begins: what travels may arrive.
   void note_product() {
@@ -59,9 +39,7 @@ class HeldGroup final : public comm::ProcessGroup {
   std::string events;  ///< r: all_reduce, p: product
 
  private:
-  std::string name_ = "held";
-  std::shared_ptr<comm::CallRing> ring_ = std::make_shared<comm::CallRing>();
-  std::shared_ptr<comm::Completion> under_way_;
+  std::shared_ptr<comm::HostCompletion> under_way_;
 };
 
 thread_local HeldGroup* observed = nullptr;

@@ -1,31 +1,36 @@
-// Owns a file descriptor. Private to comm.
+// Owns a file descriptor.
 #pragma once
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace dtrain::comm {
+namespace dtrain::base {
 
-/// Owns a file descriptor; -1: none.
+/// Closes its descriptor on destruction; -1 is none.
 class Descriptor {
  public:
   Descriptor() = default;
   explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
   Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
+    if (this != &other) {
+      reset();
+      value_ = other.release();
+    }
     return *this;
   }
+  ~Descriptor() { reset(); }
 
   [[nodiscard]] int get() const { return value_; }
+  [[nodiscard]] explicit operator bool() const { return value_ >= 0; }
   [[nodiscard]] int release() { return std::exchange(value_, -1); }
+  void reset() {
+    if (value_ >= 0) ::close(release());
+  }
 
  private:
   int value_ = -1;
 };
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::base

@@ -1,0 +1,112 @@
+// A work may order a stream instead of blocking the host: shown by a group whose stream is a
+// thread.
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <future>
+#include <latch>
+
+#include "dtrain/comm/lane.h"
+#include "support/stub_group.h"
+
+namespace dtrain::testing {
+namespace {
+
+using Stream = comm::Lane;  // tasks end in the order in which they were put there
+
+/// The end of a task of one stream, for which another stream can wait.
+class StreamCompletion final : public comm::Completion,
+                               public std::enable_shared_from_this<StreamCompletion> {
+ public:
+  explicit StreamCompletion(Stream& of_caller) : of_caller_(of_caller) {}
+
+  void finish() { end_.count_down(); }
+  void wait() override {
+    of_caller_.post([self = shared_from_this()] { self->end_.wait(); });
+  }
+  void wait_host() override { end_.wait(); }
+  [[nodiscard]] bool is_completed() const override { return end_.try_wait(); }
+
+ private:
+  Stream& of_caller_;
+  std::latch end_{1};
+};
+
+/// A group of ranks with equal tensors, which reduces on a stream of its own, once it may.
+class StreamGroup final : public StubGroup {
+ public:
+  explicit StreamGroup(Stream& of_caller) : of_caller_(of_caller) {}
+
+  [[nodiscard]] comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp) override {
+    const auto completion = std::make_shared<StreamCompletion>(of_caller_);
+    own_.post([this, tensor, completion] {
+      // The limit lets a test that waits for ever fail instead.
+      (void)gate_.get_future().wait_for(std::chrono::seconds(5));
+      tensor.mul_(static_cast<double>(size()));
+      completion->finish();
+    });
+    return comm::Work(completion);
+  }
+  void proceed() { gate_.set_value(); }
+
+ private:
+  Stream& of_caller_;
+  std::promise<void> gate_;
+  Stream own_;
+};
+
+TEST_CASE("wait orders the caller's stream after the operation, and the host goes on") {
+  Stream stream;
+  StreamGroup group(stream);
+  const at::Tensor values = at::ones({3});
+  comm::Work work = group.all_reduce(values, comm::ReduceOp::sum);
+  work.wait();
+  CHECK(!work.is_completed());
+
+  at::Tensor seen;
+  std::latch is_read(1);
+  stream.post([&] {
+    seen = values.clone();
+    is_read.count_down();
+  });
+  CHECK(!is_read.try_wait());
+  group.proceed();
+  is_read.wait();
+  CHECK(at::equal(seen, at::full({3}, 2.0)));
+  CHECK(work.is_completed());
+}
+
+TEST_CASE("wait_host blocks the host until the operation has ended") {
+  Stream stream;
+  StreamGroup group(stream);
+  const at::Tensor values = at::ones({3});
+  comm::Work work = group.all_reduce(values, comm::ReduceOp::sum);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    group.proceed();
+  });
+  CHECK(!work.is_completed());
+  work.wait_host();
+  CHECK(at::equal(values, at::full({3}, 2.0)));
+}
+
+TEST_CASE("A work of the host blocks in both waits and repeats its error") {
+  const auto ring = std::make_shared<comm::CallRing>();
+  const auto completion = std::make_shared<comm::HostCompletion>(ring);
+  comm::Work work(completion);
+  CHECK(!work.is_completed());
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    completion->fail(std::make_exception_ptr(std::runtime_error("no answer")));
+  });
+  CHECK_THROWS_WITH(work.wait(), "no answer");
+  CHECK_THROWS_WITH(work.wait_host(), "no answer");
+  CHECK(work.is_completed());
+  CHECK(ring->counters().wait_seconds > 0.03);
+  CHECK(comm::Work().is_completed());
+}
+
+}  // namespace
+}  // namespace dtrain::testing
