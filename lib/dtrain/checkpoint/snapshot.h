@@ -22,6 +22,10 @@ class Staging {
  public:
   /// For pieces of the sizes of `pieces`.
   explicit Staging(const State& pieces);
+  /// Returns the bytes of a rank's copy of a state of which `replicas` ranks hold the same.
+  [[nodiscard]] static std::int64_t bytes(std::int64_t state_bytes, std::int64_t replicas) {
+    return state_bytes / replicas;
+  }
 
   /// Copies the pieces; what the earlier call gave is overwritten.
   [[nodiscard]] std::vector<store::PieceBytes> take(const State& pieces);

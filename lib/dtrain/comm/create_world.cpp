@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/met_world.h"
 #include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
 
 namespace dtrain::comm {
@@ -66,8 +68,10 @@ void end_meeting(World& world) {
   if (auto* met = dynamic_cast<MetWorld*>(&world)) met->end_meeting();
 }
 
-std::int64_t backend_memory(std::string_view backend, std::int64_t size) {
-  return backend == "shm" && size > 1 ? shm_memory(size) : 0;
+std::int64_t group_memory(std::string_view backend, const GroupLoad& load) {
+  if (load.size == 1) return 0;  // nothing is sent
+  if (backend == "gloo") return GlooTransport::bytes(load);
+  return backend == "shm" || backend == "auto" ? ShmTransport::bytes(load) : 0;
 }
 
 }  // namespace dtrain::comm

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/comm/group_load.h"
 #include "dtrain/comm/world.h"
 
 namespace dtrain::comm {
@@ -43,10 +44,8 @@ struct WorldOptions {
 /// be closed. split() fails afterwards.
 void end_meeting(World& world);
 
-/// Returns the most memory that a rank of a world of `size` needs for communication itself, beside
-/// the tensors it sends; WorldOptions::count_memory is told of it.
-///
-/// Units: bytes.
-[[nodiscard]] std::int64_t backend_memory(std::string_view backend, std::int64_t size);
+/// Returns the bytes that a rank's part of a group takes, beside the tensors that are communicated;
+/// they count as tensor memory. For "auto" they are shm's, which it becomes where it can.
+[[nodiscard]] std::int64_t group_memory(std::string_view backend, const GroupLoad& load);
 
 }  // namespace dtrain::comm

@@ -45,6 +45,12 @@ Loader::Loader(Samples samples, const LoaderOptions& options)
   thread_ = std::jthread([this](const std::stop_token& stop) { read_ahead(stop); });
 }
 
+std::int64_t Loader::bytes(const LoaderOptions& options, std::int64_t seq_len) {
+  constexpr std::int64_t kTokenBytes = 2 * sizeof(std::int64_t);  // its id and its target
+  const std::int64_t tokens = options.microbatch * options.grad_accum * seq_len;
+  return (std::int64_t{kGlobalBatchesAhead} + 2) * tokens * kTokenBytes;
+}
+
 std::vector<Batch> Loader::next() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !ready_.empty() || failure_ != nullptr; });

@@ -36,6 +36,9 @@ struct LoaderOptions {
 class Loader {
  public:
   Loader(Samples samples, const LoaderOptions& options);
+  /// Returns the bytes of the batches that a rank has at once: the step's, those that are ready,
+  /// and the one that waits to be.
+  [[nodiscard]] static std::int64_t bytes(const LoaderOptions& options, std::int64_t seq_len);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
   /// This rank's grad_accum microbatches of the next global batch, in order; the position moves on

@@ -24,6 +24,8 @@ class AdamW final : public Optimizer {
  public:
   AdamW(const OptimizerShard& shard, const AdamWOptions& options);
 
+  static constexpr std::int64_t kNumArenas = 2;  ///< of its state
+
   [[nodiscard]] std::vector<NamedArena> state() const override {
     return {{"exp_avg", &first_moment_}, {"exp_avg_sq", &second_moment_}};
   }

@@ -10,9 +10,11 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
   return std::make_unique<AdamW>(shard, std::get<AdamWOptions>(options));
 }
 
-std::int64_t values_per_element(const OptimizerOptions& options) {
-  if (const auto* sgd = std::get_if<SgdOptions>(&options)) return sgd->momentum == 0 ? 0 : 1;
-  return 2;
+std::int64_t state_bytes(const OptimizerOptions& options, const param::ArenaLayout& layout,
+                         at::ScalarType dtype) {
+  const auto* sgd = std::get_if<SgdOptions>(&options);
+  const std::int64_t arenas = sgd != nullptr ? Sgd::num_arenas(*sgd) : AdamW::kNumArenas;
+  return arenas * param::Arena::bytes_of_shard(layout, dtype);
 }
 
 std::span<const param::ParameterId> frozen_by(const OptimizerOptions& options) {

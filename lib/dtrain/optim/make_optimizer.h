@@ -16,8 +16,10 @@ using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(const OptimizerShard& shard,
                                                         const OptimizerOptions& options);
 
-/// Returns the optimizer's values for each element: the number of arenas of its state().
-[[nodiscard]] std::int64_t values_per_element(const OptimizerOptions& options);
+/// Returns the bytes of the state of an optimizer of one shard, of what has a value for each
+/// element.
+[[nodiscard]] std::int64_t state_bytes(const OptimizerOptions& options,
+                                       const param::ArenaLayout& layout, at::ScalarType dtype);
 
 /// The parameters that are never updated.
 [[nodiscard]] std::span<const param::ParameterId> frozen_by(const OptimizerOptions& options);

@@ -24,6 +24,11 @@ class Sgd final : public Optimizer {
  public:
   Sgd(const OptimizerShard& shard, const SgdOptions& options);
 
+  /// Returns the number of arenas of its state.
+  [[nodiscard]] static std::int64_t num_arenas(const SgdOptions& options) {
+    return options.momentum == 0 ? 0 : 1;
+  }
+
   [[nodiscard]] std::vector<NamedArena> state() const override;
 
  private:

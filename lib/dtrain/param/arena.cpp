@@ -60,6 +60,12 @@ ElementRange ArenaLayout::unit_range(std::int64_t unit) const {
   return units_.at(static_cast<std::size_t>(unit)).range;
 }
 
+std::int64_t ArenaLayout::largest_unit() const {
+  std::int64_t most = 0;
+  for (const Unit& unit : units_) most = std::max(most, unit.range.size());
+  return most;
+}
+
 std::span<const ParameterId> ArenaLayout::parameters_of(std::int64_t unit) const {
   return units_.at(static_cast<std::size_t>(unit)).parameters;
 }

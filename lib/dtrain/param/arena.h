@@ -58,6 +58,8 @@ class ArenaLayout {
   [[nodiscard]] std::int64_t unit_of(ParameterId id) const;
   /// Padding included.
   [[nodiscard]] ElementRange unit_range(std::int64_t unit) const;
+  /// Returns the elements of the largest unit, padding included.
+  [[nodiscard]] std::int64_t largest_unit() const;
   /// The unit's parameters, consecutive.
   [[nodiscard]] std::span<const ParameterId> parameters_of(std::int64_t unit) const;
 
@@ -82,6 +84,11 @@ class ArenaLayout {
   std::int64_t num_elements_ = 0;
 };
 
+/// Returns the bytes of so many elements.
+[[nodiscard]] inline std::int64_t bytes_of(std::int64_t elements, at::ScalarType dtype) {
+  return elements * static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
 /// Gives `bytes` bytes of zeroed, 64-byte aligned memory as a tensor (bytes) uint8.
 using ArenaAllocator = std::function<at::Tensor(std::int64_t bytes)>;
 
@@ -96,6 +103,15 @@ class Arena {
   /// The elements layout.owned_by(shard) alone, one after the other.
   [[nodiscard]] static Arena of_shard(const ArenaLayout& layout, std::int64_t shard,
                                       at::ScalarType dtype, const ArenaAllocator& allocate);
+
+  /// Returns the bytes of an arena, or of one shard of it.
+  [[nodiscard]] static std::int64_t bytes(const ArenaLayout& layout, at::ScalarType dtype) {
+    return bytes_of(layout.num_elements(), dtype);
+  }
+  [[nodiscard]] static std::int64_t bytes_of_shard(const ArenaLayout& layout,
+                                                   at::ScalarType dtype) {
+    return bytes(layout, dtype) / layout.num_shards();
+  }
 
   [[nodiscard]] const at::Tensor& flat() const { return flat_; }
   /// A contiguous view in the parameter's storage shape; of an arena that holds the whole layout.

@@ -6,6 +6,7 @@
 
 #include "dtrain/comm/gloo/link.h"
 #include "dtrain/comm/gloo/ordered_reduce.h"
+#include "dtrain/comm/group_load.h"
 
 namespace dtrain::comm {
 
@@ -16,6 +17,11 @@ class GlooTransport final : public Transport {
  public:
   GlooTransport(std::unique_ptr<Link> link, Reduction reduction)
       : link_(std::move(link)), reducer_(*link_), reduction_(reduction) {}
+
+  /// Returns the bytes of a rank's scratch memory.
+  [[nodiscard]] static std::int64_t bytes(const GroupLoad& load) {
+    return OrderedReducer::scratch_bytes(load.size, load.reduced);
+  }
 
   std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,

@@ -1,5 +1,7 @@
 #include "dtrain/comm/gloo/ordered_reduce.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "dtrain/comm/reduce.h"
@@ -24,15 +26,33 @@ std::int64_t slice_bytes(const SlicedReduction& reduction, std::int64_t slice) {
   return slice_offset(reduction, slice + 1) - slice_offset(reduction, slice);
 }
 
+// Of a reduction that is carried out in pieces.
+std::int64_t bytes_of_piece(std::int64_t ranks) {
+  const std::int64_t grain = kSliceGrain * static_cast<std::int64_t>(sizeof(double));
+  const std::int64_t room = OrderedReducer::kScratchBytes / (2 * (ranks - 1));
+  return std::max(grain, std::min(room, kLargestPiece) / grain * grain);
+}
+
 }  // namespace
 
-bool OrderedReducer::is_small(std::int64_t bytes) const {
-  return bytes <= kSmallBytes && bytes * (link_.size() - 1) <= kScratchBytes;
+bool OrderedReducer::is_small(std::int64_t ranks, std::int64_t bytes) {
+  return bytes <= kSmallBytes && bytes * (ranks - 1) <= kScratchBytes;
+}
+
+std::int64_t OrderedReducer::scratch_bytes(std::int64_t ranks, std::int64_t tensor_bytes) {
+  return 2 * (ranks - 1) * (is_small(ranks, tensor_bytes) ? tensor_bytes : bytes_of_piece(ranks));
+}
+
+void OrderedReducer::reserve_scratch() {
+  const std::int64_t bytes = 2 * (link_.size() - 1) * piece_bytes_;
+  if (scratch_.defined() && scratch_.numel() >= bytes) return;
+  scratch_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
 std::byte* OrderedReducer::scratch(std::int64_t peer, std::size_t half) {
   const std::int64_t index = (peer < link_.rank() ? peer : peer - 1) * 2;
-  return scratch_.data() + (index + static_cast<std::int64_t>(half)) * piece_bytes_;
+  return static_cast<std::byte*>(scratch_.data_ptr()) +
+         (index + static_cast<std::int64_t>(half)) * piece_bytes_;
 }
 
 std::vector<OrderedReducer::Piece> OrderedReducer::pieces_of(std::int64_t slice_bytes) const {
@@ -101,10 +121,8 @@ void OrderedReducer::reduce_own(const SlicedReduction& reduction, const Deadline
 }
 
 std::int64_t OrderedReducer::run(const SlicedReduction& reduction, const Deadline& deadline) {
-  const std::int64_t grain = kSliceGrain * static_cast<std::int64_t>(sizeof(double));
-  const std::int64_t room = kScratchBytes / (2 * (link_.size() - 1));
-  piece_bytes_ = std::max(grain, std::min(room, kLargestPiece) / grain * grain);
-  scratch_.resize(static_cast<std::size_t>(2 * (link_.size() - 1) * piece_bytes_));
+  piece_bytes_ = bytes_of_piece(link_.size());
+  reserve_scratch();
   bytes_sent_ = 0;
 
   const auto own_pieces = pieces_of(slice_bytes(reduction, link_.rank()));
@@ -125,8 +143,7 @@ std::int64_t OrderedReducer::run_small(std::byte* data, std::int64_t count, at::
                                        ReduceOp op, const Deadline& deadline) {
   const std::int64_t bytes = count * element_size(dtype);
   piece_bytes_ = bytes;
-  scratch_.resize(
-      std::max(scratch_.size(), static_cast<std::size_t>(2 * (link_.size() - 1) * bytes)));
+  reserve_scratch();
   post_contributions({.begin = 0, .bytes = bytes}, 0);
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(link_.size()));
   for (std::int64_t peer = 0; peer < link_.size(); ++peer) {

@@ -41,7 +41,10 @@ class OrderedReducer {
                          const Deadline& deadline);
 
   /// Returns whether run_small is quicker for a tensor of that size.
-  [[nodiscard]] bool is_small(std::int64_t bytes) const;
+  [[nodiscard]] bool is_small(std::int64_t bytes) const { return is_small(link_.size(), bytes); }
+  /// Returns the bytes of scratch memory among so many ranks, once a tensor of that size was
+  /// reduced.
+  [[nodiscard]] static std::int64_t scratch_bytes(std::int64_t ranks, std::int64_t tensor_bytes);
 
  private:
   struct Piece {
@@ -54,10 +57,13 @@ class OrderedReducer {
   void post_results(const SlicedReduction& reduction);
   void post_contributions(const Piece& piece, std::size_t half);
   void reduce_own(const SlicedReduction& reduction, const Deadline& deadline);
+  [[nodiscard]] static bool is_small(std::int64_t ranks, std::int64_t bytes);
+  // Makes room for two pieces from each other rank.
+  void reserve_scratch();
   [[nodiscard]] std::byte* scratch(std::int64_t peer, std::size_t half);
 
   Link& link_;
-  std::vector<std::byte> scratch_;
+  at::Tensor scratch_;  // (bytes) uint8: counted as all tensors are
   std::int64_t piece_bytes_ = 0;
   // These belong to the reduction under way:
   std::vector<Message> sends_;

@@ -17,6 +17,8 @@ namespace {
 
 // A piece of a message: small enough to stay in the caches.
 constexpr std::int64_t kPieceBytes = 256 << 10;
+// Of a lane one piece is filled while the other is read.
+constexpr std::int64_t kLaneBytes = 2 * kPieceBytes;
 // A block is summed before it is written to the others, while it is in the core's own cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;
 
@@ -54,6 +56,11 @@ ShmTransport::~ShmTransport() {
   // After a failure peers may still be at work on what this rank has laid out.
   meeting_.neighbours().keep(staging_);
   for (const at::Tensor& memory : lane_staging_) meeting_.neighbours().keep(memory);
+}
+
+std::int64_t ShmTransport::bytes(const GroupLoad& load) {
+  return (load.is_first ? ControlBlock::bytes_for(load.size) : 0) +
+         (load.foreign > kSmallBytes ? staging_bytes(load.size) : 0) + load.peers * kLaneBytes;
 }
 
 template <typename Body>
@@ -348,7 +355,7 @@ std::int64_t ShmTransport::barrier(const Deadline& deadline) {
 
 std::byte* ShmTransport::lane_staging(std::int64_t peer) {
   at::Tensor& memory = lane_staging_[static_cast<std::size_t>(peer)];
-  if (!memory.defined()) memory = meeting_.neighbours().allocate(2 * kPieceBytes);
+  if (!memory.defined()) memory = meeting_.neighbours().allocate(kLaneBytes);
   return bytes_of(memory);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/comm/group_load.h"
 #include "dtrain/comm/shm/meeting.h"
 #include "dtrain/comm/transport.h"
 
@@ -22,6 +23,9 @@ class ShmTransport final : public Transport {
  public:
   ShmTransport(Seat seat, std::shared_ptr<Neighbours> neighbours);
   ~ShmTransport() override;
+
+  /// Returns the bytes of a rank's control block and staging areas.
+  [[nodiscard]] static std::int64_t bytes(const GroupLoad& load);
 
   std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,

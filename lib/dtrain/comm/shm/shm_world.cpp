@@ -15,7 +15,6 @@
 #include "dtrain/comm/shm/introduction.h"
 #include "dtrain/comm/shm/segment.h"
 #include "dtrain/comm/shm/shm_transport.h"
-#include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
 
@@ -213,10 +212,6 @@ std::string obstacle_among(const std::vector<ShmCard>& cards) {
     }
   }
   return {};
-}
-
-std::int64_t shm_memory(std::int64_t size) {
-  return ControlBlock::bytes_for(size) + staging_bytes(size);
 }
 
 std::shared_ptr<World> create_shm_world(const WorldOptions& options,

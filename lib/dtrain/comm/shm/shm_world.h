@@ -20,9 +20,6 @@ struct ShmCard {
 /// Why these ranks cannot share memory, in one line; empty if they can.
 [[nodiscard]] std::string obstacle_among(const std::vector<ShmCard>& cards);
 
-/// A group's control block, which its first rank holds, and one staging area (bytes).
-[[nodiscard]] std::int64_t shm_memory(std::int64_t size);
-
 /// The world of ranks that have met; null for backend auto where they cannot share memory.
 ///
 /// Collective: all ranks of the job.

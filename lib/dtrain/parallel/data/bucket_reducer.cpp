@@ -5,18 +5,25 @@
 #include "dtrain/base/check.h"
 
 namespace dtrain::parallel {
+namespace {
 
-BucketReducer::BucketReducer(const param::ArenaLayout& layout, comm::ProcessGroup& group,
-                             const param::ArenaAllocator& allocate, const ReducerOptions& options,
-                             std::int64_t bucket_bytes)
-    : store_(layout, options.dtype, allocate, options.num_microbatches, options.reduction),
-      group_(group),
-      num_microbatches_(options.num_microbatches),
-      reduce_dtype_(options.reduce_dtype) {
-  const auto element_size = static_cast<std::int64_t>(c10::elementSize(options.dtype));
-  const std::int64_t size =
-      std::max(bucket_bytes / element_size / param::kArenaAlignment, std::int64_t{1}) *
-      param::kArenaAlignment;
+// Whole alignments, as many as fit.
+std::int64_t elements_of_bucket(std::int64_t bytes, at::ScalarType dtype) {
+  const std::int64_t alignment = param::bytes_of(param::kArenaAlignment, dtype);
+  return std::max(bytes / alignment, std::int64_t{1}) * param::kArenaAlignment;
+}
+
+}  // namespace
+
+BucketReducer::BucketReducer(const ReducerSetup& setup, const DataGroups& groups,
+                             const param::ArenaAllocator& allocate, std::int64_t bucket_bytes)
+    : store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
+             setup.options.reduction),
+      group_(groups.all),
+      num_microbatches_(setup.options.num_microbatches),
+      codec_(setup.options.codec) {
+  const param::ArenaLayout& layout = setup.layout;
+  const std::int64_t size = elements_of_bucket(bucket_bytes, setup.options.dtype);
   for (std::int64_t end = layout.num_elements(); end > 0; end -= size) {
     buckets_.push_back({.range = {std::max(end - size, std::int64_t{0}), end}});
   }
@@ -55,7 +62,7 @@ void BucketReducer::launch_ready() {
     store_.finish(range);
     if (group_.size() == 1) continue;
     const at::Tensor gradients = store_.gradients().slice(range);
-    const at::Tensor sent = gradients.to(reduce_dtype_);
+    const at::Tensor sent = codec_->encode(gradients);
     travels_.push_back({gradients, sent, group_.all_reduce(sent)});
   }
 }
@@ -65,9 +72,29 @@ void BucketReducer::finish() {
                buckets_.size());
   for (Travel& travel : travels_) {
     travel.work.wait();
-    if (!travel.sent.is_alias_of(travel.gradients)) travel.gradients.copy_(travel.sent);
+    if (codec_->copies(travel.gradients.scalar_type())) {
+      codec_->decode(travel.sent, travel.gradients);
+    }
   }
   travels_.clear();
+}
+
+MemoryPlan BucketReducer::memory(const ReducerSetup& setup) {
+  const ReducerOptions& options = setup.options;
+  const std::int64_t encoded =
+      setup.num_ranks == 1 ? 0 : options.codec->bytes(setup.layout.num_elements(), options.dtype);
+  return {.gradients = GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
+                                            options.reduction),
+          .travelling = encoded};
+}
+
+ReducerTraffic BucketReducer::traffic(const ReducerSetup& setup) {
+  if (setup.num_ranks == 1) return {};
+  const std::int64_t elements = setup.layout.num_elements();
+  const std::int64_t size = elements_of_bucket(kBucketBytes, setup.options.dtype);
+  return {.reductions = (elements + size - 1) / size,
+          .bytes = 2 * setup.options.codec->sent_bytes(elements) * (setup.num_ranks - 1) /
+                   setup.num_ranks};
 }
 
 }  // namespace dtrain::parallel

@@ -22,10 +22,8 @@ class BucketReducer final : public GradientReducer {
  public:
   static constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-  /// `group` must outlive this.
-  BucketReducer(const param::ArenaLayout& layout, comm::ProcessGroup& group,
-                const param::ArenaAllocator& allocate, const ReducerOptions& options,
-                std::int64_t bucket_bytes = kBucketBytes);
+  BucketReducer(const ReducerSetup& setup, const DataGroups& groups,
+                const param::ArenaAllocator& allocate, std::int64_t bucket_bytes = kBucketBytes);
 
   void begin_microbatch(std::int64_t index) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
@@ -36,6 +34,10 @@ class BucketReducer final : public GradientReducer {
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override;
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
+
+  /// Of buckets of kBucketBytes.
+  [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
+  [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup);
 
   [[nodiscard]] std::int64_t num_buckets() const {
     return static_cast<std::int64_t>(buckets_.size());
@@ -51,7 +53,7 @@ class BucketReducer final : public GradientReducer {
   // A bucket on its way.
   struct Travel {
     at::Tensor gradients;  // where they belong
-    at::Tensor sent;       // the same tensor, or a copy in the dtype of travel
+    at::Tensor sent;       // the same tensor, or encoded
     comm::Work work;
   };
 
@@ -65,7 +67,7 @@ class BucketReducer final : public GradientReducer {
   std::vector<Bucket> buckets_;                       // in launching order
   std::vector<std::vector<std::size_t>> buckets_of_;  // by parameter
   std::size_t num_launched_ = 0;
-  at::ScalarType reduce_dtype_;
+  std::shared_ptr<const GradientCodec> codec_;
   std::vector<Travel> travels_;
 };
 

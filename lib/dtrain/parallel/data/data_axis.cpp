@@ -6,22 +6,28 @@
 namespace dtrain::parallel {
 namespace {
 
-std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
-                                              const DataGroups& groups,
-                                              const param::ArenaAllocator& allocate,
-                                              const DataAxisOptions& options,
-                                              const UnitSchedule& schedule) {
-  const ReducerOptions reducer{.dtype = options.master_dtype,
-                               .reduce_dtype = options.reduce_dtype,
-                               .num_microbatches = options.num_microbatches,
-                               .reduction = options.reduction};
-  if (groups.num_shards() == 1) {
-    return std::make_unique<BucketReducer>(layout, groups.all, allocate, reducer);
-  }
-  if (!options.plan.keeps_gradient_shards()) {
-    return std::make_unique<WholeReducer>(layout, groups, allocate, reducer);
-  }
-  return std::make_unique<ShardReducer>(layout, groups, allocate, reducer, schedule);
+const ReducerKind& reducer_of(const DataPlan& plan) {
+  if (plan.reducer != nullptr) return *plan.reducer;
+  if (plan.shard_size == 1) return kReducerKind<BucketReducer>;
+  return plan.keeps_gradient_shards() ? kReducerKind<ShardReducer> : kReducerKind<WholeReducer>;
+}
+
+ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule& schedule,
+                           const DataAxisOptions& options) {
+  return {.layout = layout,
+          .schedule = schedule,
+          .num_ranks = options.plan.num_ranks,
+          .options = {.dtype = options.master_dtype,
+                      .codec = travel_in(options.reduce_dtype),
+                      .num_microbatches = options.num_microbatches,
+                      .reduction = options.reduction}};
+}
+
+ParameterStore::Options store_options(const DataAxisOptions& options) {
+  return {.master_dtype = options.master_dtype,
+          .compute_dtype = options.compute_dtype,
+          .keeps_units = options.plan.schedule.reshard == Reshard::never,
+          .disk = options.disk};
 }
 
 }  // namespace
@@ -34,12 +40,37 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
             .schedule = make_unit_schedule(lists.step, uses_, options.plan.schedule)},
       evaluation_{.actions = lists.evaluation,
                   .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
-      parameters_(layout, groups, allocate,
-                  {.master_dtype = options.master_dtype,
-                   .compute_dtype = options.compute_dtype,
-                   .keeps_units = options.plan.schedule.reshard == Reshard::never,
-                   .disk = options.disk}),
-      gradients_(make_reducer(layout, groups, allocate, options, step_.schedule)) {}
+      parameters_(layout, groups, allocate, store_options(options)),
+      gradients_(reducer_of(options.plan)
+                     .make(reducer_setup(layout, step_.schedule, options), groups, allocate)) {}
+
+MemoryPlan DataAxis::memory(const model::Model& model, const param::ArenaLayout& layout,
+                            std::span<const Action> step, const DataAxisOptions& options) {
+  const UnitSchedule schedule =
+      make_unit_schedule(step, unit_uses(model, layout, options.recompute), options.plan.schedule);
+  return ParameterStore::memory(layout, schedule, store_options(options)) +
+         reducer_of(options.plan).memory(reducer_setup(layout, schedule, options));
+}
+
+DataTraffic data_traffic(const param::ArenaLayout& layout, const UnitSchedule& schedule,
+                         const DataAxisOptions& options) {
+  if (layout.num_shards() == 1) return {};
+  const ReducerTraffic reduced =
+      reducer_of(options.plan).traffic(reducer_setup(layout, schedule, options));
+  const bool keeps_units = options.plan.schedule.reshard == Reshard::never;
+  DataTraffic traffic{.reductions = reduced.reductions,
+                      .reduction_bytes = reduced.bytes,
+                      .max_gathered = keeps_units ? layout.num_units() : schedule.max_gathered};
+  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    // Units that are always there are gathered once, after the update.
+    const std::int64_t gathers = keeps_units ? 1 : schedule.count(UnitEventKind::gather, unit);
+    const std::int64_t shard = layout.unit_range(unit).size() / layout.num_shards();
+    traffic.gathers += gathers;
+    traffic.gather_bytes +=
+        gathers * param::bytes_of(shard * (layout.num_shards() - 1), options.compute_dtype);
+  }
+  return traffic;
+}
 
 void DataAxis::before(const Pass& pass, std::size_t index) {
   for (const UnitEvent& event : pass.schedule.before[index]) run(event);

@@ -15,9 +15,11 @@ namespace dtrain::parallel {
 /// How ranks that see different data share state, resolved: every strategy of the axis is one of
 /// these.
 struct DataPlan {
+  std::int64_t num_ranks = 1;   ///< of the axis
   std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: none
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
+  const ReducerKind* reducer = nullptr;  ///< null: the one that the sharding asks for
 
   /// True where gradients are never whole for longer than a unit's reduction takes.
   [[nodiscard]] bool keeps_gradient_shards() const {
@@ -37,6 +39,25 @@ struct DataAxisOptions {
   RecomputePlan recompute = {};
 };
 
+/// What a rank gathers and reduces over one group of shards in a step; all zero where nothing is
+/// sharded. Sums over replicas, the norm and the loss come on top.
+///
+/// Units: calls, and bytes that each rank sends in a ring.
+struct DataTraffic {
+  std::int64_t gathers = 0;
+  std::int64_t gather_bytes = 0;
+  std::int64_t reductions = 0;
+  std::int64_t reduction_bytes = 0;
+  std::int64_t max_gathered = 0;  ///< units there or under way at one time
+
+  bool operator==(const DataTraffic&) const = default;
+};
+
+/// Predicts the traffic of a step. schedule: of the step.
+[[nodiscard]] DataTraffic data_traffic(const param::ArenaLayout& layout,
+                                       const UnitSchedule& schedule,
+                                       const DataAxisOptions& options);
+
 /// The data axis of one rank: the parameters it computes with and the gradients it ends a step
 /// with, moved by a schedule that is known beforehand. Its events are plain calls of the
 /// executor between two actions, never hooks inside autograd.
@@ -50,6 +71,12 @@ class DataAxis {
   DataAxis(const model::Model& model, const param::ArenaLayout& layout, const DataGroups& groups,
            const param::ArenaAllocator& allocate, const ActionLists& lists,
            const DataAxisOptions& options);
+
+  /// Parameters and gradients of a rank. step: the actions of a step.
+  [[nodiscard]] static MemoryPlan memory(const model::Model& model,
+                                         const param::ArenaLayout& layout,
+                                         std::span<const Action> step,
+                                         const DataAxisOptions& options);
 
   /// A list, with what happens to units around each of its actions.
   struct Pass {

@@ -2,8 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "dtrain/checkpoint/state.h"
 #include "dtrain/comm/process_group.h"
+#include "dtrain/parallel/data/gradient_codec.h"
+#include "dtrain/parallel/data/parameter_store.h"
+#include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/gradient_memory.h"
 
@@ -11,13 +16,14 @@ namespace dtrain::parallel {
 
 /// What every reducer is made with.
 struct ReducerOptions {
-  at::ScalarType dtype = at::kFloat;         ///< of gradients
-  at::ScalarType reduce_dtype = at::kFloat;  ///< in which they travel
-  std::int64_t num_microbatches = 1;         ///< of this rank, in a step
+  at::ScalarType dtype = at::kFloat;  ///< of gradients
+  std::shared_ptr<const GradientCodec> codec = travel_in(at::kFloat);
+  std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
 };
 
-/// Receives the gradients of one rank's microbatches and ends a step with the sum over all ranks,
+/// Owns the gradients of a rank, from their memory to the messages in which they travel: receives
+/// the gradients of one rank's microbatches and ends a step with the sum over all ranks,
 /// of the elements that this rank's optimizer updates.
 ///
 /// Collective: every member may communicate; all ranks of the data axis see the same events, but
@@ -39,6 +45,47 @@ class GradientReducer : public param::GradientMemory {
 
   /// After finish(): the sum over the global batch, of the owned elements at least.
   [[nodiscard]] virtual const param::Arena& gradients() const = 0;
+  /// Returns what the reducer carries from step to step, sharing memory; a checkpoint saves it.
+  [[nodiscard]] virtual checkpoint::State state() const { return {}; }
 };
+
+/// All that the memory and the traffic of a reducer follow from.
+struct ReducerSetup {
+  const param::ArenaLayout& layout;
+  const UnitSchedule& schedule;
+  std::int64_t num_ranks = 1;  ///< of the data axis
+  ReducerOptions options = {};
+
+  [[nodiscard]] std::int64_t num_replicas() const { return num_ranks / layout.num_shards(); }
+};
+
+/// What a rank sends in a step, in a ring.
+struct ReducerTraffic {
+  std::int64_t reductions = 0;     ///< calls, over the shards or, without shards, over all ranks
+  std::int64_t bytes = 0;          ///< that they send
+  std::int64_t replica_bytes = 0;  ///< sent for sums over replicas of shards, on top
+
+  bool operator==(const ReducerTraffic&) const = default;
+};
+
+/// A kind of reducer: what it costs, by arithmetic alone, and how it is made. A reducer that is not
+/// one of data_axis.cpp's is DataPlan::reducer.
+struct ReducerKind {
+  MemoryPlan (*memory)(const ReducerSetup& setup);
+  ReducerTraffic (*traffic)(const ReducerSetup& setup);
+  std::unique_ptr<GradientReducer> (*make)(const ReducerSetup& setup, const DataGroups& groups,
+                                           const param::ArenaAllocator& allocate);
+};
+
+/// The kind of a class with static memory() and traffic() and a constructor that takes what make()
+/// takes. setup.layout, what `groups` names and what `allocate` refers to outlive the reducer.
+template <typename Reducer>
+inline constexpr ReducerKind kReducerKind{
+    .memory = &Reducer::memory,
+    .traffic = &Reducer::traffic,
+    .make = [](const ReducerSetup& setup, const DataGroups& groups,
+               const param::ArenaAllocator& allocate) -> std::unique_ptr<GradientReducer> {
+      return std::make_unique<Reducer>(setup, groups, allocate);
+    }};
 
 }  // namespace dtrain::parallel

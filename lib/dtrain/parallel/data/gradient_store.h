@@ -38,9 +38,14 @@ class GradientStore : public param::GradientMemory {
 
   /// The step's gradients once all elements are finished; until the next begin_microbatch(0).
   [[nodiscard]] const param::Arena& gradients() const { return *current_; }
-  /// Arenas held for so many microbatches, spare ones included.
+  /// Arenas held for so many microbatches, spare ones included, and their bytes.
   [[nodiscard]] static std::int64_t arenas_for(std::int64_t num_microbatches,
                                                comm::Reduction reduction);
+  [[nodiscard]] static std::int64_t bytes(const param::ArenaLayout& layout, at::ScalarType dtype,
+                                          std::int64_t num_microbatches,
+                                          comm::Reduction reduction) {
+    return arenas_for(num_microbatches, reduction) * param::Arena::bytes(layout, dtype);
+  }
 
  private:
   std::int64_t num_microbatches_;

@@ -1,5 +1,7 @@
 #include "dtrain/parallel/data/parameter_store.h"
 
+#include <algorithm>
+
 #include "dtrain/base/check.h"
 
 namespace dtrain::parallel {
@@ -21,7 +23,39 @@ param::Arena make_masters(const param::ArenaLayout& layout, const DataGroups& gr
   return param::Arena::of_shard(layout, groups.shard(), options.master_dtype, allocate);
 }
 
+// Elements of the units that are there at once.
+std::int64_t most_gathered(const param::ArenaLayout& layout, const UnitSchedule& schedule) {
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+  schedule.for_each([&](const UnitEvent& event) {
+    const std::int64_t size = layout.unit_range(event.unit).size();
+    if (event.kind == UnitEventKind::gather) now += size;
+    if (event.kind == UnitEventKind::free) now -= size;
+    most = std::max(most, now);
+  });
+  return most;
+}
+
 }  // namespace
+
+MemoryPlan ParameterStore::memory(const param::ArenaLayout& layout, const UnitSchedule& schedule,
+                                  const Options& options) {
+  using param::Arena;
+  const std::int64_t shard = Arena::bytes_of_shard(layout, options.master_dtype);
+  if (copies_are_masters(options)) {
+    return {.parameters = Arena::bytes(layout, options.master_dtype), .state = shard};
+  }
+  if (options.keeps_units) {
+    return {.parameters = shard + Arena::bytes(layout, options.compute_dtype), .state = shard};
+  }
+  // A rank's part of a unit is converted before it is sent.
+  const bool sends_copies =
+      options.master_dtype != options.compute_dtype && layout.num_shards() > 1;
+  const std::int64_t sent = sends_copies ? layout.largest_unit() / layout.num_shards() : 0;
+  return {.parameters = shard,
+          .units = param::bytes_of(most_gathered(layout, schedule) + sent, options.compute_dtype),
+          .state = shard};
+}
 
 ParameterStore::ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
                                const param::ArenaAllocator& allocate, const Options& options)

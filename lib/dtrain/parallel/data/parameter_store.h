@@ -7,6 +7,8 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/parallel/data/unit_buffer.h"
+#include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/plan/memory.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/disk_memory.h"
 
@@ -41,6 +43,10 @@ class ParameterStore {
   /// `layout`, `groups` and what `allocate` refers to must outlive this.
   ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
                  const param::ArenaAllocator& allocate, const Options& options);
+
+  /// What a store holds, and at most while a step gathers and frees units.
+  [[nodiscard]] static MemoryPlan memory(const param::ArenaLayout& layout,
+                                         const UnitSchedule& schedule, const Options& options);
 
   /// Of elements that other shards own only the owners keep a master up to date.
   [[nodiscard]] const param::Arena& masters() const { return masters_; }

@@ -1,7 +1,6 @@
 #include "dtrain/parallel/data/shard_reducer.h"
 
 #include <algorithm>
-#include <map>
 
 #include "dtrain/base/check.h"
 #include "dtrain/comm/tree_order.h"
@@ -29,33 +28,48 @@ std::int64_t levels_for(std::int64_t count, const ReducerOptions& options) {
   return levels;
 }
 
-}  // namespace
-
-ShardReducer::ShardReducer(const param::ArenaLayout& layout, const DataGroups& groups,
-                           const param::ArenaAllocator& allocate, const ReducerOptions& options,
-                           const UnitSchedule& schedule)
-    : layout_(layout),
-      shard_(groups.shard()),
-      options_(options),
-      reductions_(groups, options.reduce_dtype) {
-  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
-    units_.push_back({.buffer = std::make_unique<UnitBuffer>(layout, unit, options.dtype, allocate),
-                      .has_gradient = std::vector<bool>(layout.parameters_of(unit).size()),
-                      .num_sums = schedule.count(UnitEventKind::reduce, unit)});
+// Shards held for one sum: the stack of partial sums with the one that arrives.
+std::int64_t num_levels(const ReducerSetup& setup) {
+  std::int64_t levels = 1;
+  for (std::int64_t unit = 0; unit < setup.layout.num_units(); ++unit) {
+    const std::int64_t sums = setup.schedule.count(UnitEventKind::reduce, unit);
+    levels = std::max(levels, levels_for(sums, setup.options));
   }
-  for (std::int64_t level = 0; level < num_levels(schedule, options); ++level) {
-    sums_.push_back(param::Arena::of_shard(layout, shard_, options.dtype, allocate));
-  }
+  return levels;
 }
 
-std::int64_t ShardReducer::num_levels(const UnitSchedule& schedule, const ReducerOptions& options) {
-  std::map<std::int64_t, std::int64_t> sums;  // by unit
-  schedule.for_each([&](const UnitEvent& event) {
-    if (event.kind == UnitEventKind::reduce) ++sums[event.unit];
+// Elements of two units reduced one after the other: one travels while the next one receives.
+std::int64_t most_at_once(const ReducerSetup& setup) {
+  std::int64_t last = 0;  // elements of the unit before
+  std::int64_t last_unit = -1;
+  std::int64_t most = 0;
+  setup.schedule.for_each([&](const UnitEvent& event) {
+    if (event.kind != UnitEventKind::reduce) return;
+    const std::int64_t size = setup.layout.unit_range(event.unit).size();
+    most = std::max(most, size + (event.unit == last_unit ? 0 : last));
+    last = size;
+    last_unit = event.unit;
   });
-  std::int64_t levels = 1;
-  for (const auto& [unit, count] : sums) levels = std::max(levels, levels_for(count, options));
-  return levels;
+  return most;
+}
+
+}  // namespace
+
+ShardReducer::ShardReducer(const ReducerSetup& setup, const DataGroups& groups,
+                           const param::ArenaAllocator& allocate)
+    : layout_(setup.layout),
+      shard_(groups.shard()),
+      options_(setup.options),
+      reductions_(groups, setup.options.codec) {
+  const at::ScalarType dtype = options_.dtype;
+  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
+    units_.push_back({.buffer = std::make_unique<UnitBuffer>(layout_, unit, dtype, allocate),
+                      .has_gradient = std::vector<bool>(layout_.parameters_of(unit).size()),
+                      .num_sums = setup.schedule.count(UnitEventKind::reduce, unit)});
+  }
+  for (std::int64_t level = 0; level < num_levels(setup); ++level) {
+    sums_.push_back(param::Arena::of_shard(layout_, shard_, dtype, allocate));
+  }
 }
 
 void ShardReducer::begin_microbatch(std::int64_t index) {
@@ -119,6 +133,14 @@ void ShardReducer::finish() {
     DTRAIN_CHECK(unit.arrived == unit.num_sums, "a unit was reduced {} of {} times", unit.arrived,
                  unit.num_sums);
   }
+}
+
+MemoryPlan ShardReducer::memory(const ReducerSetup& setup) {
+  const at::ScalarType dtype = setup.options.dtype;
+  MemoryPlan memory = UnitReductions::memory(setup, setup.layout.largest_unit());
+  memory.gradients = num_levels(setup) * param::Arena::bytes_of_shard(setup.layout, dtype);
+  memory.units = param::bytes_of(most_at_once(setup), dtype);
+  return memory;
 }
 
 }  // namespace dtrain::parallel

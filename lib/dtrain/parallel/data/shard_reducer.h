@@ -17,15 +17,9 @@ namespace dtrain::parallel {
 ///         gradients and one that travels.
 class ShardReducer final : public GradientReducer {
  public:
-  /// `layout` and what `groups` names must outlive this. schedule: says how often each unit is
-  /// reduced in a step.
-  ShardReducer(const param::ArenaLayout& layout, const DataGroups& groups,
-               const param::ArenaAllocator& allocate, const ReducerOptions& options,
-               const UnitSchedule& schedule);
-
-  /// Shards held for one sum: the stack of partial sums with the one that arrives.
-  [[nodiscard]] static std::int64_t num_levels(const UnitSchedule& schedule,
-                                               const ReducerOptions& options);
+  /// setup.schedule: says how often each unit is reduced in a step.
+  ShardReducer(const ReducerSetup& setup, const DataGroups& groups,
+               const param::ArenaAllocator& allocate);
 
   void begin_microbatch(std::int64_t index) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
@@ -34,6 +28,11 @@ class ShardReducer final : public GradientReducer {
   void end_microbatch() override {}
   void finish() override;
   [[nodiscard]] const param::Arena& gradients() const override { return sums_.front(); }
+
+  [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
+  [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup) {
+    return UnitReductions::traffic(setup);
+  }
 
  private:
   struct Unit {

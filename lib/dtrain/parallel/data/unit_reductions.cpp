@@ -9,13 +9,13 @@ namespace dtrain::parallel {
 void UnitReductions::begin(const at::Tensor& input, const at::Tensor& output,
                            std::function<void()> arrived) {
   poll();
-  Sum sum{.input = input.to(dtype_),
+  Sum sum{.input = codec_->encode(input),
           .result = output,
           .output = output,
           .work = {},
           .arrived = std::move(arrived)};
-  if (output.scalar_type() != dtype_) {
-    sum.result = at::empty_like(output, output.options().dtype(dtype_));
+  if (codec_->copies(output.scalar_type())) {
+    sum.result = at::empty_like(output, output.options().dtype(codec_->dtype()));
   }
   sum.work = groups_.shards->reduce_scatter(sum.input, sum.result);
   under_way_.push_back(std::move(sum));
@@ -30,7 +30,7 @@ void UnitReductions::take_first() {
   Sum sum = std::move(under_way_.front());
   under_way_.pop_front();
   sum.work.wait();
-  if (!sum.result.is_same(sum.output)) sum.output.copy_(sum.result);
+  if (!sum.result.is_same(sum.output)) codec_->decode(sum.result, sum.output);
   sum.arrived();
 }
 
@@ -46,6 +46,27 @@ void UnitReductions::finish() {
   wait_until(0);
   for (comm::Work& work : replicas_) work.wait();
   replicas_.clear();
+}
+
+MemoryPlan UnitReductions::memory(const ReducerSetup& setup, std::int64_t elements) {
+  const std::int64_t arriving = elements / setup.layout.num_shards();
+  return {.travelling = setup.options.codec->bytes(elements + arriving, setup.options.dtype)};
+}
+
+ReducerTraffic UnitReductions::traffic(const ReducerSetup& setup) {
+  const param::ArenaLayout& layout = setup.layout;
+  ReducerTraffic traffic;
+  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    const std::int64_t reductions = setup.schedule.count(UnitEventKind::reduce, unit);
+    const std::int64_t shard = layout.unit_range(unit).size() / layout.num_shards();
+    traffic.reductions += reductions;
+    traffic.bytes +=
+        reductions * setup.options.codec->sent_bytes(shard * (layout.num_shards() - 1));
+  }
+  // A step's sums of shards travel among replicas as they are held.
+  traffic.replica_bytes = 2 * param::Arena::bytes_of_shard(layout, setup.options.dtype) *
+                          (setup.num_replicas() - 1) / setup.num_replicas();
+  return traffic;
 }
 
 }  // namespace dtrain::parallel

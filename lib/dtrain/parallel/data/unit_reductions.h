@@ -3,9 +3,10 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "dtrain/parallel/data/parameter_store.h"
+#include "dtrain/parallel/data/gradient_reducer.h"
 
 namespace dtrain::parallel {
 
@@ -18,8 +19,14 @@ namespace dtrain::parallel {
 /// Threads:    one.
 class UnitReductions {
  public:
-  /// Sums travel in `dtype`; what `groups` names must outlive this.
-  UnitReductions(const DataGroups& groups, at::ScalarType dtype) : groups_(groups), dtype_(dtype) {}
+  /// Units travel as `codec` encodes them; what `groups` names must outlive this.
+  UnitReductions(const DataGroups& groups, std::shared_ptr<const GradientCodec> codec)
+      : groups_(groups), codec_(std::move(codec)) {}
+
+  /// Returns what reductions of these many elements at once take on top.
+  [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup, std::int64_t elements);
+  /// Returns what a step's reductions send.
+  [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup);
 
   /// input (the unit) -> output (this rank's shard of it, which may be that part of `input`).
   /// `arrived` is called once the output is there, in some later call.
@@ -35,8 +42,8 @@ class UnitReductions {
 
  private:
   struct Sum {
-    at::Tensor input;   // in the dtype of travel
-    at::Tensor result;  // likewise; the output itself where nothing is converted
+    at::Tensor input;   // encoded
+    at::Tensor result;  // likewise; the output itself where nothing is copied
     at::Tensor output;
     comm::Work work;
     std::function<void()> arrived;
@@ -45,7 +52,7 @@ class UnitReductions {
   void take_first();
 
   DataGroups groups_;
-  at::ScalarType dtype_;
+  std::shared_ptr<const GradientCodec> codec_;
   std::deque<Sum> under_way_;
   std::vector<comm::Work> replicas_;
 };

@@ -2,12 +2,13 @@
 
 namespace dtrain::parallel {
 
-WholeReducer::WholeReducer(const param::ArenaLayout& layout, const DataGroups& groups,
-                           const param::ArenaAllocator& allocate, const ReducerOptions& options)
-    : layout_(layout),
+WholeReducer::WholeReducer(const ReducerSetup& setup, const DataGroups& groups,
+                           const param::ArenaAllocator& allocate)
+    : layout_(setup.layout),
       shard_(groups.shard()),
-      store_(layout, options.dtype, allocate, options.num_microbatches, options.reduction),
-      reductions_(groups, options.reduce_dtype) {}
+      store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
+             setup.options.reduction),
+      reductions_(groups, setup.options.codec) {}
 
 void WholeReducer::reduce(std::int64_t unit) {
   const param::ElementRange whole = layout_.unit_range(unit);
@@ -15,6 +16,14 @@ void WholeReducer::reduce(std::int64_t unit) {
   const at::Tensor shard = store_.gradients().slice(layout_.shard_range(unit, shard_));
   reductions_.begin(store_.gradients().slice(whole), shard,
                     [this, shard] { reductions_.begin_replicas(shard); });
+}
+
+MemoryPlan WholeReducer::memory(const ReducerSetup& setup) {
+  const ReducerOptions& options = setup.options;
+  MemoryPlan memory = UnitReductions::memory(setup, setup.layout.num_elements());
+  memory.gradients = GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
+                                          options.reduction);
+  return memory;
 }
 
 }  // namespace dtrain::parallel

@@ -13,9 +13,8 @@ namespace dtrain::parallel {
 /// place where it lies.
 class WholeReducer final : public GradientReducer {
  public:
-  /// `layout` and what `groups` names must outlive this.
-  WholeReducer(const param::ArenaLayout& layout, const DataGroups& groups,
-               const param::ArenaAllocator& allocate, const ReducerOptions& options);
+  WholeReducer(const ReducerSetup& setup, const DataGroups& groups,
+               const param::ArenaAllocator& allocate);
 
   void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
@@ -26,6 +25,11 @@ class WholeReducer final : public GradientReducer {
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override { reductions_.finish(); }
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
+
+  [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
+  [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup) {
+    return UnitReductions::traffic(setup);
+  }
 
  private:
   const param::ArenaLayout& layout_;

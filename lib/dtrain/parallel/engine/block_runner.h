@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
+#include "dtrain/parallel/engine/action.h"
+#include "dtrain/parallel/plan/memory.h"
 #include "dtrain/parallel/plan/recompute.h"
 #include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_use.h"
@@ -23,6 +25,12 @@ struct MicrobatchInput {
   at::Tensor ids = {};      ///< (B, T) int64
   at::Tensor targets = {};  ///< (B, T) int64
   std::int64_t first_sample = 0;
+};
+
+/// Blocks whose input another stage of a pipeline sends.
+struct ReceivedInputs {
+  std::vector<std::int64_t> blocks = {};
+  std::int64_t bytes = 0;  ///< of one input
 };
 
 /// Runs blocks on detached inputs and keeps each one's graph, or what its native backward reads,
@@ -57,6 +65,13 @@ class BlockRunner : private param::GradientSink {
   /// outlive this.
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
               param::GradientMemory& gradients, Options options);
+
+  /// What a runner holds while it works through a step: what it keeps from forward to backward, and
+  /// work on top at the peak. blocks: of each block; actions: of the step.
+  [[nodiscard]] static MemoryPlan memory(std::span<const model::BlockMemory> blocks,
+                                         std::span<const Action> actions,
+                                         const RecomputePlan& recompute,
+                                         const ReceivedInputs& received = {});
 
   /// Forward passes train, with dropout and graphs, or evaluate, with neither; they train at first.
   void set_training(bool training) { training_ = training; }

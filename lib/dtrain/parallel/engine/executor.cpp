@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace dtrain::parallel {
@@ -19,6 +20,27 @@ MicrobatchInput input_of(const data::Batch& batch) {
   return {.ids = tokens_of(batch.inputs, batch),
           .targets = tokens_of(batch.targets, batch),
           .first_sample = batch.first_sample};
+}
+
+// Microbatches whose tokens are there at once.
+std::int64_t most_begun(std::span<const Action> step) {
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+  for (const Action& action : step) {
+    if (action.kind == ActionKind::begin_microbatch) most = std::max(most, ++now);
+    if (action.kind == ActionKind::end_microbatch) --now;
+  }
+  return most;
+}
+
+ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& options,
+                               const model::BatchShape& microbatch) {
+  ReceivedInputs received{
+      .bytes = param::bytes_of(microbatch.rows() * model.width, options.compute_dtype)};
+  for (const std::int64_t block : options.stage.chunk_begins) {
+    if (block > 0 || !model.takes_tokens) received.blocks.push_back(block);
+  }
+  return received;
 }
 
 param::ArenaAllocator allocator_of(comm::World& world) {
@@ -57,6 +79,27 @@ Executor::Executor(const EngineSetup& setup, comm::World& world)
       runner_(setup.model, views_of(axis_.parameters(), setup.layout.num_parameters()),
               axis_.gradients(), runner_options(setup, num_gradient_sums(axis_.step().actions))) {
   if (setup.groups.pipeline != nullptr) transfers_.emplace(*setup.groups.pipeline);
+}
+
+MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& options,
+                            const model::BatchShape& microbatch) {
+  const ActionLists lists = engine_actions(model, options);
+  std::vector<model::BlockMemory> blocks;
+  for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
+  const MemoryPlan runner = BlockRunner::memory(blocks, lists.step, options.recompute,
+                                                received_inputs(model, options, microbatch));
+  MemoryPlan memory = runner + DataAxis::memory(model, engine_layout(model, options), lists.step,
+                                                axis_options(options, lists));
+  // Gradients travel when their blocks' activations are gone: those of one block, where units are
+  // reduced one by one, or of all.
+  const std::int64_t gone = options.data.keeps_gradient_shards()
+                                ? runner.activations / static_cast<std::int64_t>(blocks.size())
+                                : runner.activations;
+  memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
+  const std::int64_t tokens = 2 * microbatch.rows();  // their ids and their targets
+  memory.buffers = param::bytes_of(model.table_values, options.buffer_dtype) +
+                   param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
+  return memory;
 }
 
 void Executor::step(const ExecutorInput& input) {

@@ -38,6 +38,10 @@ class Executor {
   /// `setup` and `world` must outlive this.
   Executor(const EngineSetup& setup, comm::World& world);
 
+  /// What an executor with these options holds. microbatch: of a rank, in the compute dtype.
+  [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
+                                         const model::BatchShape& microbatch);
+
   /// A training step, to its reduced gradients.
   void step(const ExecutorInput& input);
   /// One forward pass without dropout and without a graph.

@@ -22,8 +22,16 @@ StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGrou
     : setup_(model, groups, std::move(options), std::move(whole)),
       executor_(setup_, world),
       updater_(setup_),
-      whole_(setup_, executor_.parameters(), updater_) {
+      whole_(setup_, executor_.parameters(), executor_.axis().gradients(), updater_) {
   whole_.initialise();
+}
+
+MemoryPlan StepEngine::memory(const model::Model& model, const EngineOptions& options,
+                              const model::BatchShape& microbatch) {
+  MemoryPlan memory =
+      Executor::memory(model, options, microbatch) + Updater::memory(model, options);
+  if (!options.disk_folder.empty()) memory.parameters = memory.optimizer = 0;  // they lie there
+  return memory;
 }
 
 std::int64_t StepEngine::num_microbatches() const {

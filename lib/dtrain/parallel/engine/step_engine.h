@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "dtrain/data/microbatches.h"
-#include "dtrain/parallel/data/data_traffic.h"
 #include "dtrain/parallel/engine/evaluation.h"
 #include "dtrain/parallel/engine/whole_model.h"
 
@@ -47,6 +46,10 @@ class StepEngine {
   /// The same for a part of a model; whole: what it is a part of.
   StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
              EngineOptions options, WholeParameters whole);
+
+  /// Predicts what an engine with these options holds. microbatch: of a rank, in the compute dtype.
+  [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
+                                         const model::BatchShape& microbatch);
 
   // A step is forward_backward, clip_grad_norm, optimizer_step (or without the last two), then
   // finish_step. The host reads no result of a step before finish_step.

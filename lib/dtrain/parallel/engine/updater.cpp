@@ -63,6 +63,12 @@ Updater::Updater(const EngineSetup& setup)
       norm_(setup.layout, setup.model.parameters, setup.shard()),
       optimizer_(make_optimizer(setup)) {}
 
+MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& options) {
+  const std::int64_t bytes =
+      optim::state_bytes(options.optimizer, engine_layout(model, options), options.master_dtype);
+  return {.optimizer = bytes, .state = bytes};
+}
+
 at::Tensor Updater::norm_of(const param::Arena& values) const {
   const at::Tensor sums = norm_.sums_of(values);
   comm::ProcessGroup* shards = setup_.groups.data.shards;

@@ -19,6 +19,9 @@ class Updater {
   /// `setup` must outlive this.
   explicit Updater(const EngineSetup& setup);
 
+  /// The optimizer's state.
+  [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options);
+
   /// The factor of the gradients of a step; 1 without loss scaling.
   [[nodiscard]] double loss_scale() const { return scaler() ? scaler_.scale() : 1.0; }
   /// Null without loss scaling.

@@ -125,6 +125,8 @@ checkpoint::State WholeModel::state() const {
   state.push_back(common_piece(setup_, "optimizer.num_updates", optimizer.num_updates()));
   const optim::GradScaler* scaler = updater_.scaler();
   if (scaler != nullptr) state.push_back(common_piece(setup_, kLossScale, scaler->state()));
+  const checkpoint::State carried = gradients_.state();
+  state.insert(state.end(), carried.begin(), carried.end());
   return state;
 }
 

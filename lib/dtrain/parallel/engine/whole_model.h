@@ -16,8 +16,9 @@ namespace dtrain::parallel {
 class WholeModel {
  public:
   /// All must outlive this.
-  WholeModel(const EngineSetup& setup, ParameterStore& parameters, const Updater& updater)
-      : setup_(setup), parameters_(parameters), updater_(updater) {}
+  WholeModel(const EngineSetup& setup, ParameterStore& parameters, const GradientReducer& gradients,
+             const Updater& updater)
+      : setup_(setup), parameters_(parameters), gradients_(gradients), updater_(updater) {}
 
   /// Draws this rank's masters from the options' seed.
   ///
@@ -40,7 +41,8 @@ class WholeModel {
 
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
-  /// optimizer.num_updates; with loss scaling optimizer.loss_scale.
+  /// optimizer.num_updates; with loss scaling optimizer.loss_scale. What the gradient reducer
+  /// carries from step to step follows.
   [[nodiscard]] checkpoint::State state() const;
   /// Collective: over all groups.
   void load_state(checkpoint::Source& source);
@@ -58,6 +60,7 @@ class WholeModel {
 
   const EngineSetup& setup_;
   ParameterStore& parameters_;
+  const GradientReducer& gradients_;
   const Updater& updater_;
 };
 

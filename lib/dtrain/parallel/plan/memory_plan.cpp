@@ -6,21 +6,48 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/comm/create_world.h"
+#include "dtrain/data/loader.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/parallel/engine/engine_memory.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::parallel {
 namespace {
 
 using metrics::format_bytes;
 
-// This rank's part of the state, where a copy of it is kept.
-std::int64_t checkpoint_bytes(const config::Config& config, const DataMemory& data) {
-  if (config.checkpoint.every.is_never()) return 0;
-  const std::int64_t replicas =
-      config.layout.dp / std::max<std::int64_t>(1, config.layout.shard_size);
-  return data.state / replicas;
+// What a step asks of the groups of a mesh (mesh/mesh_groups.h). Gradients and parameters lie in
+// the world's memory, except for copies in another dtype.
+std::vector<comm::GroupLoad> group_loads(const config::Config& config, const model::Model& model,
+                                         const EngineOptions& options) {
+  const config::LayoutConfig& layout = config.layout;
+  const std::int64_t shards = options.data.shard_size;
+  const param::ArenaLayout arenas = engine_layout(model, options);
+  const std::int64_t unit = param::bytes_of(arenas.largest_unit(), options.master_dtype);
+  const std::int64_t gradients = param::Arena::bytes(arenas, options.master_dtype);
+  const bool sends_copies = options.reduce_dtype != options.master_dtype ||
+                            (shards > 1 && options.compute_dtype != options.master_dtype) ||
+                            (shards > 1 && !options.disk_folder.empty());
+  const std::int64_t activations =
+      param::bytes_of(config.batch.microbatch * config.data.seq_len * model.width, at::kFloat);
+  const std::int64_t head_size = model::ranks_per_head(config.model, layout.tp);
+  const bool is_cut = shards > 1 && shards < layout.dp;  // into shards and replicas
+  const std::int64_t at_data = shards == 1 ? gradients : is_cut ? 0 : unit;
+  const bool has_chunks = options.stage.chunk_begins.size() > 1;
+  const bool sends_on = has_chunks || !model.gives_losses;
+  const bool sends_back = has_chunks || !model.takes_tokens;
+  return {{.size = layout.pp * layout.dp * layout.tp},
+          {.size = layout.dp, .reduced = at_data, .foreign = sends_copies ? at_data : 0},
+          {.size = is_cut ? shards : 1, .reduced = unit, .foreign = sends_copies ? unit : 0},
+          {.size = is_cut ? layout.dp / shards : 1, .reduced = gradients / shards},
+          {.size = layout.tp, .reduced = activations, .foreign = activations},
+          {.size = head_size < layout.tp ? head_size : 1,
+           .reduced = activations,
+           .foreign = activations},
+          {.size = layout.pp, .reduced = unit, .peers = sends_on ? 1 : 0},
+          {.size = layout.pp, .peers = sends_back ? 1 : 0}};
 }
 
 // From no extra FLOPs to the most: some levels alone, in eighths; all; all in ever larger groups.
@@ -59,20 +86,20 @@ std::vector<RecomputePlan> candidates(const config::RecomputeSetting& setting,
 
 MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                        const EngineOptions& options) {
-  const EngineMemory memory = engine_memory(model, options,
-                                            {.sequences = config.batch.microbatch,
-                                             .length = config.data.seq_len,
-                                             .dtype = options.compute_dtype});
-  return {.parameters = memory.data.parameters,
-          .gradients = memory.data.gradients,
-          .optimizer = memory.data.optimizer,
-          .units = memory.data.gathered + memory.data.unit_gradients,
-          .activations = memory.activations.kept,
-          .buffers = memory.buffers +
-                     comm::backend_memory(text_of(config.machine.backend), config.layout.dp),
-          .work = memory.activations.work,
-          .checkpoint = checkpoint_bytes(config, memory.data),
-          .state = memory.data.state};
+  MemoryPlan memory = StepEngine::memory(model, options,
+                                         {.sequences = config.batch.microbatch,
+                                          .length = config.data.seq_len,
+                                          .dtype = options.compute_dtype});
+  for (const comm::GroupLoad& load : group_loads(config, model, options)) {
+    memory.buffers += comm::group_memory(text_of(config.machine.backend), load);
+  }
+  memory.buffers += data::Loader::bytes(
+      {.microbatch = config.batch.microbatch, .grad_accum = config.batch.grad_accum},
+      config.data.seq_len);
+  if (config.checkpoint.every.is_never()) return memory;
+  memory.checkpoint =
+      checkpoint::Staging::bytes(memory.state, config.layout.dp / options.data.shard_size);
+  return memory;
 }
 
 RecomputePlan choose_recompute(const config::Config& config, const model::Model& model,

@@ -1,33 +1,17 @@
-// Where a rank's memory goes, computed from sizes before anything is allocated; and what is
-// recomputed so that it fits.
+// Predicts the memory of a rank, and chooses what is recomputed so that it fits.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "dtrain/config/config.h"
-#include "dtrain/parallel/engine/step_engine.h"
+#include "dtrain/parallel/engine/engine_setup.h"
+#include "dtrain/parallel/plan/memory.h"
 
 namespace dtrain::parallel {
 
-/// Units: bytes of one rank.
-struct MemoryPlan {
-  std::int64_t parameters = 0;
-  std::int64_t gradients = 0;  ///< spare arenas of the tree order included
-  std::int64_t optimizer = 0;
-  std::int64_t units = 0;        ///< gathered, and whole gradients of single units, at the peak
-  std::int64_t activations = 0;  ///< one microbatch, kept from forward to backward
-  std::int64_t buffers = 0;      ///< constant tables and tokens
-  std::int64_t work = 0;         ///< temporaries of a block, at the peak
-  std::int64_t checkpoint = 0;   ///< the copy that is written while training goes on
-
-  std::int64_t state = 0;  ///< masters and optimizer state, wherever they lie; no part of the total
-
-  [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + units + activations + buffers + work + checkpoint;
-  }
-};
-
+/// Adds up the parts of whoever allocates: the engine, the groups' transports, the loader and the
+/// copy for a checkpoint. Where ranks differ, of a group it counts what its first rank holds.
 /// config: resolved.
 [[nodiscard]] MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                      const EngineOptions& options);

@@ -11,6 +11,7 @@ using config::Sharding;
 // What each sharding leaves on every rank.
 DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
   DataPlan plan;
+  plan.num_ranks = layout.dp;
   if (sharding == Sharding::none || layout.shard_size == 1) return plan;
   plan.shard_size = layout.shard_size;
   plan.wrap = layout.wrap;

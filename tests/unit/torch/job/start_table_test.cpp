@@ -52,14 +52,17 @@ const testing::RankProgram kMeasure("measure", [](comm::World& world, const std:
 });
 
 // What one rank has of each run. All have as many ranks.
-std::vector<Measured> measure(const std::vector<config::Config>& configs, std::size_t rank = 0) {
+std::vector<Measured> measure(std::vector<config::Config> configs, std::size_t rank = 0,
+                              const std::string& backend = "gloo") {
   std::string requests;
-  for (const config::Config& config : configs) {
+  for (config::Config& config : configs) {
+    set(config, "machine.backend", backend);
     requests += config::to_request({config::Command::train, testing::with_dtypes(config)}) + "\n";
   }
   const auto outcome =
       testing::on_processes("measure", {.size = testing::num_ranks(configs.front()),
                                         .argument = requests,
+                                        .backend = backend,
                                         .limit = std::chrono::minutes(4)})[rank];
   INFO(outcome.standard_error << outcome.text);
   REQUIRE(outcome.status == 0);
@@ -72,22 +75,23 @@ std::vector<Measured> measure(const std::vector<config::Config>& configs, std::s
 // How far a prediction may be from what is measured, as a part of that.
 struct Case {
   config::Config config;
-  double tolerance = 0.1;
+  double tolerance = 0.05;
 };
 
-void check_within(const std::vector<Case>& cases) {
+void check_within(const std::vector<Case>& cases, const std::string& backend = "gloo") {
   std::vector<config::Config> configs;
   for (const Case& one : cases) configs.push_back(one.config);
-  const std::vector<Measured> measured = measure(configs);
+  const std::vector<Measured> measured = measure(configs, 0, backend);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const config::Config& config = cases[i].config;
     const Measured& found = measured[i];
     const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
-    INFO(config.machine.dtype << " " << config.machine.recompute << " dp " << config.layout.dp
-                              << " accum " << config.batch.grad_accum << " tied "
-                              << config.model.tie_levels << " dropout " << config.model.dropout
-                              << ": predicted " << metrics::format_bytes(found.predicted)
-                              << ", measured " << metrics::format_bytes(found.peak));
+    INFO(backend << " " << config.machine.dtype << " " << config.machine.recompute << " dp "
+                 << config.layout.dp << " tp " << config.layout.tp << " pp " << config.layout.pp
+                 << " accum " << config.batch.grad_accum << " tied " << config.model.tie_levels
+                 << " dropout " << config.model.dropout << ": predicted "
+                 << metrics::format_bytes(found.predicted) << ", measured "
+                 << metrics::format_bytes(found.peak));
     CHECK(ratio > 1 - cases[i].tolerance);
     CHECK(ratio < 1 + cases[i].tolerance);
   }
@@ -130,7 +134,7 @@ config::Config heavy(std::int64_t samples) {
   return config;
 }
 
-TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak") {
+TEST_CASE("The predicted memory of a rank is within a twentieth of the measured peak") {
   SECTION("whatever runs again, with levels of their own, with long sequences and few neurons") {
     check_within(cases_where_levels_run_again());
   }
@@ -165,6 +169,28 @@ TEST_CASE("The predicted memory of a rank is within a tenth of the measured peak
   }
 }
 
+// So little that what communication takes shows: a group of any axis counts as much as another.
+config::Config light() {
+  config::Config config = mini(1, 1);
+  config.model.neurons = 64;
+  config.data.seq_len = 32;
+  return config;
+}
+
+TEST_CASE("What the groups of every axis take to communicate is predicted") {
+  const std::string backend = GENERATE("gloo", "shm");
+  config::Config reduced = light();
+  set(reduced, "machine.reduce_dtype", "bfloat16");
+  check_within({{testing::laid_out(light(), 2, 1)},
+                {testing::laid_out(reduced, 2, 1)},
+                {testing::meshed(light(), {.tp = 2}, 1)},
+                {testing::meshed(light(), {.pp = 2}, 2)}},
+               backend);
+  config::Config hybrid = testing::sharded(light(), 4, 1, "hybrid:2");
+  config::Config mesh = testing::meshed(light(), {.pp = 2, .tp = 2}, 2);
+  check_within({{hybrid}, {mesh}}, backend);
+}
+
 // On the first stage of two, with eight microbatches.
 Measured measure_schedule(const std::string& schedule) {
   config::Config config = mini(1, 1);
@@ -179,8 +205,8 @@ TEST_CASE("1f1b keeps the activations of as many microbatches as there are stage
     const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
     WARN("predicted " << metrics::format_bytes(found.predicted) << ", measured "
                       << metrics::format_bytes(found.peak));
-    CHECK(ratio > 0.9);
-    CHECK(ratio < 1.1);
+    CHECK(ratio > 0.95);
+    CHECK(ratio < 1.05);
   }
   // Two levels of one sample: 4.5 tensors (T, n) each.
   const std::int64_t microbatch = 2 * 9 * 128 * 4 * 512 * 4 / 2;
@@ -199,8 +225,8 @@ TEST_CASE("The memory of a later stage is predicted where levels run again") {
   const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
   WARN("predicted " << metrics::format_bytes(found.predicted) << ", measured "
                     << metrics::format_bytes(found.peak));
-  CHECK(ratio > 0.9);
-  CHECK(ratio < 1.1);
+  CHECK(ratio > 0.95);
+  CHECK(ratio < 1.05);
 }
 
 TEST_CASE("Parameters, gradients and moments are predicted to the byte") {

@@ -33,8 +33,10 @@ struct Reduced {
 Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
                const std::vector<param::ParameterId>& order) {
   const auto group = testing::group_of_all(world);
+  const UnitSchedule schedule;
   BucketReducer reducer(
-      kLayout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); }, {}, bucket_bytes);
+      {.layout = kLayout, .schedule = schedule}, {.all = *group},
+      [&](std::int64_t bytes) { return world.allocate(bytes); }, bucket_bytes);
   Reduced result{.gradients = {}, .num_buckets = reducer.num_buckets(), .calls = {}};
   reducer.begin_microbatch(0);
   result.calls.push_back(group->calls().counters().calls);

@@ -111,11 +111,13 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
                                               const DataGroups& groups,
                                               const param::ArenaAllocator& allocate,
                                               const Case& test) {
-  const ReducerOptions options{.num_microbatches = test.grad_accum};
+  const UnitSchedule schedule = schedule_of(test);
+  const ReducerSetup setup{
+      .layout = layout, .schedule = schedule, .options = {.num_microbatches = test.grad_accum}};
   if (!test.keeps_shards) {
-    return std::make_unique<WholeReducer>(layout, groups, allocate, options);
+    return std::make_unique<WholeReducer>(setup, groups, allocate);
   }
-  return std::make_unique<ShardReducer>(layout, groups, allocate, options, schedule_of(test));
+  return std::make_unique<ShardReducer>(setup, groups, allocate);
 }
 
 // The rank's shards are the tree's, and padding is zero.
@@ -233,8 +235,11 @@ TEST_CASE(
     const param::ArenaLayout layout = layout_for(2);
     const Case test{.grad_accum = 2};
     const Groups groups(world, test);
-    ShardReducer reducer(layout, groups.data(), param::private_memory,
-                         {.reduce_dtype = at::kBFloat16, .num_microbatches = 2}, schedule_of(test));
+    const UnitSchedule schedule = schedule_of(test);
+    ShardReducer reducer({.layout = layout,
+                          .schedule = schedule,
+                          .options = {.codec = travel_in(at::kBFloat16), .num_microbatches = 2}},
+                         groups.data(), param::private_memory);
     step(reducer, layout, {.rank = world.rank(), .grad_accum = 2, .interleave = 2}, true);
     const param::ElementRange own = layout.shard_range(1, world.rank());
     const auto sum_of_round = [](std::int64_t round) {  // over two ranks, rounded once

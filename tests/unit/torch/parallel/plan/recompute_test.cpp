@@ -4,7 +4,6 @@
 #include <string>
 
 #include "dtrain/parallel/engine/block_runner.h"
-#include "dtrain/parallel/plan/activation_memory.h"
 #include "support/small_blocks.h"
 
 namespace dtrain::parallel {
@@ -85,32 +84,32 @@ constexpr model::BlockMemory kEnd{
 constexpr model::BlockMemory kLevel{
     .output = 1, .saved = 100, .forward = 120, .forward_without_graph = 60, .backward = 150};
 
-ActivationMemory memory_of(const RecomputePlan& plan) {
+MemoryPlan memory_of(const RecomputePlan& plan) {
   const std::vector<model::BlockMemory> blocks{kEnd, kLevel, kLevel, kLevel, kLevel, kEnd};
-  return activation_memory(blocks, sequential_actions(6, 1), plan);
+  return BlockRunner::memory(blocks, sequential_actions(6, 1), plan);
 }
 
 TEST_CASE("Graphs are kept from forward to backward, and a level's backward comes on top") {
-  const ActivationMemory none = memory_of({});
-  CHECK(none.kept == 2 * 11 + 4 * 101);
+  const MemoryPlan none = memory_of({});
+  CHECK(none.activations == 2 * 11 + 4 * 101);
   // The last level's backward: of the head its losses are left, its input's gradient is there.
-  CHECK(none.kept + none.work == 11 + 4 * 101 + 1 + 1 + 50);
+  CHECK(none.activations + none.work == 11 + 4 * 101 + 1 + 1 + 50);
 }
 
 TEST_CASE("A level that runs again keeps its input, and one graph is there at a time") {
-  const ActivationMemory level = memory_of(recompute_in_groups(levels_of(6), 1));
-  CHECK(level.kept == 2 * 11 + 4);
-  CHECK(level.kept + level.work == 11 + 3 + 1 + 1 + (1 + 100) + 50);
-  const ActivationMemory pairs = memory_of(recompute_in_groups(levels_of(6), 2));
-  CHECK(pairs.kept == 2 * 11 + 2);
-  CHECK(pairs.kept + pairs.work == level.kept + level.work - 1);
+  const MemoryPlan level = memory_of(recompute_in_groups(levels_of(6), 1));
+  CHECK(level.activations == 2 * 11 + 4);
+  CHECK(level.activations + level.work == 11 + 3 + 1 + 1 + (1 + 100) + 50);
+  const MemoryPlan pairs = memory_of(recompute_in_groups(levels_of(6), 2));
+  CHECK(pairs.activations == 2 * 11 + 2);
+  CHECK(pairs.activations + pairs.work == level.activations + level.work - 1);
 }
 
 TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each") {
-  const std::int64_t none = memory_of({}).kept + memory_of({}).work;
+  const std::int64_t none = memory_of({}).activations + memory_of({}).work;
   for (const std::int64_t count : {1, 2, 3}) {
-    const ActivationMemory some = memory_of(recompute_lowest_levels(levels_of(6), count));
-    CHECK(some.kept + some.work == none - 100 * count);
+    const MemoryPlan some = memory_of(recompute_lowest_levels(levels_of(6), count));
+    CHECK(some.activations + some.work == none - 100 * count);
   }
 }
 
@@ -127,7 +126,7 @@ TEST_CASE("Graphs of several microbatches count until each one's backward") {
       actions.push_back({ActionKind::backward, block, microbatch});
     }
   }
-  CHECK(activation_memory(blocks, actions, {}).kept == 2 * (11 + 101));
+  CHECK(BlockRunner::memory(blocks, actions, {}).activations == 2 * (11 + 101));
 }
 
 TEST_CASE("A stage keeps what it received, and not what it has sent") {
@@ -140,8 +139,8 @@ TEST_CASE("A stage keeps what it received, and not what it has sent") {
   const RecomputePlan both{.groups = {{0, 2}}};
   const ReceivedInputs received{.blocks = {0}, .bytes = 7};
   // Of two microbatches the inputs, and the output that the second has not yet sent.
-  CHECK(activation_memory(blocks, actions, both, received).kept == 2 * 7 + 1);
-  CHECK(activation_memory(blocks, actions, {}, received).kept == 2 * (7 + 2 * 101));
+  CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
+  CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
 }
 
 }  // namespace

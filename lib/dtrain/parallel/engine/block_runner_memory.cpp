@@ -1,22 +1,23 @@
-#include "dtrain/parallel/plan/activation_memory.h"
-
+// Follows what a BlockRunner holds in a step, in sizes instead of tensors.
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "dtrain/parallel/engine/block_runner.h"
+
 namespace dtrain::parallel {
 namespace {
 
-// What a block runner holds of one microbatch.
+// Stands for a BlockRunner's entry of one microbatch.
 struct Held {
-  std::vector<bool> has_graph;
-  std::vector<bool> has_input;        // kept by the block
-  std::optional<std::size_t> latest;  // what ran last, until its output is sent on
+  std::vector<bool> has_graph;        // by block
+  std::vector<bool> has_input;        // by block: it is kept
+  std::optional<std::size_t> latest;  // the block that ran last, until its output is sent on
   std::int64_t gradient = 0;          // of the input of the block that ran backward last
 };
 
-// What it holds while it runs a step, block by block.
+// Runs a step's passes as the runner does.
 class Walk {
  public:
   Walk(std::span<const model::BlockMemory> blocks, const RecomputePlan& recompute,
@@ -30,57 +31,48 @@ class Walk {
     if (action.kind == ActionKind::send_activation) microbatches_.at(action.microbatch).latest = {};
   }
 
-  [[nodiscard]] ActivationMemory result() const { return {.kept = kept_, .work = peak_ - kept_}; }
+  [[nodiscard]] MemoryPlan result() const { return {.activations = kept_, .work = peak_ - kept_}; }
 
  private:
   void forward(std::size_t block, std::int64_t microbatch) {
-    Held& held = begun(microbatch);
+    Held& held = microbatches_[microbatch];
+    held.has_graph.resize(blocks_.size());
+    held.has_input.resize(blocks_.size() + 1);
     const RecomputeGroup* group = group_of(block);
     held.has_input[block] = group == nullptr || group->begin == static_cast<std::int64_t>(block);
     held.latest = block;
-    if (group == nullptr) {
-      record(block, held);
-    } else {
-      pass(blocks_[block].forward_without_graph);
-    }
+    pass(group == nullptr ? blocks_[block].forward : blocks_[block].forward_without_graph);
+    held.has_graph[block] = group == nullptr;
     kept_ = std::max(kept_, total());
   }
 
   void backward(std::size_t block, std::int64_t microbatch) {
     Held& held = microbatches_.at(microbatch);
     if (const RecomputeGroup* group = group_of(block)) run_again(block, *group, held);
-    const model::BlockMemory& memory = blocks_[block];
-    pass(memory.backward - memory.saved);
+    pass(blocks_[block].backward - blocks_[block].saved);
     held.has_graph[block] = held.has_input[block] = false;
     held.gradient = block > 0 ? blocks_[block - 1].output : 0;
     if (block == 0) microbatches_.erase(microbatch);
   }
 
-  Held& begun(std::int64_t microbatch) {
-    Held& held = microbatches_[microbatch];
-    held.has_graph.resize(blocks_.size());
-    held.has_input.resize(blocks_.size() + 1);
-    return held;
+  void run_again(std::size_t block, const RecomputeGroup& group, Held& held) {
+    const auto begin = static_cast<std::size_t>(group.begin);
+    const bool is_first_back = static_cast<std::int64_t>(block) + 1 == group.end;
+    for (std::size_t inner = begin; is_first_back && inner < block; ++inner) {
+      pass(blocks_[inner].forward_without_graph);
+      held.has_input[inner + 1] = true;
+    }
+    pass(blocks_[block].forward);
+    held.has_graph[block] = true;
   }
 
   [[nodiscard]] const RecomputeGroup* group_of(std::size_t block) const {
     return recompute_.group_of(static_cast<std::int64_t>(block));
   }
 
-  // A forward pass with a graph.
-  void record(std::size_t block, Held& held) {
-    pass(blocks_[block].forward);
-    held.has_graph[block] = true;
-  }
-
-  void run_again(std::size_t block, const RecomputeGroup& group, Held& held) {
-    if (static_cast<std::int64_t>(block) + 1 == group.end) {
-      for (auto inner = static_cast<std::size_t>(group.begin); inner < block; ++inner) {
-        pass(blocks_[inner].forward_without_graph);
-        held.has_input[inner + 1] = true;
-      }
-    }
-    record(block, held);
+  [[nodiscard]] bool is_received(std::size_t block) const {
+    return std::count(received_.blocks.begin(), received_.blocks.end(),
+                      static_cast<std::int64_t>(block)) > 0;
   }
 
   [[nodiscard]] std::int64_t total() const {
@@ -99,11 +91,6 @@ class Walk {
     return bytes;
   }
 
-  [[nodiscard]] bool is_received(std::size_t block) const {
-    return std::find(received_.blocks.begin(), received_.blocks.end(),
-                     static_cast<std::int64_t>(block)) != received_.blocks.end();
-  }
-
   void pass(std::int64_t on_top) { peak_ = std::max(peak_, total() + on_top); }
 
   std::span<const model::BlockMemory> blocks_;
@@ -116,9 +103,9 @@ class Walk {
 
 }  // namespace
 
-ActivationMemory activation_memory(std::span<const model::BlockMemory> blocks,
-                                   std::span<const Action> actions, const RecomputePlan& recompute,
-                                   const ReceivedInputs& received) {
+MemoryPlan BlockRunner::memory(std::span<const model::BlockMemory> blocks,
+                               std::span<const Action> actions, const RecomputePlan& recompute,
+                               const ReceivedInputs& received) {
   Walk walk(blocks, recompute, received);
   for (const Action& action : actions) walk.run(action);
   return walk.result();

@@ -1,0 +1,44 @@
+// The memory of a rank, part by part, computed from sizes before anything is allocated.
+#pragma once
+
+#include <cstdint>
+
+namespace dtrain::parallel {
+
+/// Whoever allocates returns its own parts from a static function beside its code; sums of them
+/// predict a rank. docs/memory.md explains the parts.
+///
+/// Units: bytes of one rank.
+struct MemoryPlan {
+  std::int64_t parameters = 0;   ///< masters, and copies that stay gathered
+  std::int64_t gradients = 0;    ///< spare arenas of the tree order included
+  std::int64_t optimizer = 0;    ///< values for each weight
+  std::int64_t units = 0;        ///< gathered, and whole gradients of single units, at the peak
+  std::int64_t activations = 0;  ///< kept from forward to backward: graphs and inputs
+  std::int64_t buffers = 0;      ///< constant tables, tokens, and what communication takes
+  std::int64_t work = 0;         ///< temporaries of a block, at the peak
+  std::int64_t checkpoint = 0;   ///< the copy that is written while training goes on
+
+  // No parts of the total.
+  std::int64_t travelling = 0;  ///< encoded gradients, which take the place of activations
+  std::int64_t state = 0;       ///< whatever a checkpoint saves, wherever it lies
+
+  [[nodiscard]] std::int64_t total() const {
+    return parameters + gradients + optimizer + units + activations + buffers + work + checkpoint;
+  }
+  friend MemoryPlan operator+(MemoryPlan a, const MemoryPlan& b) {
+    a.parameters += b.parameters;
+    a.gradients += b.gradients;
+    a.optimizer += b.optimizer;
+    a.units += b.units;
+    a.activations += b.activations;
+    a.buffers += b.buffers;
+    a.work += b.work;
+    a.checkpoint += b.checkpoint;
+    a.travelling += b.travelling;
+    a.state += b.state;
+    return a;
+  }
+};
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,161 @@
+// Compares each block's formula of its memory with one measured microbatch.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "bdh_fixture.h"
+#include "dtrain/metrics/cpu_memory.h"
+#include "support/local_ranks.h"
+
+namespace dtrain::model {
+namespace {
+
+constexpr std::int64_t kSequences = 4;
+constexpr std::int64_t kLength = 128;
+
+// The leaves of a block: its parameters with memory for their gradients, so that a backward pass
+// leaves nothing behind.
+std::vector<at::Tensor> leaves_of(const testing::BdhFixture& fixture) {
+  std::vector<at::Tensor> leaves;
+  for (std::size_t id = 0; id < fixture.model->parameters.size(); ++id) {
+    at::Tensor leaf = fixture.weights.view(static_cast<param::ParameterId>(id)).detach();
+    leaf.set_requires_grad(true);
+    leaf.mutable_grad() = at::zeros_like(leaf);
+    leaves.push_back(leaf);
+  }
+  return leaves;
+}
+
+// A block's input x, which nothing else holds, through forward and backward. Values go out to
+// `output`.
+BlockMemory measure(Block& block, const at::Tensor& x, const BlockContext& context,
+                    at::Tensor& output) {
+  using metrics::memory_use;
+  const auto current = [] { return metrics::memory_use().current; };
+  BlockMemory found;
+  {
+    const at::NoGradGuard no_grad;
+    const std::int64_t before = current();
+    metrics::restart_peak();
+    output = block.forward(x, context);
+    found.forward_without_graph = memory_use().peak - before;
+    output = at::Tensor();
+  }
+  at::Tensor input = x.detach();
+  if (at::isFloatingType(x.scalar_type())) input.set_requires_grad(true);
+  const std::int64_t before = current();
+  metrics::restart_peak();
+  at::Tensor y = block.forward(input, context);
+  found.output = static_cast<std::int64_t>(y.nbytes());
+  found.saved = current() - before - found.output;
+  found.forward = memory_use().peak - before;
+  output = y.detach();
+  const at::Tensor gradient = at::ones_like(y);
+  const std::int64_t without_saved = current() - found.saved;
+  metrics::restart_peak();
+  torch::autograd::backward({y}, {gradient});
+  found.backward = memory_use().peak - without_saved;
+  return found;
+}
+
+struct Case {
+  at::ScalarType dtype = at::kFloat;
+  double dropout = 0;
+  std::int64_t neurons = 512;
+};
+
+std::string text_of(const BlockMemory& m) {
+  return fmt::format("{} {} {} {} {}\n", m.output, m.saved, m.forward, m.forward_without_graph,
+                     m.backward);
+}
+
+// Two lines for each block: predicted, measured.
+std::string measure_blocks(const Case& test) {
+  testing::BdhFixture fixture(
+      {.levels = 2, .width = 64, .heads = 4, .neurons = test.neurons, .dropout = test.dropout},
+      test.dtype, kLength);
+  fixture.randomise(3);
+  const std::vector<at::Tensor> leaves = leaves_of(fixture);
+  const ParameterReader read = [&](param::ParameterId id) {
+    return leaves[static_cast<std::size_t>(id)];
+  };
+  const Tap tap;
+  TensorAxis axis;
+  const BlockContext context{.training = true,
+                             .targets = at::zeros({kSequences, kLength}, at::kLong),
+                             .buffer_dtype = test.dtype == at::kDouble ? at::kDouble : at::kFloat,
+                             .use = read,
+                             .tensor_axis = axis,
+                             .tap = tap};
+  const BatchShape shape{.sequences = kSequences, .length = kLength, .dtype = test.dtype};
+  std::string text;
+  for (const bool is_warm : {false, true}) {  // at first LibTorch takes what it keeps
+    at::Tensor x = at::zeros({kSequences, kLength}, at::kLong);
+    for (const auto& block : fixture.model->blocks) {
+      at::Tensor y;
+      const BlockMemory found = measure(*block, x, context, y);
+      if (is_warm) text += text_of(block->memory(shape)) + text_of(found);
+      x = y;
+    }
+  }
+  return text;
+}
+
+// A process of its own, whose allocator counts.
+const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std::string& text) {
+  metrics::install_counting_allocator();
+  Case test;
+  int dtype = 0;
+  std::istringstream(text) >> dtype >> test.dropout >> test.neurons;
+  test.dtype = static_cast<at::ScalarType>(dtype);
+  return measure_blocks(test);
+});
+
+void check(const char* what, std::int64_t predicted, std::int64_t measured) {
+  INFO(what << ": predicted " << predicted << ", measured " << measured);
+  CHECK(std::abs(predicted - measured) <= measured / 20);
+}
+
+void check_blocks(const Case& test) {
+  const auto outcome = testing::on_processes(
+      "measure blocks", {.size = 1,
+                         .argument = fmt::format("{} {} {}", static_cast<int>(test.dtype),
+                                                 test.dropout, test.neurons)})[0];
+  INFO(outcome.standard_error << outcome.text);
+  REQUIRE(outcome.status == 0);
+  std::istringstream numbers(outcome.text);
+  const auto next = [&] {
+    BlockMemory m;
+    REQUIRE(numbers >> m.output >> m.saved >> m.forward >> m.forward_without_graph >> m.backward);
+    return m;
+  };
+  for (const char* block : {"embedding", "level", "level", "head"}) {
+    const BlockMemory predicted = next();
+    const BlockMemory measured = next();
+    INFO(block);
+    check("output", predicted.output, measured.output);
+    check("saved", predicted.saved, measured.saved);
+    check("forward", predicted.forward, measured.forward);
+    check("forward without a graph", predicted.forward_without_graph,
+          measured.forward_without_graph);
+    check("backward", predicted.backward, measured.backward);
+  }
+}
+
+TEST_CASE("Every block says what one microbatch takes of memory, run once or run again") {
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
+  INFO(dtype);
+  check_blocks({.dtype = dtype});
+}
+
+TEST_CASE("With dropout, and with few neurons, a block's memory is as it says") {
+  check_blocks({.dropout = 0.1});
+  check_blocks({.neurons = 32});
+}
+
+}  // namespace
+}  // namespace dtrain::model

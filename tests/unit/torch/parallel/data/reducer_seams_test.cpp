@@ -1,0 +1,290 @@
+// Compares what every reducer says of its memory and traffic with what it takes and sends, and adds
+// a reducer and a codec of the test's own.
+#include <ATen/ATen.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "dtrain/parallel/data/bucket_reducer.h"
+#include "dtrain/parallel/data/shard_reducer.h"
+#include "dtrain/parallel/engine/step_engine.h"
+#include "support/local_ranks.h"
+#include "support/small_blocks.h"
+#include "support/specs.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::expect;
+using testing::same_bits;
+using testing::spec;
+using testing::values_of;
+
+// Each is a unit of its own.
+const std::vector<param::ParameterSpec> kSpecs{spec("a", 6400), spec("b", 12800), spec("c", 3200)};
+
+param::ArenaLayout layout_for(std::int64_t num_shards) {
+  return param::ArenaLayout(kSpecs, {.unit_begins = {0, 1, 2}, .num_shards = num_shards});
+}
+
+UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards) {
+  const UnitUses uses{.of_block = {{0}, {1}, {2}}, .is_tied = {false, false, false}};
+  return make_unit_schedule(sequential_actions(3, num_microbatches), uses,
+                            {.reduce_every_microbatch = keeps_shards});
+}
+
+at::Tensor gradient_of(param::ParameterId id, std::int64_t rank) {
+  return values_of(rank * 3 + id, kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat);
+}
+
+// A step in which every microbatch has the same gradients.
+void step(GradientReducer& reducer, const ReducerSetup& setup, std::int64_t rank) {
+  const std::int64_t count = setup.options.num_microbatches;
+  const bool keeps_shards = setup.schedule.count(UnitEventKind::reduce, 0) > 1;
+  for (std::int64_t index = 0; index < count; ++index) {
+    const bool is_last = index + 1 == count;
+    reducer.begin_microbatch(index);
+    for (param::ParameterId id = 2; id >= 0; --id) {
+      reducer.add_gradient(id, gradient_of(id, rank));
+      reducer.settle(id);
+      if (keeps_shards || is_last) reducer.reduce(id);
+    }
+    if (!is_last) reducer.end_microbatch();
+  }
+  reducer.finish();
+}
+
+// Counts memory while tensors hold it.
+struct Meter {
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+
+  param::ArenaAllocator allocator() {
+    return [this](std::int64_t bytes) {
+      most = std::max(most, now += bytes);
+      const at::Tensor memory = at::zeros({bytes}, at::kByte);
+      return at::from_blob(
+          memory.mutable_data_ptr(), {bytes}, [this, memory, bytes](void*) { now -= bytes; },
+          at::kByte);
+    };
+  }
+};
+
+// Ranks 0 and 1 share one copy of the state, and ranks 2 and 3 another one.
+struct Groups {
+  explicit Groups(comm::World& world, bool is_sharded) : all(testing::group_of_all(world)) {
+    if (!is_sharded) return;
+    for (const std::vector<std::int64_t>& ranks : {std::vector<std::int64_t>{0, 1}, {2, 3}}) {
+      if (auto group = world.split(ranks, "shards")) shards = group;
+    }
+    for (const std::vector<std::int64_t>& ranks : {std::vector<std::int64_t>{0, 2}, {1, 3}}) {
+      if (auto group = world.split(ranks, "replicas")) replicas = group;
+    }
+  }
+  [[nodiscard]] DataGroups data() const {
+    return {.all = *all, .shards = shards.get(), .replicas = replicas.get()};
+  }
+  std::shared_ptr<comm::ProcessGroup> all, shards, replicas;
+};
+
+std::int64_t bytes_sent(const std::shared_ptr<comm::ProcessGroup>& group) {
+  return group == nullptr ? 0 : group->calls().counters().bytes_sent;
+}
+
+// On two ranks, or where the kind shards on four, of which two share one copy.
+void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards) {
+  const param::ArenaLayout layout = layout_for(is_sharded ? 2 : 1);
+  const UnitSchedule schedule = schedule_of(4, keeps_shards);
+  const std::int64_t num_ranks = is_sharded ? 4 : 2;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const ReducerSetup setup{.layout = layout,
+                             .schedule = schedule,
+                             .num_ranks = num_ranks,
+                             .options = {.codec = travel_in(dtype), .num_microbatches = 4}};
+    const MemoryPlan memory = kind.memory(setup);
+    const ReducerTraffic traffic = kind.traffic(setup);
+    testing::on_threads(num_ranks, [&](comm::World& world) {
+      const Groups groups(world, is_sharded);
+      Meter meter;
+      const auto reducer = kind.make(setup, groups.data(), meter.allocator());
+      expect(meter.now == memory.gradients, "what is held always");
+      step(*reducer, setup, world.rank());
+      expect(meter.most <= memory.gradients + memory.units, "units at the peak");
+      expect(meter.most >= memory.gradients + memory.units / 2, "no more than there are");
+      const auto& group = is_sharded ? groups.shards : groups.all;
+      expect(bytes_sent(group) == traffic.bytes, "bytes of reductions");
+      expect(group->calls().counters().calls == traffic.reductions, "reductions");
+      expect(bytes_sent(groups.replicas) == traffic.replica_bytes, "bytes among replicas");
+    });
+    expect((memory.travelling > 0) == (dtype != at::kFloat), "copies that travel");
+  }
+}
+
+TEST_CASE("Reducers hold and send what they say beforehand") {
+  CHECK_NOTHROW(check_costs(kReducerKind<BucketReducer>, false, false));
+  CHECK_NOTHROW(check_costs(kReducerKind<WholeReducer>, true, false));
+  CHECK_NOTHROW(check_costs(kReducerKind<ShardReducer>, true, true));
+}
+
+// A 64th of gradients in float16, so that large ones fit.
+class ScaledHalf final : public GradientCodec {
+  at::ScalarType dtype() const override { return at::kHalf; }
+  bool copies(at::ScalarType) const override { return true; }
+  at::Tensor encode(const at::Tensor& gradients) const override {
+    return (gradients / 64).to(at::kHalf);
+  }
+  void decode(const at::Tensor& sum, const at::Tensor& gradients) const override {
+    gradients.copy_(sum).mul_(64);
+  }
+};
+
+TEST_CASE("A codec of one's own is the form in which every reducer sends") {
+  const ScaledHalf codec;
+  for (const ReducerKind& kind :
+       {kReducerKind<BucketReducer>, kReducerKind<WholeReducer>, kReducerKind<ShardReducer>}) {
+    const bool is_sharded = kind.memory != &BucketReducer::memory;
+    const param::ArenaLayout layout = layout_for(is_sharded ? 2 : 1);
+    const UnitSchedule schedule = schedule_of(1, true);
+    const ReducerSetup setup{.layout = layout,
+                             .schedule = schedule,
+                             .num_ranks = 2,
+                             .options = {.codec = std::make_shared<ScaledHalf>()}};
+    testing::on_threads(2, [&](comm::World& world) {
+      const auto all = testing::group_of_all(world);
+      const DataGroups groups{.all = *all, .shards = is_sharded ? all.get() : nullptr};
+      const auto reducer = kind.make(setup, groups, param::private_memory);
+      step(*reducer, setup, world.rank());
+      for (param::ParameterId id = 0; id < 3; ++id) {
+        const param::ElementRange own = layout.range_in(id, groups.shard());
+        const at::Tensor expected = at::zeros({layout.range(id).size()}, at::kFloat);
+        const auto& encoder = static_cast<const GradientCodec&>(codec);
+        encoder.decode(encoder.encode(gradient_of(id, 0)) + encoder.encode(gradient_of(id, 1)),
+                       expected);
+        expect(same_bits(reducer->gradients().slice(own),
+                         expected.narrow(0, own.begin - layout.range(id).begin, own.size())),
+               "the sum of what was encoded");
+      }
+      expect(bytes_sent(all) == kind.traffic(setup).bytes, "two bytes for each element");
+    });
+  }
+}
+
+// Sends what rounding has left out of earlier steps along with each step's gradients.
+class FeedbackReducer final : public GradientReducer {
+ public:
+  FeedbackReducer(const ReducerSetup& setup, const DataGroups& groups,
+                  const param::ArenaAllocator& allocate)
+      : group_(groups.all),
+        codec_(setup.options.codec),
+        store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
+               setup.options.reduction),
+        left_(setup.layout, setup.options.dtype, allocate) {}
+
+  void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }
+  param::GradientPlace gradient_of(param::ParameterId id) override {
+    return store_.gradient_of(id);
+  }
+  void settle(param::ParameterId id) override { store_.settle(id); }
+  void reduce(std::int64_t) override {}
+  void end_microbatch() override { store_.end_microbatch(); }
+  void finish() override {
+    const at::NoGradGuard no_grad;
+    const at::Tensor gradients = store_.gradients().flat();
+    const at::Tensor left = left_.flat();
+    store_.finish({0, gradients.numel()});
+    left.add_(gradients);
+    const at::Tensor sent = codec_->encode(left);
+    codec_->decode(sent, gradients);
+    left.sub_(gradients);
+    group_.all_reduce(sent).wait();
+    codec_->decode(sent, gradients);
+  }
+  const param::Arena& gradients() const override { return store_.gradients(); }
+  // A row of each rank.
+  checkpoint::State state() const override {
+    const std::int64_t size = left_.flat().numel();
+    return {{.name = "reducer.left",
+             .global_shape = {group_.size(), size},
+             .box = {.offsets = {group_.rank(), 0}, .sizes = {1, size}},
+             .tensor = left_.flat().view({1, size})}};
+  }
+
+  static MemoryPlan memory(const ReducerSetup& setup) {
+    const ReducerOptions& options = setup.options;
+    const std::int64_t left = param::Arena::bytes(setup.layout, options.dtype);
+    return {.gradients = left + GradientStore::bytes(setup.layout, options.dtype,
+                                                     options.num_microbatches, options.reduction),
+            .travelling = options.codec->bytes(setup.layout.num_elements(), options.dtype),
+            .state = left};
+  }
+  static ReducerTraffic traffic(const ReducerSetup& setup) {
+    const std::int64_t bytes = setup.options.codec->sent_bytes(setup.layout.num_elements());
+    return {.reductions = 1, .bytes = 2 * bytes * (setup.num_ranks - 1) / setup.num_ranks};
+  }
+
+ private:
+  comm::ProcessGroup& group_;
+  std::shared_ptr<const GradientCodec> codec_;
+  GradientStore store_;
+  param::Arena left_;
+};
+
+TEST_CASE("A reducer of one's own holds and sends what it says") {
+  CHECK_NOTHROW(check_costs(kReducerKind<FeedbackReducer>, false, false));
+}
+
+// What a rank had when it saved.
+class Saved final : public checkpoint::Source {
+ public:
+  explicit Saved(const checkpoint::State& state) {
+    for (const checkpoint::Piece& piece : state) pieces_.push_back(piece.tensor.clone());
+  }
+  bool has(const std::string&) const override { return true; }
+  void read(const checkpoint::Piece& piece) override {
+    at::Tensor(piece.tensor).copy_(pieces_.at(next_++));
+  }
+
+ private:
+  std::vector<at::Tensor> pieces_;  // in the order of the state
+  std::size_t next_ = 0;
+};
+
+TEST_CASE("An engine trains with a reducer of one's own, and its state goes on with a checkpoint") {
+  EngineOptions options{.reduce_dtype = at::kBFloat16, .seed = 3, .optimizer = {}};
+  options.data.num_ranks = 2;
+  options.data.reducer = &kReducerKind<FeedbackReducer>;
+  testing::on_threads(2, [&](comm::World& world) {
+    const auto group = testing::group_of_all(world);
+    const auto model = testing::small_model({{}});
+    const auto train = [&](StepEngine& engine, std::int64_t first_step) {
+      for (std::int64_t number = first_step; number < first_step + 2; ++number) {
+        const std::vector<data::Batch> batch{testing::small_batch(4 * number + 2 * world.rank())};
+        (void)engine.train_step(batch, {.learning_rate = 0.1});
+      }
+      return engine.parameters().flat().clone();
+    };
+    StepEngine whole(*model, world, {{*group}}, options);
+    (void)train(whole, 0);
+    Saved saved(whole.state());
+    expect(whole.state().back().name == "reducer.left", "a piece of the reducer's own");
+    Saved without(whole.state());
+    const at::Tensor expected = train(whole, 2);
+    StepEngine resumed(*model, world, {{*group}}, options);
+    resumed.load_state(saved);
+    expect(same_bits(train(resumed, 2), expected), "the bits of a run without interruption");
+    StepEngine forgetful(*model, world, {{*group}}, options);
+    forgetful.load_state(without);
+    at::Tensor(forgetful.state().back().tensor).zero_();
+    expect(!same_bits(train(forgetful, 2), expected), "bits that depend on the state");
+    const MemoryPlan memory = StepEngine::memory(*model, options, {.sequences = 2, .length = 5});
+    const std::int64_t arena = param::Arena::bytes(whole.layout(), at::kFloat);
+    expect(memory.gradients == 2 * arena, "its memory is part of the engine's");
+    expect(memory.state == 4 * arena, "weights, two moments and the reducer's state");
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::parallel
