@@ -192,10 +192,9 @@ parallel::Stage Job::make_stage() const {
   auto model = model::make_model(
       config_.model, config_.data.seq_len,
       {.index = place.tp, .size = plan_.mesh.tp, .splits_vocab = plan_.splits_vocab});
-  parallel::StagePlace stage{.shape = {.kind = plan_.pipeline.kind,
-                                       .stages = plan_.mesh.pp,
+  parallel::StagePlace stage{.shape = {.stages = plan_.mesh.pp,
                                        .microbatches = config_.batch.grad_accum,
-                                       .chunks = plan_.pipeline.chunks},
+                                       .order = plan_.pipeline.order},
                              .parts = {},
                              .stage = place.pp};
   if (plan_.mesh.pp > 1) stage.parts = parts_of(config_, *model, stage.shape, plan_.pipeline);
