@@ -11,8 +11,8 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
                                               const param::ArenaAllocator& allocate,
                                               const DataAxisOptions& options,
                                               const UnitSchedule& schedule) {
-  const ReducerOptions reducer{.dtype = options.master_dtype,
-                               .reduce_dtype = options.reduce_dtype,
+  const ReducerOptions reducer{.dtype = options.precision.master,
+                               .reduce_dtype = options.precision.reduce,
                                .num_microbatches = options.num_microbatches,
                                .reduction = options.reduction};
   if (groups.num_shards() == 1) {
@@ -35,8 +35,8 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
       evaluation_{.actions = lists.evaluation,
                   .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
       parameters_(layout, groups, allocate,
-                  {.master_dtype = options.master_dtype,
-                   .compute_dtype = options.compute_dtype,
+                  {.master_dtype = options.precision.master,
+                   .compute_dtype = options.precision.compute,
                    .keeps_units = options.plan.schedule.reshard == Reshard::never,
                    .disk = options.disk}),
       gradients_(make_reducer(layout, groups, allocate, options, step_.schedule)) {}

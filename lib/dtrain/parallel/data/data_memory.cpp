@@ -61,13 +61,13 @@ DataMemory data_memory(const param::ArenaLayout& layout, const UnitSchedule& sch
                        const DataAxisOptions& options, std::int64_t moments) {
   const std::int64_t whole = layout.num_elements();
   const std::int64_t shard = whole / layout.num_shards();
-  const std::int64_t master = size_of(options.master_dtype);
-  const std::int64_t compute = size_of(options.compute_dtype);
+  const std::int64_t master = size_of(options.precision.master);
+  const std::int64_t compute = size_of(options.precision.compute);
   const bool keeps_units = options.plan.schedule.reshard == Reshard::never;
-  const bool converts = options.master_dtype != options.compute_dtype;
+  const bool converts = options.precision.master != options.precision.compute;
 
   const std::int64_t reduce =
-      options.reduce_dtype == options.master_dtype ? 0 : size_of(options.reduce_dtype);
+      options.precision.reduce == options.precision.master ? 0 : size_of(options.precision.reduce);
 
   DataMemory memory;
   memory.optimizer = shard * master * moments;

@@ -15,10 +15,10 @@ DataTraffic data_traffic(const param::ArenaLayout& layout, const UnitSchedule& s
     const std::int64_t reductions = schedule.count(UnitEventKind::reduce, unit);
     traffic.gathers += gathers;
     traffic.gather_bytes +=
-        gathers * others * static_cast<std::int64_t>(c10::elementSize(options.compute_dtype));
+        gathers * others * static_cast<std::int64_t>(c10::elementSize(options.precision.compute));
     traffic.reductions += reductions;
     traffic.reduction_bytes +=
-        reductions * others * static_cast<std::int64_t>(c10::elementSize(options.reduce_dtype));
+        reductions * others * static_cast<std::int64_t>(c10::elementSize(options.precision.reduce));
   }
   traffic.max_gathered = keeps_units ? layout.num_units() : schedule.max_gathered;
   return traffic;

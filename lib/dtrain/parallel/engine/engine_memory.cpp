@@ -9,7 +9,7 @@ constexpr std::int64_t kTokenBytes = 2 * 8;  // its id and its target
 
 ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& options,
                                const model::BatchShape& microbatch) {
-  const auto element = static_cast<std::int64_t>(c10::elementSize(options.compute_dtype));
+  const auto element = static_cast<std::int64_t>(c10::elementSize(options.precision.compute));
   ReceivedInputs received{.bytes = microbatch.rows() * model.width * element};
   for (const std::int64_t block : options.stage.chunk_begins) {
     if (block > 0 || !model.takes_tokens) received.blocks.push_back(block);
@@ -27,7 +27,7 @@ EngineMemory engine_memory(const model::Model& model, const EngineOptions& optio
       lists.step, unit_uses(model, layout, options.recompute), options.data.schedule);
   std::vector<model::BlockMemory> blocks;
   for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
-  const auto table_size = static_cast<std::int64_t>(c10::elementSize(options.buffer_dtype));
+  const auto table_size = static_cast<std::int64_t>(c10::elementSize(options.precision.buffer));
   DataMemory data = data_memory(layout, schedule, axis_options(options, lists),
                                 optim::values_per_element(options.optimizer));
   const bool is_on_disk = !options.disk_folder.empty();

@@ -16,7 +16,7 @@ struct EngineMemory {
   std::int64_t buffers = 0;  ///< constant tables, and the microbatch's tokens
 };
 
-/// microbatch: of a rank, in options.compute_dtype.
+/// microbatch: of a rank, in options.precision.compute.
 [[nodiscard]] EngineMemory engine_memory(const model::Model& model, const EngineOptions& options,
                                          const model::BatchShape& microbatch);
 

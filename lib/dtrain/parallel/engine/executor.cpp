@@ -42,7 +42,7 @@ BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_s
   const EngineOptions& options = setup.options;
   const auto frozen = optim::frozen_by(options.optimizer);
   return {.seed = options.seed,
-          .buffer_dtype = options.buffer_dtype,
+          .buffer_dtype = options.precision.buffer,
           .frozen = {frozen.begin(), frozen.end()},
           .recompute = options.recompute,
           .settled_together = options.grad_accum_steps / num_sums,
@@ -121,7 +121,7 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
 void Executor::offer(Channel channel, const Action& action, const data::Batch& batch) {
   transfers_->offer(channel, action.block, action.microbatch,
                     {batch.num_sequences, batch.length, setup_.model.width},
-                    setup_.options.compute_dtype);
+                    setup_.options.precision.compute);
 }
 
 void Executor::forward(const Action& action, const ExecutorInput& input) {

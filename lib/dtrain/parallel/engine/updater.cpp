@@ -17,7 +17,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
   return optim::make_optimizer({.layout = setup.layout,
                                 .specs = setup.model.parameters,
                                 .shard = setup.shard(),
-                                .dtype = setup.options.master_dtype,
+                                .dtype = setup.options.precision.master,
                                 .allocate = allocate},
                                setup.options.optimizer);
 }
@@ -78,7 +78,7 @@ double Updater::clip(const param::Arena& gradients, double max_norm) const {
 }
 
 bool Updater::has_overflowed(double grad_norm) {
-  if (!setup_.options.scales_loss) return false;
+  if (!setup_.options.precision.scales_loss) return false;
   const bool overflowed = !std::isfinite(grad_norm);
   scaler_.update(overflowed);
   return overflowed;

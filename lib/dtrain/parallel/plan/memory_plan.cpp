@@ -62,7 +62,7 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   const EngineMemory memory = engine_memory(model, options,
                                             {.sequences = config.batch.microbatch,
                                              .length = config.data.seq_len,
-                                             .dtype = options.compute_dtype});
+                                             .dtype = options.precision.compute});
   return {.parameters = memory.data.parameters,
           .gradients = memory.data.gradients,
           .optimizer = memory.data.optimizer,
@@ -100,24 +100,6 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
              "auto; raise the limit, lower --microbatch or --seq-len, or shard over more ranks "
              "(--strategy fsdp)",
              machine.memory_limit, machine.recompute, others, format_bytes(least));
-}
-
-std::string describe(const RecomputePlan& plan, const model::Model& model) {
-  double forward = 0;
-  double again = 0;
-  std::int64_t levels = 0;
-  for (const model::BlockCost& cost : model.costs) forward += cost.forward_flops_per_token;
-  for (const RecomputeGroup& group : plan.groups) {
-    for (std::int64_t block = group.begin; block < group.end; ++block) {
-      const double flops = model.costs[static_cast<std::size_t>(block)].forward_flops_per_token;
-      again += block + 1 < group.end ? 2 * flops : flops;
-      ++levels;
-    }
-  }
-  if (levels == 0) return "no level runs again";
-  return fmt::format("{} of {} levels run again, {} at a time ({:.0f}% more FLOPs)", levels,
-                     model.levels().size(), plan.groups.front().end - plan.groups.front().begin,
-                     100 * again / (3 * forward));
 }
 
 }  // namespace dtrain::parallel

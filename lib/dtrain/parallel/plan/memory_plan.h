@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "dtrain/config/config.h"
-#include "dtrain/parallel/engine/step_engine.h"
+#include "dtrain/parallel/engine/engine_setup.h"
 
 namespace dtrain::parallel {
 
@@ -38,8 +37,5 @@ struct MemoryPlan {
 /// Throws: Error{usage} if the limit cannot be met, naming the least that would fit.
 [[nodiscard]] RecomputePlan choose_recompute(const config::Config& config,
                                              const model::Model& model, EngineOptions options);
-
-/// "2 of 4 levels run again (17% more FLOPs)".
-[[nodiscard]] std::string describe(const RecomputePlan& plan, const model::Model& model);
 
 }  // namespace dtrain::parallel
