@@ -19,7 +19,7 @@ namespace dtrain::job {
 /// line each, shortened where there are many. Empty for one rank.
 [[nodiscard]] std::string mesh_lines(const mesh::DeviceMesh& mesh);
 
-/// What a start tells.
+/// The parts of a job that its start reports.
 struct StartFacts {
   const config::Config& config;
   const comm::World& world;

@@ -1,4 +1,4 @@
-// The axes of a layout, as settings of them and of no strategy (config/layout.h) say it.
+// Makes one mesh, one data axis and one pipeline of a layout, whatever strategy named it.
 #pragma once
 
 #include <cstdint>
