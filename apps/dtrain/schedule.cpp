@@ -71,10 +71,7 @@ parallel::PipelineShape shape_of(const ScheduleOptions& options) {
          "--pp or --microbatches",
          stages, setting.chunks, microbatches, kMaxForwards);
   }
-  return {.kind = setting.kind,
-          .stages = stages,
-          .microbatches = microbatches,
-          .chunks = setting.chunks};
+  return {.stages = stages, .microbatches = microbatches, .order = setting};
 }
 
 // What a chunk keeps counts as its part of a microbatch.
@@ -83,7 +80,7 @@ std::string memory_line(const parallel::PipelineShape& shape,
   std::string counts;
   for (const parallel::InFlight& stage : kept) {
     const double microbatches =
-        static_cast<double>(stage.activations) / static_cast<double>(shape.chunks);
+        static_cast<double>(stage.activations) / static_cast<double>(shape.chunks());
     counts += fmt::format(" {:.4g}", microbatches);
   }
   return fmt::format("microbatches in flight, by stage:{}\n", counts);

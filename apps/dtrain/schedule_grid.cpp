@@ -10,7 +10,7 @@ namespace {
 // "F3"; "F3.1" for the second of several chunks.
 std::string label_of(const parallel::PipelineShape& shape, const parallel::StageAction& pass) {
   const char letter = pass.kind == parallel::ActionKind::forward ? 'F' : 'B';
-  const std::string chunk = shape.chunks == 1 ? "" : fmt::format(".{}", pass.chunk);
+  const std::string chunk = shape.chunks() == 1 ? "" : fmt::format(".{}", pass.chunk);
   return fmt::format("{}{}{}", letter, pass.microbatch, chunk);
 }
 
@@ -18,7 +18,7 @@ std::string label_of(const parallel::PipelineShape& shape, const parallel::Stage
 
 std::string schedule_grid(const parallel::PipelineShape& shape,
                           const parallel::Simulation& simulation) {
-  const parallel::StageAction longest{parallel::ActionKind::forward, shape.chunks - 1,
+  const parallel::StageAction longest{parallel::ActionKind::forward, shape.chunks() - 1,
                                       shape.microbatches - 1};
   const std::size_t cell = label_of(shape, longest).size() + 1;
   const std::size_t name = fmt::format("stage {}", shape.stages - 1).size();

@@ -74,9 +74,9 @@ double measured_bubble(const parallel::PipelineShape& shape) {
 TEST_CASE("The bubble of each schedule, printed and measured", "[.bench-bubble]") {
   using parallel::PipelineKind;
   const std::vector<std::pair<std::string, parallel::PipelineShape>> shapes{
-      {"gpipe", {PipelineKind::gpipe, kStages, kMicrobatches, 1}},
-      {"1f1b", {PipelineKind::one_f_one_b, kStages, kMicrobatches, 1}},
-      {"interleaved:2", {PipelineKind::interleaved, kStages, kMicrobatches, 2}}};
+      {"gpipe", {kStages, kMicrobatches, {PipelineKind::gpipe, 1}}},
+      {"1f1b", {kStages, kMicrobatches, {PipelineKind::one_f_one_b, 1}}},
+      {"interleaved:2", {kStages, kMicrobatches, {PipelineKind::interleaved, 2}}}};
   for (const auto& [name, shape] : shapes) {
     const double printed = simulate(shape, make_pipeline_schedule(shape)).bubble;
     const double measured = measured_bubble(shape);

@@ -70,15 +70,15 @@ std::string measure(comm::World& world, const std::string& request) {
   run.job().groups().world().barrier();       // all ranks stand between steps
   const std::int64_t growth = proportional_set_size() - resident;
   run.job().groups().world().barrier();
-  const param::ArenaLayout& layout = run.job().engine().layout();
+  const param::ArenaLayout& layout = run.job().plan().units;
   std::int64_t largest = 0;
   for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
     largest = std::max(largest, 4 * layout.unit_range(unit).size());
   }
-  const parallel::MemoryPlan plan = run.job().memory();
+  const parallel::MemoryPlan plan = run.job().plan().memory;
   return fmt::format("{} {} {} {} {} {}", metrics::memory_use().current - tensors,
                      metrics::memory_use().peak - tensors, growth, plan.activations + plan.work,
-                     4 * run.job().model().num_elements(), largest);
+                     4 * run.job().plan().model->num_elements(), largest);
 }
 
 const RankProgram kMeasure("measure shards", measure);

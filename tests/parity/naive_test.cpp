@@ -76,20 +76,20 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
     const std::vector<data::Batch> mine = loader.next();
     job.engine().forward_backward(mine);
     std::vector<at::Tensor> weights;
-    for (std::size_t id = 0; id < job.model().parameters.size(); ++id) {
+    for (std::size_t id = 0; id < job.plan().model->parameters.size(); ++id) {
       weights.push_back(job.engine().parameters().view(static_cast<param::ParameterId>(id)));
     }
     std::vector<std::vector<at::Tensor>> gradients;
     for (const data::Batch& batch : mine) {
       gradients.push_back(
-          naive_gradients(job.model(), weights, batch, config.train.seed).gradients);
+          naive_gradients(*job.plan().model, weights, batch, config.train.seed).gradients);
     }
-    const auto sums = naive_reduce(job.data_group(), gradients);
+    const auto sums = naive_reduce(job.groups().along(mesh::Axis::dp), gradients);
     for (std::size_t id = 0; id < sums.size(); ++id) {
       const at::Tensor mean = sums[id] / static_cast<double>(8 * 32);  // tokens of the global batch
       const at::Tensor found = job.engine().gradients().view(static_cast<param::ParameterId>(id));
       expect(largest_error(found, mean) < tolerance,
-             "the sum of " + job.model().parameters[id].name);
+             "the sum of " + job.plan().model->parameters[id].name);
     }
   });
 }

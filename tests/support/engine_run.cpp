@@ -23,12 +23,13 @@ std::uint64_t hash_of(const at::Tensor& tensor) {
   return hash;
 }
 
-data::LoaderOptions loader_options(job::Job& job, std::int64_t first_step) {
-  const config::Config& config = job.config();
+data::LoaderOptions loader_options(const config::Config& config, job::Job& job,
+                                   std::int64_t first_step) {
+  const comm::ProcessGroup& data = job.groups().along(mesh::Axis::dp);
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
-          .dp_rank = job.data_group().rank(),
-          .dp_size = job.data_group().size(),
+          .dp_rank = data.rank(),
+          .dp_size = data.size(),
           .interleave = job.engine().deal().interleave,
           .seed = config.train.seed,
           .start_position = first_step * config.batch.global};
@@ -71,7 +72,7 @@ std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
   add("optimizer.num_updates", {1}, counter);
   for (const param::ParameterSpec& spec : job.whole_model().parameters) {
     for (const char* prefix : {"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}) {
-      add(prefix + spec.name, spec.shape, job::master_dtype_of(job.config().machine));
+      add(prefix + spec.name, spec.shape, job.engine().precision().master);
     }
   }
   return whole;
@@ -90,15 +91,15 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
     if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone();
   }
   const std::vector<std::string> moments =
-      job.config().train.optimizer == config::UpdateRule::sgd
+      std::holds_alternative<optim::SgdOptions>(job.plan().options.optimizer)
           ? std::vector<std::string>{"optimizer.momentum_buffer."}
           : std::vector<std::string>{"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
-  for (const param::ParameterSpec& spec : job.model().parameters) {
+  for (const param::ParameterSpec& spec : job.plan().model->parameters) {
     std::vector<std::string> prefixes = moments;
     prefixes.push_back("model.");
     for (const std::string& prefix : prefixes) {
-      whole[prefix + spec.name] = joined(*shards, parts[prefix + spec.name], spec.shape,
-                                         job::master_dtype_of(job.config().machine));
+      whole[prefix + spec.name] =
+          joined(*shards, parts[prefix + spec.name], spec.shape, job.engine().precision().master);
     }
   }
   return whole;
@@ -187,7 +188,7 @@ EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int6
                                .validation = "",
                                .val_fraction = 0,
                                .seq_len = config.data.seq_len})),
-      loader_(split_.train, loader_options(job_, first_step)) {}
+      loader_(split_.train, loader_options(config_, job_, first_step)) {}
 
 void EngineRun::steps(std::int64_t count) {
   for (std::int64_t step = 0; step < count; ++step) {

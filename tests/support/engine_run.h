@@ -73,6 +73,7 @@ class EngineRun {
   void steps(std::int64_t count);
   /// The gradients of the next step alone.
   void forward_backward_only();
+  [[nodiscard]] const config::Config& config() const { return config_; }
   [[nodiscard]] job::Job& job() { return job_; }
   /// Losses and norms so far, and the state now: this rank's copy, or the one that it and others
   /// hold the parts of. Collective.

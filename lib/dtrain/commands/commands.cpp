@@ -106,18 +106,18 @@ struct Asked {
 };
 
 // The table, which of the settings in it somebody has chosen, and what follows from the ranks.
-std::string table_text(job::Job& job, const data::Split& split, const config::StartRecord& record) {
-  const config::Config asked = record.asked.value_or(job.config());
+std::string table_text(const job::StartFacts& facts, const config::StartRecord& record) {
+  const config::Config asked = record.asked.value_or(facts.config);
   const std::string changed = config::changed_settings(asked);
-  const std::string note = config::batch_note(asked.batch, job.config());
-  return job::start_table(job, split) +
+  const std::string note = config::batch_note(asked.batch, facts.config);
+  return job::start_table(facts) +
          "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed) +
          (note.empty() ? "" : "\nnote: " + note);
 }
 
-nlohmann::ordered_json fields_of_start(job::Job& job, const data::Split& split,
+nlohmann::ordered_json fields_of_start(const job::StartFacts& facts,
                                        const config::StartRecord& record) {
-  nlohmann::ordered_json fields = job::start_fields(job, split);
+  nlohmann::ordered_json fields = job::start_fields(facts);
   fields[std::string(config::kProvenanceKey)] = nlohmann::ordered_json::parse(record.provenance);
   return fields;
 }
@@ -139,6 +139,11 @@ data::DataIdentity agree_on_data(comm::ProcessGroup& world, const config::Config
   return data;
 }
 
+void warn_of_equal_cpus(const config::Config& config, const job::CpuTypes& cpus) {
+  if (!config.machine.mixed_cpus || cpus.are_mixed) return;
+  base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}", cpus.text);
+}
+
 // Returns what to say of it. flag: that the next start needs besides --resume auto.
 std::string ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
                             std::int64_t step, std::string_view flag) {
@@ -158,26 +163,27 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   comm::end_meeting(job.world());  // all groups are made
   comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, resolved, split);
-  if (resolved.machine.mixed_cpus && !job.cpus().are_mixed && world.rank() == 0) {
-    base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}",
-                      job.cpus().text);
-  }
+  if (world.rank() == 0) warn_of_equal_cpus(resolved, job.cpus());
   const std::string run = job_name(world);
-  job.set_run_folder(comm::leader_text(world, "naming the run folder",
-                                       [&] { return config::named_run_folder(resolved); }));
-  const config::Config& config = job.config();
+  config::Config config = resolved;
+  config.run.dir = comm::leader_text(world, "naming the run folder",
+                                     [&] { return config::named_run_folder(resolved); });
   std::optional<job::RunFolder> folder;  // rank 0's
   comm::run_long_on_leader(world, "taking the run folder", [&] {
     folder.emplace(config, run, asked.record);
     if (resolved.run.dir.empty()) folder->remove_unless_begun();
   });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
-  train::StartPoint start = train::load_start(job, data);
+  const model::Model& model = job.whole_model();
+  const bool are_cpus_mixed = job.cpus().are_mixed;
+  train::StartPoint start =
+      train::load_start({config, world, job.engine(), model, data, are_cpus_mixed});
 
   train::StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, link, start);
-  train::Checkpointer checkpoints(job, reporter, link,
-                                  {.run = run,
+  train::Checkpointer checkpoints(job.engine(), world, reporter, link,
+                                  {.config = config,
+                                   .run = run,
                                    .data_fingerprint = data::to_text(data),
                                    .saved_step = saved_step(world, config, start),
                                    .saved_path = start.checkpoint,
@@ -186,16 +192,19 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
   start.is_evaluated = is_evaluated(world, config, start);
-  reporter.start(table_text(job, split, asked.record), fields_of_start(job, split, asked.record));
+  const job::StartFacts facts{config, job.world(), model, job.plan(), job.cpus(), split};
+  reporter.start(table_text(facts, asked.record), fields_of_start(facts, asked.record));
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
   const auto check_folder = [&] {
     if (folder) folder->check();
   };
-  const train::RunEnd end =
-      train::Trainer({job, split, reporter, link, checkpoints, requests, check_folder}, start)
-          .run();
+  train::Trainer trainer(
+      {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), are_cpus_mixed,
+       split, reporter, link, checkpoints, requests, check_folder},
+      start);
+  const train::RunEnd end = trainer.run();
   if (!end.stopped) return 0;
   const std::string flag =
       resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : "";

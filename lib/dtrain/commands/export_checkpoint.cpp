@@ -10,8 +10,8 @@
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/verify.h"
-#include "dtrain/job/job.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/parallel/plan/precision.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {
@@ -70,7 +70,7 @@ void export_checkpoint(const config::Config& config, const Output& output) {
   const auto model = model::make_model(described, /*seq_len=*/1);
   const at::ScalarType dtype = wanted.dtype == config::Dtype::automatic
                                    ? saved_dtype(*model, reader)
-                                   : job::dtype_of(wanted.dtype);
+                                   : parallel::dtype_of(wanted.dtype);
   const param::Arena arena = read_weights(reader, *model, dtype);
   checkpoint::write_model_file(wanted.file, model->parameters, arena,
                                train::exported_buffers(*model),

@@ -6,8 +6,8 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/prompt.h"
 #include "dtrain/commands/token_sampler.h"
-#include "dtrain/job/job.h"
 #include "dtrain/model/bdh/bdh_recurrent.h"
+#include "dtrain/parallel/plan/precision.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {
@@ -51,7 +51,8 @@ void check_length(const config::GenerateConfig& generate, const std::string& tex
 void generate(const config::Config& config, const TextSink& write) {
   const std::string prompt = read_prompt(config.generate);
   check_length(config.generate, prompt);
-  model::bdh::BdhRecurrent model = open_model(config.generate, job::dtype_of(config.machine.dtype));
+  model::bdh::BdhRecurrent model =
+      open_model(config.generate, parallel::dtype_of(config.machine.dtype));
   write(prompt);
   at::Tensor logits;  // (V)
   for (const char c : prompt.empty() ? std::string("\n") : prompt) {

@@ -57,12 +57,14 @@ double relative_error(double found, double expected) {
 // The rows that this rank computes in microbatch `index`, and all its rows.
 class RowDeal {
  public:
-  RowDeal(std::int64_t rows, job::Job& job, const std::string& path) : deal_(job.engine().deal()) {
-    const std::int64_t parts = job.data_group().size() * deal_.grad_accum;
+  RowDeal(std::int64_t rows, const data::MicrobatchDeal& deal, std::int64_t num_ranks,
+          const std::string& path)
+      : deal_(deal) {
+    const std::int64_t parts = num_ranks * deal_.grad_accum;
     if (rows % parts != 0) {
       base::fail(base::ErrorKind::usage,
                  "{}: {} rows cannot be dealt to {} ranks with --grad-accum {}; use fewer", path,
-                 rows, job.data_group().size(), deal_.grad_accum);
+                 rows, num_ranks, deal_.grad_accum);
     }
     microbatch_ = rows / parts;
   }
@@ -101,16 +103,20 @@ class RowDeal {
 
 class Verifier {
  public:
-  Verifier(job::Job& job, const Fixture& fixture) : job_(job), fixture_(fixture) {}
+  // model: of all ranks together.
+  Verifier(parallel::StepEngine& engine, const mesh::MeshGroups& groups, const model::Model& model,
+           const config::Config& config, const Fixture& fixture)
+      : engine_(engine), groups_(groups), model_(model), config_(config), fixture_(fixture) {}
 
   void check_batch();
   void check_trajectory(const Trajectory& trajectory);
   void load_weights();
-  [[nodiscard]] std::vector<Check> agreed_checks() const;
+  // world: all ranks.
+  [[nodiscard]] std::vector<Check> agreed_checks(comm::ProcessGroup& world) const;
 
  private:
   void add(std::string name, double error, double tolerance) {
-    const double asked = job_.config().verify.tolerance;
+    const double asked = config_.verify.tolerance;
     checks_.push_back({std::move(name), error, asked > 0 ? asked : tolerance});
   }
   parallel::StepResult step(const std::vector<data::Batch>& batches,
@@ -125,11 +131,16 @@ class Verifier {
   void check_final_weights(const Trajectory& trajectory);
   /// Of 16 bits.
   [[nodiscard]] bool is_low() const { return at::isReducedFloatingType(dtype()); }
-  [[nodiscard]] at::ScalarType dtype() const {
-    return job::dtype_of(job_.config().machine.param_dtype);
+  [[nodiscard]] at::ScalarType dtype() const { return engine_.precision().compute; }
+  [[nodiscard]] std::int64_t data_ranks() const { return groups_.along(mesh::Axis::dp).size(); }
+  [[nodiscard]] RowDeal deal(const TokenRows& rows, const std::string& path) const {
+    return {rows.inputs.size(0), engine_.deal(), data_ranks(), path};
   }
 
-  job::Job& job_;
+  parallel::StepEngine& engine_;
+  const mesh::MeshGroups& groups_;
+  const model::Model& model_;
+  const config::Config& config_;
   const Fixture& fixture_;
   std::vector<Check> checks_;
   std::map<std::string, std::vector<at::Tensor>> taps_;  // of check_batch, by microbatch
@@ -145,7 +156,7 @@ double Verifier::one_step_tolerance(const std::string& name) const {
 
 double Verifier::trajectory_tolerance(double of_float32) const {
   if (is_low()) return kLowTrajectoryTolerance;
-  return job_.config().machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
+  return config_.machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
 }
 
 // The reference leaves no step out, so that one whose gradients overflow in float16 is computed
@@ -154,39 +165,39 @@ parallel::StepResult Verifier::step(const std::vector<data::Batch>& batches,
                                     const parallel::StepOptions& options) {
   for (;;) {
     taps_.clear();
-    const parallel::StepResult result = job_.engine().train_step(batches, options);
+    const parallel::StepResult result = engine_.train_step(batches, options);
     if (!result.has_overflowed) return result;
   }
 }
 
 void Verifier::load_weights() {
   const at::NoGradGuard no_grad;
-  const std::vector<param::ParameterSpec>& specs = job_.whole_model().parameters;
-  param::Arena weights(param::ArenaLayout(specs), job::master_dtype_of(job_.config().machine),
+  const std::vector<param::ParameterSpec>& specs = model_.parameters;
+  param::Arena weights(param::ArenaLayout(specs), engine_.precision().master,
                        param::private_memory);
   for (std::size_t id = 0; id < specs.size(); ++id) {
     param::exported_view(specs[id], weights.view(static_cast<param::ParameterId>(id)))
         .copy_(fixture_.weights.at(specs[id].name));
   }
   checkpoint::ArenaSource source(specs, std::move(weights));
-  job_.engine().load_weights(source);
-  for (const model::ExportedBuffer& buffer : job_.whole_model().buffers) {
+  engine_.load_weights(source);
+  for (const model::ExportedBuffer& buffer : model_.buffers) {
     add(buffer.name, relative_error(buffer.value, fixture_.weights.at(buffer.name)),
         kOneStepTolerance);
   }
 }
 
 void Verifier::check_batch() {
-  const RowDeal deal(fixture_.batch.inputs.size(0), job_, fixture_.path);
-  job_.engine().set_tap([this](std::string_view name, const at::Tensor& value) {
+  const RowDeal rows = deal(fixture_.batch, fixture_.path);
+  engine_.set_tap([this](std::string_view name, const at::Tensor& value) {
     taps_[std::string(name)].push_back(value.detach().clone());
   });
-  const parallel::StepResult found_step = step(deal.batches(fixture_.batch), {});
-  job_.engine().set_tap({});
+  const parallel::StepResult found_step = step(rows.batches(fixture_.batch), {});
+  engine_.set_tap({});
   add("loss", relative_error(found_step.loss.mean(), fixture_.loss), one_step_tolerance("loss"));
   std::map<std::string, at::Tensor> found;
   for (const auto& [name, parts] : taps_) found.emplace(name, at::cat(parts));
-  check_activations(found, deal);
+  check_activations(found, rows);
   check_gradients();
 }
 
@@ -207,7 +218,7 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
 // What a rank of the tensor axis computes of a value that is cut along one dim.
 at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) const {
   if (found.dim() != expected.dim()) return expected;
-  const comm::ProcessGroup& tensor = job_.groups().along(mesh::Axis::tp);
+  const comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
   for (std::int64_t dim = 0; dim < found.dim(); ++dim) {
     if (found.size(dim) >= expected.size(dim)) continue;
     const std::int64_t begin = tensor.rank() * expected.size(dim) / tensor.size();
@@ -217,8 +228,8 @@ at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) co
 }
 
 void Verifier::check_gradients() {
-  job_.engine().visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
-    const param::ParameterSpec& spec = job_.whole_model().parameters[static_cast<std::size_t>(id)];
+  engine_.visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
+    const param::ParameterSpec& spec = model_.parameters[static_cast<std::size_t>(id)];
     add("grad." + spec.name,
         relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
         one_step_tolerance("grad." + spec.name));
@@ -228,16 +239,16 @@ void Verifier::check_gradients() {
 void Verifier::check_trajectory(const Trajectory& trajectory) {
   std::vector<parallel::StepResult> found;
   for (const TokenRows& rows : trajectory.steps) {
-    const RowDeal deal(rows.inputs.size(0), job_, job_.config().verify.trajectory);
-    found.push_back(step(deal.batches(rows), {.max_norm = trajectory.train.grad_clip,
-                                              .learning_rate = trajectory.train.lr}));
+    const auto batches = deal(rows, config_.verify.trajectory).batches(rows);
+    found.push_back(step(
+        batches, {.max_norm = trajectory.train.grad_clip, .learning_rate = trajectory.train.lr}));
   }
   check_trajectory_errors(trajectory, found);
   check_final_weights(trajectory);
-  const RowDeal deal(trajectory.final_batch.inputs.size(0), job_, job_.config().verify.trajectory);
-  const auto batches = deal.batches(trajectory.final_batch);
+  const auto batches =
+      deal(trajectory.final_batch, config_.verify.trajectory).batches(trajectory.final_batch);
   const std::int64_t rows = batches.front().num_sequences;
-  const std::int64_t round = rows * job_.data_group().size();
+  const std::int64_t round = rows * data_ranks();
   const parallel::EvaluationPlan plan{
       .num_sequences = static_cast<std::int64_t>(batches.size()) * round,
       .length = batches.front().length,
@@ -245,7 +256,7 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
       .read = [&](std::int64_t first, std::int64_t) {
         return batches[static_cast<std::size_t>(first / round)];
       }};
-  const double loss = job_.engine().evaluate(plan).value().mean();
+  const double loss = engine_.evaluate(plan).value().mean();
   // The expected value is a float32 run's, whatever is computed here.
   const double spread = std::max(kLossTolerance, kNoiseFactor * trajectory.noise);
   add("trajectory.final_loss", std::abs(loss - trajectory.final_loss),
@@ -254,7 +265,7 @@ void Verifier::check_trajectory(const Trajectory& trajectory) {
 
 void Verifier::check_trajectory_errors(const Trajectory& trajectory,
                                        const std::vector<parallel::StepResult>& found) {
-  const bool is_float64 = job_.config().machine.dtype == config::Dtype::float64;
+  const bool is_float64 = config_.machine.dtype == config::Dtype::float64;
   const std::vector<double>& expected = is_float64 ? trajectory.loss_fp64 : trajectory.loss;
   double early = 0;
   double all = 0;
@@ -276,12 +287,12 @@ void Verifier::check_trajectory_errors(const Trajectory& trajectory,
 }
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {
-  job_.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    const std::string& name = job_.whole_model().parameters[static_cast<std::size_t>(id)].name;
+  engine_.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    const std::string& name = model_.parameters[static_cast<std::size_t>(id)].name;
     const auto expected = trajectory.final_l2_fp64.find(name);
     if (expected == trajectory.final_l2_fp64.end()) {
       base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",
-                 job_.config().verify.trajectory, name);
+                 config_.verify.trajectory, name);
     }
     const double found = values.to(at::kDouble).norm().item<double>();
     add("trajectory.final_l2." + name, relative_error(found, expected->second),
@@ -291,14 +302,14 @@ void Verifier::check_final_weights(const Trajectory& trajectory) {
 
 // Each rank has checked its own rows of what its blocks compute: the largest error counts, and
 // somebody must have seen each value.
-std::vector<Check> Verifier::agreed_checks() const {
+std::vector<Check> Verifier::agreed_checks(comm::ProcessGroup& world) const {
   std::vector<double> errors;
   for (const Check& check : checks_) {
     errors.push_back(std::isfinite(check.error) ? check.error : INFINITY);
   }
   const at::Tensor all = at::from_blob(errors.data(), {static_cast<std::int64_t>(errors.size())},
                                        at::TensorOptions().dtype(at::kDouble));
-  job_.world().control().all_reduce(all, comm::ReduceOp::max).wait_host();
+  world.all_reduce(all, comm::ReduceOp::max).wait_host();
   std::vector<Check> agreed = checks_;
   for (std::size_t i = 0; i < agreed.size(); ++i) {
     agreed[i].error = errors[i] == kSeenElsewhere ? INFINITY : errors[i];
@@ -348,11 +359,11 @@ Verification verify(const config::Config& config, std::shared_ptr<comm::World> w
   }
   job::Job job(resolved, std::move(world));
   comm::end_meeting(job.world());  // all groups are made
-  Verifier verifier(job, fixture);
+  Verifier verifier(job.engine(), job.groups(), job.whole_model(), resolved, fixture);
   verifier.load_weights();
   verifier.check_batch();
   if (trajectory) verifier.check_trajectory(*trajectory);
-  return {verifier.agreed_checks()};
+  return {verifier.agreed_checks(job.world().control())};
 }
 
 }  // namespace dtrain::commands

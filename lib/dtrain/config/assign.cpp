@@ -51,6 +51,17 @@ std::optional<Number> parse_number(std::string_view text) {
   return value;
 }
 
+// Splits "a,b" into its words; "" has none.
+std::vector<std::string> split_names(std::string_view text) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return names;
+}
+
 template <typename T>
 std::optional<T> from_text(std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -196,16 +207,6 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
 }
 
 }  // namespace
-
-std::vector<std::string> split_names(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    names.emplace_back(text.substr(0, comma));
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return names;
-}
 
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config) {

@@ -14,9 +14,6 @@ namespace dtrain::config {
 /// Objects keep the order in which they were written.
 using Json = nlohmann::ordered_json;
 
-/// The words of "a,b"; none for "".
-[[nodiscard]] std::vector<std::string> split_names(std::string_view text);
-
 /// Sets `setting` in `config` from the text of a flag.
 ///
 /// origin:  what the user wrote it in, for messages: "--width", "--set model.width".

@@ -67,7 +67,7 @@ struct LayoutConfig {
   LevelSplit pp_split;
   bool tp_vocab = false;         // the vocabulary is split too
   std::int64_t local_ranks = 0;  // of dp and mp: threads; 0: as many as devices, else 2
-  std::string devices;           // of dp and mp, by rank: "cpu,cpu"
+  DeviceList devices;            // of dp and mp, by rank
   std::int64_t nnodes = 0;       // 0: as launched; else must agree with the launch
   std::int64_t zero_stage = 2;
   FsdpSharding fsdp_sharding = FsdpSharding::full;

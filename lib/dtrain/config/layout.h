@@ -1,4 +1,4 @@
-// What the layout settings mean: the one table from strategy names to axes of the mesh.
+// The one table of strategies: which axis each takes its ranks along, and how ranks share state.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/pipeline.h"
 
@@ -20,20 +19,13 @@ constexpr std::int64_t kDefaultLocalRanks = 2;
 std::string_view plural(std::int64_t count) { return count == 1 ? "" : "s"; }
 
 // Threads that compute on one GPU would only wait for each other.
-void check_devices(const std::string& devices, const std::vector<std::string>& names) {
-  std::set<std::string_view> gpus;
-  for (const std::string& name : names) {
-    if (name == "cpu") continue;
-    const bool is_number = !name.empty() && name.find_first_not_of("0123456789") == name.npos;
-    if (!is_number) {
-      fail(ErrorKind::usage,
-           "--devices {}: found \"{}\", but each must be cpu or the number of a GPU", devices,
-           name);
-    }
-    if (!gpus.insert(name).second) {
+void check_devices(const DeviceList& devices) {
+  std::set<std::int64_t> gpus;
+  for (const auto& gpu : devices.devices) {
+    if (gpu && !gpus.insert(*gpu).second) {
       fail(ErrorKind::usage,
            "--devices {}: two local ranks name GPU {}: give each rank a GPU of its own", devices,
-           name);
+           *gpu);
     }
   }
   if (!gpus.empty()) {
@@ -147,9 +139,8 @@ Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
          "--strategy {}, or launch one",
          layout.strategy, launch.world_size, *strategy.with_processes);
   }
-  const std::vector<std::string> names = split_names(layout.devices);
-  check_devices(layout.devices, names);
-  const auto num_devices = static_cast<std::int64_t>(names.size());
+  check_devices(layout.devices);
+  const auto num_devices = static_cast<std::int64_t>(layout.devices.devices.size());
   if (layout.local_ranks == 0) {
     layout.local_ranks = num_devices == 0 ? kDefaultLocalRanks : num_devices;
   }

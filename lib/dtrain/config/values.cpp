@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace dtrain::config {
@@ -19,6 +20,7 @@ constexpr std::string_view kEvery = "every:";
 constexpr std::string_view kDisk = "disk:";
 constexpr std::string_view kSize = "size:";
 constexpr std::string_view kInterleaved = "interleaved:";
+constexpr std::string_view kCpu = "cpu";
 
 std::optional<double> bytes_in(std::string_view unit) {
   std::string lower(unit);
@@ -49,6 +51,17 @@ std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t lea
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || rest != end || value < least) return std::nullopt;
   return value;
+}
+
+// Reads the items of "a,b" one by one; false where `read` refuses one, or where nothing follows a
+// comma.
+bool each_item(std::string_view text, const std::function<bool(std::string_view)>& read) {
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    if (!read(text.substr(0, comma)) || comma + 1 == text.size()) return false;
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return true;
 }
 
 // The number of "every:3"; nothing for texts without the prefix.
@@ -186,16 +199,30 @@ std::string PipelineSetting::text() const {
 
 std::optional<LevelSplit> LevelSplit::parse(std::string_view text) {
   LevelSplit split;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    const auto count = whole_number(text.substr(0, comma), 0);
-    if (!count || comma + 1 == text.size()) return std::nullopt;
-    split.levels.push_back(*count);
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return split;
+  const bool is_split = each_item(text, [&](std::string_view item) {
+    const auto count = whole_number(item, 0);
+    if (count) split.levels.push_back(*count);
+    return count.has_value();
+  });
+  return is_split ? std::optional(split) : std::nullopt;
 }
 
 std::string LevelSplit::text() const { return fmt::format("{}", fmt::join(levels, ",")); }
+
+std::optional<DeviceList> DeviceList::parse(std::string_view text) {
+  DeviceList list;
+  const bool is_list = each_item(text, [&](std::string_view item) {
+    const auto gpu = whole_number(item, 0);
+    if (gpu || item == kCpu) list.devices.push_back(gpu);
+    return gpu || item == kCpu;
+  });
+  return is_list ? std::optional(list) : std::nullopt;
+}
+
+std::string DeviceList::text() const {
+  std::vector<std::string> names;
+  for (const auto& gpu : devices) names.push_back(gpu ? std::to_string(*gpu) : std::string(kCpu));
+  return fmt::format("{}", fmt::join(names, ","));
+}
 
 }  // namespace dtrain::config

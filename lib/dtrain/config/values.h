@@ -125,6 +125,15 @@ struct LevelSplit {
   [[nodiscard]] std::string text() const;
 };
 
+/// "cpu,0,1": where each rank that is a thread computes; empty: it was not said.
+struct DeviceList {
+  /// By rank: the number of a GPU; none: the CPU.
+  std::vector<std::optional<std::int64_t>> devices = {};
+
+  static std::optional<DeviceList> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+};
+
 template <typename Value>
 concept ParsedValue = requires(const Value& value, std::string_view text) {
   { Value::parse(text) } -> std::same_as<std::optional<Value>>;

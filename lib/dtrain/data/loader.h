@@ -76,7 +76,9 @@ class EvaluationSequences {
 
   /// Number of sequences.
   [[nodiscard]] std::int64_t size() const noexcept { return count_; }
-  [[nodiscard]] std::int64_t tokens() const noexcept { return count_ * samples_.seq_len(); }
+  /// Tokens of each.
+  [[nodiscard]] std::int64_t length() const noexcept { return samples_.seq_len(); }
+  [[nodiscard]] std::int64_t tokens() const noexcept { return count_ * length(); }
   /// Which sample sequence `number` < size() is.
   [[nodiscard]] std::int64_t sample(std::int64_t number) const;
   /// Sequences [first, first + count), all below size().

@@ -10,6 +10,7 @@
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/pipeline/simulate.h"
+#include "dtrain/parallel/plan/plan.h"
 
 namespace dtrain::job {
 namespace {
@@ -42,22 +43,22 @@ std::string short_list(const std::vector<std::string>& items, std::string_view s
 }
 
 // Nothing where every rank holds everything.
-std::string traffic_line(const parallel::StepEngine& engine) {
-  const parallel::DataTraffic traffic = engine.traffic();
+std::string traffic_line(const parallel::RankPlan& plan) {
+  const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic == parallel::DataTraffic{}) return {};
   return fmt::format(
       "units per step  {} of {} shards: {} gathers ({} sent), {} reductions ({} sent), at most {} "
       "gathered\n",
-      engine.layout().num_units(), engine.layout().num_shards(), traffic.gathers,
+      plan.units.num_units(), plan.units.num_shards(), traffic.gathers,
       format_bytes(traffic.gather_bytes), traffic.reductions, format_bytes(traffic.reduction_bytes),
       traffic.max_gathered);
 }
 
 // Nothing where one rank has all blocks.
-std::string pipeline_line(Job& job) {
-  const parallel::StagePlace& place = job.stage_place();
+std::string pipeline_line(const StartFacts& facts) {
+  const parallel::StagePlace& place = facts.plan.place;
   if (place.shape.stages == 1) return {};
-  const model::BlockRange levels = job.whole_model().levels();
+  const model::BlockRange levels = facts.model.levels();
   std::vector<std::int64_t> sizes;
   for (const model::BlockRange& part : place.parts) {
     sizes.push_back(std::min(part.end, levels.end) - std::max(part.begin, levels.begin));
@@ -65,8 +66,19 @@ std::string pipeline_line(Job& job) {
   const auto schedule = make_pipeline_schedule(place.shape);
   return fmt::format(
       "pipeline        {}, levels of each part {}, bubble {:.3f} of the compute time\n",
-      job.config().layout.schedule_pp, fmt::join(sizes, " "),
-      simulate(place.shape, schedule).bubble);
+      place.shape.order, fmt::join(sizes, " "), simulate(place.shape, schedule).bubble);
+}
+
+std::string recompute_line(const parallel::RankPlan& plan) {
+  std::int64_t levels = 0;
+  for (const parallel::RecomputeGroup& group : plan.options.recompute.groups) {
+    levels += group.end - group.begin;
+  }
+  if (levels == 0) return "recompute       no level runs again";
+  const parallel::RecomputeGroup& first = plan.options.recompute.groups.front();
+  return fmt::format("recompute       {} of {} levels run again, {} at a time ({:.0f}% more FLOPs)",
+                     levels, plan.model->levels().size(), first.end - first.begin,
+                     100 * plan.flops.recomputed / plan.flops.passes);
 }
 
 }  // namespace
@@ -108,46 +120,45 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
   return text + "cpu=" + cpus.text;
 }
 
-std::string start_table(Job& job, const data::Split& split) {
-  const config::Config& config = job.config();
-  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
-  const parallel::MemoryPlan& memory = job.memory();
+std::string start_table(const StartFacts& facts) {
+  const auto& [config, world, model, plan, cpus, split] = facts;
+  const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
+  const parallel::MemoryPlan& memory = plan.memory;
   const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
                         static_cast<double>(split.train.size());
   std::string text = "dtrain: resolved configuration\n" + config_lines(config);
-  text += fmt::format("parameters      {}\n", format_count(job.whole_model().num_elements()));
-  text +=
-      fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp, mesh.tp,
-                  job.world().backend(), c10::DeviceTypeName(job.world().device().type(), true));
-  text += mesh_lines(job.groups().mesh());
-  text += pipeline_line(job);
-  text += fmt::format("bitwise class   {}\n", bitwise_class(config, job.cpus()));
+  text += fmt::format("parameters      {}\n", format_count(model.num_elements()));
+  text += fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp,
+                      mesh.tp, world.backend(), c10::DeviceTypeName(world.device().type(), true));
+  text += mesh_lines(mesh::DeviceMesh(mesh));
+  text += pipeline_line(facts);
+  text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
   text += fmt::format(
       "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
       format_count(split.train.size()), config.data.seq_len, epochs,
       format_count(split.validation.size()));
-  text += traffic_line(job.engine());
+  text += traffic_line(plan);
   text += fmt::format(
       "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
       "activations {}, buffers {}, work {}, checkpoint {}\n",
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
       format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
       format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
-  text += fmt::format("recompute       {}", parallel::describe(job.recompute(), job.model()));
-  return text;
+  return text + recompute_line(plan);
 }
 
-nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
-  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
-  const parallel::MemoryPlan& memory = job.memory();
-  nlohmann::ordered_json fields{{"parameters", job.whole_model().num_elements()},
-                                {"world_size", job.world().size()},
+nlohmann::ordered_json start_fields(const StartFacts& facts) {
+  const auto& [config, world, model, plan, cpus, split] = facts;
+  const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
+  const parallel::MemoryPlan& memory = plan.memory;
+  nlohmann::ordered_json fields{{"parameters", model.num_elements()},
+                                {"world_size", world.size()},
                                 {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
-                                {"backend", job.world().backend()},
-                                {"bitwise_class", bitwise_class(job.config(), job.cpus())},
+                                {"backend", world.backend()},
+                                {"bitwise_class", bitwise_class(config, cpus)},
                                 {"train_samples", split.train.size()},
                                 {"validation_samples", split.validation.size()},
-                                {"flops_per_token", job.whole_model().training_flops_per_token()},
+                                {"flops_per_token", model.training_flops_per_token()},
                                 {"memory_predicted_bytes",
                                  {{"parameters", memory.parameters},
                                   {"gradients", memory.gradients},
@@ -157,15 +168,13 @@ nlohmann::ordered_json start_fields(Job& job, const data::Split& split) {
                                   {"buffers", memory.buffers},
                                   {"work", memory.work},
                                   {"checkpoint", memory.checkpoint}}}};
-  const parallel::DataTraffic traffic = job.engine().traffic();
+  const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic != parallel::DataTraffic{}) {
-    fields["units_per_step"] = {{"units", job.engine().layout().num_units()},
-                                {"shards", job.engine().layout().num_shards()},
-                                {"gathers", traffic.gathers},
-                                {"gather_bytes", traffic.gather_bytes},
-                                {"reductions", traffic.reductions},
-                                {"reduction_bytes", traffic.reduction_bytes},
-                                {"max_gathered", traffic.max_gathered}};
+    fields["units_per_step"] = {
+        {"units", plan.units.num_units()},     {"shards", plan.units.num_shards()},
+        {"gathers", traffic.gathers},          {"gather_bytes", traffic.gather_bytes},
+        {"reductions", traffic.reductions},    {"reduction_bytes", traffic.reduction_bytes},
+        {"max_gathered", traffic.max_gathered}};
   }
   return fields;
 }

@@ -1,11 +1,13 @@
-// What a run says of itself before its first step.
+// The table and the metrics line that a run begins with.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "dtrain/comm/world.h"
 #include "dtrain/data/split.h"
-#include "dtrain/job/job.h"
+#include "dtrain/job/cpu_type.h"
+#include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::job {
 
@@ -17,10 +19,20 @@ namespace dtrain::job {
 /// line each, shortened where there are many. Empty for one rank.
 [[nodiscard]] std::string mesh_lines(const mesh::DeviceMesh& mesh);
 
+/// The parts of a job that its start reports.
+struct StartFacts {
+  const config::Config& config;
+  const comm::World& world;
+  const model::Model& model;  ///< of all ranks together
+  const parallel::RankPlan& plan;
+  const CpuTypes& cpus;
+  const data::Split& split;
+};
+
 /// The table for people.
-[[nodiscard]] std::string start_table(Job& job, const data::Split& split);
+[[nodiscard]] std::string start_table(const StartFacts& facts);
 
 /// The fields of the "start" line of metrics.jsonl.
-[[nodiscard]] nlohmann::ordered_json start_fields(Job& job, const data::Split& split);
+[[nodiscard]] nlohmann::ordered_json start_fields(const StartFacts& facts);
 
 }  // namespace dtrain::job

@@ -17,50 +17,52 @@ constexpr double kBytesPerMegabyte = 1e6;
 // take, so that they come at the steps they were asked for.
 constexpr base::Seconds kPatience(1);
 
-checkpoint::format::Manifest manifest_of(const job::Job& job,
-                                         const Checkpointer::Options& options) {
-  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
+checkpoint::format::Manifest manifest_of(const Checkpointer::Options& options) {
+  const config::LayoutConfig& layout = options.config.layout;
   return {.run = options.run,
-          .layout = {.world_size = mesh.pp * mesh.dp * mesh.tp,
-                     .pp = mesh.pp,
-                     .dp = mesh.dp,
-                     .tp = mesh.tp},
-          .config = config::to_json(config::Command::train, job.config()),
+          .layout = {.world_size = layout.pp * layout.dp * layout.tp,
+                     .pp = layout.pp,
+                     .dp = layout.dp,
+                     .tp = layout.tp},
+          .config = config::to_json(config::Command::train, options.config),
           .data_fingerprint = options.data_fingerprint,
           .contents = {}};
 }
 
-checkpoint::SaverOptions saver_options(const job::Job& job, const Checkpointer::Options& options) {
-  const config::CheckpointConfig& config = job.config().checkpoint;
-  return {.checkpoints = checkpoint::store::checkpoints_folder(job.config().run.dir),
-          .manifest = manifest_of(job, options),
+checkpoint::SaverOptions saver_options(const Checkpointer::Options& options) {
+  const config::CheckpointConfig& config = options.config.checkpoint;
+  return {.checkpoints = checkpoint::store::checkpoints_folder(options.config.run.dir),
+          .manifest = manifest_of(options),
           .retention = {.keep_last = config.keep_last, .keep_every = config.keep_every},
           .bytes_per_second = config.write_limit_mbps * kBytesPerMegabyte};
 }
 
 }  // namespace
 
-Checkpointer::Checkpointer(job::Job& job, metrics::Reporter& reporter, base::LauncherLink& link,
-                           Options options)
-    : job_(job),
+Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& world,
+                           metrics::Reporter& reporter, base::LauncherLink& link,
+                           const Options& options)
+    : engine_(engine),
+      world_(world),
       reporter_(reporter),
       link_(link),
-      interval_(job.config().checkpoint.every),
+      config_(options.config.checkpoint),
       disk_(options.folder, base::ErrorKind::checkpoint),
-      saver_(job.world().control(), disk_, saver_options(job, options)),
+      saver_(world, disk_, saver_options(options)),
       saved_step_(options.saved_step),
       newest_(options.saved_path) {
-  if (!interval_.is_never()) saver_.stage(job_.engine().state());
+  if (!config_.every.is_never()) saver_.stage(engine_.state());
 }
 
 SaveVotes Checkpointer::votes(bool save_requested) const {
   // One clock decides for all: that of whoever sees the time pass first.
-  const bool is_time = interval_.seconds > 0 && base::seconds_since(last_) >= interval_.seconds;
+  const bool is_time =
+      config_.every.seconds > 0 && base::seconds_since(last_) >= config_.every.seconds;
   return {.save = save_requested || is_time, .busy = saver_.is_busy()};
 }
 
 bool Checkpointer::is_due(std::int64_t step, const SaveVotes& agreed) const {
-  return is_waiting_ || agreed.save || (interval_.steps > 0 && step % interval_.steps == 0);
+  return is_waiting_ || agreed.save || (config_.every.steps > 0 && step % config_.every.steps == 0);
 }
 
 void Checkpointer::after_step(const checkpoint::SavePoint& point, const SaveVotes& agreed) {
@@ -73,13 +75,13 @@ void Checkpointer::after_step(const checkpoint::SavePoint& point, const SaveVote
   if (saver_.is_saving()) return;
   begin(point);
   // Without a copy of the state nothing may change before it is written.
-  if (interval_.is_never()) finish();
+  if (config_.every.is_never()) finish();
 }
 
 // A step whose checkpoint is to stay for ever is saved whatever it takes. Else a save that is not
 // over soon is left to go on: the next one is made when it is.
 void Checkpointer::make_room(std::int64_t step) {
-  const std::int64_t keep_every = job_.config().checkpoint.keep_every;
+  const std::int64_t keep_every = config_.keep_every;
   if (keep_every > 0 && step % keep_every == 0) return finish();
   if (is_late_) return;
   if (const auto report = saver_.finish_within(kPatience)) tell(*report);
@@ -88,7 +90,7 @@ void Checkpointer::make_room(std::int64_t step) {
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {
   check_();
-  saver_.begin(point, job_.engine().state());
+  saver_.begin(point, engine_.state());
   last_ = base::Clock::now();
   saved_step_ = point.step;
   is_waiting_ = is_late_ = false;
@@ -104,7 +106,7 @@ void Checkpointer::finish() {
 }
 
 std::string Checkpointer::save_last(const checkpoint::SavePoint& point) {
-  if (!interval_.at_the_end) {
+  if (!config_.every.at_the_end) {
     finish();
     return {};
   }
@@ -160,7 +162,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {}: {}", report.step, report.warning));
   }
   last_warning_ = report.warning;
-  if (job_.world().rank() == 0) link_.committed(report.step);
+  if (world_.rank() == 0) link_.committed(report.step);
 }
 
 }  // namespace dtrain::train

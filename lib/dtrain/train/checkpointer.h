@@ -1,4 +1,4 @@
-// When a run saves, and what is told of it.
+// Decides when a run saves, and reports each save.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 #include "dtrain/base/held_folder.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/checkpoint/saver.h"
-#include "dtrain/job/job.h"
+#include "dtrain/config/config.h"
 #include "dtrain/metrics/reporter.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::train {
 
@@ -31,6 +32,7 @@ struct SaveVotes {
 class Checkpointer {
  public:
   struct Options {
+    const config::Config& config;
     std::string run;                 ///< the job's name
     std::string data_fingerprint;    ///< data::to_text of its identity
     std::int64_t saved_step = -1;    ///< the step of the checkpoint that the run goes on from
@@ -38,9 +40,9 @@ class Checkpointer {
     const base::HeldFolder& folder;  ///< the run's
   };
 
-  /// All must outlive this.
-  Checkpointer(job::Job& job, metrics::Reporter& reporter, base::LauncherLink& link,
-               Options options);
+  /// world: the group of all ranks. All but the options must outlive this.
+  Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& world, metrics::Reporter& reporter,
+               base::LauncherLink& link, const Options& options);
 
   /// Has `check` called on all ranks before each save begins; what it throws ends that save.
   void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
@@ -82,10 +84,11 @@ class Checkpointer {
   void save_at_the_end(const checkpoint::SavePoint& point);
   void tell(const checkpoint::SaveReport& report);
 
-  job::Job& job_;
+  parallel::StepEngine& engine_;
+  comm::ProcessGroup& world_;
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
-  config::Interval interval_;
+  config::CheckpointConfig config_;
   base::HeldDisk disk_;
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save

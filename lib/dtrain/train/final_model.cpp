@@ -28,28 +28,28 @@ void make_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void write_final_model(job::Job& job, const std::string& path, const std::function<void()>& check) {
-  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(job.whole_model());
+void write_final_model(parallel::StepEngine& engine, comm::ProcessGroup& world,
+                       const FinalModel& final) {
+  const std::vector<checkpoint::NamedTensor> buffers = exported_buffers(final.model);
   std::optional<checkpoint::ModelFileWriter> writer;  // rank 0's
   // A disk that is slow, or full in the middle of a gather, must not look like a rank that hangs.
   const auto write = [&](const std::function<void()>& task) {
-    comm::run_long_on_leader(job.world().control(), "writing the final model", [&] {
+    comm::run_long_on_leader(world, "writing the final model", [&] {
       const at::NoGradGuard no_grad;
       task();
     });
   };
   write([&] {
-    check();
-    make_folder(std::filesystem::path(path).parent_path());
-    writer.emplace(path, job.whole_model().parameters, job::master_dtype_of(job.config().machine),
-                   buffers,
-                   checkpoint::format::Metadata{{kModelKey, describe(job.config().model)}});
+    final.check();
+    make_folder(std::filesystem::path(final.path).parent_path());
+    writer.emplace(final.path, final.model.parameters, engine.precision().master, buffers,
+                   checkpoint::format::Metadata{{kModelKey, describe(final.settings)}});
   });
-  job.engine().visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+  engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     write([&] { writer->write(id, values); });
   });
   write([&] {
-    check();
+    final.check();
     writer->commit();
   });
 }

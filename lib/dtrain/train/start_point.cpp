@@ -30,26 +30,26 @@ namespace store = checkpoint::store;
 using base::ErrorKind;
 using checkpoint::Chosen;
 
-bool is_leader(job::Job& job) { return job.world().rank() == 0; }
+bool is_leader(const StartParts& parts) { return parts.world.rank() == 0; }
 
-// What rank 0 finds at a path holds for all: another job may be writing there, and file systems do
+// All ranks take what rank 0 finds at a path: another job may be writing there, and file systems do
 // not show all machines the same at the same time.
-std::string as_leader_finds(job::Job& job, const std::function<std::string()>& look) {
-  return comm::leader_text(job.world().control(), "looking for a checkpoint", look);
+std::string as_leader_finds(const StartParts& parts, const std::function<std::string()>& look) {
+  return comm::leader_text(parts.world, "looking for a checkpoint", look);
 }
 
-std::optional<Chosen> find(job::Job& job) {
-  const config::Config& config = job.config();
+std::optional<Chosen> find(const StartParts& parts) {
+  const config::Config& config = parts.config;
   const config::Resume& resume = config.checkpoint.resume;
   const std::string& from = resume.path;
-  comm::ProcessGroup& world = job.world().control();
+  comm::ProcessGroup& world = parts.world;
   if (resume.is_none()) return std::nullopt;
   const auto notice = [](std::string_view text) { base::log_warning("{}", text); };
   if (resume.is_automatic()) {
     return checkpoint::choose_newest(world, store::checkpoints_folder(config.run.dir),
                                      config.checkpoint.strict_resume, notice);
   }
-  const std::string folder = as_leader_finds(job, [&] {
+  const std::string folder = as_leader_finds(parts, [&] {
     std::error_code error;
     const std::string checkpoints = store::checkpoints_folder(from);
     return fs::is_directory(checkpoints, error) ? checkpoints : std::string();
@@ -82,12 +82,13 @@ std::string_view count_of(std::string_view identity) {
              chosen.path, key, file, found, saved);
 }
 
-void check_same_data(job::Job& job, const Chosen& chosen, const data::DataIdentity& now) {
-  const config::DataConfig& config = job.config().data;
+void check_same_data(const StartParts& parts, const Chosen& chosen) {
+  const data::DataIdentity& now = parts.data;
+  const config::DataConfig& config = parts.config.data;
   const data::DataIdentity saved = data::identity_from(chosen.manifest.data_fingerprint);
   if (data::is_without_checksum(saved.training) &&
       count_of(saved.training) == count_of(now.training)) {
-    if (is_leader(job)) {
+    if (is_leader(parts)) {
       base::log_warning(
           "{} is of an older dtrain, which kept no checksum of its data: it may be "
           "other data than {}, of which the number of samples is equal",
@@ -102,33 +103,33 @@ void check_same_data(job::Job& job, const Chosen& chosen, const data::DataIdenti
   if (saved.validation != "none" && now.validation != "none") {
     refuse_data(chosen, "data.validation", config.validation, now.validation, saved.validation);
   }
-  if (is_leader(job)) {
+  if (is_leader(parts)) {
     base::log_warning("going on from {} {} validation data", chosen.path,
                       now.validation == "none" ? "without its" : "with new");
   }
 }
 
-void check_same_run(job::Job& job, const Chosen& chosen, const data::DataIdentity& data) {
-  const Differences differences = compare_settings(job.config(), config_of(chosen));
+void check_same_run(const StartParts& parts, const Chosen& chosen) {
+  const Differences differences = compare_settings(parts.config, config_of(chosen));
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
                "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
                chosen.path, differences.refused);
   }
-  check_same_data(job, chosen, data);
-  if (!differences.noted.empty() && is_leader(job)) {
+  check_same_data(parts, chosen);
+  if (!differences.noted.empty() && is_leader(parts)) {
     base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
   }
-  if (chosen.manifest.step > job.config().train.steps && is_leader(job)) {
+  if (chosen.manifest.step > parts.config.train.steps && is_leader(parts)) {
     base::log_warning("{} is beyond --steps {}: nothing is left to train", chosen.path,
-                      job.config().train.steps);
+                      parts.config.train.steps);
   }
 }
 
-StartPoint resume(job::Job& job, const Chosen& chosen) {
+StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
-  job.engine().load_state(source);
+  parts.engine.load_state(source);
   return {.step = chosen.manifest.step,
           .samples = chosen.manifest.samples,
           .tokens = chosen.manifest.tokens,
@@ -136,36 +137,36 @@ StartPoint resume(job::Job& job, const Chosen& chosen) {
 }
 
 // The weights of a checkpoint, wherever else its run stands.
-void take_weights(job::Job& job, const Chosen& chosen) {
+void take_weights(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
-  job.engine().load_weights(source);
+  parts.engine.load_weights(source);
 }
 
-void take_model_file(job::Job& job, const std::string& path) {
+void take_model_file(const StartParts& parts, const std::string& path) {
   const auto file = checkpoint::format::SafetensorsFile::open(path);
-  const model::Model& model = job.whole_model();
+  const model::Model& model = parts.model;
   checkpoint::ArenaSource source(
       model.parameters, checkpoint::read_model_file(file, model.parameters, exported_buffers(model),
-                                                    job::master_dtype_of(job.config().machine)));
-  job.engine().load_weights(source);
+                                                    parts.engine.precision().master));
+  parts.engine.load_weights(source);
 }
 
-void initialise_from(job::Job& job, const std::string& path) {
-  const std::string found = as_leader_finds(job, [&] {
+void initialise_from(const StartParts& parts, const std::string& path) {
+  const std::string found = as_leader_finds(parts, [&] {
     std::error_code error;
     const bool is_file = fs::is_regular_file(path, error);
     return is_file ? std::string() : store::checkpoints_at(path).front();
   });
-  if (found.empty()) return take_model_file(job, path);
-  take_weights(job, checkpoint::choose(job.world().control(), found));
+  if (found.empty()) return take_model_file(parts, path);
+  take_weights(parts, checkpoint::choose(parts.world, found));
 }
 
 // Equal paths may hold different files on different machines.
-void check_loaded_weights(job::Job& job) {
-  const double norm = job.engine().parameter_norm();
-  if (job.cpus().are_mixed) return;  // they would find different norms of the same weights
-  comm::check_agreement(job.world().control(),
+void check_loaded_weights(const StartParts& parts) {
+  const double norm = parts.engine.parameter_norm();
+  if (parts.are_cpus_mixed) return;
+  comm::check_agreement(parts.world,
                         {{"the norm of the weights that were loaded", fmt::format("{:a}", norm)}});
 }
 
@@ -186,16 +187,16 @@ Differences compare_settings(const config::Config& now, const config::Config& sa
   return differences;
 }
 
-StartPoint load_start(job::Job& job, const data::DataIdentity& data) {
+StartPoint load_start(const StartParts& parts) {
   const auto begin = base::Clock::now();
   StartPoint start;
-  if (const auto chosen = find(job)) {
-    check_same_run(job, *chosen, data);
-    start = resume(job, *chosen);
-    check_loaded_weights(job);
-  } else if (const std::string& path = job.config().checkpoint.init_from; !path.empty()) {
-    initialise_from(job, path);
-    check_loaded_weights(job);
+  if (const auto chosen = find(parts)) {
+    check_same_run(parts, *chosen);
+    start = resume(parts, *chosen);
+    check_loaded_weights(parts);
+  } else if (const std::string& path = parts.config.checkpoint.init_from; !path.empty()) {
+    initialise_from(parts, path);
+    check_loaded_weights(parts);
   }
   start.seconds = base::seconds_since(begin);
   return start;

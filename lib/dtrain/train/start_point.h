@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 
+#include "dtrain/comm/process_group.h"
+#include "dtrain/config/config.h"
 #include "dtrain/data/identity.h"
-#include "dtrain/job/job.h"
+#include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::train {
 
@@ -18,15 +20,23 @@ struct StartPoint {
   bool is_evaluated = true;     ///< metrics.jsonl has a validation loss of its step, if one is due
 };
 
-/// Finds what config.checkpoint asks for, verifies it and loads it into the job's engine.
+/// The parts of a job that a start is loaded into and compared with.
+struct StartParts {
+  const config::Config& config;
+  comm::ProcessGroup& world;  ///< all ranks, for what their hosts know
+  parallel::StepEngine& engine;
+  const model::Model& model;       ///< of all ranks together
+  const data::DataIdentity& data;  ///< to be compared with the checkpoint's
+  bool are_cpus_mixed = false;     ///< ranks may find different norms of the same weights
+};
+
+/// Finds what config.checkpoint asks for, verifies it and loads it into the engine.
 ///
-/// data: to be compared with the checkpoint's.
 /// Collective: every rank of the world.
 /// Throws:     Error{usage} naming the setting or the data in which the checkpoint's run differs,
-/// or
-///             a --resume
-///             or --init-from path that is none; Error{checkpoint} as checkpoint::choose.
-[[nodiscard]] StartPoint load_start(job::Job& job, const data::DataIdentity& data);
+///             or a --resume or --init-from path that is none; Error{checkpoint} as
+///             checkpoint::choose.
+[[nodiscard]] StartPoint load_start(const StartParts& parts);
 
 /// The settings in which a run may not differ from the one that it goes on from, each as "KEY is A,
 /// the checkpoint has B"; and those in which it may and does. Empty texts: none.

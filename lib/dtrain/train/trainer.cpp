@@ -10,7 +10,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/comm/exchange.h"
-#include "dtrain/config/resolve.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
@@ -26,13 +25,14 @@ constexpr std::int64_t kMemorySteps = 3;   // after which the peak of memory is 
 // The votes that ranks cast in a step.
 enum Vote : std::size_t { kStop, kSave, kBusy };
 
-data::LoaderOptions loader_options(job::Job& job, const StartPoint& start) {
-  const config::Config& config = job.config();
+data::LoaderOptions loader_options(const Trainer::Parts& parts, const StartPoint& start) {
+  const config::Config& config = parts.config;
+  const comm::ProcessGroup& data = parts.groups.along(mesh::Axis::dp);
   return {.microbatch = config.batch.microbatch,
           .grad_accum = config.batch.grad_accum,
-          .dp_rank = job.data_group().rank(),
-          .dp_size = job.data_group().size(),
-          .interleave = job.engine().deal().interleave,
+          .dp_rank = data.rank(),
+          .dp_size = data.size(),
+          .interleave = parts.engine.deal().interleave,
           .seed = config.train.seed,
           .start_position = start.samples};
 }
@@ -64,44 +64,45 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
 }
 
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
-std::string bad_tensor(job::Job& job) {
-  const std::string own = checkpoint::first_not_finite(owned_part(job.engine().state()));
-  for (const std::string& name : comm::exchange_texts(job.world().control(), own)) {
+std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
+  const std::string own = checkpoint::first_not_finite(owned_part(engine.state()));
+  for (const std::string& name : comm::exchange_texts(world, own)) {
     if (!name.empty()) return name;
   }
   return {};
 }
 
 // FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
-double peak_flops_of(job::Job& job) {
-  comm::ProcessGroup& world = job.world().control();
+double peak_flops_of(comm::ProcessGroup& world, at::ScalarType dtype) {
   world.barrier();
-  const double own = metrics::measure_peak_flops(job::dtype_of(job.config().machine.param_dtype));
+  const double own = metrics::measure_peak_flops(dtype);
   world.barrier();
   return own * static_cast<double>(world.size());
 }
 
 }  // namespace
 
-Trainer::Trainer(Parts parts, const StartPoint& start)
-    : job_(parts.job),
-      config_(job_.config()),
-      split_(parts.split),
+Trainer::Trainer(const Parts& parts, const StartPoint& start)
+    : config_(parts.config),
+      groups_(parts.groups),
+      world_(parts.world),
+      engine_(parts.engine),
+      model_(parts.model),
+      are_cpus_mixed_(parts.are_cpus_mixed),
       reporter_(parts.reporter),
       link_(parts.link),
       checkpoints_(parts.checkpoints),
       requests_(parts.requests),
-      check_folder_(std::move(parts.check_folder)),
-      validation_(validation_of(config_, split_)),
-      probe_(split_.train, config_.batch.microbatch * job_.data_group().size()),
-      loader_(split_.train, loader_options(job_, start)),
+      check_folder_(parts.check_folder),
+      validation_(validation_of(config_, parts.split)),
+      probe_(parts.split.train, config_.batch.microbatch * groups_.along(mesh::Axis::dp).size()),
+      loader_(parts.split.train, loader_options(parts, start)),
       schedule_(schedule_of(config_.train)),
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(peak_flops_of(job_)),
-      predicted_memory_(
-          job::sum_of_process(config_, job_.world().control(), job_.memory().total())),
+      peak_flops_(peak_flops_of(world_, engine_.precision().compute)),
+      predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
   checkpoints_.check_before_saving([this] {
@@ -112,7 +113,7 @@ Trainer::Trainer(Parts parts, const StartPoint& start)
 
 RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
-  counters_ = job_.groups().counters();
+  counters_ = groups_.counters();
   metrics::restart_peak();  // what the start needed is over
   bool stops = owes_evaluation_ && !evaluate_validation();
   while (!stops && step_ < config_.train.steps) {
@@ -141,10 +142,10 @@ parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microba
   const SaveVotes save = checkpoints_.votes(requests_.take_save());
   parallel::StepResult result;
   try {
-    result = job_.engine().train_step(microbatches,
-                                      {.max_norm = config_.train.grad_clip,
-                                       .learning_rate = schedule_.rate(step_),
-                                       .votes = {requests_.wants_stop(), save.save, save.busy}});
+    result =
+        engine_.train_step(microbatches, {.max_norm = config_.train.grad_clip,
+                                          .learning_rate = schedule_.rate(step_),
+                                          .votes = {requests_.wants_stop(), save.save, save.busy}});
   } catch (const base::Error& error) {
     // A loss scale that cannot become smaller ends the run like other numbers.
     if (error.kind() != base::ErrorKind::numerics) throw;
@@ -181,14 +182,14 @@ void Trainer::count_skip(const parallel::StepResult& result) {
 }
 
 std::string Trainer::advice() const {
-  return config::needs_loss_scaling(config_.machine)
+  return engine_.precision().scales_loss
              ? "use bfloat16 or float32 in place of float16, whose range is small, or lower --lr"
              : "lower --lr";
 }
 
 // With a loss scale a run begins with updates that are left out, until the scale fits.
 std::string Trainer::advice_on_skips(const parallel::StepResult& result) const {
-  const optim::GradScaler* scaler = job_.engine().scaler();
+  const optim::GradScaler* scaler = engine_.scaler();
   if (scaler == nullptr || !std::isfinite(result.loss.mean())) return advice();
   return fmt::format(
       "each halved the loss scale, which is {:g} now: the first ones are normal, so raise "
@@ -209,8 +210,8 @@ void Trainer::fail(const std::string& found, const std::string& advice) {
 // What ranks of different CPUs have as copies of one value drifts apart. What is measured or saved
 // is of equal ones.
 void Trainer::make_copies_equal() {
-  if (!job_.cpus().are_mixed || equal_step_ == step_) return;
-  job_.engine().make_copies_equal();
+  if (!are_cpus_mixed_ || equal_step_ == step_) return;
+  engine_.make_copies_equal();
   equal_step_ = step_;
 }
 
@@ -220,7 +221,7 @@ void Trainer::check_model() {
   if (checked_step_ == step_) return;
   make_copies_equal();
   const auto begin = base::Clock::now();
-  const std::string name = bad_tensor(job_);
+  const std::string name = bad_tensor(engine_, world_);
   if (!name.empty()) {
     fail(
         fmt::format("after step {}: '{}' holds values that are not finite, so nothing of it was "
@@ -229,7 +230,7 @@ void Trainer::check_model() {
         name.starts_with(checkpoint::kWeightPrefix) ? advice() : "give --grad-clip, or lower --lr");
   }
   if (evaluated_step_ != step_) {
-    const double loss = evaluate(job_, probe_, {}).value();
+    const double loss = evaluate(engine_, probe_, config_.batch.microbatch, {}).value();
     if (!std::isfinite(loss)) {
       fail(fmt::format("after step {}: the loss on training text is {}, so nothing of it was saved",
                        step_, shown(loss)),
@@ -238,14 +239,14 @@ void Trainer::check_model() {
   }
   checked_step_ = step_;
   // Nothing of this belongs to the next step.
-  counters_ = job_.groups().counters();
+  counters_ = groups_.counters();
   step_start_ += base::Clock::now() - begin;
 }
 
 void Trainer::report(const parallel::StepResult& result) {
   const auto now = base::Clock::now();
   const double seconds = base::Seconds(now - step_start_).count();
-  const comm::CallCounters counters = job_.groups().counters();
+  const comm::CallCounters counters = groups_.counters();
   const double loss = result.loss.mean();
   tokens_ += result.loss.num_tokens;
   const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
@@ -258,7 +259,7 @@ void Trainer::report(const parallel::StepResult& result) {
                   .tokens_per_second = rate,
                   .step_seconds = seconds,
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
-                  .mfu = rate * job_.whole_model().training_flops_per_token() / peak_flops_,
+                  .mfu = rate * model_.training_flops_per_token() / peak_flops_,
                   .memory_bytes = metrics::memory_use().peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling()});
@@ -277,7 +278,7 @@ void Trainer::report_memory() {
 }
 
 std::optional<metrics::LossScaling> Trainer::loss_scaling() {
-  const optim::GradScaler* scaler = job_.engine().scaler();
+  const optim::GradScaler* scaler = engine_.scaler();
   if (scaler == nullptr) return std::nullopt;
   return metrics::LossScaling{.scale = scaler->scale(), .skipped_steps = scaler->num_skipped()};
 }
@@ -294,8 +295,9 @@ bool Trainer::stops_after(bool stop_requested) {
 bool Trainer::evaluate_validation() {
   reporter_.evaluating(step_);
   make_copies_equal();
-  const auto loss = evaluate(job_, validation_, [this] { return requests_.wants_stop(); });
-  counters_ = job_.groups().counters();
+  const auto loss = evaluate(engine_, validation_, config_.batch.microbatch,
+                             [this] { return requests_.wants_stop(); });
+  counters_ = groups_.counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
   if (!loss) return false;
   val_loss_ = *loss;
@@ -316,13 +318,15 @@ checkpoint::SavePoint Trainer::save_point() const {
 void Trainer::save_final() {
   check_folder_();
   const std::string error = checkpoints_.save_last(save_point());
-  const std::string model = checkpoint::store::final_model(config_.run.dir);
+  const std::string path = checkpoint::store::final_model(config_.run.dir);
   check_model();
-  write_final_model(job_, model, check_folder_);
+  write_final_model(
+      engine_, world_,
+      {.model = model_, .settings = config_.model, .path = path, .check = check_folder_});
   summarize();
   if (error.empty()) return reporter_.finish();
   base::fail(base::ErrorKind::checkpoint,
-             "{} is written, but the checkpoint of step {}, the last one, failed: {}", model, step_,
+             "{} is written, but the checkpoint of step {}, the last one, failed: {}", path, step_,
              error);
 }
 

@@ -12,9 +12,10 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/data/split.h"
-#include "dtrain/job/job.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/optim/schedule.h"
+#include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/stop_requests.h"
@@ -27,7 +28,7 @@ struct RunEnd {
   std::int64_t step = 0;
 };
 
-/// Drives a job's engine over the training data until train.steps updates are done, or somebody
+/// Drives an engine over the training data until train.steps updates are done, or somebody
 /// asks it to stop. Nothing is saved whose loss, parameters or optimizer state are not finite.
 ///
 /// Collective: every rank constructs and runs one.
@@ -40,7 +41,13 @@ class Trainer {
   /// A trainer works with these; all must outlive it. `link` may be of no launcher. check_folder
   /// throws where the run folder is not this job's any more: called before each step and save.
   struct Parts {
-    job::Job& job;
+    const config::Config& config;
+    const mesh::MeshGroups& groups;
+    comm::ProcessGroup& world;  ///< all ranks, for what their hosts know
+    parallel::StepEngine& engine;
+    const model::Model& model;          ///< of all ranks together
+    std::int64_t predicted_memory = 0;  ///< bytes of this rank
+    bool are_cpus_mixed = false;
     const data::Split& split;
     metrics::Reporter& reporter;
     base::LauncherLink& link;
@@ -48,7 +55,7 @@ class Trainer {
     StopRequests& requests;
     std::function<void()> check_folder;
   };
-  Trainer(Parts parts, const StartPoint& start);
+  Trainer(const Parts& parts, const StartPoint& start);
 
   RunEnd run();
 
@@ -70,9 +77,12 @@ class Trainer {
   void save_final();
   void summarize();
 
-  job::Job& job_;
   const config::Config& config_;
-  const data::Split& split_;
+  const mesh::MeshGroups& groups_;
+  comm::ProcessGroup& world_;
+  parallel::StepEngine& engine_;
+  const model::Model& model_;
+  bool are_cpus_mixed_;
   metrics::Reporter& reporter_;
   base::LauncherLink& link_;
   Checkpointer& checkpoints_;

@@ -17,15 +17,15 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
   return {.layout = layout,
           .schedule = schedule,
           .num_ranks = options.plan.num_ranks,
-          .options = {.dtype = options.master_dtype,
-                      .codec = travel_in(options.reduce_dtype),
+          .options = {.dtype = options.precision.master,
+                      .codec = travel_in(options.precision.reduce),
                       .num_microbatches = options.num_microbatches,
                       .reduction = options.reduction}};
 }
 
 ParameterStore::Options store_options(const DataAxisOptions& options) {
-  return {.master_dtype = options.master_dtype,
-          .compute_dtype = options.compute_dtype,
+  return {.master_dtype = options.precision.master,
+          .compute_dtype = options.precision.compute,
           .keeps_units = options.plan.schedule.reshard == Reshard::never,
           .disk = options.disk};
 }
@@ -67,7 +67,7 @@ DataTraffic data_traffic(const param::ArenaLayout& layout, const UnitSchedule& s
     const std::int64_t shard = layout.unit_range(unit).size() / layout.num_shards();
     traffic.gathers += gathers;
     traffic.gather_bytes +=
-        gathers * param::bytes_of(shard * (layout.num_shards() - 1), options.compute_dtype);
+        gathers * param::bytes_of(shard * (layout.num_shards() - 1), options.precision.compute);
   }
   return traffic;
 }

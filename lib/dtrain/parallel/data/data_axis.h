@@ -9,6 +9,7 @@
 #include "dtrain/parallel/data/gradient_reducer.h"
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"
+#include "dtrain/parallel/plan/precision.h"
 
 namespace dtrain::parallel {
 
@@ -30,9 +31,7 @@ struct DataPlan {
 
 struct DataAxisOptions {
   DataPlan plan;
-  at::ScalarType master_dtype = at::kFloat;
-  at::ScalarType compute_dtype = at::kFloat;
-  at::ScalarType reduce_dtype = at::kFloat;
+  Precision precision = {};
   param::DiskMemory* disk = nullptr;  ///< where masters are; null: in RAM
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;

@@ -49,9 +49,7 @@ ActionLists engine_actions(const model::Model& model, const EngineOptions& optio
 
 DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& lists) {
   return {.plan = options.data,
-          .master_dtype = options.master_dtype,
-          .compute_dtype = options.compute_dtype,
-          .reduce_dtype = options.reduce_dtype,
+          .precision = options.precision,
           .num_microbatches = num_gradient_sums(lists.step),
           .reduction = options.reduction,
           .recompute = options.recompute};

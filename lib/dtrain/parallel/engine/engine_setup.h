@@ -13,18 +13,15 @@
 #include "dtrain/parallel/pipeline/run/stage_plan.h"
 #include "dtrain/parallel/pipeline/run/transfers.h"
 #include "dtrain/parallel/plan/placement.h"
+#include "dtrain/parallel/plan/precision.h"
 #include "dtrain/param/disk_memory.h"
 
 namespace dtrain::parallel {
 
 struct EngineOptions {
-  at::ScalarType master_dtype = at::kFloat;   ///< of masters, gradients and optimizer state
-  at::ScalarType compute_dtype = at::kFloat;  ///< of what blocks read and compute
-  at::ScalarType reduce_dtype = at::kFloat;   ///< in which gradients travel between ranks
-  at::ScalarType buffer_dtype = at::kFloat;   ///< of the model's constant tables
-  bool scales_loss = false;                   ///< against underflow of float16
-  std::int64_t grad_accum_steps = 1;          ///< microbatches per rank and step
-  std::uint64_t seed = 0;                     ///< of initial weights and dropout
+  Precision precision = {};
+  std::int64_t grad_accum_steps = 1;  ///< microbatches per rank and step
+  std::uint64_t seed = 0;             ///< of initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
   std::string disk_folder = {};  ///< of masters and optimizer state; empty: they are in RAM

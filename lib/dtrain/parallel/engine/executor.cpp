@@ -36,7 +36,7 @@ std::int64_t most_begun(std::span<const Action> step) {
 ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& options,
                                const model::BatchShape& microbatch) {
   ReceivedInputs received{
-      .bytes = param::bytes_of(microbatch.rows() * model.width, options.compute_dtype)};
+      .bytes = param::bytes_of(microbatch.rows() * model.width, options.precision.compute)};
   for (const std::int64_t block : options.stage.chunk_begins) {
     if (block > 0 || !model.takes_tokens) received.blocks.push_back(block);
   }
@@ -64,7 +64,7 @@ BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_s
   const EngineOptions& options = setup.options;
   const auto frozen = optim::frozen_by(options.optimizer);
   return {.seed = options.seed,
-          .buffer_dtype = options.buffer_dtype,
+          .buffer_dtype = options.precision.buffer,
           .frozen = {frozen.begin(), frozen.end()},
           .recompute = options.recompute,
           .settled_together = options.grad_accum_steps / num_sums,
@@ -97,7 +97,7 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
   const std::int64_t tokens = 2 * microbatch.rows();  // their ids and their targets
-  memory.buffers = param::bytes_of(model.table_values, options.buffer_dtype) +
+  memory.buffers = param::bytes_of(model.table_values, options.precision.buffer) +
                    param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
   return memory;
 }
@@ -164,7 +164,7 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
 void Executor::offer(Channel channel, const Action& action, const data::Batch& batch) {
   transfers_->offer(channel, action.block, action.microbatch,
                     {batch.num_sequences, batch.length, setup_.model.width},
-                    setup_.options.compute_dtype);
+                    setup_.options.precision.compute);
 }
 
 void Executor::forward(const Action& action, const ExecutorInput& input) {

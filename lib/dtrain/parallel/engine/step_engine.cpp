@@ -38,11 +38,6 @@ std::int64_t StepEngine::num_microbatches() const {
   return setup_.options.grad_accum_steps * setup_.groups.data.all.size();
 }
 
-DataTraffic StepEngine::traffic() const {
-  return data_traffic(setup_.layout, data_axis().step().schedule,
-                      axis_options(setup_.options, engine_actions(setup_.model, setup_.options)));
-}
-
 data::MicrobatchDeal StepEngine::deal() const {
   const bool is_reduced_at_once = setup_.options.data.schedule.reduce_every_microbatch;
   return {.rank = setup_.groups.data.all.rank(),

@@ -123,10 +123,8 @@ class StepEngine {
   /// Collective.
   [[nodiscard]] double parameter_norm() { return updater_.norm_of(parameters()).item<double>(); }
 
-  [[nodiscard]] const param::ArenaLayout& layout() const { return setup_.layout; }
+  [[nodiscard]] const Precision& precision() const { return setup_.options.precision; }
   [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
-  /// Predicts the gathers and reductions of a step.
-  [[nodiscard]] DataTraffic traffic() const;
   /// The values that this rank updates, or all where nothing is sharded.
   [[nodiscard]] const param::Arena& parameters() const {
     return data_axis().parameters().masters();

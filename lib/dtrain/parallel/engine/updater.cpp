@@ -21,7 +21,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
   return optim::make_optimizer({.layout = setup.layout,
                                 .specs = setup.model.parameters,
                                 .shard = setup.shard(),
-                                .dtype = setup.options.master_dtype,
+                                .dtype = setup.options.precision.master,
                                 .allocate = allocate},
                                setup.options.optimizer);
 }
@@ -65,7 +65,7 @@ Updater::Updater(const EngineSetup& setup)
 
 MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& options) {
   const std::int64_t bytes =
-      optim::state_bytes(options.optimizer, engine_layout(model, options), options.master_dtype);
+      optim::state_bytes(options.optimizer, engine_layout(model, options), options.precision.master);
   return {.optimizer = bytes, .state = bytes};
 }
 
@@ -88,7 +88,7 @@ at::Tensor Updater::clip(const param::Arena& gradients, double max_norm) const {
 }
 
 bool Updater::has_overflowed(double grad_norm) {
-  if (!setup_.options.scales_loss) return false;
+  if (!setup_.options.precision.scales_loss) return false;
   const bool overflowed = !std::isfinite(grad_norm);
   scaler_.update(overflowed);
   return overflowed;

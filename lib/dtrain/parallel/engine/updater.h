@@ -26,7 +26,7 @@ class Updater {
   [[nodiscard]] double loss_scale() const { return scaler() ? scaler_.scale() : 1.0; }
   /// Null without loss scaling.
   [[nodiscard]] const optim::GradScaler* scaler() const {
-    return setup_.options.scales_loss ? &scaler_ : nullptr;
+    return setup_.options.precision.scales_loss ? &scaler_ : nullptr;
   }
 
   /// The norm of the whole model's values, () float64; equal on all ranks.

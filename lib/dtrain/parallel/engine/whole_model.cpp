@@ -51,7 +51,7 @@ std::vector<comm::ProcessGroup*> holders_of(const EngineSetup& setup, param::Par
 void WholeModel::initialise() {
   const at::NoGradGuard no_grad;
   const param::ArenaLayout& layout = setup_.layout;
-  const auto dtype = at::TensorOptions().dtype(setup_.options.master_dtype);
+  const auto dtype = at::TensorOptions().dtype(setup_.options.precision.master);
   for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
     const param::ElementRange whole = layout.range(id);
     const at::Tensor values = at::empty(layout.shape(id), dtype);

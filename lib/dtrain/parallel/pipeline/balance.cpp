@@ -14,8 +14,7 @@ constexpr double kImpossible = std::numeric_limits<double>::infinity();
 
 void require_levels_fit(const PipelineShape& shape, std::int64_t num_levels,
                         const std::vector<std::int64_t>& split) {
-  config::require_levels_fit({.kind = shape.kind, .chunks = shape.chunks}, shape.stages, split,
-                             num_levels);
+  config::require_levels_fit(shape.order, shape.stages, split, num_levels);
 }
 
 // split[i] levels for part i; blocks 0 and num_levels + 1 are embedding and head.
@@ -36,7 +35,7 @@ std::vector<double> microbatches_in_flight(const PipelineShape& shape) {
   std::vector<double> counts(static_cast<std::size_t>(shape.num_parts()));
   for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
     const InFlight kept = in_flight(shape, compute_order(shape, stage));
-    for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
+    for (std::int64_t chunk = 0; chunk < shape.chunks(); ++chunk) {
       counts[static_cast<std::size_t>(shape.part(stage, chunk))] =
           static_cast<double>(kept.by_chunk[static_cast<std::size_t>(chunk)]);
     }

@@ -28,7 +28,7 @@ class StageChecker {
 
   void check(const StageSchedule& schedule) {
     for (const StageAction& action : schedule) add(action);
-    for (std::int64_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    for (std::int64_t chunk = 0; chunk < shape_.chunks(); ++chunk) {
       for (std::int64_t microbatch = 0; microbatch < shape_.microbatches; ++microbatch) {
         for (const Kind kind : {Kind::forward, Kind::backward}) {
           const StageAction pass{kind, chunk, microbatch};
@@ -54,7 +54,7 @@ class StageChecker {
   }
 
   void add(const StageAction& action) {
-    if (action.chunk < 0 || action.chunk >= shape_.chunks || action.microbatch < 0 ||
+    if (action.chunk < 0 || action.chunk >= shape_.chunks() || action.microbatch < 0 ||
         action.microbatch >= shape_.microbatches) {
       refuse(stage_, "{} is none of its own", describe(action));
     }
@@ -134,7 +134,7 @@ void check_order_of_messages(const PipelineShape& shape,
 }  // namespace
 
 InFlight in_flight(const PipelineShape& shape, const StageSchedule& schedule) {
-  InFlight peak{.by_chunk = std::vector<std::int64_t>(static_cast<std::size_t>(shape.chunks))};
+  InFlight peak{.by_chunk = std::vector<std::int64_t>(static_cast<std::size_t>(shape.chunks()))};
   std::int64_t total = 0;
   std::vector<std::int64_t> now(peak.by_chunk.size());
   for (const StageAction& action : schedule) {

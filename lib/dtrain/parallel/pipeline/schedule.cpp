@@ -40,12 +40,11 @@ std::string describe(const StageAction& action) {
 }
 
 std::vector<StageSchedule> make_pipeline_schedule(const PipelineShape& shape) {
-  DTRAIN_CHECK(shape.stages > 0 && shape.microbatches > 0 && shape.chunks > 0,
+  DTRAIN_CHECK(shape.stages > 0 && shape.microbatches > 0 && shape.chunks() > 0,
                "{} stages, {} microbatches, {} chunks", shape.stages, shape.microbatches,
-               shape.chunks);
-  config::require_schedule_fits({.kind = shape.kind, .chunks = shape.chunks},
-                                {.stages = shape.stages, .microbatches = shape.microbatches},
-                                "--grad-accum");
+               shape.chunks());
+  config::require_schedule_fits(
+      shape.order, {.stages = shape.stages, .microbatches = shape.microbatches}, "--grad-accum");
   std::vector<StageSchedule> schedules;
   for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
     schedules.push_back(with_messages(shape, stage, compute_order(shape, stage)));

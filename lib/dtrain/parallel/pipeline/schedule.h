@@ -27,12 +27,13 @@ using config::PipelineKind;
 /// c * S + s, so that every part's successor is on the next stage, around from the last to the
 /// first.
 struct PipelineShape {
-  PipelineKind kind = PipelineKind::one_f_one_b;
   std::int64_t stages = 1;
   std::int64_t microbatches = 1;  ///< of a step, each of which runs through all parts
-  std::int64_t chunks = 1;        ///< parts on each stage; above 1 where interleaved
+  config::PipelineSetting order = {};
 
-  [[nodiscard]] std::int64_t num_parts() const { return stages * chunks; }
+  /// Returns the number of parts on each stage.
+  [[nodiscard]] std::int64_t chunks() const { return order.chunks; }
+  [[nodiscard]] std::int64_t num_parts() const { return stages * chunks(); }
   [[nodiscard]] std::int64_t part(std::int64_t stage, std::int64_t chunk) const {
     return chunk * stages + stage;
   }

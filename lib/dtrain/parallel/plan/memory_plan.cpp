@@ -25,10 +25,10 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
   const config::LayoutConfig& layout = config.layout;
   const std::int64_t shards = options.data.shard_size;
   const param::ArenaLayout arenas = engine_layout(model, options);
-  const std::int64_t unit = param::bytes_of(arenas.largest_unit(), options.master_dtype);
-  const std::int64_t gradients = param::Arena::bytes(arenas, options.master_dtype);
-  const bool sends_copies = options.reduce_dtype != options.master_dtype ||
-                            (shards > 1 && options.compute_dtype != options.master_dtype) ||
+  const std::int64_t unit = param::bytes_of(arenas.largest_unit(), options.precision.master);
+  const std::int64_t gradients = param::Arena::bytes(arenas, options.precision.master);
+  const bool sends_copies = options.precision.reduce != options.precision.master ||
+                            (shards > 1 && options.precision.compute != options.precision.master) ||
                             (shards > 1 && !options.disk_folder.empty());
   const std::int64_t activations =
       param::bytes_of(config.batch.microbatch * config.data.seq_len * model.width, at::kFloat);
@@ -89,7 +89,7 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   MemoryPlan memory = StepEngine::memory(model, options,
                                          {.sequences = config.batch.microbatch,
                                           .length = config.data.seq_len,
-                                          .dtype = options.compute_dtype});
+                                          .dtype = options.precision.compute});
   for (const comm::GroupLoad& load : group_loads(config, model, options)) {
     memory.buffers += comm::group_memory(text_of(config.machine.backend), load);
   }

@@ -29,9 +29,7 @@ DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
 
 PipelinePlan pipelined(const LayoutConfig& layout) {
   if (layout.pp == 1) return {};
-  return {.kind = layout.schedule_pp.kind,
-          .chunks = layout.schedule_pp.chunks,
-          .split = layout.pp_split.levels};
+  return {.order = layout.schedule_pp, .split = layout.pp_split.levels};
 }
 
 }  // namespace

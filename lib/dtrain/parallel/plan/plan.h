@@ -1,4 +1,4 @@
-// The one table from a strategy to what the ranks do: nothing below or above knows strategy names.
+// Makes one mesh, one data axis and one pipeline of a layout, whatever strategy named it.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,18 @@
 #include "dtrain/config/config.h"
 #include "dtrain/mesh/device_mesh.h"
 #include "dtrain/parallel/data/data_axis.h"
-#include "dtrain/parallel/pipeline/schedule.h"
 
 namespace dtrain::parallel {
 
-/// How the model is cut into the parts of a pipeline, and in which order microbatches go through.
+/// How a pipeline cuts the model into parts, and in which order microbatches go through them.
 struct PipelinePlan {
-  PipelineKind kind = PipelineKind::one_f_one_b;
-  std::int64_t chunks = 1;          ///< parts on each stage
+  config::PipelineSetting order = {};
   std::vector<std::int64_t> split;  ///< levels of each part; empty: balanced
 
   bool operator==(const PipelinePlan&) const = default;
 };
 
-/// A strategy, resolved. Settings that mean the same give equal plans.
+/// A layout's axes. Settings that mean the same give equal plans.
 struct Plan {
   mesh::MeshShape mesh;
   DataPlan data;

@@ -11,10 +11,15 @@ const RecomputeGroup* RecomputePlan::group_of(std::int64_t block) const {
   return found == groups.end() ? nullptr : &*found;
 }
 
-std::int64_t RecomputePlan::num_extra_forwards() const {
-  std::int64_t count = 0;
-  for (const RecomputeGroup& group : groups) count += 2 * (group.end - group.begin) - 1;
-  return count;
+double RecomputePlan::extra_flops_per_token(const model::Model& model) const {
+  double extra = 0;
+  for (const RecomputeGroup& group : groups) {
+    for (std::int64_t block = group.begin; block < group.end; ++block) {
+      const double flops = model.costs[static_cast<std::size_t>(block)].forward_flops_per_token;
+      extra += block + 1 < group.end ? 2 * flops : flops;
+    }
+  }
+  return extra;
 }
 
 RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,

@@ -25,9 +25,9 @@ struct RecomputePlan {
 
   /// The group of a block, or null.
   [[nodiscard]] const RecomputeGroup* group_of(std::int64_t block) const;
-  /// Forward passes of single blocks that a microbatch's backward pass adds: one for each block of
-  /// a group, and one more for each but the last.
-  [[nodiscard]] std::int64_t num_extra_forwards() const;
+  /// Returns the FLOPs that a token's backward pass adds: a forward pass of each block of a group,
+  /// and one more of each but the last.
+  [[nodiscard]] double extra_flops_per_token(const model::Model& model) const;
 
   bool operator==(const RecomputePlan&) const = default;
 };

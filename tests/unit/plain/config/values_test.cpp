@@ -101,6 +101,16 @@ TEST_CASE("A pipeline's split is a list of numbers") {
   }
 }
 
+TEST_CASE("Devices are a list of CPUs and numbers of GPUs") {
+  CHECK(DeviceList::parse("")->devices.empty());
+  CHECK(DeviceList::parse("cpu,0,12")->devices ==
+        std::vector<std::optional<std::int64_t>>{std::nullopt, 0, 12});
+  for (const char* text : {",", "cpu,", ",cpu", "cpu,,cpu", "gpu", "cpu, cpu", "cpu,-1", "1.5"}) {
+    INFO(text);
+    CHECK_FALSE(DeviceList::parse(text));
+  }
+}
+
 TEST_CASE("A value's text is the one that it was read from") {
   CHECK(ByteSize::parse("1.5kib")->text() == "1.5kib");
   CHECK(Duration::parse("1h30m")->text() == "1h30m");
@@ -117,6 +127,9 @@ TEST_CASE("A value's text is the one that it was read from") {
   }
   for (const char* text : {"", "disk", "disk:", "cpu"}) CHECK_FALSE(Offload::parse(text));
   CHECK(LevelSplit::parse("3,5,4")->text() == "3,5,4");
+  for (const char* text : {"", "cpu,cpu", "1,cpu,0"}) {
+    CHECK(DeviceList::parse(text)->text() == text);
+  }
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ std::pair<double, double> costs_of(const Split& split, const std::vector<BlockLo
 }
 
 TEST_CASE("Equal levels are shared out evenly, and less goes with an expensive head") {
-  const PipelineShape shape{PipelineKind::one_f_one_b, 4, 8};
+  const PipelineShape shape{4, 8, {PipelineKind::one_f_one_b}};
   CHECK(levels_of(balance_parts(shape, uniform(8, 0))) == Split{2, 2, 2, 2});
   CHECK(levels_of(balance_parts(shape, uniform(11, 10))) == Split{3, 3, 3, 2});
   CHECK(levels_of(balance_parts(shape, uniform(4, 100))) == Split{1, 1, 1, 1});
@@ -72,13 +72,13 @@ TEST_CASE("Equal levels are shared out evenly, and less goes with an expensive h
 TEST_CASE("Where FLOPs are equal the stages with more microbatches in flight get fewer levels") {
   // 1F1B keeps 4, 3, 2 and 1: of 6 levels in parts of at most 2 the last two stages take the pairs.
   const auto blocks = uniform(6, 0);
-  CHECK(levels_of(balance_parts({PipelineKind::one_f_one_b, 4, 8}, blocks)) == Split{1, 1, 2, 2});
+  CHECK(levels_of(balance_parts({4, 8, {PipelineKind::one_f_one_b}}, blocks)) == Split{1, 1, 2, 2});
 }
 
 TEST_CASE("The embedding goes with the first part, the head with the last") {
-  const auto parts = balance_parts({PipelineKind::gpipe, 2, 2}, uniform(4, 0));
+  const auto parts = balance_parts({2, 2, {PipelineKind::gpipe}}, uniform(4, 0));
   CHECK(parts == std::vector<BlockRange>{{0, 3}, {3, 6}});
-  CHECK(balance_parts({PipelineKind::gpipe, 1, 2}, uniform(4, 0)) ==
+  CHECK(balance_parts({1, 2, {PipelineKind::gpipe}}, uniform(4, 0)) ==
         std::vector<BlockRange>{{0, 6}});
 }
 
@@ -103,13 +103,13 @@ TEST_CASE("No split has a cheaper most expensive part, nor then a smaller larges
     for_each_split(levels, stages, begun, [&](const Split& split) {
       best = std::min(best, costs_of(split, blocks, in_flight));
     });
-    const Split found = levels_of(balance_parts({kind, stages, microbatches}, blocks));
+    const Split found = levels_of(balance_parts({stages, microbatches, {kind}}, blocks));
     CHECK(costs_of(found, blocks, in_flight) == best);
   }
 }
 
 TEST_CASE("Chunks of interleaved stages are parts like others") {
-  const PipelineShape shape{PipelineKind::interleaved, 2, 4, 3};
+  const PipelineShape shape{2, 4, {PipelineKind::interleaved, 3}};
   CHECK(levels_of(balance_parts(shape, uniform(12, 0))) == Split{2, 2, 2, 2, 2, 2});
   CHECK_THROWS_WITH(balance_parts(shape, uniform(5, 0)),
                     Contains("--pp 2 with --schedule-pp interleaved:3") && Contains("6 parts") &&
@@ -117,12 +117,12 @@ TEST_CASE("Chunks of interleaved stages are parts like others") {
 }
 
 TEST_CASE("A split by hand is taken as it is") {
-  const PipelineShape shape{PipelineKind::one_f_one_b, 3, 4};
+  const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
   CHECK(split_by_hand(shape, 12, {3, 5, 4}) == std::vector<BlockRange>{{0, 4}, {4, 9}, {9, 14}});
 }
 
 TEST_CASE("A split that does not fit is refused, naming what it has and what there is") {
-  const PipelineShape shape{PipelineKind::one_f_one_b, 3, 4};
+  const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
   CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 9}),
                     Contains("--pp-split 3,9 has 2 parts, but --pp 3 makes 3"));
   CHECK_THROWS_WITH(split_by_hand(shape, 12, {3, 4, 4}),

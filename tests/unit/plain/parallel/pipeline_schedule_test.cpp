@@ -21,7 +21,7 @@ using Kind = ActionKind;
 // "F3", or "F3.1" for chunk 1; ra, sa, rg, sg: receives and sends of activations and gradients.
 std::string word(const PipelineShape& shape, const StageAction& action) {
   constexpr const char* kNames[] = {"F", "B", "sa", "ra", "sg", "rg"};
-  const std::string chunk = shape.chunks == 1 ? "" : fmt::format(".{}", action.chunk);
+  const std::string chunk = shape.chunks() == 1 ? "" : fmt::format(".{}", action.chunk);
   return fmt::format("{}{}{}", kNames[static_cast<int>(action.kind)], action.microbatch, chunk);
 }
 
@@ -49,13 +49,13 @@ std::vector<PipelineShape> many_shapes() {
   std::vector<PipelineShape> shapes;
   for (const std::int64_t stages : {1, 2, 3, 4, 5, 8, 16}) {
     for (const std::int64_t microbatches : {1, 2, 3, 4, 7, 8, 16, 33}) {
-      shapes.push_back({PipelineKind::gpipe, stages, microbatches});
-      shapes.push_back({PipelineKind::one_f_one_b, stages, microbatches});
+      shapes.push_back({stages, microbatches, {PipelineKind::gpipe}});
+      shapes.push_back({stages, microbatches, {PipelineKind::one_f_one_b}});
     }
     if (stages == 1) continue;
     for (const std::int64_t groups : {1, 2, 3, 5}) {
       for (const std::int64_t chunks : {2, 3, 4, 7}) {
-        shapes.push_back({PipelineKind::interleaved, stages, stages * groups, chunks});
+        shapes.push_back({stages, stages * groups, {PipelineKind::interleaved, chunks}});
       }
     }
   }
@@ -63,14 +63,15 @@ std::vector<PipelineShape> many_shapes() {
 }
 
 std::string name_of(const PipelineShape& shape) {
-  return fmt::format("kind {}, {} stages, {} microbatches, {} chunks", static_cast<int>(shape.kind),
-                     shape.stages, shape.microbatches, shape.chunks);
+  return fmt::format("kind {}, {} stages, {} microbatches, {} chunks",
+                     static_cast<int>(shape.order.kind), shape.stages, shape.microbatches,
+                     shape.chunks());
 }
 
 TEST_CASE("The schedules of 4 stages and 8 microbatches are those of the papers' figures") {
-  CHECK(text_of({PipelineKind::gpipe, 4, 8}) == stored("gpipe.txt"));
-  CHECK(text_of({PipelineKind::one_f_one_b, 4, 8}) == stored("1f1b.txt"));
-  CHECK(text_of({PipelineKind::interleaved, 4, 8, 2}) == stored("interleaved_2.txt"));
+  CHECK(text_of({4, 8, {PipelineKind::gpipe}}) == stored("gpipe.txt"));
+  CHECK(text_of({4, 8, {PipelineKind::one_f_one_b}}) == stored("1f1b.txt"));
+  CHECK(text_of({4, 8, {PipelineKind::interleaved, 2}}) == stored("interleaved_2.txt"));
 }
 
 TEST_CASE("Every schedule can be executed, and its bubble is what arithmetic says") {
@@ -79,7 +80,7 @@ TEST_CASE("Every schedule can be executed, and its bubble is what arithmetic say
     const auto schedules = make_pipeline_schedule(shape);
     check_pipeline_schedule(shape, schedules);
     const double expected = static_cast<double>(shape.stages - 1) /
-                            static_cast<double>(shape.microbatches * shape.chunks);
+                            static_cast<double>(shape.microbatches * shape.chunks());
     CHECK(simulate(shape, schedules).bubble == Approx(expected).epsilon(1e-12));
     CHECK(simulate(shape, schedules, {.forward = 3, .backward = 6}).bubble ==
           Approx(expected).epsilon(1e-12));
@@ -93,10 +94,10 @@ TEST_CASE("1F1B keeps at most the stages behind a stage and itself, GPipe all mi
     for (std::int64_t stage = 0; stage < shape.stages; ++stage) {
       const InFlight& in_stage = kept[static_cast<std::size_t>(stage)];
       const std::int64_t to_end = shape.stages - stage;
-      const std::int64_t all = shape.microbatches * shape.chunks;
-      const std::int64_t warm_up = 2 * (to_end - 1) + (shape.chunks - 1) * shape.stages;
-      const std::int64_t expected = shape.kind == PipelineKind::gpipe ? all
-                                    : shape.kind == PipelineKind::one_f_one_b
+      const std::int64_t all = shape.microbatches * shape.chunks();
+      const std::int64_t warm_up = 2 * (to_end - 1) + (shape.chunks() - 1) * shape.stages;
+      const std::int64_t expected = shape.order.kind == PipelineKind::gpipe ? all
+                                    : shape.order.kind == PipelineKind::one_f_one_b
                                         ? std::min(to_end, all)
                                         : std::min(warm_up + 1, all);
       CHECK(in_stage.activations == expected);
@@ -129,18 +130,18 @@ TEST_CASE("A receive is posted before the pass ahead of the one that needs it, a
 }
 
 TEST_CASE("Interleaved stages refuse microbatches that make no whole groups, naming what fits") {
-  CHECK_THROWS_WITH(make_pipeline_schedule({PipelineKind::interleaved, 4, 6, 2}),
+  CHECK_THROWS_WITH(make_pipeline_schedule({4, 6, {PipelineKind::interleaved, 2}}),
                     Contains("--schedule-pp interleaved:2") && Contains("--pp 4") &&
                         Contains("--grad-accum is 6") && Contains("4 or 8"));
-  CHECK_THROWS_WITH(make_pipeline_schedule({PipelineKind::interleaved, 4, 3, 2}),
+  CHECK_THROWS_WITH(make_pipeline_schedule({4, 3, {PipelineKind::interleaved, 2}}),
                     Contains("is 3: use 4,"));
-  CHECK_THROWS_WITH(make_pipeline_schedule({PipelineKind::interleaved, 1, 3, 2}),
+  CHECK_THROWS_WITH(make_pipeline_schedule({1, 3, {PipelineKind::interleaved, 2}}),
                     Contains("several stages"));
 }
 
 // Broken schedules: 2 stages and 2 microbatches of 1F1B, with one thing changed.
 struct Broken {
-  PipelineShape shape{PipelineKind::one_f_one_b, 2, 2};
+  PipelineShape shape{2, 2, {PipelineKind::one_f_one_b}};
   std::vector<StageSchedule> schedules = make_pipeline_schedule(shape);
 
   StageSchedule& stage(std::size_t index) { return schedules.at(index); }
@@ -180,7 +181,7 @@ TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is foun
   early.exchange(1, {Kind::forward, 0, 0}, {Kind::backward, 0, 0});
   early.refused("stage 1: backward of chunk 0, microbatch 0 before forward");
   Broken descending;
-  descending.shape = {PipelineKind::gpipe, 2, 2};
+  descending.shape = {2, 2, {PipelineKind::gpipe}};
   descending.schedules = make_pipeline_schedule(descending.shape);
   for (const std::size_t stage : {std::size_t{0}, std::size_t{1}}) {
     descending.exchange(stage, {Kind::backward, 0, 0}, {Kind::backward, 0, 1});
@@ -210,7 +211,7 @@ TEST_CASE("A message without a sender, or received too late, is found") {
 
 TEST_CASE("Receives in another order than the sends are found") {
   Broken crossed;
-  crossed.shape = {PipelineKind::gpipe, 2, 2};
+  crossed.shape = {2, 2, {PipelineKind::gpipe}};
   crossed.schedules = make_pipeline_schedule(crossed.shape);
   crossed.exchange(1, {Kind::recv_activation, 0, 0}, {Kind::recv_activation, 0, 1});
   crossed.refused("stage 1: receives activations from stage 0 in another order");
@@ -220,7 +221,7 @@ TEST_CASE("Stages that wait for each other are found") {
   // Stage 0 wants the gradient of microbatch 0 before it sends microbatch 1, stage 1 wants both
   // microbatches first.
   Broken deadlock;
-  const auto gpipe = make_pipeline_schedule({PipelineKind::gpipe, 2, 2});
+  const auto gpipe = make_pipeline_schedule({2, 2, {PipelineKind::gpipe}});
   deadlock.stage(1) = gpipe[1];
   deadlock.stage(0) = {{Kind::recv_gradient, 0, 0},   {Kind::forward, 0, 0},
                        {Kind::send_activation, 0, 0}, {Kind::recv_gradient, 0, 1},
@@ -232,7 +233,7 @@ TEST_CASE("Stages that wait for each other are found") {
 }
 
 TEST_CASE("In a simulation no stage computes two passes at once, and none before its message") {
-  const PipelineShape shape{PipelineKind::interleaved, 4, 8, 2};
+  const PipelineShape shape{4, 8, {PipelineKind::interleaved, 2}};
   const Simulation simulation = simulate(shape, make_pipeline_schedule(shape));
   CHECK(simulation.duration == 16 * 3 + 3 * 3);
   for (const auto& passes : simulation.stages) {

@@ -46,7 +46,7 @@ const testing::RankProgram kMeasure("measure", [](comm::World& world, const std:
     testing::EngineRun run(config::from_request(request).config, world);
     metrics::restart_peak();
     run.steps(3);
-    found += fmt::format("{} {}\n", run.job().memory().total(), metrics::memory_use().peak);
+    found += fmt::format("{} {}\n", run.job().plan().memory.total(), metrics::memory_use().peak);
   }
   return found;
 });
@@ -232,7 +232,7 @@ TEST_CASE("The memory of a later stage is predicted where levels run again") {
 TEST_CASE("Parameters, gradients and moments are predicted to the byte") {
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(mini(2, 4), world);
-    const parallel::MemoryPlan plan = run.job().memory();
+    const parallel::MemoryPlan plan = run.job().plan().memory;
     const std::int64_t arena = 425'984 * 4;  // no padding: all sizes are multiples of 64
     testing::expect(plan.parameters == arena, "parameters");
     testing::expect(plan.gradients == 3 * arena, "gradients: one and two levels of the tree");
@@ -246,7 +246,7 @@ TEST_CASE("Offloaded state takes no memory, but the copy of it that is saved doe
     set(config, "checkpoint.every", "1");
     set(config, "machine.offload", "disk:/tmp");
     testing::EngineRun run(config, world);
-    const parallel::MemoryPlan& plan = run.job().memory();
+    const parallel::MemoryPlan& plan = run.job().plan().memory;
     const std::int64_t arena = 425'984 * 4;
     testing::expect(plan.parameters == 0, "parameters");
     testing::expect(plan.optimizer == 0, "optimizer");
@@ -319,17 +319,22 @@ TEST_CASE("The bitwise class names the dtypes that change bits, and only those")
   CHECK(class_of(6, 1, "fsdp:none", reduces) != class_of(2, 3, "fsdp:none", reduces));
 }
 
+StartFacts facts_of(testing::EngineRun& run, const data::Split& split) {
+  Job& job = run.job();
+  return {run.config(), job.world(), job.whole_model(), job.plan(), job.cpus(), split};
+}
+
 TEST_CASE("The start table and the start line say what runs") {
   testing::on_threads(2, [&](comm::World& world) {
     const config::Config config = mini(2, 1);
     testing::EngineRun run(config, world);
     const data::Split split = split_of(config);
-    const std::string table = start_table(run.job(), split);
+    const std::string table = start_table(facts_of(run, split));
     for (const char* part : {"425,984", "pp 1 x dp 2 x tp 1, local of cpu", "dp groups       0 1\n",
                              "lr=0.01", "383 training samples of 128 tokens", "memory per rank"}) {
       testing::expect(table.find(part) != std::string::npos, std::string(part) + " in\n" + table);
     }
-    const auto fields = start_fields(run.job(), split);
+    const auto fields = start_fields(facts_of(run, split));
     testing::expect(fields.at("world_size") == 2, "world_size");
     testing::expect(fields.at("mesh").dump() == R"({"pp":1,"dp":2,"tp":1})", "mesh");
     testing::expect(fields.at("train_samples") == 383, "train_samples");
@@ -357,7 +362,7 @@ TEST_CASE("The start table says what a sharded step gathers and reduces") {
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(testing::sharded(config, 2, 1, "fsdp:full"), world);
     const data::Split split = split_of(config);
-    const std::string table = start_table(run.job(), split);
+    const std::string table = start_table(facts_of(run, split));
     // Forward gathers all six and keeps the head's; backward gathers the other five. A level has
     // 3 x 64 x 2048 parameters, embedding and head 16384; half of each is sent.
     const std::int64_t levels = 4 * 3 * 64 * 2048;
@@ -368,16 +373,16 @@ TEST_CASE("The start table says what a sharded step gathers and reduces") {
         "gathered\n",
         metrics::format_bytes(gather_bytes), metrics::format_bytes(reduction_bytes));
     testing::expect(table.find(expected) != std::string::npos, expected + " in\n" + table);
-    const auto units = start_fields(run.job(), split).at("units_per_step");
+    const auto units = start_fields(facts_of(run, split)).at("units_per_step");
     testing::expect(units.dump() == fmt::format(R"({{"units":6,"shards":2,"gathers":11,)"
                                                 R"("gather_bytes":{},"reductions":6,)"
                                                 R"("reduction_bytes":{},"max_gathered":2}})",
                                                 gather_bytes, reduction_bytes),
                     units.dump());
     testing::EngineRun whole(mini(2, 1), world);
-    testing::expect(start_table(whole.job(), split).find("units per step") == std::string::npos,
+    testing::expect(start_table(facts_of(whole, split)).find("units per step") == std::string::npos,
                     "no such line where nothing is sharded");
-    testing::expect(!start_fields(whole.job(), split).contains("units_per_step"), "nor field");
+    testing::expect(!start_fields(facts_of(whole, split)).contains("units_per_step"), "nor field");
   });
 }
 

@@ -32,7 +32,8 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
   std::vector<RankResult> results(static_cast<std::size_t>(config.layout.dp));
   testing::on_threads(config.layout.dp, [&](comm::World& world) {
     RankResult& result = results[static_cast<std::size_t>(world.rank())];
-    job::Job job(testing::with_dtypes(config), {std::shared_ptr<void>(), &world});
+    const config::Config resolved = testing::with_dtypes(config);
+    job::Job job(resolved, {std::shared_ptr<void>(), &world});
     const data::Split split = data::open_split({.train = config.data.train,
                                                 .validation = "",
                                                 .val_fraction = config.data.val_fraction,
@@ -45,11 +46,16 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
     base::LauncherLink link(-1);
     try {
       const base::HeldFolder run_folder(config.run.dir, base::ErrorKind::checkpoint);
-      Checkpointer checkpoints(job, reporter, link,
-                               {.run = "test", .data_fingerprint = "", .folder = run_folder});
+      Checkpointer checkpoints(
+          job.engine(), job.groups().world(), reporter, link,
+          {.config = resolved, .run = "test", .data_fingerprint = "", .folder = run_folder});
       StopRequests requests({});
       const auto check_folder = [&] { run_folder.check(); };
-      Trainer({job, split, reporter, link, checkpoints, requests, check_folder}, {}).run();
+      Trainer({resolved, job.groups(), world.control(), job.engine(), job.whole_model(),
+               job.plan().memory.total(), job.cpus().are_mixed, split, reporter, link, checkpoints,
+               requests, check_folder},
+              {})
+          .run();
     } catch (const base::Error& error) {
       result.error = fmt::format("{} {}", base::name_of(error.kind()), error.what());
     }

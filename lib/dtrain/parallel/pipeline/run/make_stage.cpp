@@ -32,7 +32,7 @@ std::vector<std::vector<std::int64_t>> stages_by_parameter(const model::Model& m
 
 std::vector<BlockRange> parts_of_stage(const StagePlace& place) {
   std::vector<BlockRange> parts;
-  for (std::int64_t chunk = 0; chunk < place.shape.chunks; ++chunk) {
+  for (std::int64_t chunk = 0; chunk < place.shape.chunks(); ++chunk) {
     parts.push_back(place.parts[static_cast<std::size_t>(place.shape.part(place.stage, chunk))]);
   }
   return parts;

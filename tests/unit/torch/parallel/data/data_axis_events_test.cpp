@@ -47,7 +47,7 @@ void check_steps_of(const config::Config& config, const std::string& what) {
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(two, world);
     const comm::ProcessGroup& shards = *run.job().groups().shards();
-    const DataTraffic traffic = run.job().engine().traffic();
+    const DataTraffic traffic = run.job().plan().traffic;
     for (int step = 0; step < 2; ++step) {
       const std::uint64_t before = shards.calls().records().back().number;
       run.steps(1);
@@ -94,7 +94,7 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
     const auto look = [&](bool is_backward) {
       if (world.rank() != 0) return;
       std::int64_t gathered = 0;
-      for (std::int64_t unit = 0; unit < engine->layout().num_units(); ++unit) {
+      for (std::int64_t unit = 0; unit < levels + 2; ++unit) {
         gathered += engine->data_axis().parameters().is_gathered(unit) ? 1 : 0;
       }
       found.most_gathered = std::max(found.most_gathered, gathered);

@@ -253,7 +253,7 @@ class Saved final : public checkpoint::Source {
 };
 
 TEST_CASE("An engine trains with a reducer of one's own, and its state goes on with a checkpoint") {
-  EngineOptions options{.reduce_dtype = at::kBFloat16, .seed = 3, .optimizer = {}};
+  EngineOptions options{.precision = {.reduce = at::kBFloat16}, .seed = 3, .optimizer = {}};
   options.data.num_ranks = 2;
   options.data.reducer = &kReducerKind<FeedbackReducer>;
   testing::on_threads(2, [&](comm::World& world) {

@@ -30,9 +30,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<bool>& is_native, const L
     std::vector<testing::BlockWatch> watches;
     for (const bool native : is_native) watches.push_back({.is_native = native});
     const auto model = testing::small_model(watches);
-    EngineOptions options{.master_dtype = at::kDouble,
-                          .compute_dtype = at::kDouble,
-                          .reduce_dtype = at::kDouble,
+    EngineOptions options{.precision = {at::kDouble, at::kDouble, at::kDouble},
                           .grad_accum_steps = layout.grad_accum,
                           .seed = 3,
                           .data = layout.data,

@@ -55,7 +55,7 @@ TEST_CASE("Gradients of a scaled loss have the bits of a plain one once they are
     for (const bool scales_loss : {false, true}) {
       const auto model = testing::small_model({{}});
       StepEngine engine(*model, world, {{*group}},
-                        {.scales_loss = scales_loss, .seed = 3, .optimizer = {}});
+                        {.precision = {.scales_loss = scales_loss}, .seed = 3, .optimizer = {}});
       engine.forward_backward(batches_of(0, 1));
       engine.clip_grad_norm(0);
       gradients.push_back(engine.gradients().flat().clone());
@@ -129,7 +129,7 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
     expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
     std::int64_t elements = 0;
     for (std::size_t i = 1; i < records.size(); ++i) elements += records[i].count;
-    expect(elements == engine.layout().num_elements(), "every element once");
+    expect(elements == engine.gradients().flat().numel(), "every element once");
   });
 }
 

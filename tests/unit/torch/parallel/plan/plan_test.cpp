@@ -100,8 +100,7 @@ TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis 
   layout.tp_vocab = true;
   const Plan plan = make_plan(layout);
   CHECK(plan.splits_vocab);
-  CHECK(plan.pipeline ==
-        PipelinePlan{.kind = PipelineKind::interleaved, .chunks = 2, .split = {1, 2, 3, 4}});
+  CHECK(plan.pipeline == PipelinePlan{.order = layout.schedule_pp, .split = {1, 2, 3, 4}});
   layout.pp = 1;
   CHECK(make_plan(layout).pipeline == PipelinePlan{});
   layout.tp = 1;

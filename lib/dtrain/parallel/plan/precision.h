@@ -1,0 +1,26 @@
+// The dtypes that a rank holds, computes and sends its values in.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "dtrain/config/config.h"
+
+namespace dtrain::parallel {
+
+struct Precision {
+  at::ScalarType master = at::kFloat;   ///< of masters, gradients and optimizer state
+  at::ScalarType compute = at::kFloat;  ///< of what blocks read and compute
+  at::ScalarType reduce = at::kFloat;   ///< in which gradients travel between ranks
+  at::ScalarType buffer = at::kFloat;   ///< of the model's constant tables
+  bool scales_loss = false;             ///< against underflow of float16
+
+  bool operator==(const Precision&) const = default;
+};
+
+/// config: resolved.
+[[nodiscard]] Precision precision_of(const config::Config& config);
+
+/// dtype: any but automatic.
+[[nodiscard]] at::ScalarType dtype_of(config::Dtype dtype);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,155 @@
+#include "dtrain/parallel/plan/rank_plan.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/parallel/pipeline/balance.h"
+#include "dtrain/parallel/plan/plan.h"
+
+namespace dtrain::parallel {
+namespace {
+
+// Refuses a name that no parameter of the whole model has.
+void check_frozen(const config::TrainConfig& train, const model::Model& whole) {
+  for (const std::string& name : train.freeze) {
+    std::vector<std::string_view> known;
+    for (const param::ParameterSpec& spec : whole.parameters) known.push_back(spec.name);
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      base::fail(base::ErrorKind::usage, "--freeze: the model has no parameter '{}'; it has {}",
+                 name, fmt::join(known, ", "));
+    }
+  }
+}
+
+std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
+                                           const model::Model& model) {
+  std::vector<param::ParameterId> ids;
+  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
+    const std::string& name = model.parameters[id].name;
+    if (std::find(train.freeze.begin(), train.freeze.end(), name) != train.freeze.end()) {
+      ids.push_back(static_cast<param::ParameterId>(id));
+    }
+  }
+  return ids;
+}
+
+optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
+                                          std::vector<param::ParameterId> frozen) {
+  if (train.optimizer == config::UpdateRule::sgd) {
+    return optim::SgdOptions{.momentum = train.momentum,
+                             .weight_decay = train.weight_decay,
+                             .frozen = std::move(frozen)};
+  }
+  return optim::AdamWOptions{.beta1 = train.beta1,
+                             .beta2 = train.beta2,
+                             .eps = train.eps,
+                             .weight_decay = train.weight_decay,
+                             .frozen = std::move(frozen)};
+}
+
+// Parameters that lie on a disk come to memory a unit at a time.
+DataPlan data_plan(const config::Config& config) {
+  DataPlan plan = make_plan(config.layout).data;
+  const bool is_on_disk = !config.machine.offload.folder.empty();
+  if (is_on_disk && plan.schedule.reshard == Reshard::never) {
+    plan.schedule.reshard = Reshard::after_use;
+  }
+  return plan;
+}
+
+EngineOptions engine_options(const config::Config& config, const model::Model& model,
+                             StagePlan stage) {
+  EngineOptions options{
+      .precision = precision_of(config),
+      .grad_accum_steps = config.batch.grad_accum,
+      .seed = config.train.seed,
+      .reduction = reduction_of(config.machine),
+      .data = data_plan(config),
+      .disk_folder = config.machine.offload.folder,
+      .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
+      .stage = std::move(stage)};
+  options.recompute = choose_recompute(config, model, options);
+  return options;
+}
+
+// Returns the blocks of each part of the pipeline.
+std::vector<model::BlockRange> parts_of(const config::Config& config, const model::Model& model,
+                                        const PipelineShape& shape, const PipelinePlan& plan) {
+  if (!plan.split.empty()) return split_by_hand(shape, model.levels().size(), plan.split);
+  const model::BatchShape microbatch{.sequences = config.batch.microbatch,
+                                     .length = config.data.seq_len,
+                                     .dtype = precision_of(config).compute};
+  std::vector<BlockLoad> loads;
+  for (std::size_t block = 0; block < model.blocks.size(); ++block) {
+    const model::BlockMemory memory = model.blocks[block]->memory(microbatch);
+    loads.push_back({.flops = model.costs[block].forward_flops_per_token,
+                     .bytes = memory.saved + memory.output});
+  }
+  return balance_parts(shape, loads);
+}
+
+Stage stage_at(const config::Config& config, const model::Model& whole,
+               const mesh::MeshShape& coordinate) {
+  const Plan plan = make_plan(config.layout);
+  auto model = model::make_model(
+      config.model, config.data.seq_len,
+      {.index = coordinate.tp, .size = plan.mesh.tp, .splits_vocab = plan.splits_vocab});
+  StagePlace place{.shape = {.stages = plan.mesh.pp,
+                             .microbatches = config.batch.grad_accum,
+                             .order = plan.pipeline.order},
+                   .parts = {},
+                   .stage = coordinate.pp};
+  if (plan.mesh.pp > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
+  return make_stage(std::move(model), whole.parameters, place);
+}
+
+DataTraffic step_traffic(const model::Model& model, const param::ArenaLayout& units,
+                         const EngineOptions& options) {
+  const ActionLists lists = engine_actions(model, options);
+  const UnitSchedule schedule = make_unit_schedule(
+      lists.step, unit_uses(model, units, options.recompute), options.data.schedule);
+  return data_traffic(units, schedule, axis_options(options, lists));
+}
+
+StepFlops step_flops(const config::Config& config, const model::Model& model,
+                     const RecomputePlan& recompute) {
+  const std::int64_t tokens =
+      config.batch.microbatch * config.batch.grad_accum * config.data.seq_len;
+  const double share = static_cast<double>(tokens) / static_cast<double>(config.layout.tp);
+  return {.passes = share * model.training_flops_per_token(),
+          .recomputed = share * recompute.extra_flops_per_token(model)};
+}
+
+}  // namespace
+
+RankPlan rank_plan(const config::Config& config, const model::Model& whole,
+                   const mesh::MeshShape& coordinate) {
+  check_frozen(config.train, whole);
+  Stage stage = stage_at(config, whole, coordinate);
+  const model::Model& model = *stage.model;
+  EngineOptions options = engine_options(config, model, std::move(stage.plan));
+  param::ArenaLayout units = engine_layout(model, options);
+  const MemoryPlan memory = plan_memory(config, model, options);
+  const DataTraffic traffic = step_traffic(model, units, options);
+  const StepFlops flops = step_flops(config, model, options.recompute);
+  return {.model = std::move(stage.model),
+          .whole = std::move(stage.whole),
+          .place = std::move(stage.place),
+          .options = std::move(options),
+          .units = std::move(units),
+          .memory = memory,
+          .traffic = traffic,
+          .flops = flops};
+}
+
+comm::Reduction reduction_of(const config::MachineConfig& machine) {
+  return machine.reduction == config::Reduction::fast ? comm::Reduction::fast
+                                                      : comm::Reduction::ordered;
+}
+
+}  // namespace dtrain::parallel

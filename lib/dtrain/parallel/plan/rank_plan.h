@@ -1,0 +1,46 @@
+// Plans one rank of a job by arithmetic alone: any rank of any number of ranks, on any machine.
+#pragma once
+
+#include <memory>
+
+#include "dtrain/config/config.h"
+#include "dtrain/mesh/device_mesh.h"
+#include "dtrain/parallel/data/data_traffic.h"
+#include "dtrain/parallel/engine/engine_setup.h"
+#include "dtrain/parallel/pipeline/run/make_stage.h"
+#include "dtrain/parallel/plan/memory_plan.h"
+
+namespace dtrain::parallel {
+
+/// Units: FLOPs of one rank in a step; a multiply-add counts 2. Ranks of the tensor axis share a
+/// block's FLOPs equally.
+struct StepFlops {
+  double passes = 0;      ///< forward, and backward for twice as much
+  double recomputed = 0;  ///< of forward passes that run again
+};
+
+/// Everything about a rank that is known before it allocates memory or meets another rank.
+struct RankPlan {
+  std::unique_ptr<model::Model> model;  ///< what this rank computes
+  WholeParameters whole;                ///< what `model` is a part of
+  StagePlace place;                     ///< in the pipeline
+  EngineOptions options;                ///< with precision, data axis, recompute and actions
+  param::ArenaLayout units;
+  MemoryPlan memory;
+  DataTraffic traffic;
+  StepFlops flops;
+};
+
+/// The plan of the rank at `coordinate` of the mesh. It allocates no tensor of a parameter's or an
+/// activation's size.
+///
+/// config: resolved. whole: model::make_model of it, uncut.
+/// Throws: Error{usage} for a --freeze name without a parameter, a --pp-split or --schedule-pp that
+///         does not fit, and as choose_recompute.
+[[nodiscard]] RankPlan rank_plan(const config::Config& config, const model::Model& whole,
+                                 const mesh::MeshShape& coordinate);
+
+/// The order in which ranks add up.
+[[nodiscard]] comm::Reduction reduction_of(const config::MachineConfig& machine);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,165 @@
+#include "dtrain/parallel/plan/rank_plan.h"
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/config/resolve.h"
+#include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/model/registry.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/settings.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::EngineRun;
+using testing::expect;
+
+constexpr mesh::MeshShape kMesh{.pp = 16, .dp = 32, .tp = 8};  // 4,096 ranks
+constexpr std::int64_t kLevels = 64;
+
+// Ten billion parameters in untied levels, far more than this machine could hold.
+config::Config large() {
+  config::Config config;
+  config.model = {.levels = kLevels, .width = 2048, .heads = 32, .neurons = 1024};
+  config.model.tie_levels = false;
+  config.data.seq_len = 2048;
+  config.batch.global = 32 * 32;
+  config.layout.data_axis = config::DataAxisKind::fsdp;
+  set(config, "machine.dtype", "bfloat16");
+  set(config, "machine.backend", "gloo");
+  set(config, "machine.recompute", "level");
+  return testing::meshed(config, kMesh, 32);
+}
+
+std::unique_ptr<model::Model> whole_model(const config::Config& config) {
+  return model::make_model(config.model, config.data.seq_len);
+}
+
+// Every parameter once, from the ranks of one data shard: 1 where stages and slices are complete.
+double covered(const config::Config& config, const model::Model& whole) {
+  double elements = 0;
+  for (std::int64_t pp = 0; pp < kMesh.pp; ++pp) {
+    for (std::int64_t tp = 0; tp < kMesh.tp; ++tp) {
+      const RankPlan plan = rank_plan(config, whole, {.pp = pp, .dp = 0, .tp = tp});
+      for (const param::ParameterSpec& spec : plan.model->parameters) {
+        const double copies = spec.cut ? 1 : static_cast<double>(kMesh.tp);
+        elements += static_cast<double>(spec.num_elements()) / copies;
+      }
+    }
+  }
+  return elements / static_cast<double>(whole.num_elements());
+}
+
+TEST_CASE("Any rank of 4,096 is planned in milliseconds, and nothing of it is allocated") {
+  metrics::install_counting_allocator();
+  const config::Config config = large();
+  const mesh::DeviceMesh mesh(kMesh);
+  const auto whole = whole_model(config);
+  CHECK(whole->num_elements() > 10'000'000'000);
+  const std::int64_t before = metrics::memory_use().current;
+  metrics::restart_peak();
+  const auto begin = base::Clock::now();
+  std::int64_t planned = 0;
+  for (std::int64_t rank = 0; rank < mesh.world_size(); rank += 89, ++planned) {
+    const RankPlan plan = rank_plan(config, *whole, mesh.coordinate(rank));
+    CHECK(plan.place.stage == mesh.coordinate(rank).pp);
+    CHECK(plan.memory.total() > (std::int64_t{1} << 28));
+    CHECK(plan.traffic.gathers > 0);
+    CHECK(plan.units.num_shards() == kMesh.dp);
+  }
+  CHECK(metrics::memory_use().peak - before < (std::int64_t{1} << 20));
+  const double milliseconds = 1e3 * base::seconds_since(begin) / static_cast<double>(planned);
+  WARN("a rank's plan takes " << milliseconds << " ms");
+  CHECK(milliseconds < 100);
+  CHECK(covered(config, *whole) == Approx(1));
+}
+
+TEST_CASE("The FLOPs of all ranks are those of the model, and recomputing a level adds a third") {
+  const config::Config config = large();
+  const mesh::DeviceMesh mesh(kMesh);
+  const auto whole = whole_model(config);
+  double passes = 0;
+  double recomputed = 0;
+  for (std::int64_t pp = 0; pp < kMesh.pp; ++pp) {
+    const RankPlan plan = rank_plan(config, *whole, {.pp = pp, .dp = 3, .tp = 5});
+    passes += plan.flops.passes;
+    recomputed += plan.flops.recomputed;
+  }
+  const double ranks = static_cast<double>(kMesh.dp * kMesh.tp);
+  const double tokens = static_cast<double>(config.batch.global * config.data.seq_len);
+  const double head = 3 * whole->costs.back().forward_flops_per_token * tokens;
+  CHECK(passes * ranks == Approx(tokens * whole->training_flops_per_token()));
+  CHECK(3 * recomputed * ranks == Approx(passes * ranks - head));
+}
+
+std::string text_of(const RankPlan& plan) {
+  std::string text = fmt::format(
+      "stage {} memory {} state {} gathers {} reductions {} of {} bytes, {} FLOPs, {} elements in "
+      "{} units, chunks {}",
+      plan.place.stage, plan.memory.total(), plan.memory.state, plan.traffic.gathers,
+      plan.traffic.reductions, plan.traffic.reduction_bytes, plan.flops.passes,
+      plan.units.num_elements(), plan.units.num_units(), plan.options.stage.chunk_begins.size());
+  for (const param::ParameterSpec& spec : plan.model->parameters) text += " " + spec.name;
+  return text;
+}
+
+TEST_CASE("What a rank plans for itself is what any other process plans for it") {
+  config::Config config = testing::tiny_config();
+  config.model.levels = 4;
+  config.model.tie_levels = false;
+  config.layout.data_axis = config::DataAxisKind::fsdp;
+  const config::Config meshed = testing::meshed(config, {.pp = 2, .dp = 2, .tp = 2}, 2);
+  const auto whole = whole_model(meshed);
+  std::vector<std::string> plans;
+  for (std::int64_t rank = 0; rank < 8; ++rank) {
+    plans.push_back(
+        text_of(rank_plan(meshed, *whole, mesh::DeviceMesh({2, 2, 2}).coordinate(rank))));
+  }
+  CHECK(plans[0] != plans[4]);
+  testing::on_threads(8, [&](comm::World& world) {
+    EngineRun run(meshed, world);
+    const std::string found = text_of(run.job().plan());
+    expect(found == plans[static_cast<std::size_t>(world.rank())], found);
+  });
+}
+
+TEST_CASE("One value holds all dtypes of a run") {
+  config::Config config = testing::with_dtypes(testing::laid_out(testing::tiny_config(), 2, 1));
+  CHECK(precision_of(config) == Precision{});
+  config.machine = {};
+  set(config, "machine.dtype", "float16");
+  config = testing::with_dtypes(config);
+  CHECK(precision_of(config) == Precision{.compute = at::kHalf, .scales_loss = true});
+  config.machine = {};
+  set(config, "machine.reduce_dtype", "bfloat16");
+  config = testing::with_dtypes(config);
+  CHECK(precision_of(config) == Precision{.reduce = at::kBFloat16});
+  config.layout.dp = 1;  // nothing travels
+  CHECK(precision_of(config) == Precision{});
+  config.machine = {};
+  set(config, "machine.dtype", "float64");
+  config = testing::with_dtypes(config);
+  const at::ScalarType wide = at::kDouble;
+  CHECK(precision_of(config) ==
+        Precision{.master = wide, .compute = wide, .reduce = wide, .buffer = wide});
+}
+
+TEST_CASE("A plan refuses names of parameters and bounds of memory that no model meets") {
+  config::Config config = testing::tiny_config();
+  config = testing::with_dtypes(testing::laid_out(config, 1, 1));
+  const auto whole = whole_model(config);
+  config.train.freeze = {"encode"};
+  CHECK_THROWS_WITH(rank_plan(config, *whole, {0, 0, 0}),
+                    Catch::Contains("--freeze: the model has no parameter 'encode'"));
+  config.train.freeze = {"encoder"};
+  CHECK_NOTHROW(rank_plan(config, *whole, {0, 0, 0}));
+  set(config, "machine.memory_limit", "1kB");
+  CHECK_THROWS_WITH(rank_plan(config, *whole, {0, 0, 0}),
+                    Catch::Contains("--memory-limit 1kB cannot be met"));
+}
+
+}  // namespace
+}  // namespace dtrain::parallel
