@@ -14,6 +14,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/commands/fixture.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/metrics_file.h"
 
@@ -315,13 +316,12 @@ bool Verification::passed() const {
 
 std::string Verification::to_json(const config::Config& config) const {
   nlohmann::ordered_json json{{"golden", config.verify.golden},
-                              {"strategy", text_of(config.layout.strategy)},
-                              {"pp", config.layout.pp},
-                              {"dp", config.layout.dp},
-                              {"tp", config.layout.tp},
-                              {"dtype", text_of(config.machine.dtype)},
-                              {"threads", config.machine.threads},
-                              {"passed", passed()}};
+                              {"strategy", text_of(config.layout.strategy)}};
+  const mesh::MeshShape mesh = config::mesh_of(config.layout);
+  for (const mesh::Axis axis : mesh::kAxes) json[name_of(axis)] = mesh[axis];
+  json.update({{"dtype", text_of(config.machine.dtype)},
+               {"threads", config.machine.threads},
+               {"passed", passed()}});
   for (const Check& check : checks) {
     json["checks"][check.name] = {{"error", metrics::json_number(check.error)},
                                   {"tolerance", check.tolerance},

@@ -1,23 +1,24 @@
-// What the layout settings mean: the one table from strategy names to axes of the mesh.
+// The meaning of the layout settings: the one table from strategy names to axes of the mesh.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "dtrain/config/config.h"
+#include "dtrain/config/mesh_shape.h"
 
 namespace dtrain::config {
 
-/// What a strategy makes of the ranks it has.
+/// The setting of an axis' size; 0: it follows from the others.
+[[nodiscard]] std::int64_t& size_of(LayoutConfig& layout, Axis axis);
+
+/// The sizes that the settings give.
+[[nodiscard]] MeshShape mesh_of(const LayoutConfig& layout);
+
+/// A strategy's use of the ranks it has.
 struct StrategyMeaning {
-  enum class Ranks {
-    dp,     ///< all see different data
-    tp,     ///< all share the arithmetic of each block
-    pp,     ///< all are stages
-    given,  ///< --pp, --dp and --tp say it
-  };
   Strategy strategy = Strategy::single;
-  Ranks ranks = Ranks::dp;
+  std::optional<Axis> axis = Axis::dp;  ///< along which all ranks lie; none: the sizes are given
   std::optional<DataAxisKind> data_axis = DataAxisKind::ddp;  ///< none: --data-axis says it
   /// Of one whose ranks are threads of one process: the strategy that does the same with processes.
   std::optional<Strategy> with_processes = {};

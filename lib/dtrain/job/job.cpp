@@ -15,7 +15,6 @@
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/pipeline/balance.h"
-#include "dtrain/parallel/tensor/group_tensor_axis.h"
 
 namespace dtrain::job {
 namespace {
@@ -112,24 +111,6 @@ std::vector<model::BlockRange> parts_of(const config::Config& config, const mode
   return balance_parts(shape, loads);
 }
 
-// Groups for all that several stages hold, this one among them or not: making them is collective.
-std::vector<parallel::SharedParameters> shared_parameters(const parallel::WholeParameters& whole,
-                                                          mesh::MeshGroups& groups,
-                                                          comm::World& world) {
-  std::vector<parallel::SharedParameters> shared;
-  for (std::size_t number = 0; number < whole.stages.size(); ++number) {
-    if (whole.stages[number].size() == 1) continue;
-    comm::ProcessGroup* stages = groups.group_of_stages(world, whole.stages[number]);
-    const auto id = std::find(whole.numbers.begin(), whole.numbers.end(),
-                              static_cast<param::ParameterId>(number)) -
-                    whole.numbers.begin();
-    if (id == static_cast<std::ptrdiff_t>(whole.numbers.size())) continue;
-    if (shared.empty() || shared.back().stages != stages) shared.push_back({{}, stages});
-    shared.back().ids.push_back(id);
-  }
-  return shared;
-}
-
 }  // namespace
 
 at::ScalarType dtype_of(config::Dtype dtype) {
@@ -167,12 +148,13 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : config_(config),
       world_(std::move(world)),
       plan_(parallel::make_plan(config.layout)),
+      whole_model_(model::make_model(config.model, config.data.seq_len)),
+      stage_(make_stage()),
       groups_(*world_, mesh::DeviceMesh(plan_.mesh),
               {.shard_size = plan_.data.shard_size,
-               .head_size = model::ranks_per_head(config.model, plan_.mesh.tp)}),
-      cpus_(agree_on_cpu_types(groups_.world(), cpu_type(), config.machine.mixed_cpus)),
-      whole_model_(model::make_model(config.model, config.data.seq_len)),
-      stage_(make_stage()) {
+               .tensor = model::tensor_subgroups(config.model, plan_.mesh[mesh::Axis::tp]),
+               .stages = stage_.whole.stages}),
+      cpus_(agree_on_cpu_types(groups_.world(), cpu_type(), config.machine.mixed_cpus)) {
   check_frozen(config.train, *whole_model_);
   parallel::EngineOptions options = engine_options(config, *stage_.model, stage_.plan);
   recompute_ = options.recompute;
@@ -181,42 +163,27 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
   if (!options.disk_folder.empty()) {
     param::DiskMemory::check_room(options.disk_folder, memory_.state);
   }
-  engine_ = std::make_unique<parallel::StepEngine>(*stage_.model, *world_, engine_groups(),
+  engine_ = std::make_unique<parallel::StepEngine>(*stage_.model, *world_, groups_,
                                                    std::move(options), stage_.whole);
   if (cpus_.are_mixed) engine_->make_copies_equal();
   check_ranks_agree();
 }
 
 parallel::Stage Job::make_stage() const {
-  const mesh::MeshShape& place = groups_.coordinate();
+  using mesh::Axis;
+  const mesh::MeshShape& sizes = plan_.mesh;
+  const mesh::MeshShape place = mesh::DeviceMesh(sizes).coordinate(world_->rank());
   auto model = model::make_model(
       config_.model, config_.data.seq_len,
-      {.index = place.tp, .size = plan_.mesh.tp, .splits_vocab = plan_.splits_vocab});
+      {.index = place[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan_.splits_vocab});
   parallel::StagePlace stage{.shape = {.kind = plan_.pipeline.kind,
-                                       .stages = plan_.mesh.pp,
+                                       .stages = sizes[Axis::pp],
                                        .microbatches = config_.batch.grad_accum,
                                        .chunks = plan_.pipeline.chunks},
                              .parts = {},
-                             .stage = place.pp};
-  if (plan_.mesh.pp > 1) stage.parts = parts_of(config_, *model, stage.shape, plan_.pipeline);
+                             .stage = place[Axis::pp]};
+  if (sizes[Axis::pp] > 1) stage.parts = parts_of(config_, *model, stage.shape, plan_.pipeline);
   return parallel::make_stage(std::move(model), whole_model_->parameters, stage);
-}
-
-parallel::EngineGroups Job::engine_groups() {
-  parallel::EngineGroups groups{
-      .data = {.all = data_group(), .shards = groups_.shards(), .replicas = groups_.replicas()},
-      .world = &groups_.world()};
-  if (plan_.mesh.tp > 1) {
-    groups.tensor = &groups_.along(mesh::Axis::tp);
-    tensor_axis_ = parallel::make_tensor_axis({.axis = groups.tensor, .head = groups_.head()});
-    groups.tensor_axis = tensor_axis_.get();
-  }
-  if (plan_.mesh.pp == 1) return groups;
-  pipeline_.emplace(parallel::PipelineGroups{.activations = groups_.along(mesh::Axis::pp),
-                                             .gradients = groups_.pp_gradients()});
-  groups.pipeline = &*pipeline_;
-  groups.shared = shared_parameters(stage_.whole, groups_, *world_);
-  return groups;
 }
 
 void Job::check_ranks_agree() const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "dtrain/base/rank_env.h"
@@ -63,18 +62,15 @@ class Job {
 
  private:
   [[nodiscard]] parallel::Stage make_stage() const;
-  [[nodiscard]] parallel::EngineGroups engine_groups();
   void check_ranks_agree() const;
 
   config::Config config_;
   std::shared_ptr<comm::World> world_;
   parallel::Plan plan_;
+  std::unique_ptr<model::Model> whole_model_;
+  parallel::Stage stage_;
   mesh::MeshGroups groups_;
   CpuTypes cpus_;
-  std::unique_ptr<model::Model> whole_model_;
-  std::unique_ptr<model::TensorAxis> tensor_axis_;  // null: of size 1
-  parallel::Stage stage_;
-  std::optional<parallel::PipelineGroups> pipeline_;
   parallel::RecomputePlan recompute_;
   parallel::MemoryPlan memory_;
   std::unique_ptr<parallel::StepEngine> engine_;

@@ -19,12 +19,8 @@ constexpr base::Seconds kPatience(1);
 
 checkpoint::format::Manifest manifest_of(const job::Job& job,
                                          const Checkpointer::Options& options) {
-  const mesh::MeshShape& mesh = job.groups().mesh().sizes();
   return {.run = options.run,
-          .layout = {.world_size = mesh.pp * mesh.dp * mesh.tp,
-                     .pp = mesh.pp,
-                     .dp = mesh.dp,
-                     .tp = mesh.tp},
+          .mesh = job.groups().mesh().sizes(),
           .config = config::to_json(config::Command::train, job.config()),
           .data_fingerprint = options.data_fingerprint,
           .contents = {}};

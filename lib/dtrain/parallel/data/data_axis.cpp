@@ -7,7 +7,7 @@ namespace dtrain::parallel {
 namespace {
 
 std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
-                                              const DataGroups& groups,
+                                              const mesh::MeshGroups& groups,
                                               const param::ArenaAllocator& allocate,
                                               const DataAxisOptions& options,
                                               const UnitSchedule& schedule) {
@@ -15,8 +15,8 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
                                .reduce_dtype = options.reduce_dtype,
                                .num_microbatches = options.num_microbatches,
                                .reduction = options.reduction};
-  if (groups.num_shards() == 1) {
-    return std::make_unique<BucketReducer>(layout, groups.all, allocate, reducer);
+  if (groups.shards().size() == 1) {
+    return std::make_unique<BucketReducer>(layout, groups.along(mesh::Axis::dp), allocate, reducer);
   }
   if (!options.plan.keeps_gradient_shards()) {
     return std::make_unique<WholeReducer>(layout, groups, allocate, reducer);
@@ -27,14 +27,14 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
 }  // namespace
 
 DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
-                   const DataGroups& groups, const param::ArenaAllocator& allocate,
+                   const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
                    const ActionLists& lists, const DataAxisOptions& options)
     : uses_(unit_uses(model, layout, options.recompute)),
       step_{.actions = lists.step,
             .schedule = make_unit_schedule(lists.step, uses_, options.plan.schedule)},
       evaluation_{.actions = lists.evaluation,
                   .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
-      parameters_(layout, groups, allocate,
+      parameters_(layout, groups.shards(), allocate,
                   {.master_dtype = options.master_dtype,
                    .compute_dtype = options.compute_dtype,
                    .keeps_units = options.plan.schedule.reshard == Reshard::never,

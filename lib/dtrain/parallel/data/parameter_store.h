@@ -12,16 +12,6 @@
 
 namespace dtrain::parallel {
 
-/// Which ranks hold the parts of what.
-struct DataGroups {
-  comm::ProcessGroup& all;                 ///< ranks that see different data
-  comm::ProcessGroup* shards = nullptr;    ///< those that share one copy of the state; null: none
-  comm::ProcessGroup* replicas = nullptr;  ///< those that hold the same shard; null: none
-
-  [[nodiscard]] std::int64_t shard() const { return shards == nullptr ? 0 : shards->rank(); }
-  [[nodiscard]] std::int64_t num_shards() const { return shards == nullptr ? 1 : shards->size(); }
-};
-
 /// Masters are whole where nothing is sharded, or where every rank keeps all parameters in the
 /// masters' own dtype: then the copies are the masters. Else a rank's masters are its shards, and
 /// the copies are units that are gathered from all shards.
@@ -38,8 +28,9 @@ class ParameterStore {
     param::DiskMemory* disk = nullptr;  ///< where masters are; needs keeps_units off; null: in RAM
   };
 
-  /// `layout`, `groups` and what `allocate` refers to must outlive this.
-  ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
+  /// shards: the ranks that share one copy of the state. `layout`, `shards` and what `allocate`
+  /// refers to must outlive this.
+  ParameterStore(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                  const param::ArenaAllocator& allocate, const Options& options);
 
   /// Of elements that other shards own only the owners keep a master up to date.
@@ -70,7 +61,7 @@ class ParameterStore {
   void gather_into(Unit& unit, std::int64_t index, const at::Tensor& target);
 
   const param::ArenaLayout& layout_;
-  DataGroups groups_;
+  comm::ProcessGroup& shards_;
   Options options_;
   param::Arena masters_;
   std::vector<Unit> units_;

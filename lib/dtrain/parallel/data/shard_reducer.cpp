@@ -31,11 +31,11 @@ std::int64_t levels_for(std::int64_t count, const ReducerOptions& options) {
 
 }  // namespace
 
-ShardReducer::ShardReducer(const param::ArenaLayout& layout, const DataGroups& groups,
+ShardReducer::ShardReducer(const param::ArenaLayout& layout, const mesh::MeshGroups& groups,
                            const param::ArenaAllocator& allocate, const ReducerOptions& options,
                            const UnitSchedule& schedule)
     : layout_(layout),
-      shard_(groups.shard()),
+      shard_(groups.shards().rank()),
       options_(options),
       reductions_(groups, options.reduce_dtype) {
   for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "dtrain/parallel/data/unit_buffer.h"
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/parallel/data/whole_reducer.h"
 
@@ -17,9 +18,9 @@ namespace dtrain::parallel {
 ///         gradients and one that travels.
 class ShardReducer final : public GradientReducer {
  public:
-  /// `layout` and what `groups` names must outlive this. schedule: says how often each unit is
+  /// `layout` and `groups` must outlive this. schedule: says how often each unit is
   /// reduced in a step.
-  ShardReducer(const param::ArenaLayout& layout, const DataGroups& groups,
+  ShardReducer(const param::ArenaLayout& layout, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate, const ReducerOptions& options,
                const UnitSchedule& schedule);
 

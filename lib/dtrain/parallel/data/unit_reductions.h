@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "dtrain/parallel/data/parameter_store.h"
+#include "dtrain/mesh/mesh_groups.h"
 
 namespace dtrain::parallel {
 
@@ -18,8 +18,9 @@ namespace dtrain::parallel {
 /// Threads:    one.
 class UnitReductions {
  public:
-  /// Sums travel in `dtype`; what `groups` names must outlive this.
-  UnitReductions(const DataGroups& groups, at::ScalarType dtype) : groups_(groups), dtype_(dtype) {}
+  /// Sums travel in `dtype`; the groups must outlive this.
+  UnitReductions(const mesh::MeshGroups& groups, at::ScalarType dtype)
+      : groups_(groups), dtype_(dtype) {}
 
   /// input (the unit) -> output (this rank's shard of it, which may be that part of `input`).
   /// `arrived` is called once the output is there, in some later call.
@@ -44,7 +45,7 @@ class UnitReductions {
 
   void take_first();
 
-  DataGroups groups_;
+  const mesh::MeshGroups& groups_;
   at::ScalarType dtype_;
   std::deque<Sum> under_way_;
   std::vector<comm::Work> replicas_;

@@ -2,10 +2,10 @@
 
 namespace dtrain::parallel {
 
-WholeReducer::WholeReducer(const param::ArenaLayout& layout, const DataGroups& groups,
+WholeReducer::WholeReducer(const param::ArenaLayout& layout, const mesh::MeshGroups& groups,
                            const param::ArenaAllocator& allocate, const ReducerOptions& options)
     : layout_(layout),
-      shard_(groups.shard()),
+      shard_(groups.shards().rank()),
       store_(layout, options.dtype, allocate, options.num_microbatches, options.reduction),
       reductions_(groups, options.reduce_dtype) {}
 

@@ -13,8 +13,8 @@ namespace dtrain::parallel {
 /// place where it lies.
 class WholeReducer final : public GradientReducer {
  public:
-  /// `layout` and what `groups` names must outlive this.
-  WholeReducer(const param::ArenaLayout& layout, const DataGroups& groups,
+  /// `layout` and `groups` must outlive this.
+  WholeReducer(const param::ArenaLayout& layout, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate, const ReducerOptions& options);
 
   void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }

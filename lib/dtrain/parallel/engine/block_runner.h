@@ -48,13 +48,12 @@ class BlockRunner : private param::GradientSink {
     std::vector<param::ParameterId> frozen;    ///< get no gradient
     RecomputePlan recompute = {};
     std::int64_t settled_together = 1;  ///< microbatches whose gradients are summed as they come
-    model::TensorAxis* tensor_axis = nullptr;  ///< that the model was made for; null: of size 1
   };
 
-  /// parameters: by id, what blocks compute with. `model`, `sink` and the tensor axis must outlive
-  /// this.
+  /// parameters: by id, what blocks compute with; axis: the one that the model was made for.
+  /// `model`, `sink` and `axis` must outlive this.
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
-              param::GradientSink& sink, Options options);
+              param::GradientSink& sink, model::TensorAxis& axis, Options options);
 
   /// Forward passes train, with dropout and graphs, or evaluate, with neither; they train at first.
   void set_training(bool training) { training_ = training; }
@@ -118,7 +117,6 @@ class BlockRunner : private param::GradientSink {
   std::vector<std::int64_t> num_to_settle_;  // by parameter: backward passes until it is settled
   std::vector<std::int64_t> unsettled_;      // of those, still to come
   std::map<std::int64_t, Microbatch> microbatches_;
-  model::TensorAxis whole_;  // the axis of size 1
   model::TensorAxis& tensor_axis_;
   bool training_ = true;
   model::Tap tap_;

@@ -61,8 +61,7 @@ Updater::Updater(const EngineSetup& setup)
 
 double Updater::norm_of(const param::Arena& values) const {
   const at::Tensor sums = norm_.sums_of(values);
-  comm::ProcessGroup* shards = setup_.groups.data.shards;
-  if (shards != nullptr) shards->all_reduce(sums).wait();
+  setup_.groups.shards().all_reduce(sums).wait();
   return setup_.placement.norm(norm_.squares(sums));
 }
 
