@@ -74,7 +74,7 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
                                       .dp_size = 4,
                                       .seed = config.train.seed});
     const std::vector<data::Batch> mine = loader.next();
-    (void)job.engine().forward_backward(mine);
+    job.engine().forward_backward(mine);
     std::vector<at::Tensor> weights;
     for (std::size_t id = 0; id < job.model().parameters.size(); ++id) {
       weights.push_back(job.engine().parameters().view(static_cast<param::ParameterId>(id)));

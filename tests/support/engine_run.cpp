@@ -201,7 +201,8 @@ void EngineRun::steps(std::int64_t count) {
 }
 
 void EngineRun::forward_backward_only() {
-  trace_.losses.push_back(job_.engine().forward_backward(loader_.next()).mean());
+  job_.engine().forward_backward(loader_.next());
+  trace_.losses.push_back(job_.engine().finish_step().loss.mean());
 }
 
 Trace EngineRun::trace() {

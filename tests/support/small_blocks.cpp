@@ -73,6 +73,44 @@ class Mix final : public OneParameterBlock {
   BlockWatch watch_;
 };
 
+// Mix with a backward of its own, whose products go straight into the gradients' memory.
+class NativeMix final : public OneParameterBlock, private model::NativeBackward {
+ public:
+  NativeMix(param::ParameterId id, BlockWatch watch)
+      : OneParameterBlock(id), watch_(std::move(watch)) {}
+  at::Tensor forward(const at::Tensor& x, const model::BlockContext& context) override {
+    if (watch_.on_forward) watch_.on_forward();
+    return at::tanh(at::matmul(x, context.use(ids_[0])));
+  }
+  model::NativeBackward* native_backward() override { return this; }
+
+ private:
+  at::Tensor forward(const at::Tensor& x, const model::BlockContext& context,
+                     std::vector<at::Tensor>& saved) override {
+    saved = {forward(x, context)};
+    return saved.front();
+  }
+  at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient,
+                      std::span<const at::Tensor> saved, const model::BlockContext& context,
+                      const GradientOf& gradient_of) override {
+    const at::Tensor& y = saved.front();
+    const at::Tensor inner = (gradient * (1 - y * y)).view({-1, kWidth});
+    const at::Tensor rows = x.reshape({-1, kWidth}).t();
+    param::GradientPlace place = gradient_of(ids_[0]);
+    if (place.view.defined()) {
+      place.view.addmm_(rows, inner, /*beta=*/place.is_first ? 0 : 1);
+    }
+    return at::matmul(inner, context.use(ids_[0]).t()).view(x.sizes());
+  }
+
+  BlockWatch watch_;
+};
+
+std::unique_ptr<model::Block> mix(param::ParameterId id, const BlockWatch& watch) {
+  if (watch.is_native) return std::make_unique<NativeMix>(id, watch);
+  return std::make_unique<Mix>(id, watch);
+}
+
 class Head final : public OneParameterBlock {
  public:
   using OneParameterBlock::OneParameterBlock;
@@ -117,7 +155,7 @@ std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches
   for (const BlockWatch& watch : watches) {
     const auto id = static_cast<param::ParameterId>(model->parameters.size());
     model->parameters.push_back(spec(fmt::format("mix.{}", id - 1), kWidth, kWidth));
-    model->blocks.push_back(std::make_unique<Mix>(id, watch));
+    model->blocks.push_back(mix(id, watch));
   }
   model->blocks.push_back(
       std::make_unique<Head>(static_cast<param::ParameterId>(model->parameters.size())));

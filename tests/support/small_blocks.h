@@ -21,6 +21,7 @@ struct BlockWatch {
   std::function<void()> on_forward = {};
   std::function<void()> on_backward = {};  ///< before the block's own gradients are computed
   std::function<bool(std::int64_t first_sample)> uses_parameter = {};  ///< empty: always
+  bool is_native = false;  ///< the block brings its own backward, and watches its forward alone
 };
 
 /// embedding, one mixing block y = tanh(x W_i) for each entry of `watches`, and a head; width 8,

@@ -15,10 +15,14 @@ constexpr std::size_t kShown = 24;
 constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
+bool is_default(const Setting& setting, const std::string& value) {
+  return value == value_text(setting, Config{});
+}
+
 // "--flag has no effect without ..."; empty where the setting has one, or its default.
 std::string idle_line(const Setting& setting, const Config& config) {
   const std::string value = value_text(setting, config);
-  if (value == value_text(setting, Config{})) return {};
+  if (is_default(setting, value)) return {};
   for (const Need* need : setting.effect.needs) {
     if (need == nullptr || need->is_met(config)) continue;
     std::string reason(need->otherwise);
@@ -78,7 +82,7 @@ std::string changed_settings(const Config& asked) {
     if (!setting.is_for(Command::train) || std::ranges::count(kOfEveryRun, setting.key) > 0)
       continue;
     const std::string value = value_text(setting, asked);
-    if (value == value_text(setting, Config{})) continue;
+    if (is_default(setting, value)) continue;
     changed.push_back(fmt::format("{}={}", setting.key, value));
   }
   if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));

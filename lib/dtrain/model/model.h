@@ -13,6 +13,7 @@
 
 #include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
+#include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::model {
@@ -62,6 +63,28 @@ struct BlockMemory {
       0;  ///< at the peak of the backward pass, what is left of `saved` included
 };
 
+/// A backward pass of a block's own, without autograd. Both members run without grad mode, and may
+/// run again where the block is recomputed.
+class NativeBackward {
+ public:
+  using GradientOf = std::function<param::GradientPlace(param::ParameterId)>;
+
+  virtual ~NativeBackward() = default;
+
+  /// Block::forward, which also puts what backward reads besides x into `saved`.
+  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context,
+                                           std::vector<at::Tensor>& saved) = 0;
+
+  /// Writes or adds the gradient of each parameter it has used where gradient_of says, once a
+  /// parameter, and returns that of x (undefined for token ids).
+  ///
+  /// Shapes: x as it came to forward; gradient as forward's output. context: forward's.
+  [[nodiscard]] virtual at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient,
+                                            std::span<const at::Tensor> saved,
+                                            const BlockContext& context,
+                                            const GradientOf& gradient_of) = 0;
+};
+
 /// One layer of a stack. It computes in the dtype of the parameters it reads: float64, float32,
 /// bfloat16 or float16.
 ///
@@ -73,6 +96,10 @@ class Block {
   /// x: (B, T, D), or token ids (B, T) int64 for the first block.
   /// Returns (B, T, D), or per-token losses in nats (B, T), float32 or float64, for the last.
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& x, const BlockContext& context) = 0;
+
+  /// Null: autograd computes the block's gradients. Training runs its forward in place of this
+  /// block's.
+  [[nodiscard]] virtual NativeBackward* native_backward() { return nullptr; }
 
   /// Every parameter that forward may use; the same id may appear in many blocks.
   [[nodiscard]] virtual std::span<const param::ParameterId> parameters() const = 0;

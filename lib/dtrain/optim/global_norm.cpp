@@ -2,6 +2,10 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -100,36 +104,45 @@ at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
   return sums;
 }
 
-std::vector<double> GlobalNorm::squares(const at::Tensor& sums) const {
+at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
+  const at::Tensor squares = at::zeros({std::ssize(parameters_)}, sums.options());
   const auto* slots = sums.const_data_ptr<double>();
-  std::vector<double> squares;
+  auto* parameter = squares.mutable_data_ptr<double>();
   for (const std::vector<Block>& blocks : parameters_) {
-    double& parameter = squares.emplace_back(0.0);
     for (const Block& block : blocks) {
       const std::int64_t cells =
           block.is_cut ? (block.range.size() + kCell - 1) / kCell : std::int64_t{1};
-      parameter += std::accumulate(slots + block.slot, slots + block.slot + cells, 0.0);
+      *parameter += std::accumulate(slots + block.slot, slots + block.slot + cells, 0.0);
     }
+    ++parameter;
   }
   return squares;
 }
 
-double norm_of_squares(std::span<const double> squares,
-                       std::span<const param::ParameterSpec> specs) {
-  double total = 0;
-  for (const param::ParameterId id : by_name(specs)) total += squares[static_cast<std::size_t>(id)];
-  return std::sqrt(total);
+at::Tensor norm_of_squares(const at::Tensor& squares, std::span<const param::ParameterSpec> specs) {
+  const at::Tensor total = at::zeros({}, squares.options());
+  const auto* square = squares.const_data_ptr<double>();
+  auto* sum = total.mutable_data_ptr<double>();
+  for (const param::ParameterId id : by_name(specs)) *sum += square[id];
+  return total.sqrt_();
 }
 
 double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                    std::span<const param::ParameterSpec> specs) {
   const GlobalNorm norm(layout, specs, 0);
-  return norm_of_squares(norm.squares(norm.sums_of(values)), specs);
+  return norm_of_squares(norm.squares(norm.sums_of(values)), specs).item<double>();
 }
 
-double clip_factor(double norm, double max_norm) {
-  if (max_norm == 0 || norm <= max_norm) return 1.0;
-  return max_norm / norm;
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
+  const at::Tensor one = at::ones_like(norm);
+  if (max_norm == 0) return one;
+  const at::Tensor is_larger = (norm > max_norm).logical_and(at::isfinite(norm));
+  return at::where(is_larger, at::full_like(norm, max_norm).div_(norm), one);
+}
+
+void scale_by(const at::Tensor& values, const at::Tensor& factor) {
+  const double value = *factor.const_data_ptr<double>();
+  if (value != 1.0) values.mul_(value);
 }
 
 }  // namespace dtrain::optim

@@ -28,8 +28,9 @@ class GlobalNorm {
   /// This shard's sums, zero in the places of other shards, (n) float64: to be summed over the
   /// shards, in any order.
   [[nodiscard]] at::Tensor sums_of(const param::Arena& values) const;
-  /// The sum of squares of each parameter, by id, from the sums of all shards.
-  [[nodiscard]] std::vector<double> squares(const at::Tensor& sums) const;
+  /// From the sums of all shards: the sum of squares of each parameter, by id, (parameters)
+  /// float64.
+  [[nodiscard]] at::Tensor squares(const at::Tensor& sums) const;
 
  private:
   struct Block {
@@ -43,16 +44,20 @@ class GlobalNorm {
   std::int64_t num_slots_ = 0;
 };
 
-/// The norm of parameters with these sums of squares, added in the order of their names.
-[[nodiscard]] double norm_of_squares(std::span<const double> squares,
-                                     std::span<const param::ParameterSpec> specs);
+/// The norm of parameters with these sums of squares (parameters), added in the order of their
+/// names; () float64.
+[[nodiscard]] at::Tensor norm_of_squares(const at::Tensor& squares,
+                                         std::span<const param::ParameterSpec> specs);
 
 /// The norm of values that are all here.
 [[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                                  std::span<const param::ParameterSpec> specs);
 
-/// Returns the factor that scales gradients to a norm of at most max_norm; 1 where it is, or where
-/// max_norm is 0.
-[[nodiscard]] double clip_factor(double norm, double max_norm);
+/// Returns the factor that scales gradients to a norm of at most max_norm, () float64; 1 where the
+/// norm () is that small or not finite, or where max_norm is 0.
+[[nodiscard]] at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
+
+/// Multiplies `values` by factor () float64, whose value the host does not see.
+void scale_by(const at::Tensor& values, const at::Tensor& factor);
 
 }  // namespace dtrain::optim

@@ -56,7 +56,8 @@ Optimizer::Optimizer(std::vector<UpdateGroup> groups)
       num_updates_(at::zeros({1}, at::TensorOptions().dtype(at::kFloat))) {}
 
 void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
-                     double learning_rate, UpdateObserver* observer) {
+                     double learning_rate, const at::Tensor& may_update, UpdateObserver* observer) {
+  if (!*may_update.const_data_ptr<bool>()) return;
   const at::NoGradGuard no_grad;
   num_updates_.add_(1);
   const std::vector<UpdateGroup> parts =

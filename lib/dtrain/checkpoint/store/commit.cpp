@@ -34,14 +34,9 @@ bool is_marked(std::string_view name, std::string_view mark) {
 }
 
 // Leaves out what cannot be read; the later removal or listing reports it.
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  return names;
+std::vector<std::string> readable_names_in(const std::string& folder) {
+  std::error_code ignored;
+  return names_in(folder, ignored);
 }
 
 // Rank 0 writes the manifest for all: it must not list what others wrote elsewhere.
@@ -176,7 +171,7 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
 
 std::vector<std::string> remove_leftovers(base::FileSystem& files, const std::string& checkpoints) {
   std::vector<std::string> failures;
-  for (const std::string& name : names_in(checkpoints)) {
+  for (const std::string& name : readable_names_in(checkpoints)) {
     if (!is_marked(name, kTemporary)) continue;
     attempt(failures, [&] { remove_folder_and_files(files, checkpoints + "/" + name); });
   }
@@ -190,7 +185,7 @@ std::vector<std::string> remove_all(base::FileSystem& files, const std::string& 
     base::fail(base::ErrorKind::checkpoint, "{}", fmt::join(removed.failures, "; "));
   }
   std::vector<std::string> left_alone = std::move(removed.left_alone);
-  for (const std::string& name : names_in(checkpoints)) {
+  for (const std::string& name : readable_names_in(checkpoints)) {
     if (!is_marked(name, kSetAside)) continue;
     const std::string folder = checkpoints + "/" + name;
     const std::string why = why_kept(folder, FolderKind::checkpoint);

@@ -8,9 +8,6 @@
 namespace dtrain::checkpoint::store {
 namespace {
 
-constexpr base::FileRole kRole{base::ErrorKind::checkpoint, "checkpoint file",
-                               "the checkpoint is damaged"};
-
 // Where each piece's bytes begin, checked against the manifest.
 std::map<std::string, std::int64_t> offsets_of(const std::string& path,
                                                const format::FileInfo& info,
@@ -68,7 +65,7 @@ Reader::OpenFile& Reader::open_file(std::size_t index) {
   if (found != files_.end()) return found->second;
   const format::FileInfo& info = manifest_.contents.files[index];
   const std::string path = checkpoint_ + "/" + info.name;
-  OpenFile file{.input = base::InputFile::open(path, kRole),
+  OpenFile file{.input = base::InputFile::open(path, kCheckpointFile),
                 .offsets = offsets_of(path, info, manifest_.contents)};
   return files_.emplace(index, std::move(file)).first->second;
 }

@@ -34,13 +34,9 @@ fs::file_status status_of(const std::string& path) {
   return status;
 }
 
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
+std::vector<std::string> all_names_in(const std::string& folder) {
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
+  std::vector<std::string> names = names_in(folder, error);
   if (error) fail_to_read(folder, error);
   return names;
 }
@@ -100,9 +96,18 @@ std::string why_no_folder(const std::string& path, const fs::file_status& status
 
 }  // namespace
 
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
 std::string why_kept(const std::string& folder, FolderKind kind) {
   std::string why = why_no_folder(folder, status_of(folder));
-  return why.empty() ? why_kept(folder, kind, names_in(folder)) : why;
+  return why.empty() ? why_kept(folder, kind, all_names_in(folder)) : why;
 }
 
 void remove_folder_and_files(base::FileSystem& files, const std::string& folder) {
@@ -111,7 +116,7 @@ void remove_folder_and_files(base::FileSystem& files, const std::string& folder)
   std::string why = why_no_folder(folder, status);
   std::vector<std::string> names;
   if (why.empty()) {
-    names = names_in(folder);
+    names = all_names_in(folder);
     why = why_kept(folder, FolderKind::unfinished, names);
   }
   if (!why.empty()) base::fail(ErrorKind::checkpoint, "{}", why);

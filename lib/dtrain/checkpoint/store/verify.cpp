@@ -17,8 +17,6 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-constexpr base::FileRole kRole{ErrorKind::checkpoint, "checkpoint file",
-                               "the checkpoint is damaged"};
 constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 
@@ -47,7 +45,7 @@ std::string damaged_tensor(const std::string& path, const format::FileInfo& info
 
 format::Manifest read_manifest(const std::string& checkpoint) {
   const std::string path = fmt::format("{}/{}", checkpoint, kManifestName);
-  const auto file = base::InputFile::open(path, kRole);
+  const auto file = base::InputFile::open(path, kCheckpointFile);
   if (file.size() > kMaxManifestBytes) {
     fail(ErrorKind::checkpoint, "manifest '{}' is too large: {} bytes", path, file.size());
   }
@@ -58,7 +56,7 @@ format::Manifest read_manifest(const std::string& checkpoint) {
 
 void verify_file(const std::string& checkpoint, const format::FileInfo& info) {
   const std::string path = checkpoint + "/" + info.name;
-  const auto file = base::InputFile::open(path, kRole);
+  const auto file = base::InputFile::open(path, kCheckpointFile);
   if (file.size() != info.bytes) {
     fail(ErrorKind::checkpoint, "checkpoint file '{}' has {} bytes, {} were written", path,
          file.size(), info.bytes);

@@ -5,9 +5,13 @@
 #include <span>
 #include <string>
 
+#include "dtrain/base/input_file.h"
 #include "dtrain/checkpoint/format/manifest.h"
 
 namespace dtrain::checkpoint::store {
+
+inline constexpr base::FileRole kCheckpointFile{base::ErrorKind::checkpoint, "checkpoint file",
+                                                "the checkpoint is damaged"};
 
 /// Throws: Error{checkpoint} naming the manifest: missing, unreadable, damaged.
 [[nodiscard]] format::Manifest read_manifest(const std::string& checkpoint);

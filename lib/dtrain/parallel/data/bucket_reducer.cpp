@@ -41,10 +41,6 @@ void BucketReducer::begin_microbatch(std::int64_t index) {
   travels_.clear();
 }
 
-void BucketReducer::add_gradient(param::ParameterId id, const at::Tensor& grad) {
-  store_.add_gradient(id, grad);
-}
-
 void BucketReducer::settle(param::ParameterId id) {
   store_.settle(id);
   if (!is_in_last_microbatch()) return;

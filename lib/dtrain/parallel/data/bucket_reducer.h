@@ -28,7 +28,9 @@ class BucketReducer final : public GradientReducer {
                 std::int64_t bucket_bytes = kBucketBytes);
 
   void begin_microbatch(std::int64_t index) override;
-  void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
+  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
+    return store_.gradient_of(id);
+  }
   void settle(param::ParameterId id) override;
   void reduce(std::int64_t) override {}
   void end_microbatch() override { store_.end_microbatch(); }

@@ -5,7 +5,7 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/param/parameter_use.h"
+#include "dtrain/param/gradient_memory.h"
 
 namespace dtrain::parallel {
 
@@ -24,7 +24,7 @@ struct ReducerOptions {
 ///             the uses of different parameters may end in different orders.
 /// Throws:     what Work::wait throws.
 /// Threads:    one.
-class GradientReducer : public param::GradientSink {
+class GradientReducer : public param::GradientMemory {
  public:
   /// The backward pass of microbatch `index` (0, 1, ... each step anew) begins.
   virtual void begin_microbatch(std::int64_t index) = 0;

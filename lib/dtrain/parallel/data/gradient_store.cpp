@@ -53,15 +53,11 @@ void GradientStore::begin_microbatch(std::int64_t index) {
   }
 }
 
-void GradientStore::add_gradient(param::ParameterId id, const at::Tensor& grad) {
-  const at::NoGradGuard no_grad;
+param::GradientPlace GradientStore::gradient_of(param::ParameterId id) {
   const auto slot = static_cast<std::size_t>(id);
-  if (untouched_[slot]) {
-    current_->view(id).copy_(grad);
-    untouched_[slot] = false;
-  } else {
-    current_->view(id).add_(grad);
-  }
+  const bool is_first = untouched_[slot];
+  untouched_[slot] = false;
+  return {.view = current_->view(id), .is_first = is_first};
 }
 
 void GradientStore::settle(param::ParameterId id) {

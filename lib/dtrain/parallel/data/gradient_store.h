@@ -8,7 +8,7 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/param/parameter_use.h"
+#include "dtrain/param/gradient_memory.h"
 
 namespace dtrain::parallel {
 /// Gradient arenas and the order in which microbatches are added into one.
@@ -18,7 +18,7 @@ namespace dtrain::parallel {
 /// each level of the tree. With Reduction::fast every use is added to one arena as it comes.
 ///
 /// Threads: one.
-class GradientStore : public param::GradientSink {
+class GradientStore : public param::GradientMemory {
  public:
   GradientStore(const param::ArenaLayout& layout, at::ScalarType dtype,
                 const param::ArenaAllocator& allocate, std::int64_t num_microbatches,
@@ -26,8 +26,8 @@ class GradientStore : public param::GradientSink {
 
   /// Collects the gradients of microbatch `index` (0, 1, ... num_microbatches - 1, each step anew).
   void begin_microbatch(std::int64_t index);
-  /// Adds the gradient of one use to the current microbatch.
-  void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
+  /// In the current microbatch's gradient.
+  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
   /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
   void settle(param::ParameterId id);
   /// Ends a microbatch that is not the step's last.

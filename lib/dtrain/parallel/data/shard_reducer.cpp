@@ -66,19 +66,14 @@ void ShardReducer::begin_microbatch(std::int64_t index) {
   }
 }
 
-void ShardReducer::add_gradient(param::ParameterId id, const at::Tensor& grad) {
-  const at::NoGradGuard no_grad;
+param::GradientPlace ShardReducer::gradient_of(param::ParameterId id) {
   const std::int64_t index = layout_.unit_of(id);
   Unit& unit = units_[static_cast<std::size_t>(index)];
   if (!unit.buffer->is_taken() || unit.begun > unit.arrived) take(unit);
-  at::Tensor sum = unit.buffer->view(id);
   const auto place = static_cast<std::size_t>(id - layout_.parameters_of(index).front());
-  if (unit.has_gradient[place]) {
-    sum.add_(grad);
-  } else {
-    sum.copy_(grad);  // not 0 + grad: a negative zero keeps its sign
-    unit.has_gradient[place] = true;
-  }
+  const bool is_first = !unit.has_gradient[place];
+  unit.has_gradient[place] = true;
+  return {.view = unit.buffer->view(id), .is_first = is_first};
 }
 
 void ShardReducer::take(Unit& unit) {

@@ -29,7 +29,7 @@ class ShardReducer final : public GradientReducer {
                                                const ReducerOptions& options);
 
   void begin_microbatch(std::int64_t index) override;
-  void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
+  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
   void settle(param::ParameterId) override {}  // a unit's memory is zero where nothing was added
   void reduce(std::int64_t unit) override;
   void end_microbatch() override {}

@@ -18,8 +18,8 @@ class WholeReducer final : public GradientReducer {
                const param::ArenaAllocator& allocate, const ReducerOptions& options);
 
   void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }
-  void add_gradient(param::ParameterId id, const at::Tensor& grad) override {
-    store_.add_gradient(id, grad);
+  [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
+    return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override { store_.settle(id); }
   void reduce(std::int64_t unit) override;

@@ -11,9 +11,10 @@
 namespace dtrain::parallel {
 
 BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
-                         param::GradientSink& sink, model::TensorAxis& axis, Options options)
+                         param::GradientMemory& gradients, model::TensorAxis& axis, Options options)
     : model_(model),
-      sink_(sink),
+      read_leaf_([this](param::ParameterId id) { return leaves_[static_cast<std::size_t>(id)]; }),
+      gradients_(gradients),
       seed_(options.seed),
       buffer_dtype_(options.buffer_dtype),
       recompute_(std::move(options.recompute)),
@@ -61,17 +62,17 @@ bool BlockRunner::gives_losses(std::int64_t block) const {
   return model_.gives_losses && block + 1 == static_cast<std::int64_t>(model_.blocks.size());
 }
 
-at::Tensor BlockRunner::run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
-                            const model::ParameterReader& use, const model::Tap& tap) {
-  const model::BlockContext context{.first_sample = input.first_sample,
-                                    .training = training_,
-                                    .seed = seed_,
-                                    .targets = input.targets,
-                                    .buffer_dtype = buffer_dtype_,
-                                    .use = use,
-                                    .tensor_axis = tensor_axis_,
-                                    .tap = tap};
-  return model_.blocks[static_cast<std::size_t>(block)]->forward(x, context);
+model::BlockContext BlockRunner::context_of(const MicrobatchInput& input,
+                                            const model::ParameterReader& use,
+                                            const model::Tap& tap) {
+  return {.first_sample = input.first_sample,
+          .training = training_,
+          .seed = seed_,
+          .targets = input.targets,
+          .buffer_dtype = buffer_dtype_,
+          .use = use,
+          .tensor_axis = tensor_axis_,
+          .tap = tap};
 }
 
 at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
@@ -92,10 +93,18 @@ at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
 
 void BlockRunner::record(std::int64_t block, Microbatch& entry, const model::Tap& tap) {
   SavedBlock& saved = entry.saved.at(block);
+  if (model::NativeBackward* native = block_at(block).native_backward()) {
+    record_native(*native, saved, entry.input, tap);
+  } else {
+    record_graph(block, saved, entry.input, tap);
+  }
+}
+
+void BlockRunner::record_graph(std::int64_t block, SavedBlock& saved, const MicrobatchInput& input,
+                               const model::Tap& tap) {
   const bool takes_tokens = block == 0 && model_.takes_tokens;
   if (!takes_tokens) saved.input.set_requires_grad(true);
-  const std::span<const param::ParameterId> listed =
-      model_.blocks[static_cast<std::size_t>(block)]->parameters();
+  const std::span<const param::ParameterId> listed = block_at(block).parameters();
   const model::ParameterReader use = [&](param::ParameterId id) {
     DTRAIN_CHECK(std::find(listed.begin(), listed.end(), id) != listed.end(),
                  "block {} uses parameter {} without listing it", block, id);
@@ -103,16 +112,30 @@ void BlockRunner::record(std::int64_t block, Microbatch& entry, const model::Tap
     if (leaf.requires_grad()) ++saved.uses[id];
     return param::use_parameter(leaf, id, *this);
   };
-  saved.output = run(block, saved.input, entry.input, use, tap);
+  saved.output = block_at(block).forward(saved.input, context_of(input, use, tap));
+}
+
+void BlockRunner::record_native(model::NativeBackward& native, SavedBlock& saved,
+                                const MicrobatchInput& input, const model::Tap& tap) {
+  const at::NoGradGuard no_grad;
+  saved.output = native.forward(saved.input, context_of(input, read_leaf_, tap), saved.native);
+}
+
+at::Tensor BlockRunner::native_gradient(model::NativeBackward& native, const SavedBlock& saved,
+                                        const MicrobatchInput& input, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  return native.backward(saved.input, gradient, saved.native,
+                         context_of(input, read_leaf_, no_tap_), [this](param::ParameterId id) {
+                           const bool is_frozen =
+                               !leaves_[static_cast<std::size_t>(id)].requires_grad();
+                           return is_frozen ? param::GradientPlace{} : gradients_.gradient_of(id);
+                         });
 }
 
 at::Tensor BlockRunner::run_without_graph(std::int64_t block, const at::Tensor& x,
                                           const MicrobatchInput& input, const model::Tap& tap) {
   const at::NoGradGuard no_grad;
-  const model::ParameterReader use = [this](param::ParameterId id) {
-    return leaves_[static_cast<std::size_t>(id)];
-  };
-  return run(block, x, input, use, tap);
+  return block_at(block).forward(x, context_of(input, read_leaf_, tap));
 }
 
 void BlockRunner::run_again(std::int64_t block, Microbatch& entry) {
@@ -136,12 +159,14 @@ void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double s
   SavedBlock& saved = *active_block_;
   const at::Tensor gradient =
       gives_losses(block) ? at::full_like(saved.output, seed) : active_->gradient;
-  if (saved.output.requires_grad()) {
-    torch::autograd::backward({saved.output}, {gradient});
+  if (model::NativeBackward* native = block_at(block).native_backward()) {
+    active_->gradient = native_gradient(*native, saved, active_->input, gradient);
+  } else {
+    if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
+    active_->gradient = saved.input.grad();
   }
-  active_->gradient = saved.input.grad();
   // Uses whose gradient never came, and parameters this block did not use this time.
-  for (const param::ParameterId id : model_.blocks[static_cast<std::size_t>(block)]->parameters()) {
+  for (const param::ParameterId id : block_at(block).parameters()) {
     const auto use = saved.uses.find(id);
     if (use == saved.uses.end() || use->second > 0) settle(id);
   }
@@ -149,7 +174,7 @@ void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double s
 }
 
 void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
-  sink_.add_gradient(id, grad);
+  gradients_.add_gradient(id, grad);
   if (--active_block_->uses.at(id) == 0) settle(id);
 }
 

@@ -13,6 +13,7 @@
 
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/plan/recompute.h"
+#include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
@@ -24,7 +25,8 @@ struct MicrobatchInput {
   std::int64_t first_sample = 0;
 };
 
-/// Runs blocks on detached inputs and keeps each one's graph until its backward; of blocks that
+/// Runs blocks on detached inputs and keeps each one's graph, or what its native backward reads,
+/// until its backward; of blocks that
 /// are recomputed it keeps the input alone (RecomputeGroup) and makes the graph right before the
 /// backward.
 ///
@@ -51,9 +53,9 @@ class BlockRunner : private param::GradientSink {
   };
 
   /// parameters: by id, what blocks compute with; axis: the one that the model was made for.
-  /// `model`, `sink` and `axis` must outlive this.
+  /// `model`, `gradients` and `axis` must outlive this.
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
-              param::GradientSink& sink, model::TensorAxis& axis, Options options);
+              param::GradientMemory& gradients, model::TensorAxis& axis, Options options);
 
   /// Forward passes train, with dropout and graphs, or evaluate, with neither; they train at first.
   void set_training(bool training) { training_ = training; }
@@ -84,11 +86,12 @@ class BlockRunner : private param::GradientSink {
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
  private:
-  // One block's graph between its forward and its backward.
+  // What is kept of one block between its forward and its backward.
   struct SavedBlock {
     at::Tensor input;
-    at::Tensor output;
-    std::map<param::ParameterId, std::int64_t> uses;  // gradients still to come
+    at::Tensor output;                                // with a graph, unless the backward is native
+    std::map<param::ParameterId, std::int64_t> uses;  // gradients still to come through the graph
+    std::vector<at::Tensor> native;                   // what a native backward reads
   };
   struct Microbatch {
     MicrobatchInput input = {};
@@ -98,10 +101,21 @@ class BlockRunner : private param::GradientSink {
   };
 
   [[nodiscard]] bool gives_losses(std::int64_t block) const;
-  at::Tensor run(std::int64_t block, const at::Tensor& x, const MicrobatchInput& input,
-                 const model::ParameterReader& use, const model::Tap& tap);
-  // With a graph, from the saved input on.
+  [[nodiscard]] model::Block& block_at(std::int64_t block) const {
+    return *model_.blocks[static_cast<std::size_t>(block)];
+  }
+  [[nodiscard]] model::BlockContext context_of(const MicrobatchInput& input,
+                                               const model::ParameterReader& use,
+                                               const model::Tap& tap);
+  // Keeps what the backward needs, from the saved input on.
   void record(std::int64_t block, Microbatch& entry, const model::Tap& tap);
+  void record_graph(std::int64_t block, SavedBlock& saved, const MicrobatchInput& input,
+                    const model::Tap& tap);
+  void record_native(model::NativeBackward& native, SavedBlock& saved, const MicrobatchInput& input,
+                     const model::Tap& tap);
+  [[nodiscard]] at::Tensor native_gradient(model::NativeBackward& native, const SavedBlock& saved,
+                                           const MicrobatchInput& input,
+                                           const at::Tensor& gradient);
   [[nodiscard]] at::Tensor run_without_graph(std::int64_t block, const at::Tensor& x,
                                              const MicrobatchInput& input, const model::Tap& tap);
   void run_again(std::int64_t block, Microbatch& entry);
@@ -110,7 +124,8 @@ class BlockRunner : private param::GradientSink {
 
   model::Model& model_;
   std::vector<at::Tensor> leaves_;  // by parameter: its view, requiring a gradient unless frozen
-  param::GradientSink& sink_;
+  model::ParameterReader read_leaf_;
+  param::GradientMemory& gradients_;
   std::uint64_t seed_;
   at::ScalarType buffer_dtype_;
   RecomputePlan recompute_;

@@ -17,7 +17,9 @@ LossReport::LossReport(comm::ProcessGroup& world, std::int64_t num_losses, std::
 
 void LossReport::reduce(const Votes& votes) {
   DTRAIN_CHECK(num_losses_ + static_cast<std::int64_t>(votes.size()) == slots_.numel());
-  std::copy(votes.begin(), votes.end(), slots_.mutable_data_ptr<double>() + num_losses_);
+  for (std::size_t vote = 0; vote < votes.size(); ++vote) {
+    if (votes[vote]) slots_[num_losses_ + static_cast<std::int64_t>(vote)].fill_(1.0);
+  }
   reduced_ = world_.all_reduce(slots_);
 }
 

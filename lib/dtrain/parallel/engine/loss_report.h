@@ -35,8 +35,11 @@ class LossReport {
   /// ranks that write nothing there is exact.
   [[nodiscard]] at::Tensor losses() const { return slots_.narrow(0, 0, num_losses_); }
 
-  /// Async: the losses are not touched until sum() or votes() returns.
+  /// Async: the losses are not touched until wait(), sum() or votes() returns.
   void reduce(const Votes& votes);
+
+  /// From now on losses() holds those of all ranks.
+  void wait() { reduced_.wait(); }
 
   /// `before` and the losses of all ranks, added in order.
   [[nodiscard]] double sum(double before = 0);

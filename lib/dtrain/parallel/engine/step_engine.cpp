@@ -1,5 +1,7 @@
 #include "dtrain/parallel/engine/step_engine.h"
 
+#include <ATen/ops/isfinite.h>
+
 #include <utility>
 
 #include "dtrain/base/check.h"
@@ -40,33 +42,53 @@ data::MicrobatchDeal StepEngine::deal() const {
           .interleave = is_reduced_at_once ? setup_.groups.shards().size() : 1};
 }
 
-StepLoss StepEngine::forward_backward(std::span<const data::Batch> microbatches,
-                                      const Votes& votes) {
+void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes) {
   DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
   const std::int64_t num_tokens = tokens_in(microbatches.front()) * num_microbatches();
-  LossReport report(setup_.groups.world(), num_microbatches(), votes.size());
+  Step& step =
+      step_.emplace(Step{.report = {setup_.groups.world(), num_microbatches(), votes.size()},
+                         .num_tokens = num_tokens});
   executor_.step({.microbatches = microbatches,
                   // The mean over the global batch enters here, once; nothing divides later.
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),
                   .on_losses =
                       [&](std::int64_t microbatch, const at::Tensor& losses) {
-                        report.losses()[deal().number_of(microbatch)].copy_(
+                        step.report.losses()[deal().number_of(microbatch)].copy_(
                             losses.sum(at::kDouble));
                       },
-                  .on_last_losses = [&] { report.reduce(votes); }});
-  return {.sum_nll = report.sum(), .num_tokens = num_tokens, .votes = report.votes()};
+                  .on_last_losses = [&] { step.report.reduce(votes); }});
+  step.report.wait();
+}
+
+void StepEngine::clip_grad_norm(double max_norm) {
+  step_->norm = updater_.clip(gradients(), max_norm);
+}
+
+void StepEngine::optimizer_step(double learning_rate) {
+  const at::Tensor may_update =
+      at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
+  updater_.update(parameters(), gradients(), learning_rate, may_update);
+  executor_.parameters().refresh();
+}
+
+StepResult StepEngine::finish_step() {
+  StepResult result{.loss = {.sum_nll = step_->report.sum(),
+                             .num_tokens = step_->num_tokens,
+                             .votes = step_->report.votes()}};
+  if (step_->norm.defined()) {
+    result.grad_norm = step_->norm.item<double>();
+    result.has_overflowed = updater_.has_overflowed(result.grad_norm);
+  }
+  step_.reset();
+  return result;
 }
 
 StepResult StepEngine::train_step(std::span<const data::Batch> microbatches,
                                   const StepOptions& options) {
-  StepResult result{.loss = forward_backward(microbatches, options.votes)};
-  result.grad_norm = clip_grad_norm(options.max_norm);
-  result.has_overflowed = updater_.has_overflowed(result.grad_norm);
-  if (result.is_finite() && options.learning_rate) {
-    updater_.update(parameters(), gradients(), *options.learning_rate);
-    executor_.parameters().refresh();
-  }
-  return result;
+  forward_backward(microbatches, options.votes);
+  clip_grad_norm(options.max_norm);
+  if (options.learning_rate) optimizer_step(*options.learning_rate);
+  return finish_step();
 }
 
 }  // namespace dtrain::parallel

@@ -23,7 +23,7 @@ struct StepOptions {
 /// The findings of a step before its update; equal on all ranks.
 struct StepResult {
   StepLoss loss = {};
-  double grad_norm = 0;         ///< before clipping
+  double grad_norm = 0;         ///< before clipping; 0 where nothing was clipped
   bool has_overflowed = false;  ///< the loss's scale was too large, and is halved
 
   /// Else no update has followed.
@@ -48,29 +48,40 @@ class StepEngine {
   StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
              EngineOptions options, WholeParameters whole);
 
-  /// Computes the gradients of the mean loss over the global batch; they are reduced on return.
+  // A step is forward_backward, clip_grad_norm, optimizer_step (or without the last two), then
+  // finish_step. The host reads no result of a step before finish_step.
+
+  /// Computes the gradients of the mean loss over the global batch and reduces them.
   /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
   /// sizes on all ranks. votes: travel with the loss; as many on all ranks.
   ///
   /// Collective.
-  [[nodiscard]] StepLoss forward_backward(std::span<const data::Batch> microbatches,
-                                          const Votes& votes = {});
+  void forward_backward(std::span<const data::Batch> microbatches, const Votes& votes = {});
 
-  /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
-  /// max_norm (0: as they are) and returns the norm before, equal on all ranks. A norm that is not
-  /// finite leaves them alone.
+  /// Takes the loss's scale out of the gradients and scales them so that their global norm is at
+  /// most max_norm (0: as they are). A norm that is not finite leaves them alone.
   ///
   /// Collective.
-  double clip_grad_norm(double max_norm) { return updater_.clip(gradients(), max_norm); }
+  void clip_grad_norm(double max_norm);
+
+  /// Updates the parameters from clipped gradients; without effect where loss or norm is not
+  /// finite.
+  ///
+  /// Collective.
+  void optimizer_step(double learning_rate);
+
+  /// Reads what the step found.
+  ///
+  /// Throws: Error{numerics} where gradients overflow at the smallest scale of the loss.
+  StepResult finish_step();
 
   /// Null without loss scaling.
   [[nodiscard]] const optim::GradScaler* scaler() const { return updater_.scaler(); }
 
-  /// A whole step: forward_backward, clip_grad_norm and, where loss and norm are finite, the
-  /// update.
+  /// A whole step.
   ///
   /// Collective.
-  /// Throws:     Error{numerics} where gradients overflow at the smallest scale of the loss.
+  /// Throws:     as finish_step.
   StepResult train_step(std::span<const data::Batch> microbatches, const StepOptions& options);
 
   /// parallel::evaluate.
@@ -107,7 +118,7 @@ class StepEngine {
   /// The norm of all parameters of the whole model.
   ///
   /// Collective.
-  [[nodiscard]] double parameter_norm() { return updater_.norm_of(parameters()); }
+  [[nodiscard]] double parameter_norm() { return updater_.norm_of(parameters()).item<double>(); }
 
   [[nodiscard]] const param::ArenaLayout& layout() const { return setup_.layout; }
   [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }
@@ -124,6 +135,13 @@ class StepEngine {
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
 
  private:
+  /// The step under way, on the device of the gradients.
+  struct Step {
+    LossReport report;
+    std::int64_t num_tokens = 0;
+    at::Tensor norm = {};  // () float64, of the gradients before clipping
+  };
+
   /// Microbatches of all ranks in one step.
   [[nodiscard]] std::int64_t num_microbatches() const;
 
@@ -131,6 +149,7 @@ class StepEngine {
   Executor executor_;
   Updater updater_;
   WholeModel whole_;
+  std::optional<Step> step_;
 };
 
 }  // namespace dtrain::parallel

@@ -1,5 +1,9 @@
 #include "dtrain/parallel/engine/updater.h"
 
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
+
 #include <cmath>
 #include <utility>
 
@@ -59,19 +63,19 @@ Updater::Updater(const EngineSetup& setup)
       norm_(setup.layout, setup.model.parameters, setup.shard()),
       optimizer_(make_optimizer(setup)) {}
 
-double Updater::norm_of(const param::Arena& values) const {
+at::Tensor Updater::norm_of(const param::Arena& values) const {
   const at::Tensor sums = norm_.sums_of(values);
   setup_.groups.shards().all_reduce(sums).wait();
   return setup_.placement.norm(norm_.squares(sums));
 }
 
-double Updater::clip(const param::Arena& gradients, double max_norm) const {
-  const double norm = norm_of(gradients) / loss_scale();
-  const double factor = optim::clip_factor(norm, max_norm) / loss_scale();
-  if (std::isfinite(norm) && factor != 1.0) {
-    for (const param::ElementRange own : setup_.layout.owned_by(setup_.shard())) {
-      gradients.slice(own).mul_(factor);
-    }
+// The scale is a power of two: dividing by it changes no digit.
+at::Tensor Updater::clip(const param::Arena& gradients, double max_norm) const {
+  const at::Tensor norm = norm_of(gradients).div_(loss_scale());
+  const at::Tensor clipped = optim::clip_factor(norm, max_norm).div_(loss_scale());
+  const at::Tensor factor = at::where(at::isfinite(norm), clipped, at::ones_like(clipped));
+  for (const param::ElementRange own : setup_.layout.owned_by(setup_.shard())) {
+    optim::scale_by(gradients.slice(own), factor);
   }
   return norm;
 }
@@ -84,10 +88,12 @@ bool Updater::has_overflowed(double grad_norm) {
 }
 
 void Updater::update(const param::Arena& masters, const param::Arena& gradients,
-                     double learning_rate) {
-  if (setup_.disk == nullptr) return optimizer_->step(masters, gradients, learning_rate);
+                     double learning_rate, const at::Tensor& may_update) {
+  if (setup_.disk == nullptr) {
+    return optimizer_->step(masters, gradients, learning_rate, may_update);
+  }
   DiskWindow window(*setup_.disk, with_state(masters));
-  optimizer_->step(masters, gradients, learning_rate, &window);
+  optimizer_->step(masters, gradients, learning_rate, may_update, &window);
   window.finish();
 }
 

@@ -26,17 +26,17 @@ class Updater {
     return setup_.options.scales_loss ? &scaler_ : nullptr;
   }
 
-  /// The norm of the whole model's values; equal on all ranks.
+  /// The norm of the whole model's values, () float64; equal on all ranks.
   ///
   /// Collective: over the shards, the tensor and the pipeline axis.
-  [[nodiscard]] double norm_of(const param::Arena& values) const;
+  [[nodiscard]] at::Tensor norm_of(const param::Arena& values) const;
 
   /// Takes the loss's scale out of the gradients, scales them so that their global norm is at most
-  /// max_norm (0: as they are) and returns the norm before. A norm that is not finite leaves them
-  /// alone.
+  /// max_norm (0: as they are) and returns the norm before, () float64. A norm that is not finite
+  /// leaves them alone.
   ///
   /// Collective: as norm_of.
-  double clip(const param::Arena& gradients, double max_norm) const;
+  [[nodiscard]] at::Tensor clip(const param::Arena& gradients, double max_norm) const;
 
   /// With loss scaling: learns how a step of this gradient norm went, and says whether it has
   /// overflowed, so that no update may follow. Else false.
@@ -44,8 +44,9 @@ class Updater {
   /// Throws: Error{numerics} where the smallest scale overflows.
   [[nodiscard]] bool has_overflowed(double grad_norm);
 
-  /// Updates this rank's masters.
-  void update(const param::Arena& masters, const param::Arena& gradients, double learning_rate);
+  /// Updates this rank's masters where may_update, () bool, is true.
+  void update(const param::Arena& masters, const param::Arena& gradients, double learning_rate,
+              const at::Tensor& may_update);
 
   [[nodiscard]] const optim::Optimizer& optimizer() const { return *optimizer_; }
   /// The masters, and all that the optimizer keeps of them.

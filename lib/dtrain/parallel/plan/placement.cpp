@@ -60,17 +60,15 @@ bool Placement::speaks_for(param::ParameterId id) const {
   return stages(id).rank() == 0 && (is_slice || groups_.along(mesh::Axis::tp).rank() == 0);
 }
 
-double Placement::norm(std::span<const double> squares) const {
-  const auto count = static_cast<std::int64_t>(whole_.specs.size());
-  const at::Tensor all = at::zeros({count}, at::TensorOptions().dtype(at::kDouble));
-  auto* values = all.mutable_data_ptr<double>();
-  for (std::size_t id = 0; id < squares.size(); ++id) {
-    const auto parameter = static_cast<param::ParameterId>(id);
-    if (speaks_for(parameter)) values[number(parameter)] = squares[id];
+at::Tensor Placement::norm(const at::Tensor& squares) const {
+  const at::Tensor all =
+      at::zeros({static_cast<std::int64_t>(whole_.specs.size())}, squares.options());
+  for (param::ParameterId id = 0; id < squares.numel(); ++id) {
+    if (speaks_for(id)) all[number(id)].copy_(squares[id]);
   }
   groups_.along(mesh::Axis::tp).all_reduce(all).wait();
   groups_.along(mesh::Axis::pp).all_reduce(all).wait();
-  return optim::norm_of_squares({values, static_cast<std::size_t>(count)}, whole_.specs);
+  return optim::norm_of_squares(all, whole_.specs);
 }
 
 at::Tensor Placement::assembled(std::int64_t number, const at::Tensor& part,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,11 +43,11 @@ class Placement {
   /// This rank among all that hold the same values.
   [[nodiscard]] checkpoint::Replica replica(param::ParameterId id) const;
 
-  /// The norm of the whole model from the sums of squares of this rank's parameters, each counted
-  /// once.
+  /// The norm of the whole model, () float64, from the sums of squares of this rank's parameters,
+  /// (parameters) float64, each counted once.
   ///
   /// Collective: over the tensor and the pipeline axis. Equal on all ranks.
-  [[nodiscard]] double norm(std::span<const double> squares) const;
+  [[nodiscard]] at::Tensor norm(const at::Tensor& squares) const;
 
   /// The whole of parameter `number`, in its storage shape. part: what this rank holds of it;
   /// undefined on stages that do not.

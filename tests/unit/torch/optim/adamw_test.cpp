@@ -24,7 +24,7 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
   for (std::int64_t step = 1; step <= 5; ++step) {
     const double lr = 0.01 * static_cast<double>(step);
     run.fill(run.gradients, step, 3);
-    run.optimizer.step(run.weights, run.gradients, lr);
+    run.optimizer.step(run.weights, run.gradients, lr, kMayUpdate);
     for (std::size_t id = 0; id < 4; ++id) {
       const auto parameter = static_cast<param::ParameterId>(id);
       auto* weight = expected[id].data_ptr<double>();
@@ -54,7 +54,7 @@ TEST_CASE("AdamW corrects its moments after very many updates as the rule does")
   ScalarAdamW scalar;
   const double gradient = run.gradients.view(3)[7].item<double>();
   const double weight = scalar.update(expected[7].item<double>(), gradient, 0.1, train, 0, step);
-  run.optimizer.step(run.weights, run.gradients, 0.1);
+  run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
   CHECK(run.weights.view(3)[7].item<double>() == Approx(weight).epsilon(1e-12));
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("A frozen parameter is neither updated nor decayed; the others are as 
   for (std::int64_t step = 1; step <= 3; ++step) {
     for (AdamWRun* run : {&frozen, &free}) {
       run->fill(run->gradients, step, 1);
-      run->optimizer.step(run->weights, run->gradients, 0.1);
+      run->optimizer.step(run->weights, run->gradients, 0.1, kMayUpdate);
     }
   }
   CHECK(at::equal(frozen.weights.view(1), before));
@@ -80,7 +80,7 @@ TEST_CASE("An update leaves the gradients and the padding as they are") {
   AdamWRun run({}, at::kFloat);
   run.fill(run.gradients, 1, 1);
   const at::Tensor gradients = run.gradients.flat().clone();
-  run.optimizer.step(run.weights, run.gradients, 0.1);
+  run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
   CHECK(testing::same_bits(run.gradients.flat(), gradients));
   const at::Tensor padding = run.weights.flat().narrow(0, 100, 28);
   CHECK(padding.abs().max().item<float>() == 0);
@@ -88,6 +88,18 @@ TEST_CASE("An update leaves the gradients and the padding as they are") {
 
 TEST_CASE("AdamW updates shards to the bits that the whole has") {
   check_shards<AdamW, AdamWOptions>({.frozen = {1}});
+}
+
+TEST_CASE("An update that may not be changes nothing and is not counted") {
+  AdamWRun run({});
+  run.fill(run.gradients, 1, 3);
+  const at::Tensor before = run.weights.flat().clone();
+  run.optimizer.step(run.weights, run.gradients, 0.1, at::scalar_tensor(false, at::kBool));
+  CHECK(testing::same_bits(run.weights.flat(), before));
+  CHECK(run.optimizer.num_updates().item<float>() == 0);
+  run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
+  CHECK_FALSE(testing::same_bits(run.weights.flat(), before));
+  CHECK(run.optimizer.num_updates().item<float>() == 1);
 }
 
 }  // namespace

@@ -81,7 +81,8 @@ TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole
         sums = shard == 0 ? mine : mine + sums;
       }
       INFO(count << " shards, " << begins.size() << " units");
-      CHECK(norm_of_squares(GlobalNorm(layout, specs, 0).squares(sums), specs) == whole.norm());
+      const at::Tensor squares = GlobalNorm(layout, specs, 0).squares(sums);
+      CHECK(norm_of_squares(squares, specs).item<double>() == whole.norm());
     }
   }
 }
@@ -102,11 +103,17 @@ TEST_CASE("A gradient that is not finite shows in the norm") {
 }
 
 TEST_CASE("Clipping scales to the norm that is allowed, and never up") {
-  CHECK(clip_factor(4.0, 1.0) == 0.25);
-  CHECK(clip_factor(0.5, 1.0) == 1.0);
-  CHECK(clip_factor(1.0, 1.0) == 1.0);
-  CHECK(clip_factor(9.0, 0.0) == 1.0);  // 0: off
-  CHECK(clip_factor(0.0, 1.0) == 1.0);
+  const auto factor = [](double norm, double max_norm) {
+    return clip_factor(at::scalar_tensor(norm, at::kDouble), max_norm).item<double>();
+  };
+  CHECK(factor(4.0, 1.0) == 0.25);
+  CHECK(factor(3.0, 0.7) == 0.7 / 3.0);  // one rounding
+  CHECK(factor(0.5, 1.0) == 1.0);
+  CHECK(factor(1.0, 1.0) == 1.0);
+  CHECK(factor(9.0, 0.0) == 1.0);  // 0: off
+  CHECK(factor(0.0, 1.0) == 1.0);
+  CHECK(factor(std::numeric_limits<double>::infinity(), 1.0) == 1.0);
+  CHECK(factor(std::numeric_limits<double>::quiet_NaN(), 1.0) == 1.0);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ using testing::spec;
 inline const std::vector<param::ParameterSpec> kSpecs{spec("a", 100, true), spec("b", 64, true),
                                                       spec("c", 7, false), spec("d", 130, true)};
 
+inline const at::Tensor kMayUpdate = at::scalar_tensor(true, at::kBool);
+
 // Weights, gradients and their optimizer.
 template <typename Rule, typename Options>
 struct Optimized {
@@ -54,7 +56,7 @@ void check_shards(const Options& options) {
     const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 3}, .num_shards = count});
     for (std::int64_t step = 1; step <= 3; ++step) {
       reference.fill(reference.gradients, step, 3);
-      reference.optimizer.step(reference.weights, reference.gradients, 0.1);
+      reference.optimizer.step(reference.weights, reference.gradients, 0.1, kMayUpdate);
     }
     for (std::int64_t shard = 0; shard < count; ++shard) {
       INFO("shard " << shard << " of " << count);
@@ -68,7 +70,7 @@ void check_shards(const Options& options) {
       for (std::int64_t step = 1; step <= 3; ++step) {
         whole.fill(whole.gradients, step, 3);
         take(whole.gradients, gradients);
-        optimizer.step(weights, gradients, 0.1);
+        optimizer.step(weights, gradients, 0.1, kMayUpdate);
       }
       for (param::ParameterId id = 0; id < 4; ++id) {
         const param::ElementRange all = layout.range(id);

@@ -35,7 +35,7 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
   for (std::int64_t step = 1; step <= 5; ++step) {
     const double lr = 0.01 * static_cast<double>(step);
     run.fill(run.gradients, step, 3);
-    run.optimizer.step(run.weights, run.gradients, lr);
+    run.optimizer.step(run.weights, run.gradients, lr, kMayUpdate);
     for (std::size_t id = 0; id < 4; ++id) {
       const auto parameter = static_cast<param::ParameterId>(id);
       auto* weight = expected[id].data_ptr<double>();
@@ -62,7 +62,7 @@ TEST_CASE("SGD leaves a frozen parameter, the gradients and the padding as they 
   const at::Tensor gradients = run.gradients.flat().clone();
   const at::Tensor frozen = run.weights.view(1).clone();
   const at::Tensor free = run.weights.view(0).clone();
-  run.optimizer.step(run.weights, run.gradients, 0.1);
+  run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
   CHECK(testing::same_bits(run.gradients.flat(), gradients));
   CHECK(testing::same_bits(run.weights.view(1), frozen));
   CHECK_FALSE(at::equal(run.weights.view(0), free));

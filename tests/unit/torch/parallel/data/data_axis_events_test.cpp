@@ -113,7 +113,7 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
         {.seed = 3, .data = {.shard_size = 2, .wrap = {}, .schedule = schedule}, .optimizer = {}});
     engine = &own;
     const data::Batch batch = testing::small_batch(world.rank() * 2);
-    (void)own.forward_backward({&batch, 1});
+    own.forward_backward({&batch, 1});
     if (world.rank() == 0) found.announced = own.data_axis().step().schedule.max_gathered;
   });
   return found;

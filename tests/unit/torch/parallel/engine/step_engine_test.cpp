@@ -1,6 +1,7 @@
 #include "dtrain/parallel/engine/step_engine.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -50,7 +51,7 @@ std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
                       {.grad_accum_steps = grad_accum, .seed = 3, .optimizer = {}});
     // Twice: what the first step leaves must not show.
     for (const std::int64_t first : {100, 0}) {
-      (void)engine.forward_backward(batches_of(world.rank(), grad_accum, first));
+      engine.forward_backward(batches_of(world.rank(), grad_accum, first));
     }
     gradients[static_cast<std::size_t>(world.rank())] = engine.gradients().flat().clone();
   });
@@ -65,8 +66,8 @@ TEST_CASE("Gradients of a scaled loss have the bits of a plain one once they are
       const auto model = testing::small_model({{}});
       StepEngine engine(*model, world, groups,
                         {.scales_loss = scales_loss, .seed = 3, .optimizer = {}});
-      (void)engine.forward_backward(batches_of(0, 1));
-      (void)engine.clip_grad_norm(0);
+      engine.forward_backward(batches_of(0, 1));
+      engine.clip_grad_norm(0);
       gradients.push_back(engine.gradients().flat().clone());
     }
     // The scale is a power of two: it changes no digit.
@@ -103,7 +104,7 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
     const auto note = [&] { calls.push_back(calls_of(groups)); };
     const auto model = testing::small_model({{.on_forward = note, .on_backward = note}});
     StepEngine engine(*model, world, groups, {.grad_accum_steps = 3, .seed = 3, .optimizer = {}});
-    (void)engine.forward_backward(batches_of(world.rank(), 3));
+    engine.forward_backward(batches_of(world.rank(), 3));
     // Forward and backward of three microbatches; the last backward has the loss's call before it.
     expect(calls == std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}, "the calls seen by the blocks");
     expect(calls_of(groups) == 2, "the loss and one bucket");
@@ -128,7 +129,7 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
                       .targets = std::vector<std::int64_t>(8, 7),
                       .num_sequences = 1,
                       .length = 8};
-    (void)engine.forward_backward({&batch, 1});
+    engine.forward_backward({&batch, 1});
     // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
     // levels three. The loss's call comes before all.
     expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
@@ -148,15 +149,16 @@ TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
     const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
     StepEngine engine(*model, world, groups, {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
-    losses[static_cast<std::size_t>(world.rank())] =
-        engine.forward_backward(batches_of(world.rank(), 2));
+    engine.forward_backward(batches_of(world.rank(), 2));
+    losses[static_cast<std::size_t>(world.rank())] = engine.finish_step().loss;
   });
   testing::on_threads(1, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
     StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     for (std::int64_t m = 0; m < 6; ++m) {
-      expected += engine.forward_backward(batches_of(m, 1)).mean() / 6;
+      engine.forward_backward(batches_of(m, 1));
+      expected += engine.finish_step().loss.mean() / 6;
     }
   });
   for (const StepLoss& loss : losses) {
@@ -177,16 +179,51 @@ TEST_CASE(
       const at::NoGradGuard no_grad;
       engine.parameters().view(1)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());
     }
-    const StepLoss loss = engine.forward_backward(batches_of(world.rank(), 1));
-    expect(!std::isfinite(loss.mean()), "the loss on both ranks");
+    engine.forward_backward(batches_of(world.rank(), 1));
     const at::Tensor before = engine.gradients().flat().clone();
-    expect(!std::isfinite(engine.clip_grad_norm(1e-3)), "the norm on both ranks");
+    engine.clip_grad_norm(1e-3);
     expect(same_bits(engine.gradients().flat(), before), "gradients as they were");
+    const StepResult gradients_alone = engine.finish_step();
+    expect(!std::isfinite(gradients_alone.loss.mean()), "the loss on both ranks");
+    expect(!std::isfinite(gradients_alone.grad_norm), "the norm on both ranks");
     const at::Tensor parameters = engine.parameters().flat().clone();
     const StepResult result =
         engine.train_step(batches_of(world.rank(), 1), {.max_norm = 1, .learning_rate = 1e-2});
     expect(!result.is_finite() && !result.has_overflowed, "what the step found");
     expect(same_bits(engine.parameters().flat(), parameters), "parameters as they were");
+  });
+}
+
+// Counts what this thread reads of tensors' values through LibTorch.
+class HostReads {
+ public:
+  HostReads() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&count))) {
+    num_reads_ = 0;
+  }
+  ~HostReads() { at::removeCallback(handle_); }
+  [[nodiscard]] static int num_reads() { return num_reads_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) == "aten::_local_scalar_dense") ++num_reads_;
+    return nullptr;
+  }
+
+  inline static thread_local int num_reads_ = 0;
+  at::CallbackHandle handle_;
+};
+
+TEST_CASE("The host reads what a step found at its end alone") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const mesh::MeshGroups groups = replicas_of(world);
+    const auto model = testing::small_model({{}, {.is_native = true}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
+    const HostReads reads;
+    engine.forward_backward(batches_of(world.rank(), 1));
+    engine.clip_grad_norm(1e-3);
+    engine.optimizer_step(1e-2);
+    expect(reads.num_reads() == 0, "no read before the end");
+    expect(engine.finish_step().is_finite() && reads.num_reads() > 0, "a read at the end");
   });
 }
 
@@ -196,8 +233,9 @@ TEST_CASE("A vote of any rank reaches all of them with the loss") {
     const auto model = testing::small_model({{}});
     StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     const Votes own{world.rank() == 0, world.rank() == 1, false, true};
-    const StepLoss loss = engine.forward_backward(batches_of(world.rank(), 1), own);
-    expect(loss.votes == Votes{true, true, false, true}, "each yes of any rank");
+    engine.forward_backward(batches_of(world.rank(), 1), own);
+    expect(engine.finish_step().loss.votes == Votes{true, true, false, true},
+           "each yes of any rank");
   });
 }
 

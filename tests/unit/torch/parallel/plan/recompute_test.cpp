@@ -32,8 +32,16 @@ TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
   CHECK((recompute_lowest_levels(runs, 4).groups == Groups{{1, 2}, {2, 3}, {3, 4}, {4, 5}}));
 }
 
-class NoSink final : public param::GradientSink {
-  void add_gradient(param::ParameterId, const at::Tensor&) override {}
+// Forgets what it is given.
+class NoGradients final : public param::GradientMemory {
+ public:
+  explicit NoGradients(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {}
+  param::GradientPlace gradient_of(param::ParameterId id) override {
+    return {.view = at::empty_like(parameters_[static_cast<std::size_t>(id)]), .is_first = true};
+  }
+
+ private:
+  const std::vector<at::Tensor>& parameters_;
 };
 
 // The order in which blocks run forward (a, b, ...) and backward (A, B, ...).
@@ -47,9 +55,9 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
   const auto model = testing::small_model(watches);
   std::vector<at::Tensor> parameters;
   for (const auto& spec : model->parameters) parameters.push_back(at::ones(spec.shape) * 0.1);
-  NoSink sink;
+  NoGradients gradients(parameters);
   model::TensorAxis axis;
-  BlockRunner runner(*model, parameters, sink, axis, {.frozen = {}, .recompute = plan});
+  BlockRunner runner(*model, parameters, gradients, axis, {.frozen = {}, .recompute = plan});
   const data::Batch batch = testing::small_batch(0);
   const auto tokens = [](std::vector<std::int64_t> values) {
     return at::tensor(values, at::kLong).view({2, 5});

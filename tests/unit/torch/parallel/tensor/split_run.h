@@ -68,14 +68,20 @@ inline CallCounts counts_of(const comm::ProcessGroup& group) {
   return counts;
 }
 
-class SummingSink final : public param::GradientSink {
+/// Sums in float64.
+class WideGradients final : public param::GradientMemory {
  public:
-  void add_gradient(param::ParameterId id, const at::Tensor& grad) override {
+  explicit WideGradients(const std::vector<at::Tensor>& weights) : weights_(weights) {}
+  param::GradientPlace gradient_of(param::ParameterId id) override {
     at::Tensor& sum = sums[id];
-    if (!sum.defined()) sum = at::zeros(grad.sizes(), at::kDouble);
-    sum.add_(grad);
+    const at::Tensor& weight = weights_[static_cast<std::size_t>(id)];
+    if (!sum.defined()) sum = at::zeros(weight.sizes(), at::kDouble);
+    return {.view = sum, .is_first = false};
   }
   std::map<param::ParameterId, at::Tensor> sums;
+
+ private:
+  const std::vector<at::Tensor>& weights_;
 };
 
 /// Two sequences of seven tokens, forward and backward, then evaluated.
@@ -90,8 +96,8 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
     weights.push_back(slice_of(spec, whole).contiguous().to(c.dtype));
   }
   const std::unique_ptr<model::TensorAxis> axis = parallel::make_tensor_axis(groups);
-  SummingSink sink;
-  parallel::BlockRunner runner(*model, weights, sink, *axis,
+  WideGradients gradients(weights);
+  parallel::BlockRunner runner(*model, weights, gradients, *axis,
                                {.seed = 77,
                                 .buffer_dtype = c.dtype == at::kDouble ? at::kDouble : at::kFloat,
                                 .frozen = {},
@@ -111,7 +117,7 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   }
   result.axis_calls = counts_of(groups.along(mesh::Axis::tp));
   result.head_calls = counts_of(*groups.tensor_subgroups().front());
-  for (const auto& [id, gradient] : sink.sums) {
+  for (const auto& [id, gradient] : gradients.sums) {
     result.gradients[model->parameters[static_cast<std::size_t>(id)].name] = gradient;
   }
   runner.set_training(false);

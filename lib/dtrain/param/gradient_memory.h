@@ -1,0 +1,29 @@
+// The memory that a step's gradients are summed in, as backward passes see it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "dtrain/param/parameter_spec.h"
+
+namespace dtrain::param {
+
+/// Room for a parameter's gradient.
+struct GradientPlace {
+  at::Tensor view;  ///< the parameter's storage shape, in the dtype of gradients; undefined: none
+                    ///< is wanted, since the parameter is frozen
+  bool is_first = false;  ///< `view` has no value yet: the gradient is written, not added
+};
+
+/// Threads: one, the one that runs the backward pass.
+class GradientMemory {
+ public:
+  virtual ~GradientMemory() = default;
+
+  /// The caller writes or adds one gradient, as the place says, before it calls any other member.
+  [[nodiscard]] virtual GradientPlace gradient_of(ParameterId id) = 0;
+
+  /// grad: the parameter's storage shape, any strides; valid during the call only.
+  void add_gradient(ParameterId id, const at::Tensor& grad);
+};
+
+}  // namespace dtrain::param
