@@ -205,7 +205,7 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
   }
 }
 
-// What a rank of the tensor axis computes of a value that is cut along one dim.
+// The part of a value, cut along one dim, that a rank of the tensor axis computes.
 at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) const {
   if (found.dim() != expected.dim()) return expected;
   const comm::ProcessGroup& tensor = job_.groups().along(mesh::Axis::tp);

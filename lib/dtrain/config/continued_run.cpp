@@ -55,7 +55,7 @@ void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int
   }
 }
 
-// Whether each stage of a pipeline of all ranks has a level for each of its parts.
+// True where each stage of a pipeline of all ranks has a level for each of its parts.
 bool has_levels_for(const SavedRun& saved, std::int64_t num_ranks) {
   return num_ranks * saved.resolved.layout.schedule_pp.chunks <= saved.resolved.model.levels;
 }
@@ -87,7 +87,7 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
                      num_ranks, num_ranks == 1 ? "" : "s");
 }
 
-// Whether the ranks can do a whole number of such microbatches, at least one for each stage.
+// True where the ranks can do a whole number of such microbatches, at least one for each stage.
 bool fits(std::int64_t microbatch, const Config& config, const Launch& launch) {
   LayoutConfig layout = config.layout;
   resolve_layout(layout, with_local_ranks(layout, launch));
@@ -110,7 +110,7 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
-// What ranks of another kind or number met by may not serve these. Returns what to say of it.
+// Gives up a backend that may not serve these ranks. Returns what to say of it.
 std::string fit_backend(Config& config, const Loaded& given, const Launch& launch) {
   Backend& backend = config.machine.backend;
   if (is_given(given, "machine.backend") || backend == Backend::automatic) return {};
@@ -124,7 +124,7 @@ std::string fit_backend(Config& config, const Loaded& given, const Launch& launc
   return {};
 }
 
-// What concerns one start alone.
+// Resets the settings that concern one start alone.
 void forget_start(Config& config) {
   const CheckpointConfig plain;
   config.run = {};

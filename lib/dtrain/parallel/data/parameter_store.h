@@ -33,9 +33,9 @@ class ParameterStore {
   ParameterStore(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                  const param::ArenaAllocator& allocate, const Options& options);
 
-  /// Of elements that other shards own only the owners keep a master up to date.
+  /// Only the owner of an element keeps its master up to date.
   [[nodiscard]] const param::Arena& masters() const { return masters_; }
-  /// What blocks compute with, in the compute dtype; has values while its unit is gathered.
+  /// The copy that blocks compute with, in the compute dtype; valid while its unit is gathered.
   [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
   [[nodiscard]] const at::Tensor& unit_values(std::int64_t unit) const;
 

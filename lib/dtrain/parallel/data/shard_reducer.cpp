@@ -9,7 +9,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// What to do with sum `index` of `count`: the tree over microbatches, else left to right.
+// The place of sum `index` of `count`: in the tree over microbatches, else left to right.
 comm::TreeStep step_of(std::int64_t index, std::int64_t count, const ReducerOptions& options) {
   const bool in_tree_order =
       options.reduction == comm::Reduction::ordered && count == options.num_microbatches;
