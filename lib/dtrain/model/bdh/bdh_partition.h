@@ -49,6 +49,6 @@ struct BdhPart {
 /// Throws: as part_of.
 [[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t tp);
 /// Its number.
-inline constexpr std::size_t kHead = 0;
+inline constexpr std::size_t kHeadSubgroup = 0;
 
 }  // namespace dtrain::model::bdh

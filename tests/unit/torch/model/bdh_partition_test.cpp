@@ -106,7 +106,7 @@ TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
   for (const auto& [tp, sharing] : {std::pair{1, 1}, {4, 1}, {12, 3}}) {
     const std::vector<mesh::Subgroup> subgroups = model::tensor_subgroups(config, tp);
     REQUIRE(subgroups.size() == 1);
-    CHECK(subgroups[kHead].size == sharing);
+    CHECK(subgroups[kHeadSubgroup].size == sharing);
   }
   CHECK_THROWS_AS(model::tensor_subgroups(config, 5), base::Error);
 }
