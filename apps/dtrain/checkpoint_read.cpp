@@ -53,9 +53,8 @@ std::string plural(std::int64_t count, std::string_view word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
-std::string text_of(const format::Layout& layout) {
-  return fmt::format("{} (pp {}, dp {}, tp {})", plural(layout.world_size, "rank"), layout.pp,
-                     layout.dp, layout.tp);
+std::string text_of(const config::MeshShape& mesh) {
+  return fmt::format("{} ({})", plural(mesh.num_ranks(), "rank"), mesh.text());
 }
 
 // "2026-11-21 16:40:00Z"
@@ -87,7 +86,7 @@ std::int64_t bytes_in(const std::string& folder) {
 std::string list_line(const std::string& path) {
   std::string facts;
   try {
-    facts = text_of(store::read_manifest(path).layout);
+    facts = text_of(store::read_manifest(path).mesh);
   } catch (const base::Error& error) {
     facts = error.what();
   }
@@ -117,7 +116,7 @@ std::string facts_text(const std::string& path, const format::Manifest& manifest
   };
   return row("checkpoint", path) + row("step", std::to_string(manifest.step)) +
          row("samples", std::to_string(manifest.samples)) +
-         row("tokens", std::to_string(manifest.tokens)) + row("layout", text_of(manifest.layout)) +
+         row("tokens", std::to_string(manifest.tokens)) + row("layout", text_of(manifest.mesh)) +
          row("written by", manifest.run) +
          row("files", fmt::format("{}, {} bytes", manifest.contents.files.size(),
                                   format::bytes_in(manifest.contents)));

@@ -46,17 +46,15 @@ parallel::StagePlace place_of(const parallel::PipelineShape& shape, std::int64_t
 double measured_bubble(const parallel::PipelineShape& shape) {
   std::vector<double> seconds(kSteps);
   on_threads(kStages, [&](comm::World& world) {
-    const mesh::MeshGroups groups(world, mesh::DeviceMesh({.pp = kStages}));
     auto whole = sleeping_model();
     std::vector<param::ParameterSpec> specs = whole->parameters;
     parallel::Stage stage =
         parallel::make_stage(std::move(whole), std::move(specs), place_of(shape, world.rank()));
-    const parallel::PipelineGroups pipeline{.activations = groups.along(mesh::Axis::pp),
-                                            .gradients = groups.pp_gradients()};
-    parallel::StepEngine engine(
-        *stage.model, world,
-        {.data = {groups.along(mesh::Axis::dp)}, .world = &groups.world(), .pipeline = &pipeline},
-        {.grad_accum_steps = kMicrobatches, .stage = stage.plan}, stage.whole);
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::pp, kStages}}),
+                                  {.stages = stage.whole.stages});
+    parallel::StepEngine engine(*stage.model, world, groups,
+                                {.grad_accum_steps = kMicrobatches, .stage = stage.plan},
+                                stage.whole);
     const std::vector<data::Batch> batches(kMicrobatches, small_batch(0));
     for (double& step : seconds) {
       groups.world().barrier();

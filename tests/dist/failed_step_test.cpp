@@ -14,18 +14,19 @@ namespace {
 // when that gather writes.
 std::string fail_in_a_step(comm::World& world, const std::string&) {
   DelayedWorld slow(world, std::chrono::milliseconds(200));
-  const auto group = group_of_all(slow);
+  const mesh::MeshGroups groups(slow, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}),
+                                {.shard_size = world.size()});
   const auto fail = [] { throw std::runtime_error("the block's own failure"); };
   try {
     const auto model = small_model({{}, {.on_forward = fail}, {}});
     parallel::StepEngine engine(
-        *model, slow, {.data = {.all = *group, .shards = group.get()}},
+        *model, slow, groups,
         {.data = {.shard_size = world.size(), .wrap = {}, .schedule = {.forward_prefetch = true}},
          .optimizer = {}});
     const data::Batch batch = small_batch(world.rank() * 2);
     engine.forward_backward({&batch, 1});
   } catch (const std::runtime_error& error) {
-    group->barrier();  // what was under way has ended
+    groups.shards().barrier();  // what was under way has ended
     return error.what();
   }
   return "no failure";

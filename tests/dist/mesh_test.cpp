@@ -13,24 +13,27 @@ namespace {
 using comm::World;
 using mesh::Axis;
 using mesh::DeviceMesh;
+using mesh::kAxes;
 using mesh::MeshGroups;
 
-constexpr Axis kAxes[] = {Axis::pp, Axis::dp, Axis::tp};
+mesh::MeshShape place(std::int64_t pp, std::int64_t dp, std::int64_t tp) {
+  return {{Axis::pp, pp}, {Axis::dp, dp}, {Axis::tp, tp}};
+}
 
 TEST_CASE("Neighbouring ranks share tp, then dp, then pp") {
-  const DeviceMesh small({.pp = 2, .dp = 3, .tp = 4});
+  const DeviceMesh small({{Axis::pp, 2}, {Axis::dp, 3}, {Axis::tp, 4}});
   CHECK(small.world_size() == 24);
-  CHECK(small.coordinate(0) == mesh::MeshShape{0, 0, 0});
-  CHECK(small.coordinate(1) == mesh::MeshShape{0, 0, 1});
-  CHECK(small.coordinate(4) == mesh::MeshShape{0, 1, 0});
-  CHECK(small.coordinate(12) == mesh::MeshShape{1, 0, 0});
+  CHECK(small.coordinate(0) == place(0, 0, 0));
+  CHECK(small.coordinate(1) == place(0, 0, 1));
+  CHECK(small.coordinate(4) == place(0, 1, 0));
+  CHECK(small.coordinate(12) == place(1, 0, 0));
   CHECK(small.line(Axis::tp, 5) == std::vector<std::int64_t>{4, 5, 6, 7});
   CHECK(small.line(Axis::dp, 5) == std::vector<std::int64_t>{1, 5, 9});
   CHECK(small.line(Axis::pp, 5) == std::vector<std::int64_t>{5, 17});
 }
 
 TEST_CASE("A mesh of 4,096 ranks gives each one place and each axis disjoint lines") {
-  const DeviceMesh large({.pp = 8, .dp = 64, .tp = 8});
+  const DeviceMesh large({{Axis::pp, 8}, {Axis::dp, 64}, {Axis::tp, 8}});
   REQUIRE(large.world_size() == 4096);
   for (std::int64_t rank = 0; rank < 4096; ++rank) {
     REQUIRE(large.rank(large.coordinate(rank)) == rank);
@@ -46,11 +49,11 @@ TEST_CASE("A mesh of 4,096 ranks gives each one place and each axis disjoint lin
 }
 
 TEST_CASE("A mesh with an axis of zero is refused") {
-  CHECK_THROWS_WITH(DeviceMesh({.pp = 1, .dp = 0, .tp = 1}), Catch::Contains("layout.dp is 0"));
+  CHECK_THROWS_WITH(DeviceMesh({{Axis::dp, 0}}), Catch::Contains("layout.dp is 0"));
 }
 
 std::string sum_along_axes(World& world, const std::string&) {
-  const DeviceMesh mesh({.pp = 1, .dp = 2, .tp = world.size() / 2});
+  const DeviceMesh mesh({{Axis::dp, 2}, {Axis::tp, world.size() / 2}});
   MeshGroups groups(world, mesh);
   expect(groups.world().size() == world.size(), "the group of all");
   for (const Axis axis : kAxes) {
@@ -59,7 +62,7 @@ std::string sum_along_axes(World& world, const std::string&) {
     groups.along(axis).all_reduce(sum).wait();
     expect(sum.item<double>() == std::accumulate(line.begin(), line.end(), 0.0),
            "the sum of the ranks along the axis");
-    expect(groups.along(axis).name() == mesh::name_of(axis), "the axis' name");
+    expect(groups.along(axis).name() == name_of(axis), "the axis' name");
   }
   return {};
 }
@@ -74,10 +77,81 @@ TEST_CASE("Every rank gets a group along each axis") {
   }
 }
 
+// The sum of the world ranks in a group.
+double members(comm::ProcessGroup& group, World& world) {
+  const auto sum = at::full({1}, static_cast<double>(world.rank()));
+  group.all_reduce(sum).wait();
+  return sum.item<double>();
+}
+
+TEST_CASE("An axis of one rank has a group of one, whose operations change and send nothing") {
+  on_threads(1, [](World& world) {
+    const MeshGroups groups(world, DeviceMesh({}), {.tensor = {{"head", 1}}, .stages = {{0}}});
+    for (comm::ProcessGroup* group :
+         {&groups.world(), &groups.along(Axis::pp), &groups.along(Axis::dp),
+          &groups.along(Axis::tp), &groups.shards(), &groups.replicas(), &groups.pp_gradients(),
+          &groups.stages({0}), groups.tensor_subgroups().front()}) {
+      const auto value = at::arange(3, at::kDouble);
+      const auto out = at::empty({3}, at::kDouble);
+      comm::Work reduced = group->all_reduce(value);
+      expect(reduced.is_completed(), "an end at once");
+      group->broadcast(value, 0).wait();
+      group->all_gather(value, out).wait();
+      group->barrier();
+      expect(group->size() == 1 && at::equal(out, at::arange(3, at::kDouble)), "the value itself");
+    }
+    expect(groups.counters().bytes_sent == 0 && groups.counters().wait_seconds == 0, "no cost");
+  });
+}
+
+TEST_CASE("An axis is cut into runs of neighbours, and across them") {
+  on_threads(8, [](World& world) {
+    const auto rank = static_cast<double>(world.rank());
+    const MeshGroups data(world, DeviceMesh({{Axis::dp, 8}}), {.shard_size = 2});
+    const double first = rank - world.rank() % 2;
+    expect(members(data.shards(), world) == 2 * first + 1, "neighbours share a copy of the state");
+    expect(members(data.replicas(), world) == 4 * (rank - first) + 0 + 2 + 4 + 6,
+           "ranks in equal places hold equal parts");
+    const MeshGroups heads(world, DeviceMesh({{Axis::tp, 8}}),
+                           {.tensor = {{"pair", 2}, {"all", 8}, {"none", 1}}});
+    expect(members(*heads.tensor_subgroups()[0], world) == 2 * first + 1, "the subgroup of two");
+    expect(heads.tensor_subgroups()[1] == &heads.along(Axis::tp), "the axis itself");
+    expect(heads.tensor_subgroups()[2]->size() == 1, "each alone");
+  });
+}
+
+TEST_CASE("Stages that share parameters form a group, and the others are alone in theirs") {
+  on_threads(8, [](World& world) {
+    const MeshGroups groups(world, DeviceMesh({{Axis::pp, 4}, {Axis::dp, 2}}),
+                            {.stages = {{0}, {0, 3}, {0, 3}, {0, 1, 2, 3}}});
+    const std::int64_t stage = groups.coordinate()[Axis::pp];
+    const std::int64_t place = groups.coordinate()[Axis::dp];
+    const bool is_end = stage == 0 || stage == 3;
+    expect(members(groups.stages({0, 3}), world) == (is_end ? 6 + 2 * place : world.rank()),
+           "the first and the last stage of this pipeline, or this rank");
+    expect(groups.stages({0}).size() == 1, "one stage");
+    expect(&groups.stages({0, 1, 2, 3}) == &groups.along(Axis::pp), "all stages");
+  });
+}
+
+TEST_CASE("Counters add up all groups, that of all ranks included") {
+  on_threads(4, [](World& world) {
+    const MeshGroups groups(world, DeviceMesh({{Axis::dp, 2}, {Axis::tp, 2}}));
+    const auto sent_by = [&](comm::ProcessGroup& group) {
+      const std::int64_t before = groups.counters().bytes_sent;
+      group.all_reduce(at::ones({64})).wait();
+      return groups.counters().bytes_sent - before;
+    };
+    expect(sent_by(groups.along(Axis::tp)) == 64 * 4, "2 (n - 1) / n of the bytes, n = 2");
+    expect(sent_by(groups.world()) == 64 * 4 * 3 / 2, "and n = 4");
+    expect(sent_by(groups.shards()) == 0, "nobody shares this rank's copy of the state");
+  });
+}
+
 TEST_CASE("A mesh that does not fit the world is refused") {
   CHECK_THROWS_WITH(on_threads(2,
                                [](World& world) {
-                                 MeshGroups groups(world, DeviceMesh({.pp = 1, .dp = 3, .tp = 1}));
+                                 MeshGroups groups(world, DeviceMesh({{Axis::dp, 3}}));
                                }),
                     Catch::Contains("wants 3 ranks, but 2 were started"));
 }

@@ -131,10 +131,10 @@ std::vector<config::Config> meshes(const config::Config& config) {
   set(sharded_stages, "layout.data_axis", "fsdp");
   return {laid_out(config, 1, 8),
           sharded(config, 4, 2, "fsdp:full"),
-          meshed(vocabulary, {.tp = 4}, 1),
-          meshed(config, {.tp = 8}, 2),
-          meshed(interleaved, {.pp = 2}, 4),
-          meshed(sharded_stages, {.pp = 2, .dp = 2, .tp = 2}, 2)};
+          meshed(vocabulary, {{Axis::tp, 4}}, 1),
+          meshed(config, {{Axis::tp, 8}}, 2),
+          meshed(interleaved, {{Axis::pp, 2}}, 4),
+          meshed(sharded_stages, {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, 2)};
 }
 
 TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole one, in float64") {

@@ -42,8 +42,9 @@ std::string name_of(const Layout& layout, const Variant& variant) {
   return fmt::format(
       "pp {} ({}) x dp {} ({}) x tp {}, accumulation {}, dropout {}, recompute {}, "
       "tied {}, split vocabulary {}",
-      layout.mesh.pp, layout.schedule, layout.mesh.dp, layout.data_axis, layout.mesh.tp,
-      variant.accumulates, variant.drops, variant.recomputes, variant.ties, variant.splits_vocab);
+      layout.mesh[Axis::pp], layout.schedule, layout.mesh[Axis::dp], layout.data_axis,
+      layout.mesh[Axis::tp], variant.accumulates, variant.drops, variant.recomputes, variant.ties,
+      variant.splits_vocab);
 }
 
 // Eight levels for four stages of two chunks; four heads, which eight ranks of tp have to cut.
@@ -69,10 +70,10 @@ config::Config config_of(const Layout& layout, const Variant& variant,
   set(config, "layout.data_axis", layout.data_axis.substr(0, layout.data_axis.find(':')));
   if (config.layout.data_axis == config::DataAxisKind::zero)
     config.layout.zero_stage = layout.data_axis.back() - '0';
-  config.layout.tp_vocab = variant.splits_vocab && layout.mesh.tp > 1;
+  config.layout.tp_vocab = variant.splits_vocab && layout.mesh[Axis::tp] > 1;
   if (variant.recomputes) set(config, "machine.recompute", "level");
   const bool needs_several = layout.schedule.starts_with("interleaved");
-  const std::int64_t most = std::min<std::int64_t>(4, config.batch.global / layout.mesh.dp);
+  const std::int64_t most = std::min<std::int64_t>(4, config.batch.global / layout.mesh[Axis::dp]);
   return meshed(config, layout.mesh, variant.accumulates || needs_several ? most : 1);
 }
 
@@ -104,26 +105,26 @@ void check_close(const Trace& found, const Trace& expected) {
 }
 
 const std::vector<Layout> kLayouts{
-    {.mesh = {.tp = 2}},
-    {.mesh = {.tp = 4}},
-    {.mesh = {.tp = 8}},
-    {.mesh = {.pp = 2}, .schedule = "gpipe"},
-    {.mesh = {.pp = 2}},
-    {.mesh = {.pp = 2}, .schedule = "interleaved:2"},
-    {.mesh = {.pp = 4}, .schedule = "gpipe"},
-    {.mesh = {.pp = 4}},
-    {.mesh = {.pp = 4}, .schedule = "interleaved:2"},
-    {.mesh = {.pp = 2, .dp = 2, .tp = 2}},
-    {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "zero:1"},
-    {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "zero:2"},
-    {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"},
-    {.mesh = {.pp = 2, .dp = 2}, .schedule = "interleaved:2", .data_axis = "fsdp"},
-    {.mesh = {.pp = 2, .dp = 2}, .schedule = "gpipe", .data_axis = "zero:2"},
-    {.mesh = {.pp = 2, .dp = 2}, .data_axis = "fsdp"},
-    {.mesh = {.pp = 2, .tp = 4}, .schedule = "interleaved:2"},
-    {.mesh = {.dp = 2, .tp = 2}, .data_axis = "fsdp"},
-    {.mesh = {.dp = 2, .tp = 4}, .data_axis = "zero:1"},
-    {.mesh = {.dp = 4, .tp = 2}, .data_axis = "zero:3"},
+    {.mesh = {{Axis::tp, 2}}},
+    {.mesh = {{Axis::tp, 4}}},
+    {.mesh = {{Axis::tp, 8}}},
+    {.mesh = {{Axis::pp, 2}}, .schedule = "gpipe"},
+    {.mesh = {{Axis::pp, 2}}},
+    {.mesh = {{Axis::pp, 2}}, .schedule = "interleaved:2"},
+    {.mesh = {{Axis::pp, 4}}, .schedule = "gpipe"},
+    {.mesh = {{Axis::pp, 4}}},
+    {.mesh = {{Axis::pp, 4}}, .schedule = "interleaved:2"},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "zero:1"},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "zero:2"},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}}, .schedule = "interleaved:2", .data_axis = "fsdp"},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}}, .schedule = "gpipe", .data_axis = "zero:2"},
+    {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}}, .data_axis = "fsdp"},
+    {.mesh = {{Axis::pp, 2}, {Axis::tp, 4}}, .schedule = "interleaved:2"},
+    {.mesh = {{Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"},
+    {.mesh = {{Axis::dp, 2}, {Axis::tp, 4}}, .data_axis = "zero:1"},
+    {.mesh = {{Axis::dp, 4}, {Axis::tp, 2}}, .data_axis = "zero:3"},
 };
 
 // Rows of an orthogonal array: over eight of them any two settings meet in all four ways, and a row
@@ -161,7 +162,7 @@ TEST_CASE("A mesh trains what one rank trains, in every combination", "[.every-m
                             .recomputes = (bits & 4) != 0,
                             .ties = (bits & 8) != 0,
                             .splits_vocab = (bits & 16) != 0};
-      if (variant.splits_vocab && layout.mesh.tp == 1) continue;
+      if (variant.splits_vocab && layout.mesh[Axis::tp] == 1) continue;
       check_case(layout, variant);
     }
   }
@@ -176,10 +177,10 @@ const RankProgram kTrain("train on a mesh", [](comm::World& world, const std::st
 
 TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo") {
   const std::vector<Layout> layouts{
-      {.mesh = {.tp = 2}},
-      {.mesh = {.pp = 4}, .schedule = "interleaved:2"},
-      {.mesh = {.pp = 2, .dp = 2}, .data_axis = "zero:2"},
-      {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"},
+      {.mesh = {{Axis::tp, 2}}},
+      {.mesh = {{Axis::pp, 4}}, .schedule = "interleaved:2"},
+      {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}}, .data_axis = "zero:2"},
+      {.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"},
   };
   const std::size_t index = GENERATE_COPY(range(std::size_t{0}, layouts.size()));
   const Variant variant = variant_of(index + 1, false);
@@ -203,8 +204,9 @@ TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo"
 
 // What every rank holds, by name and place; ranks that hold the same piece must hold the same bits.
 TEST_CASE("All copies of a piece of the state end with the same bits") {
-  const Layout layout = GENERATE(Layout{.mesh = {.tp = 4}}, Layout{.mesh = {.pp = 4}},
-                                 Layout{.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"});
+  const Layout layout =
+      GENERATE(Layout{.mesh = {{Axis::tp, 4}}}, Layout{.mesh = {{Axis::pp, 4}}},
+               Layout{.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"});
   const Variant variant{.accumulates = true, .ties = true};
   INFO(name_of(layout, variant));
   config::Config config = config_of(layout, variant, "float32");
@@ -261,9 +263,10 @@ const Alone& alone_in(const std::string& dtype, const Variant& variant) {
 // steps overflow and are left out; most of the eight update the weights.
 TEST_CASE("Meshes train in 16 bits what one rank trains, to their precision") {
   const std::string dtype = GENERATE("bfloat16", "float16");
-  const Layout layout = GENERATE(Layout{.mesh = {.tp = 2}}, Layout{.mesh = {.tp = 8}},
-                                 Layout{.mesh = {.pp = 2}, .schedule = "interleaved:2"},
-                                 Layout{.mesh = {.pp = 2, .dp = 2, .tp = 2}, .data_axis = "fsdp"});
+  const Layout layout =
+      GENERATE(Layout{.mesh = {{Axis::tp, 2}}}, Layout{.mesh = {{Axis::tp, 8}}},
+               Layout{.mesh = {{Axis::pp, 2}}, .schedule = "interleaved:2"},
+               Layout{.mesh = {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, .data_axis = "fsdp"});
   const Variant variant{
       .accumulates = true, .drops = true, .recomputes = true, .splits_vocab = true};
   INFO(dtype << " " << name_of(layout, variant));
@@ -308,19 +311,19 @@ Sent sent_by(const comm::ProcessGroup& group) {
 TEST_CASE("Stages send each microbatch's activation and gradient once, and nothing else") {
   const std::string schedule = GENERATE("gpipe", "1f1b", "interleaved:2");
   config::Config config =
-      config_of({.mesh = {.pp = 4}, .schedule = schedule}, {.accumulates = true});
+      config_of({.mesh = {{Axis::pp, 4}}, .schedule = schedule}, {.accumulates = true});
   const std::int64_t microbatches = config.batch.grad_accum;
   const std::int64_t chunks = schedule == "interleaved:2" ? 2 : 1;
   const std::int64_t value = config.batch.microbatch * config.data.seq_len * config.model.width * 8;
   on_threads(4, [&](comm::World& world) {
     EngineRun run(config, world);
     const mesh::MeshGroups& groups = run.job().groups();
-    const comm::ProcessGroup& forward = groups.along(mesh::Axis::pp);
+    const comm::ProcessGroup& forward = groups.along(Axis::pp);
     const comm::ProcessGroup& backward = groups.pp_gradients();
     const Sent forward_before = sent_by(forward);
     const Sent backward_before = sent_by(backward);
     run.forward_backward_only();
-    const std::int64_t stage = groups.coordinate().pp;
+    const std::int64_t stage = groups.coordinate()[Axis::pp];
     // The last part sends no activation, the first no gradient.
     const std::int64_t gives = microbatches * (chunks - (stage == 3 ? 1 : 0));
     const std::int64_t takes = microbatches * (chunks - (stage == 0 ? 1 : 0));
@@ -330,7 +333,7 @@ TEST_CASE("Stages send each microbatch's activation and gradient once, and nothi
     expect(now.bytes - forward_before.bytes == gives * value, "bytes of activations");
     expect(back.calls - backward_before.calls == gives + takes, "gradients received and sent");
     expect(back.bytes - backward_before.bytes == takes * value, "bytes of gradients");
-    expect(sent_by(groups.along(mesh::Axis::tp)).calls == 0, "no tensor axis");
+    expect(sent_by(groups.along(Axis::tp)).bytes == 0, "no tensor axis");
   });
 }
 
@@ -339,19 +342,20 @@ TEST_CASE("A tensor axis sends two values a level and microbatch, and two more i
   const std::int64_t tp = GENERATE(2, 4, 8);
   const bool recomputes = GENERATE(false, true);
   config::Config config =
-      config_of({.mesh = {.tp = tp}}, {.accumulates = true, .recomputes = recomputes});
+      config_of({.mesh = {{Axis::tp, tp}}}, {.accumulates = true, .recomputes = recomputes});
   on_threads(tp, [&](comm::World& world) {
     EngineRun run(config, world);
     const mesh::MeshGroups& groups = run.job().groups();
-    const comm::ProcessGroup& axis = groups.along(mesh::Axis::tp);
+    const comm::ProcessGroup& axis = groups.along(Axis::tp);
     const std::int64_t before = sent_by(axis).calls;
-    const std::int64_t head_before = groups.head() == nullptr ? 0 : sent_by(*groups.head()).calls;
+    const comm::ProcessGroup& head = *groups.tensor_subgroups().front();
+    const std::int64_t head_before = sent_by(head).calls;
     run.forward_backward_only();
     const std::int64_t passes = config.model.levels * config.batch.grad_accum;
     const std::int64_t times = recomputes ? 3 : 2;
     expect(sent_by(axis).calls - before == times * passes, "calls over the axis");
-    const std::int64_t head = groups.head() == nullptr ? 0 : sent_by(*groups.head()).calls;
-    expect(head - head_before == (tp == 8 ? times * passes : 0), "calls within heads");
+    expect(sent_by(head).calls - head_before == (tp == 8 ? times * passes : 0),
+           "calls within heads");
   });
 }
 

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "dtrain/base/check.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
-#include "dtrain/parallel/plan/plan.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
@@ -80,10 +80,10 @@ std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
 
 std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   const mesh::MeshShape& sizes = job.groups().mesh().sizes();
-  if (sizes.pp > 1 || sizes.tp > 1) return assembled_state(job);
+  if (sizes[Axis::pp] > 1 || sizes[Axis::tp] > 1) return assembled_state(job);
   const checkpoint::State state = job.engine().state();
-  comm::ProcessGroup* shards = job.groups().shards();
-  if (shards == nullptr) return MemorySource(state).tensors();
+  comm::ProcessGroup& shards = job.groups().shards();
+  if (shards.size() == 1) return MemorySource(state).tensors();
   std::map<std::string, std::vector<checkpoint::Piece>> parts;
   for (const checkpoint::Piece& piece : state) parts[piece.name].push_back(piece);
   std::map<std::string, at::Tensor> whole;
@@ -99,7 +99,7 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
     prefixes.push_back("model.");
     for (const std::string& prefix : prefixes) {
       whole[prefix + spec.name] =
-          joined(*shards, parts[prefix + spec.name], spec.shape, job.engine().precision().master);
+          joined(shards, parts[prefix + spec.name], spec.shape, job.engine().precision().master);
     }
   }
   return whole;
@@ -214,19 +214,16 @@ Trace EngineRun::trace() {
 
 config::Config meshed(config::Config config, const mesh::MeshShape& mesh, std::int64_t grad_accum) {
   set(config, "layout.strategy", "3d");
-  config.layout.pp = mesh.pp;
-  config.layout.dp = mesh.dp;
-  config.layout.tp = mesh.tp;
+  for (const Axis axis : mesh::kAxes) size_of(config.layout, axis) = mesh[axis];
   config.batch.grad_accum = grad_accum;
-  config.batch.microbatch = base::div_exact(config.batch.global, mesh.dp * grad_accum);
-  const std::int64_t ranks = mesh.pp * mesh.dp * mesh.tp;
+  config.batch.microbatch = base::div_exact(config.batch.global, mesh[Axis::dp] * grad_accum);
+  const std::int64_t ranks = mesh.num_ranks();
   return config::resolve(config::Command::train, config,
                          {.world_size = ranks, .local_world_size = ranks, .usable_cores = ranks});
 }
 
 std::int64_t num_ranks(const config::Config& config) {
-  const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
-  return mesh.pp * mesh.dp * mesh.tp;
+  return config::mesh_of(config.layout).num_ranks();
 }
 
 std::vector<Trace> train_on_threads(const config::Config& config) {

@@ -17,6 +17,8 @@
 
 namespace dtrain::testing {
 
+using mesh::Axis;
+
 /// Copies of named tensors, to be loaded into another engine.
 class MemorySource final : public checkpoint::Source {
  public:

@@ -90,7 +90,7 @@ checkpoint::format::Manifest example_manifest(std::int64_t step, std::int64_t nu
           .samples = 8 * step,
           .tokens = 1024 * step,
           .run = kExampleRun,
-          .layout = {.world_size = num_ranks, .pp = 1, .dp = num_ranks, .tp = 1},
+          .mesh = {{config::Axis::dp, num_ranks}},
           .config = R"({"train":{"steps":10}})",
           .data_fingerprint = "0123456789abcdef",
           .contents = {}};

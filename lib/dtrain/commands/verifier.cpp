@@ -14,6 +14,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/commands/fixture.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/job/job.h"
 #include "dtrain/metrics/metrics_file.h"
 
@@ -215,7 +216,7 @@ void Verifier::check_activations(const std::map<std::string, at::Tensor>& found,
   }
 }
 
-// What a rank of the tensor axis computes of a value that is cut along one dim.
+// The part of a value, cut along one dim, that a rank of the tensor axis computes.
 at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) const {
   if (found.dim() != expected.dim()) return expected;
   const comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
@@ -326,13 +327,12 @@ bool Verification::passed() const {
 
 std::string Verification::to_json(const config::Config& config) const {
   nlohmann::ordered_json json{{"golden", config.verify.golden},
-                              {"strategy", text_of(config.layout.strategy)},
-                              {"pp", config.layout.pp},
-                              {"dp", config.layout.dp},
-                              {"tp", config.layout.tp},
-                              {"dtype", text_of(config.machine.dtype)},
-                              {"threads", config.machine.threads},
-                              {"passed", passed()}};
+                              {"strategy", text_of(config.layout.strategy)}};
+  const mesh::MeshShape mesh = config::mesh_of(config.layout);
+  for (const mesh::Axis axis : mesh::kAxes) json[name_of(axis)] = mesh[axis];
+  json.update({{"dtype", text_of(config.machine.dtype)},
+               {"threads", config.machine.threads},
+               {"passed", passed()}});
   for (const Check& check : checks) {
     json["checks"][check.name] = {{"error", metrics::json_number(check.error)},
                                   {"tolerance", check.tolerance},

@@ -26,10 +26,18 @@ bool gives_layout(const Loaded& given) {
       given.given, [](const Setting* setting) { return setting->key.starts_with("layout."); });
 }
 
+// Lets the sizes of the other axes follow from the ranks.
+void forget_all_sizes_but(Axis kept, LayoutConfig& layout) {
+  LayoutConfig plain;
+  for (const Axis axis : kAxes) {
+    if (axis != kept) size_of(layout, axis) = size_of(plain, axis);
+  }
+}
+
 void keep_data_axis_alone(LayoutConfig& layout) {
   const LayoutConfig plain;
   layout.strategy = strategy_with(data_axis_of(layout));
-  layout.pp = layout.tp = 0;
+  forget_all_sizes_but(Axis::dp, layout);
   layout.schedule_pp = plain.schedule_pp;
   layout.pp_split = plain.pp_split;
   layout.tp_vocab = plain.tp_vocab;
@@ -38,16 +46,16 @@ void keep_data_axis_alone(LayoutConfig& layout) {
 
 // Sizes that keep the blocks' and stages' split where it divides the ranks.
 void fit_three_axes(LayoutConfig& layout, const LayoutConfig& resolved, std::int64_t num_ranks) {
-  const std::int64_t fixed = resolved.tp * resolved.pp;
-  if (fixed > 0 && num_ranks % fixed == 0) {
-    layout.pp = resolved.pp;
-    layout.tp = resolved.tp;
-    return;
+  MeshShape split = mesh_of(resolved);
+  split[Axis::dp] = 1;
+  const std::int64_t fixed = split.num_ranks();
+  if (fixed == 0 || num_ranks % fixed != 0) return keep_data_axis_alone(layout);
+  for (const Axis axis : kAxes) {
+    if (axis != Axis::dp) size_of(layout, axis) = split[axis];
   }
-  keep_data_axis_alone(layout);
 }
 
-// Whether each stage of a pipeline of all ranks has a level for each of its parts.
+// True where each stage of a pipeline of all ranks has a level for each of its parts.
 bool has_levels_for(const SavedRun& saved, std::int64_t num_ranks) {
   return num_ranks * saved.resolved.layout.schedule_pp.chunks <= saved.resolved.model.levels;
 }
@@ -57,21 +65,21 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
   layout.nnodes = 0;
   const StrategyMeaning strategy = strategy_of(layout);
   const LayoutConfig& then = saved.resolved.layout;
-  const std::int64_t ranks = saved.ranks > 0 ? saved.ranks : then.pp * then.dp * then.tp;
+  const std::int64_t ranks = saved.ranks > 0 ? saved.ranks : mesh_of(then).num_ranks();
   if (strategy.is_local() ? num_ranks == 1 : num_ranks == ranks) return {};
   const LayoutConfig plain;
   const Strategy before = layout.strategy;
   layout.dp = layout.shard_size = layout.local_ranks = 0;
   layout.accumulate = plain.accumulate;
   layout.devices = plain.devices;
-  if (strategy.ranks == StrategyMeaning::Ranks::given) {
+  if (!strategy.axis) {
     fit_three_axes(layout, saved.resolved.layout, num_ranks);
   } else {
-    layout.pp = layout.tp = 0;
+    forget_all_sizes_but(Axis::dp, layout);
     layout.pp_split = plain.pp_split;
     if (strategy.is_local()) layout.strategy = *strategy.with_processes;
     if (before == Strategy::single) layout.strategy = Strategy::ddp;
-    const bool is_pipeline = strategy.ranks == StrategyMeaning::Ranks::pp;
+    const bool is_pipeline = strategy.axis == Axis::pp;
     if (is_pipeline && !has_levels_for(saved, num_ranks)) keep_data_axis_alone(layout);
   }
   if (layout.strategy == before) return {};
@@ -79,7 +87,7 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
                      num_ranks, num_ranks == 1 ? "" : "s");
 }
 
-// Whether the ranks can do a whole number of such microbatches, at least one for each stage.
+// True where the ranks can do a whole number of such microbatches, at least one for each stage.
 bool fits(std::int64_t microbatch, const Config& config, const Launch& launch) {
   LayoutConfig layout = config.layout;
   resolve_layout(layout, with_local_ranks(layout, launch));
@@ -102,7 +110,7 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
-// What ranks of another kind or number met by may not serve these. Returns what to say of it.
+// Gives up a backend that may not serve these ranks. Returns what to say of it.
 std::string fit_backend(Config& config, const Loaded& given, const Launch& launch) {
   Backend& backend = config.machine.backend;
   if (is_given(given, "machine.backend") || backend == Backend::automatic) return {};
@@ -116,7 +124,7 @@ std::string fit_backend(Config& config, const Loaded& given, const Launch& launc
   return {};
 }
 
-// What concerns one start alone.
+// Resets the settings that concern one start alone.
 void forget_start(Config& config) {
   const CheckpointConfig plain;
   config.run = {};

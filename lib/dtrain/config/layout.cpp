@@ -9,20 +9,24 @@
 namespace dtrain::config {
 namespace {
 
-using Ranks = StrategyMeaning::Ranks;
-using Axis = DataAxisKind;
+using Kind = DataAxisKind;
+
+// By Axis.
+constexpr std::int64_t LayoutConfig::*kSizes[]{&LayoutConfig::pp, &LayoutConfig::dp,
+                                               &LayoutConfig::tp};
+static_assert(std::size(kSizes) == kAxes.size());
 
 constexpr std::array<StrategyMeaning, 10> kStrategyMeanings{{
-    {Strategy::single, Ranks::dp},
-    {Strategy::ddp, Ranks::dp},
-    {Strategy::zero, Ranks::dp, Axis::zero},
-    {Strategy::deepspeed, Ranks::dp, Axis::zero},
-    {Strategy::fsdp, Ranks::dp, Axis::fsdp},
-    {Strategy::tp, Ranks::tp},
-    {Strategy::pp, Ranks::pp},
-    {Strategy::three_axes, Ranks::given, std::nullopt},
-    {Strategy::dp, Ranks::dp, Axis::ddp, Strategy::ddp},
-    {Strategy::mp, Ranks::pp, Axis::ddp, Strategy::pp},
+    {Strategy::single, Axis::dp},
+    {Strategy::ddp, Axis::dp},
+    {Strategy::zero, Axis::dp, Kind::zero},
+    {Strategy::deepspeed, Axis::dp, Kind::zero},
+    {Strategy::fsdp, Axis::dp, Kind::fsdp},
+    {Strategy::tp, Axis::tp},
+    {Strategy::pp, Axis::pp},
+    {Strategy::three_axes, std::nullopt, std::nullopt},
+    {Strategy::dp, Axis::dp, Kind::ddp, Strategy::ddp},
+    {Strategy::mp, Axis::pp, Kind::ddp, Strategy::pp},
 }};
 
 Sharding sharding_of(FsdpSharding sharding) {
@@ -32,6 +36,16 @@ Sharding sharding_of(FsdpSharding sharding) {
 }
 
 }  // namespace
+
+std::int64_t& size_of(LayoutConfig& layout, Axis axis) {
+  return layout.*kSizes[static_cast<std::size_t>(axis)];
+}
+
+MeshShape mesh_of(const LayoutConfig& layout) {
+  MeshShape shape;
+  for (const Axis axis : kAxes) shape[axis] = layout.*kSizes[static_cast<std::size_t>(axis)];
+  return shape;
+}
 
 const StrategyMeaning& strategy_of(const LayoutConfig& layout) {
   const auto* found =
@@ -45,15 +59,15 @@ DataAxisKind data_axis_of(const LayoutConfig& layout) {
 }
 
 Strategy strategy_with(DataAxisKind data_axis) {
-  return data_axis == Axis::zero   ? Strategy::zero
-         : data_axis == Axis::fsdp ? Strategy::fsdp
+  return data_axis == Kind::zero   ? Strategy::zero
+         : data_axis == Kind::fsdp ? Strategy::fsdp
                                    : Strategy::ddp;
 }
 
 Sharding sharding_of(const LayoutConfig& layout) {
   const DataAxisKind axis = data_axis_of(layout);
-  if (axis == Axis::ddp) return Sharding::none;
-  if (axis == Axis::fsdp) return sharding_of(layout.fsdp_sharding);
+  if (axis == Kind::ddp) return Sharding::none;
+  if (axis == Kind::fsdp) return sharding_of(layout.fsdp_sharding);
   return layout.zero_stage == 1   ? Sharding::optimizer
          : layout.zero_stage == 2 ? Sharding::gradients
                                   : Sharding::parameters;

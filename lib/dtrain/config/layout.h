@@ -5,21 +5,22 @@
 #include <optional>
 
 #include "dtrain/config/config.h"
+#include "dtrain/config/mesh_shape.h"
 
 namespace dtrain::config {
 
-/// What a strategy makes of the ranks it has.
+/// The setting of an axis' size; 0: it follows from the others.
+[[nodiscard]] std::int64_t& size_of(LayoutConfig& layout, Axis axis);
+
+/// The sizes that the settings give.
+[[nodiscard]] MeshShape mesh_of(const LayoutConfig& layout);
+
+/// A strategy's use of the ranks it has.
 struct StrategyMeaning {
-  enum class Ranks {
-    dp,     ///< all see different data
-    tp,     ///< all share the arithmetic of each block
-    pp,     ///< all are stages
-    given,  ///< --pp, --dp and --tp say it
-  };
   Strategy strategy = Strategy::single;
-  Ranks ranks = Ranks::dp;
+  std::optional<Axis> axis = Axis::dp;  ///< along which all ranks lie; none: the sizes are given
   std::optional<DataAxisKind> data_axis = DataAxisKind::ddp;  ///< none: --data-axis says it
-  /// Of one whose ranks are threads of one process: the strategy that does the same with processes.
+  /// Set where the ranks are threads of one process: the strategy that uses processes instead.
   std::optional<Strategy> with_processes = {};
 
   [[nodiscard]] bool is_local() const { return with_processes.has_value(); }
@@ -32,7 +33,7 @@ struct StrategyMeaning {
 /// The strategy of all ranks on this data axis.
 [[nodiscard]] Strategy strategy_with(DataAxisKind data_axis);
 
-/// What ranks that see different data hold a part of, instead of all of it.
+/// The state that is divided among ranks that see different data; the rest is whole on each.
 enum class Sharding {
   none,              ///< nothing: DDP
   optimizer,         ///< the optimizer's state: ZeRO-1
@@ -43,12 +44,12 @@ enum class Sharding {
 
 [[nodiscard]] Sharding sharding_of(const LayoutConfig& layout);
 
-/// Whether units are gathered and freed within a step.
+/// True where units are gathered and freed within a step.
 [[nodiscard]] constexpr bool gathers_units(Sharding sharding) {
   return sharding >= Sharding::freed_parameters;
 }
 
-/// Whether the gradients of a step, of grad_accum microbatches on each rank, are added in the very
+/// True where the gradients of a step, of grad_accum microbatches on each rank, are added in the
 /// order in which one rank would add them all, so that they have the same bits
 /// (docs/determinism.md). layout: resolved.
 [[nodiscard]] bool keeps_order_of_one_rank(const LayoutConfig& layout, std::int64_t grad_accum);

@@ -1,7 +1,6 @@
 #include "dtrain/config/resolve_layout.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "dtrain/base/error.h"
@@ -36,62 +35,61 @@ void check_devices(const DeviceList& devices) {
   }
 }
 
-struct AxisSize {
-  std::string_view flag;
-  std::int64_t& value;
-  StrategyMeaning::Ranks ranks;
-};
-
-std::array<AxisSize, 3> sizes_of(LayoutConfig& layout) {
-  return {{{"--pp", layout.pp, StrategyMeaning::Ranks::pp},
-           {"--dp", layout.dp, StrategyMeaning::Ranks::dp},
-           {"--tp", layout.tp, StrategyMeaning::Ranks::tp}}};
+// "--pp, --dp and --tp"
+std::string axis_flags() {
+  std::string text;
+  for (const Axis axis : kAxes) {
+    const bool is_last = axis == kAxes.back();
+    text += fmt::format("{}--{}", text.empty() ? "" : is_last ? " and " : ", ", name_of(axis));
+  }
+  return text;
 }
 
 // A strategy of one axis takes all ranks on it.
 void resolve_one_axis(LayoutConfig& layout, std::int64_t num_ranks) {
   const StrategyMeaning& strategy = strategy_of(layout);
-  for (const AxisSize& axis : sizes_of(layout)) {
-    const bool takes_all = axis.ranks == strategy.ranks;
+  for (const Axis axis : kAxes) {
+    std::int64_t& given = size_of(layout, axis);
+    const bool takes_all = axis == strategy.axis;
     const std::int64_t size = takes_all ? num_ranks : 1;
-    if (axis.value != 0 && axis.value != size) {
+    if (given != 0 && given != size) {
       const std::string change =
-          strategy.is_local() && takes_all ? fmt::format("use --local-ranks {}", axis.value)
+          strategy.is_local() && takes_all ? fmt::format("use --local-ranks {}", given)
           : takes_all
-              ? fmt::format("launch --strategy {} with {} ranks, or leave out {}",
+              ? fmt::format("launch --strategy {} with {} ranks, or leave out --{}",
                             layout.strategy == Strategy::single ? Strategy::ddp : layout.strategy,
-                            axis.value, axis.flag)
-              : fmt::format(
-                    "leave it out, or use --strategy 3d, which has all of --pp, --dp and "
-                    "--tp");
-      fail(ErrorKind::usage, "{} {} does not fit --strategy {} {} {} rank{}: {}", axis.flag,
-           axis.value, layout.strategy, strategy.is_local() ? "with" : "launched with", num_ranks,
+                            given, name_of(axis))
+              : fmt::format("leave it out, or use --strategy 3d, which has all of {}",
+                            axis_flags());
+      fail(ErrorKind::usage, "--{} {} does not fit --strategy {} {} {} rank{}: {}", name_of(axis),
+           given, layout.strategy, strategy.is_local() ? "with" : "launched with", num_ranks,
            plural(num_ranks), change);
     }
-    axis.value = size;
+    given = size;
   }
 }
 
-// Of the three sizes one may follow from the others.
+// One size may follow from the others.
 void resolve_three_axes(LayoutConfig& layout, std::int64_t num_ranks) {
   std::int64_t product = 1;
   std::int64_t num_missing = 0;
   std::string given;
   std::int64_t* missing = nullptr;
-  for (const AxisSize& axis : sizes_of(layout)) {
-    if (axis.value == 0) {
+  for (const Axis axis : kAxes) {
+    std::int64_t& size = size_of(layout, axis);
+    if (size == 0) {
       ++num_missing;
-      missing = &axis.value;
+      missing = &size;
       continue;
     }
-    product *= axis.value;
-    given += fmt::format("{}{} {}", given.empty() ? "" : " x ", axis.flag, axis.value);
+    product *= size;
+    given += fmt::format("{}--{} {}", given.empty() ? "" : " x ", name_of(axis), size);
   }
   if (num_missing > 1) {
     fail(ErrorKind::usage,
-         "--strategy 3d needs at least two of --pp, --dp and --tp, found {}: the third follows "
-         "from the {} rank{} launched",
-         given.empty() ? "none" : given, num_ranks, plural(num_ranks));
+         "--strategy 3d needs all but one of {}, found {}: the last follows from the {} rank{} "
+         "launched",
+         axis_flags(), given.empty() ? "none" : given, num_ranks, plural(num_ranks));
   }
   const bool fits = missing == nullptr ? product == num_ranks : num_ranks % product == 0;
   if (!fits) {
@@ -117,8 +115,9 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
     return;
   }
   if (layout.shard_size == 0) {
-    // Those of a node; tensor-parallel ranks lie between neighbours of the data axis.
-    const std::int64_t on_node = std::max<std::int64_t>(1, launch.local_world_size / layout.tp);
+    // Those of a node; ranks of the axes inside lie between neighbours of the data axis.
+    const std::int64_t stride = mesh_of(layout).stride(Axis::dp);
+    const std::int64_t on_node = std::max<std::int64_t>(1, launch.local_world_size / stride);
     layout.shard_size = std::min(on_node, layout.dp);
   }
   if (layout.dp % layout.shard_size != 0) {
@@ -159,10 +158,10 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
     fail(ErrorKind::usage, "--strategy single was launched with {} ranks: use --strategy ddp",
          launch.world_size);
   }
-  if (strategy_of(layout).ranks == StrategyMeaning::Ranks::given) {
-    resolve_three_axes(layout, launch.world_size);
-  } else {
+  if (strategy_of(layout).axis) {
     resolve_one_axis(layout, launch.world_size);
+  } else {
+    resolve_three_axes(layout, launch.world_size);
   }
   if (layout.nnodes != 0 && launch.num_nodes != 0 && layout.nnodes != launch.num_nodes) {
     fail(ErrorKind::usage,

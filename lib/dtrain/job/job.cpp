@@ -13,34 +13,22 @@
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/plan/plan.h"
-#include "dtrain/parallel/tensor/group_tensor_axis.h"
 
 namespace dtrain::job {
 namespace {
 
-mesh::MeshGroups make_groups(const config::Config& config, comm::World& world) {
-  const parallel::Plan plan = parallel::make_plan(config.layout);
-  return mesh::MeshGroups(world, mesh::DeviceMesh(plan.mesh),
-                          {.shard_size = plan.data.shard_size,
-                           .head_size = model::ranks_per_head(config.model, plan.mesh.tp)});
+mesh::MeshShape place_of(const config::Config& config, const comm::World& world) {
+  return mesh::DeviceMesh(parallel::make_plan(config.layout).mesh).coordinate(world.rank());
 }
 
-// Groups for all that several stages hold, this one among them or not: making them is collective.
-std::vector<parallel::SharedParameters> shared_parameters(const parallel::WholeParameters& whole,
-                                                          mesh::MeshGroups& groups,
-                                                          comm::World& world) {
-  std::vector<parallel::SharedParameters> shared;
-  for (std::size_t number = 0; number < whole.stages.size(); ++number) {
-    if (whole.stages[number].size() == 1) continue;
-    comm::ProcessGroup* stages = groups.group_of_stages(world, whole.stages[number]);
-    const auto id = std::find(whole.numbers.begin(), whole.numbers.end(),
-                              static_cast<param::ParameterId>(number)) -
-                    whole.numbers.begin();
-    if (id == static_cast<std::ptrdiff_t>(whole.numbers.size())) continue;
-    if (shared.empty() || shared.back().stages != stages) shared.push_back({{}, stages});
-    shared.back().ids.push_back(id);
-  }
-  return shared;
+mesh::MeshGroups make_groups(const config::Config& config, comm::World& world,
+                             const parallel::WholeParameters& whole) {
+  const parallel::Plan plan = parallel::make_plan(config.layout);
+  return {world,
+          mesh::DeviceMesh(plan.mesh),
+          {.shard_size = plan.data.shard_size,
+           .tensor = model::tensor_subgroups(config.model, plan.mesh[mesh::Axis::tp]),
+           .stages = whole.stages}};
 }
 
 }  // namespace
@@ -66,36 +54,18 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
-      groups_(make_groups(config, *world_)),
-      cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)),
       whole_model_(model::make_model(config.model, config.data.seq_len)),
-      plan_(parallel::rank_plan(config, *whole_model_, groups_.coordinate())) {
+      plan_(parallel::rank_plan(config, *whole_model_, place_of(config, *world_))),
+      groups_(make_groups(config, *world_, plan_.whole)),
+      cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   check_machine_memory(config, world_->control(), plan_.memory.total());
   if (const std::string& folder = plan_.options.disk_folder; !folder.empty()) {
     param::DiskMemory::check_room(folder, plan_.memory.state);
   }
-  engine_ = std::make_unique<parallel::StepEngine>(*plan_.model, *world_, engine_groups(),
-                                                   plan_.options, plan_.whole);
+  engine_ = std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options,
+                                                   plan_.whole);
   if (cpus_.are_mixed) engine_->make_copies_equal();
   check_ranks_agree(config);
-}
-
-parallel::EngineGroups Job::engine_groups() {
-  parallel::EngineGroups groups{.data = {.all = groups_.along(mesh::Axis::dp),
-                                         .shards = groups_.shards(),
-                                         .replicas = groups_.replicas()},
-                                .world = &groups_.world()};
-  if (groups_.mesh().sizes().tp > 1) {
-    groups.tensor = &groups_.along(mesh::Axis::tp);
-    tensor_axis_ = parallel::make_tensor_axis({.axis = groups.tensor, .head = groups_.head()});
-    groups.tensor_axis = tensor_axis_.get();
-  }
-  if (groups_.mesh().sizes().pp == 1) return groups;
-  pipeline_.emplace(parallel::PipelineGroups{.activations = groups_.along(mesh::Axis::pp),
-                                             .gradients = groups_.pp_gradients()});
-  groups.pipeline = &*pipeline_;
-  groups.shared = shared_parameters(plan_.whole, groups_, *world_);
-  return groups;
 }
 
 void Job::check_ranks_agree(const config::Config& config) const {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/world.h"
@@ -49,16 +48,13 @@ class Job {
   [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
 
  private:
-  [[nodiscard]] parallel::EngineGroups engine_groups();
   void check_ranks_agree(const config::Config& config) const;
 
   std::shared_ptr<comm::World> world_;
-  mesh::MeshGroups groups_;
-  CpuTypes cpus_;
   std::unique_ptr<model::Model> whole_model_;
   parallel::RankPlan plan_;
-  std::unique_ptr<model::TensorAxis> tensor_axis_;  // null: of size 1
-  std::optional<parallel::PipelineGroups> pipeline_;
+  mesh::MeshGroups groups_;
+  CpuTypes cpus_;
   std::unique_ptr<parallel::StepEngine> engine_;
 };
 

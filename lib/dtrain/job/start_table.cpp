@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
@@ -88,10 +89,14 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   std::vector<std::string> places;
   for (std::int64_t rank = 0; rank < mesh.world_size(); ++rank) {
     const mesh::MeshShape place = mesh.coordinate(rank);
-    places.push_back(fmt::format("{} ({},{},{})", rank, place.pp, place.dp, place.tp));
+    std::vector<std::int64_t> numbers;
+    for (const mesh::Axis axis : mesh::kAxes) numbers.push_back(place[axis]);
+    places.push_back(fmt::format("{} ({})", rank, fmt::join(numbers, ",")));
   }
-  std::string text = fmt::format("rank (pp,dp,tp) {}\n", short_list(places, ", "));
-  for (const mesh::Axis axis : {mesh::Axis::tp, mesh::Axis::dp, mesh::Axis::pp}) {
+  std::vector<std::string_view> names;
+  for (const mesh::Axis axis : mesh::kAxes) names.push_back(name_of(axis));
+  std::string text = fmt::format("rank ({}) {}\n", fmt::join(names, ","), short_list(places, ", "));
+  for (const mesh::Axis axis : mesh::kAxes | std::views::reverse) {
     if (mesh.size(axis) == 1) continue;
     std::vector<std::string> groups;
     for (const std::vector<std::int64_t>& line : mesh.lines(axis)) {
@@ -99,7 +104,7 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
       for (const std::int64_t rank : line) ranks.push_back(std::to_string(rank));
       groups.push_back(short_list(ranks, " "));
     }
-    text += fmt::format("{} groups       {}\n", mesh::name_of(axis), short_list(groups, " | "));
+    text += fmt::format("{} groups       {}\n", name_of(axis), short_list(groups, " | "));
   }
   return text;
 }
@@ -128,8 +133,8 @@ std::string start_table(const StartFacts& facts) {
                         static_cast<double>(split.train.size());
   std::string text = "dtrain: resolved configuration\n" + config_lines(config);
   text += fmt::format("parameters      {}\n", format_count(model.num_elements()));
-  text += fmt::format("mesh            pp {} x dp {} x tp {}, {} of {}\n", mesh.pp, mesh.dp,
-                      mesh.tp, world.backend(), c10::DeviceTypeName(world.device().type(), true));
+  text += fmt::format("mesh            {}, {} of {}\n", mesh.text(" x "), world.backend(),
+                      c10::DeviceTypeName(world.device().type(), true));
   text += mesh_lines(mesh::DeviceMesh(mesh));
   text += pipeline_line(facts);
   text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
@@ -151,9 +156,11 @@ nlohmann::ordered_json start_fields(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split] = facts;
   const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
   const parallel::MemoryPlan& memory = plan.memory;
+  nlohmann::ordered_json sizes;
+  for (const mesh::Axis axis : mesh::kAxes) sizes[name_of(axis)] = mesh[axis];
   nlohmann::ordered_json fields{{"parameters", model.num_elements()},
                                 {"world_size", world.size()},
-                                {"mesh", {{"pp", mesh.pp}, {"dp", mesh.dp}, {"tp", mesh.tp}}},
+                                {"mesh", sizes},
                                 {"backend", world.backend()},
                                 {"bitwise_class", bitwise_class(config, cpus)},
                                 {"train_samples", split.train.size()},

@@ -2,40 +2,33 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
+
+#include "dtrain/config/mesh_shape.h"
 
 namespace dtrain::mesh {
 
-enum class Axis {
-  pp,  ///< pipeline: which blocks
-  dp,  ///< data: which samples
-  tp,  ///< tensor: which part of each block
+using config::Axis;
+using config::kAxes;
+using config::MeshShape;
+
+/// Runs of neighbours on an axis, each a group of its own.
+struct Subgroup {
+  std::string name;       ///< in messages
+  std::int64_t size = 1;  ///< ranks of a run; divides the axis
 };
 
-/// "pp", "dp" or "tp".
-[[nodiscard]] std::string_view name_of(Axis axis);
-
-/// One number per axis: a place in the mesh, or its sizes.
-struct MeshShape {
-  std::int64_t pp = 1;
-  std::int64_t dp = 1;
-  std::int64_t tp = 1;
-
-  [[nodiscard]] std::int64_t along(Axis axis) const;
-  bool operator==(const MeshShape&) const = default;
-};
-
-/// The ranks of a job as a grid. tp is innermost (neighbouring ranks, which talk most), then dp,
-/// then pp: rank = (pp * dp_size + dp) * tp_size + tp. A value.
+/// The ranks of a job as a grid: ranks that are neighbours on the innermost axis have numbers next
+/// to each other. A value.
 class DeviceMesh {
  public:
   /// Throws: Error{usage} if a size is below 1.
   explicit DeviceMesh(const MeshShape& sizes);
 
   [[nodiscard]] const MeshShape& sizes() const { return sizes_; }
-  [[nodiscard]] std::int64_t size(Axis axis) const { return sizes_.along(axis); }
-  [[nodiscard]] std::int64_t world_size() const { return sizes_.pp * sizes_.dp * sizes_.tp; }
+  [[nodiscard]] std::int64_t size(Axis axis) const { return sizes_[axis]; }
+  [[nodiscard]] std::int64_t world_size() const { return sizes_.num_ranks(); }
 
   [[nodiscard]] MeshShape coordinate(std::int64_t rank) const;
   [[nodiscard]] std::int64_t rank(const MeshShape& coordinate) const;

@@ -11,16 +11,6 @@ namespace {
 
 using Lines = std::vector<std::vector<std::int64_t>>;
 
-std::shared_ptr<comm::ProcessGroup> own_line(comm::World& world, const Lines& lines,
-                                             std::string_view name) {
-  std::shared_ptr<comm::ProcessGroup> own;
-  // Every rank names every line, in the same order: split is collective over the world.
-  for (const auto& line : lines) {
-    if (auto group = world.split(line, name)) own = std::move(group);
-  }
-  return own;
-}
-
 // Runs of `size` neighbours of each line.
 Lines runs_of(const Lines& lines, std::int64_t size) {
   Lines runs;
@@ -49,71 +39,76 @@ Lines across_runs(const Lines& lines, std::int64_t size) {
 const DeviceMesh& checked(const DeviceMesh& mesh, const comm::World& world) {
   if (mesh.world_size() != world.size()) {
     base::fail(base::ErrorKind::usage,
-               "a mesh of pp {} x dp {} x tp {} wants {} ranks, but {} were started; change "
-               "--pp, --dp or --tp, or start as many",
-               mesh.sizes().pp, mesh.sizes().dp, mesh.sizes().tp, mesh.world_size(), world.size());
+               "a mesh of {} wants {} ranks, but {} were started; change the sizes, or start as "
+               "many",
+               mesh.sizes().text(" x "), mesh.world_size(), world.size());
   }
   return mesh;
+}
+
+Lines all_ranks(std::int64_t count) {
+  Lines lines(1, std::vector<std::int64_t>(static_cast<std::size_t>(count)));
+  std::iota(lines.front().begin(), lines.front().end(), std::int64_t{0});
+  return lines;
 }
 
 }  // namespace
 
 MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts)
     : mesh_(checked(mesh, world)), coordinate_(mesh.coordinate(world.rank())) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(world.size()));
-  std::iota(all.begin(), all.end(), std::int64_t{0});
-  world_ = world.split(all, "world");
-  for (const Axis axis : {Axis::pp, Axis::dp, Axis::tp}) {
-    along_[static_cast<std::size_t>(axis)] = own_line(world, mesh.lines(axis), name_of(axis));
+  world_ = make(world, all_ranks(world.size()), "world");
+  for (const Axis axis : kAxes) {
+    along_[static_cast<std::size_t>(axis)] = make(world, mesh.lines(axis), name_of(axis));
   }
-  const bool is_pipeline = mesh.size(Axis::pp) > 1;
-  pp_gradients_ = is_pipeline ? own_line(world, mesh.lines(Axis::pp), "pp gradients")
-                              : along_[static_cast<std::size_t>(Axis::pp)];
-  shards_ = runs_along(world, Axis::dp, cuts.shard_size, "shards");
-  head_ = runs_along(world, Axis::tp, cuts.head_size, "head");
-  if (cuts.shard_size == 1 || cuts.shard_size == mesh.size(Axis::dp)) return;
-  replicas_ = own_line(world, across_runs(mesh.lines(Axis::dp), cuts.shard_size), "replicas");
+  pp_gradients_ = make(world, mesh.lines(Axis::pp), "pp gradients");
+  shards_ = make_runs(world, Axis::dp, {"shards", cuts.shard_size});
+  replicas_ = cuts.shard_size == 1
+                  ? &along(Axis::dp)
+                  : make(world, across_runs(mesh.lines(Axis::dp), cuts.shard_size), "replicas");
+  for (const Subgroup& runs : cuts.tensor) tensor_.push_back(make_runs(world, Axis::tp, runs));
+  alone_ = make_runs(world, Axis::pp, {"one stage", 1});
+  for (const std::vector<std::int64_t>& set : cuts.stages) make_stages(world, set);
 }
 
-std::shared_ptr<comm::ProcessGroup> MeshGroups::runs_along(comm::World& world, Axis axis,
-                                                           std::int64_t size,
-                                                           std::string_view name) const {
-  if (size == 1) return nullptr;
-  if (size == mesh_.size(axis)) return along_[static_cast<std::size_t>(axis)];
-  return own_line(world, runs_of(mesh_.lines(axis), size), name);
+// Every rank names every line, in the same order: split is collective over the world.
+comm::ProcessGroup* MeshGroups::make(comm::World& world, const Lines& lines,
+                                     std::string_view name) {
+  comm::ProcessGroup* own = nullptr;
+  for (const auto& line : lines) {
+    if (auto group = world.split(line, name)) own = groups_.emplace_back(std::move(group)).get();
+  }
+  return own;
 }
 
-comm::ProcessGroup* MeshGroups::group_of_stages(comm::World& world,
-                                                const std::vector<std::int64_t>& stages) {
-  if (static_cast<std::int64_t>(stages.size()) == mesh_.size(Axis::pp)) return &along(Axis::pp);
-  if (const auto known = of_stages_.find(stages); known != of_stages_.end()) {
-    return known->second.get();
-  }
+comm::ProcessGroup* MeshGroups::make_runs(comm::World& world, Axis axis, const Subgroup& runs) {
+  if (runs.size == mesh_.size(axis)) return &along(axis);
+  return make(world, runs_of(mesh_.lines(axis), runs.size), runs.name);
+}
+
+void MeshGroups::make_stages(comm::World& world, const std::vector<std::int64_t>& set) {
+  const bool is_pair_or_more = set.size() > 1 && std::ssize(set) < mesh_.size(Axis::pp);
+  if (!is_pair_or_more || stages_.contains(set)) return;
   Lines lines;
   for (const auto& whole : mesh_.lines(Axis::pp)) {
     auto& line = lines.emplace_back();
-    for (const std::int64_t stage : stages) line.push_back(whole[static_cast<std::size_t>(stage)]);
+    for (const std::int64_t stage : set) line.push_back(whole[static_cast<std::size_t>(stage)]);
   }
-  return (of_stages_[stages] = own_line(world, lines, "stages")).get();
+  comm::ProcessGroup* own = make(world, lines, "stages");
+  stages_[set] = own == nullptr ? alone_ : own;
+}
+
+comm::ProcessGroup& MeshGroups::stages(const std::vector<std::int64_t>& set) const {
+  if (std::ssize(set) == mesh_.size(Axis::pp)) return along(Axis::pp);
+  return set.size() == 1 ? *alone_ : *stages_.at(set);
 }
 
 comm::CallCounters MeshGroups::counters() const {
   comm::CallCounters sum;
-  const auto add = [&sum](const comm::ProcessGroup& group) {
-    const comm::CallCounters counters = group.calls().counters();
+  for (const auto& group : groups_) {
+    const comm::CallCounters counters = group->calls().counters();
     sum.calls += counters.calls;
     sum.bytes_sent += counters.bytes_sent;
     sum.wait_seconds += counters.wait_seconds;
-  };
-  for (const auto& group : along_) add(*group);
-  if (mesh_.size(Axis::pp) > 1) add(*pp_gradients_);
-  if (replicas_ != nullptr) {
-    add(*replicas_);
-    add(*shards_);
-  }
-  if (head_ != nullptr && head_ != along_[static_cast<std::size_t>(Axis::tp)]) add(*head_);
-  for (const auto& [stages, group] : of_stages_) {
-    if (group != nullptr) add(*group);
   }
   return sum;
 }

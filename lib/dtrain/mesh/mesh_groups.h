@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,66 +14,68 @@
 
 namespace dtrain::mesh {
 
-/// Runs of neighbours on an axis that form groups of their own.
+/// The groups of a job beside those along its axes.
 struct AxisCuts {
-  std::int64_t shard_size = 1;  ///< of dp: ranks that share one copy of the state
-  std::int64_t head_size = 1;   ///< of tp: ranks that share the neurons of a head
+  /// Neighbours on dp that share one copy of the state.
+  std::int64_t shard_size = 1;
+  /// Neighbours on tp that the model wants to talk to each other alone.
+  std::vector<Subgroup> tensor = {};
+  /// Sets of pp coordinates, ascending: the stages that share parameters. Sets may repeat.
+  std::vector<std::vector<std::int64_t>> stages = {};
 };
 
-/// This rank's group along each axis, groups of one included, and the group of all ranks. The dp
-/// axis may be cut once more: into runs of shard_size neighbours that share one copy of the state,
-/// and across them into replicas, which hold the same part of it. Along pp there are two groups of
-/// the same ranks, so that gradients need not wait for activations.
+/// All groups of one rank. None is ever missing: an axis of one rank, and a cut that leaves this
+/// rank alone, have a group of one, whose operations end at once, send nothing and need no thread.
 ///
 /// Collective: constructed by every rank of the world with the same arguments.
 /// Throws:     Error{usage} if the mesh and the world differ in size; what World::split throws.
 class MeshGroups {
  public:
-  /// Each cut divides its axis.
+  /// The sizes of runs divide their axes.
   MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts = {});
 
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const MeshShape& coordinate() const { return coordinate_; }
+  /// All ranks.
   [[nodiscard]] comm::ProcessGroup& world() const { return *world_; }
   /// The ranks that share this rank's coordinates on the other axes.
   [[nodiscard]] comm::ProcessGroup& along(Axis axis) const {
     return *along_[static_cast<std::size_t>(axis)];
   }
-  /// Null for a shard size of 1.
-  [[nodiscard]] comm::ProcessGroup* shards() const { return shards_.get(); }
-  /// Null where no other rank holds this rank's part, or all do.
-  [[nodiscard]] comm::ProcessGroup* replicas() const { return replicas_.get(); }
 
-  /// Null for a head size of 1.
-  [[nodiscard]] comm::ProcessGroup* head() const { return head_.get(); }
-  /// As along(Axis::pp), once more.
+  /// The ranks of dp that hold the parts of one copy of the state.
+  [[nodiscard]] comm::ProcessGroup& shards() const { return *shards_; }
+  /// The ranks of dp that hold the same part as this one.
+  [[nodiscard]] comm::ProcessGroup& replicas() const { return *replicas_; }
+  /// By subgroup of AxisCuts::tensor: the one that this rank is in.
+  [[nodiscard]] std::span<comm::ProcessGroup* const> tensor_subgroups() const { return tensor_; }
+  /// The ranks of along(Axis::pp) once more, so that gradients need not wait for activations.
   [[nodiscard]] comm::ProcessGroup& pp_gradients() const { return *pp_gradients_; }
+  /// The ranks of pp in a set of AxisCuts::stages; this rank alone where it is not among them.
+  [[nodiscard]] comm::ProcessGroup& stages(const std::vector<std::int64_t>& set) const;
 
-  /// Makes the group of those ranks of this rank's pp axis that have these coordinates, ascending;
-  /// null where this rank is not among them. Kept here.
-  ///
-  /// Collective: over the world.
-  [[nodiscard]] comm::ProcessGroup* group_of_stages(comm::World& world,
-                                                    const std::vector<std::int64_t>& stages);
-
-  /// Returns the sum over all groups along axes.
+  /// The sum over all groups.
   [[nodiscard]] comm::CallCounters counters() const;
 
  private:
-  /// The run of `size` neighbours along an axis that this rank is in; null for a size of 1.
-  [[nodiscard]] std::shared_ptr<comm::ProcessGroup> runs_along(comm::World& world, Axis axis,
-                                                               std::int64_t size,
-                                                               std::string_view name) const;
+  using Lines = std::vector<std::vector<std::int64_t>>;
+
+  /// Makes the groups of all these ranks and keeps this rank's own; null where it is in none.
+  comm::ProcessGroup* make(comm::World& world, const Lines& lines, std::string_view name);
+  comm::ProcessGroup* make_runs(comm::World& world, Axis axis, const Subgroup& runs);
+  void make_stages(comm::World& world, const std::vector<std::int64_t>& set);
 
   DeviceMesh mesh_;
   MeshShape coordinate_;
-  std::shared_ptr<comm::ProcessGroup> world_;
-  std::array<std::shared_ptr<comm::ProcessGroup>, 3> along_;  // by Axis
-  std::shared_ptr<comm::ProcessGroup> shards_;  // the dp axis itself where it is whole
-  std::shared_ptr<comm::ProcessGroup> replicas_;
-  std::shared_ptr<comm::ProcessGroup> head_;  // the tp axis itself where it is whole
-  std::shared_ptr<comm::ProcessGroup> pp_gradients_;
-  std::map<std::vector<std::int64_t>, std::shared_ptr<comm::ProcessGroup>> of_stages_;
+  std::vector<std::shared_ptr<comm::ProcessGroup>> groups_;  // each once; the rest points here
+  comm::ProcessGroup* world_;
+  std::array<comm::ProcessGroup*, kAxes.size()> along_{};  // by Axis
+  comm::ProcessGroup* pp_gradients_;
+  comm::ProcessGroup* shards_;
+  comm::ProcessGroup* replicas_;
+  std::vector<comm::ProcessGroup*> tensor_;  // by subgroup
+  comm::ProcessGroup* alone_;
+  std::map<std::vector<std::int64_t>, comm::ProcessGroup*> stages_;
 };
 
 }  // namespace dtrain::mesh

@@ -20,9 +20,9 @@ std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_
   return bdh::make_bdh(bdh::sizes_of(config), seq_len, place);
 }
 
-std::int64_t ranks_per_head(const config::ModelConfig& config, std::int64_t tp) {
+std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, std::int64_t tp) {
   check_name(config.name);
-  return bdh::ranks_per_head(bdh::sizes_of(config), tp);
+  return bdh::tensor_subgroups(bdh::sizes_of(config), tp);
 }
 
 }  // namespace dtrain::model

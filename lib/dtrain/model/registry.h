@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "dtrain/config/config.h"
+#include "dtrain/mesh/device_mesh.h"
 #include "dtrain/model/model.h"
 #include "dtrain/model/tensor_place.h"
 
@@ -18,10 +20,11 @@ namespace dtrain::model {
                                                 std::int64_t seq_len,
                                                 const TensorPlace& place = {});
 
-/// Consecutive ranks of a tensor axis of `tp` ranks that need a group of their own, since they
-/// share what its blocks compute of a head; 1: none do.
+/// Neighbours on a tensor axis of `tp` ranks that the model's blocks let talk to each other alone
+/// (TensorAxis::reduce_within), by subgroup.
 ///
 /// Throws: as make_model.
-[[nodiscard]] std::int64_t ranks_per_head(const config::ModelConfig& config, std::int64_t tp);
+[[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config,
+                                                           std::int64_t tp);
 
 }  // namespace dtrain::model

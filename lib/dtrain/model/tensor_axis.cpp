@@ -20,11 +20,12 @@ at::Tensor TensorAxis::row_split(const at::Tensor& x, const at::Tensor& weight) 
   return at::bmm(x, weight).sum(0);  // ATen sums low dtypes in float32
 }
 
-at::Tensor TensorAxis::column_split_in_head(const at::Tensor& x, const at::Tensor& weight) {
+at::Tensor TensorAxis::column_split_within(std::size_t, const at::Tensor& x,
+                                           const at::Tensor& weight) {
   return at::bmm(x, weight.mT());
 }
 
-at::Tensor TensorAxis::reduce_within_head(const at::Tensor& partial) { return partial; }
+at::Tensor TensorAxis::reduce_within(std::size_t, const at::Tensor& partial) { return partial; }
 
 at::Tensor TensorAxis::embedding(const at::Tensor& weight, const at::Tensor& ids,
                                  std::int64_t first) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace dtrain::model {
@@ -38,16 +39,16 @@ class TensorAxis {
   /// Shapes: x (h, rows, N), weight (h, N, D); returns (rows, D) in x's dtype.
   [[nodiscard]] virtual at::Tensor row_split(const at::Tensor& x, const at::Tensor& weight);
 
-  /// Column split within one head: x Wᵀ where each head has an x of its own. A head's neurons may
-  /// be shared by several ranks, over which the gradient of x is summed then.
+  /// x Wᵀ where each weight has an x of its own, which the ranks of a subgroup have alike: the
+  /// gradient of x is summed over these ranks. subgroup: of those that the family declares
+  /// (tensor_subgroups in registry.h).
   ///
   /// Shapes: x (h, rows, D), weight (h, N, D); returns (h, rows, N).
-  [[nodiscard]] virtual at::Tensor column_split_in_head(const at::Tensor& x,
-                                                        const at::Tensor& weight);
+  [[nodiscard]] virtual at::Tensor column_split_within(std::size_t subgroup, const at::Tensor& x,
+                                                       const at::Tensor& weight);
 
-  /// Row split within one head: partial sums over the neurons of a head -> their sum over the ranks
-  /// that share the head.
-  [[nodiscard]] virtual at::Tensor reduce_within_head(const at::Tensor& partial);
+  /// The sum of the partial sums that the ranks of a subgroup hold.
+  [[nodiscard]] virtual at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial);
 
   /// Rows of a table of which each rank holds some, from row `first` on.
   ///

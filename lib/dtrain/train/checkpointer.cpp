@@ -18,12 +18,8 @@ constexpr double kBytesPerMegabyte = 1e6;
 constexpr base::Seconds kPatience(1);
 
 checkpoint::format::Manifest manifest_of(const Checkpointer::Options& options) {
-  const config::LayoutConfig& layout = options.config.layout;
   return {.run = options.run,
-          .layout = {.world_size = layout.pp * layout.dp * layout.tp,
-                     .pp = layout.pp,
-                     .dp = layout.dp,
-                     .tp = layout.tp},
+          .mesh = config::mesh_of(options.config.layout),
           .config = config::to_json(config::Command::train, options.config),
           .data_fingerprint = options.data_fingerprint,
           .contents = {}};

@@ -100,7 +100,7 @@ class Trainer {
   std::int64_t predicted_memory_ = 0;  // bytes, of the ranks that peak memory is measured of
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
-  comm::CallCounters counters_;     // of the data group, at the last report
+  comm::CallCounters counters_;     // of all groups, at the last report
   std::deque<double> last_losses_;  // for the summary
   std::int64_t skipped_ = 0;        // updates left out since this start
   std::int64_t skipped_in_a_row_ = 0;

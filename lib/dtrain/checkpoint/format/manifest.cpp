@@ -63,14 +63,14 @@ class Fields {
     if (!object.is_object()) refuse("is no JSON object");
   }
 
-  [[nodiscard]] const Json& take(const char* name) {
+  [[nodiscard]] const Json& take(std::string_view name) {
     const auto found = object_.find(name);
     if (found == object_.end()) refuse(fmt::format("lacks \"{}\"", name));
     ++taken_;
     return *found;
   }
 
-  [[nodiscard]] std::string text(const char* name) {
+  [[nodiscard]] std::string text(std::string_view name) {
     const Json& value = take(name);
     if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is no text", name));
     auto text = value.get<std::string>();
@@ -79,22 +79,22 @@ class Fields {
     return text;
   }
 
-  [[nodiscard]] std::int64_t number(const char* name) { return number_of(take(name), name); }
+  [[nodiscard]] std::int64_t number(std::string_view name) { return number_of(take(name), name); }
 
-  [[nodiscard]] std::vector<std::int64_t> numbers(const char* name) {
+  [[nodiscard]] std::vector<std::int64_t> numbers(std::string_view name) {
     const Json& list = array(name);
     std::vector<std::int64_t> result;
     for (const Json& value : list) result.push_back(number_of(value, name));
     return result;
   }
 
-  [[nodiscard]] const Json& array(const char* name) {
+  [[nodiscard]] const Json& array(std::string_view name) {
     const Json& value = take(name);
     if (!value.is_array()) refuse(fmt::format("has a \"{}\" that is no list", name));
     return value;
   }
 
-  [[nodiscard]] std::uint64_t checksum(const char* name) {
+  [[nodiscard]] std::uint64_t checksum(std::string_view name) {
     const std::string digits = text(name);
     std::uint64_t value = 0;
     const auto end = digits.data() + digits.size();
@@ -115,7 +115,7 @@ class Fields {
   }
 
  private:
-  [[nodiscard]] std::int64_t number_of(const Json& value, const char* name) const {
+  [[nodiscard]] std::int64_t number_of(const Json& value, std::string_view name) const {
     constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMax) {
       refuse(fmt::format("has a \"{}\" that is no size: {}", name, value.dump()));
@@ -172,14 +172,18 @@ Contents contents_from(Fields& fields, std::string_view where) {
   return contents;
 }
 
-Layout layout_from(const Json& json, std::string_view where) {
+config::MeshShape mesh_from(const Json& json, std::string_view where) {
   Fields fields(json, "the layout", where);
-  const Layout layout{.world_size = fields.number("world_size"),
-                      .pp = fields.number("pp"),
-                      .dp = fields.number("dp"),
-                      .tp = fields.number("tp")};
+  config::MeshShape mesh;
+  std::int64_t left = fields.number("world_size");
+  for (const config::Axis axis : config::kAxes) {
+    mesh[axis] = fields.number(name_of(axis));
+    if (mesh[axis] < 1 || left % mesh[axis] != 0) fields.refuse("has other ranks than its axes");
+    left /= mesh[axis];
+  }
+  if (left != 1) fields.refuse("has other ranks than its axes");
   fields.finish();
-  return layout;
+  return mesh;
 }
 
 // The part that the manifest's own checksum covers.
@@ -214,7 +218,8 @@ Contents parse_contents(std::string_view text) {
 
 std::string to_text(const Manifest& manifest) {
   const Json config = Json::parse(manifest.config);
-  const Layout& layout = manifest.layout;
+  OrderedJson layout{{"world_size", manifest.mesh.num_ranks()}};
+  for (const config::Axis axis : config::kAxes) layout[name_of(axis)] = manifest.mesh[axis];
   OrderedJson json{{"format", kFormat},
                    {"version", kVersion},
                    {"step", manifest.step},
@@ -222,11 +227,7 @@ std::string to_text(const Manifest& manifest) {
                    {"tokens", manifest.tokens},
                    {"run", manifest.run},
                    {"scaler", nullptr},
-                   {"layout",
-                    {{"world_size", layout.world_size},
-                     {"pp", layout.pp},
-                     {"dp", layout.dp},
-                     {"tp", layout.tp}}},
+                   {"layout", layout},
                    {"data_fingerprint", manifest.data_fingerprint},
                    {"config_xxh3", checksum_text(checksum_of(config.dump()))},
                    {"config", config}};
@@ -252,7 +253,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
                     .samples = fields.number("samples"),
                     .tokens = fields.number("tokens"),
                     .run = fields.text("run"),
-                    .layout = layout_from(fields.take("layout"), where),
+                    .mesh = mesh_from(fields.take("layout"), where),
                     .config = fields.take("config").dump(),
                     .data_fingerprint = fields.text("data_fingerprint"),
                     .contents = contents_from(fields, where)};

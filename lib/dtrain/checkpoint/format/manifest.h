@@ -10,6 +10,7 @@
 
 #include "dtrain/checkpoint/format/box.h"
 #include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/config/mesh_shape.h"
 
 namespace dtrain::checkpoint::format {
 
@@ -47,22 +48,12 @@ struct Contents {
   bool operator==(const Contents&) const = default;
 };
 
-/// The ranks that wrote a checkpoint.
-struct Layout {
-  std::int64_t world_size = 1;
-  std::int64_t pp = 1;
-  std::int64_t dp = 1;
-  std::int64_t tp = 1;
-
-  bool operator==(const Layout&) const = default;
-};
-
 struct Manifest {
-  std::int64_t step = 0;     ///< updates done
-  std::int64_t samples = 0;  ///< consumed by all ranks: the position in the data
-  std::int64_t tokens = 0;   ///< the same in tokens
-  std::string run;           ///< which start of the program wrote it
-  Layout layout;
+  std::int64_t step = 0;         ///< updates done
+  std::int64_t samples = 0;      ///< consumed by all ranks: the position in the data
+  std::int64_t tokens = 0;       ///< the same in tokens
+  std::string run;               ///< which start of the program wrote it
+  config::MeshShape mesh;        ///< of the ranks that wrote it
   std::string config = "{}";     ///< the resolved configuration, a JSON object
   std::string data_fingerprint;  ///< tells whether the data is the same
   Contents contents;

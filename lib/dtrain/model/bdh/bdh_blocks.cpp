@@ -119,7 +119,8 @@ at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
   const at::Tensor scores = StrictGram::apply(q);  // (nh*B, T, T)
   const at::Tensor values =
       x.unsqueeze(0).expand({heads, batch, length, width}).reshape({heads * batch, length, width});
-  const at::Tensor attended = context.tensor_axis.reduce_within_head(apply_scores(scores, values));
+  const at::Tensor attended =
+      context.tensor_axis.reduce_within(kHeadSubgroup, apply_scores(scores, values));
   const at::Tensor normed = layer_norm(attended).to(xs.scalar_type());  // (nh*B, T, D)
   context.report(fmt::format("act.layer{}.ykv", level_),
                  normed.view({heads, batch, length, width}).transpose(0, 1));
@@ -147,7 +148,8 @@ at::Tensor BdhLevel::forward(const at::Tensor& input, const BlockContext& contex
 
   const at::Tensor y_kv = attend(encoded.x, xs, context);  // (nh, B*T, D)
   const at::Tensor encoder_v = by_head(context.use(ids_[1]), part_.neurons);
-  const at::Tensor ys = axis.column_split_in_head(y_kv, encoder_v).relu_();  // (nh, B*T, N)
+  const at::Tensor ys =
+      axis.column_split_within(kHeadSubgroup, y_kv, encoder_v).relu_();  // (nh, B*T, N)
 
   const at::Tensor gated = gate(xs, ys, input.size(0), context);            // (nh, B*T, N)
   const at::Tensor decoder = by_head(context.use(ids_[2]), part_.neurons);  // (nh, N, D)

@@ -28,8 +28,7 @@ std::string fitting_near(const BdhSizes& sizes, std::int64_t tp) {
   return above > largest ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
 }
 
-}  // namespace
-
+// Neighbours that share a head; 1 where heads stay whole.
 std::int64_t ranks_per_head(const BdhSizes& sizes, std::int64_t tp) {
   DTRAIN_CHECK(tp >= 1);
   if (fits(sizes, tp)) return std::max<std::int64_t>(1, tp / sizes.heads);
@@ -43,6 +42,12 @@ std::int64_t ranks_per_head(const BdhSizes& sizes, std::int64_t tp) {
              "--tp {} with --heads {} would cut the --neurons {} of a head into {} parts, which "
              "must be equal and even; use --tp {}",
              tp, sizes.heads, sizes.neurons, tp / sizes.heads, fitting_near(sizes, tp));
+}
+
+}  // namespace
+
+std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t tp) {
+  return {{.name = "head", .size = ranks_per_head(sizes, tp)}};
 }
 
 BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place) {

@@ -2,8 +2,11 @@
 // within a head, and optionally by the vocabulary.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "dtrain/mesh/device_mesh.h"
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/tensor_axis.h"
@@ -41,9 +44,11 @@ struct BdhPart {
 /// Throws: Error{usage} naming --tp and what it does not fit, and what would fit.
 [[nodiscard]] BdhPart part_of(const BdhSizes& sizes, const TensorPlace& place);
 
-/// Consecutive ranks of a tensor axis of `tp` ranks that share a head; 1 where heads stay whole.
+/// The subgroups of a tensor axis of `tp` ranks: one, of the ranks that share a head.
 ///
 /// Throws: as part_of.
-[[nodiscard]] std::int64_t ranks_per_head(const BdhSizes& sizes, std::int64_t tp);
+[[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const BdhSizes& sizes, std::int64_t tp);
+/// Its number.
+inline constexpr std::size_t kHeadSubgroup = 0;
 
 }  // namespace dtrain::model::bdh

@@ -15,7 +15,7 @@ std::int64_t elements_of_bucket(std::int64_t bytes, at::ScalarType dtype) {
 
 }  // namespace
 
-BucketReducer::BucketReducer(const ReducerSetup& setup, const DataGroups& groups,
+BucketReducer::BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                              const param::ArenaAllocator& allocate, std::int64_t bucket_bytes)
     : store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
              setup.options.reduction),

@@ -22,7 +22,7 @@ class BucketReducer final : public GradientReducer {
  public:
   static constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-  BucketReducer(const ReducerSetup& setup, const DataGroups& groups,
+  BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                 const param::ArenaAllocator& allocate, std::int64_t bucket_bytes = kBucketBytes);
 
   void begin_microbatch(std::int64_t index) override;

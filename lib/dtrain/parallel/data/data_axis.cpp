@@ -33,14 +33,14 @@ ParameterStore::Options store_options(const DataAxisOptions& options) {
 }  // namespace
 
 DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
-                   const DataGroups& groups, const param::ArenaAllocator& allocate,
+                   const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
                    const ActionLists& lists, const DataAxisOptions& options)
     : uses_(unit_uses(model, layout, options.recompute)),
       step_{.actions = lists.step,
             .schedule = make_unit_schedule(lists.step, uses_, options.plan.schedule)},
       evaluation_{.actions = lists.evaluation,
                   .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
-      parameters_(layout, groups, allocate, store_options(options)),
+      parameters_(layout, groups.shards(), allocate, store_options(options)),
       gradients_(reducer_of(options.plan)
                      .make(reducer_setup(layout, step_.schedule, options), groups, allocate)) {}
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/data/gradient_reducer.h"
 #include "dtrain/parallel/data/parameter_store.h"
@@ -66,10 +67,10 @@ struct DataTraffic {
 /// Threads:    one.
 class DataAxis {
  public:
-  /// `model`, `layout`, what `groups` names and what `allocate` refers to must outlive this.
-  DataAxis(const model::Model& model, const param::ArenaLayout& layout, const DataGroups& groups,
-           const param::ArenaAllocator& allocate, const ActionLists& lists,
-           const DataAxisOptions& options);
+  /// `model`, `layout`, `groups` and what `allocate` refers to must outlive this.
+  DataAxis(const model::Model& model, const param::ArenaLayout& layout,
+           const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
+           const ActionLists& lists, const DataAxisOptions& options);
 
   /// Parameters and gradients of a rank. step: the actions of a step.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model,

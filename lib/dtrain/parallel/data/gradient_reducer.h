@@ -73,7 +73,8 @@ struct ReducerTraffic {
 struct ReducerKind {
   MemoryPlan (*memory)(const ReducerSetup& setup);
   ReducerTraffic (*traffic)(const ReducerSetup& setup);
-  std::unique_ptr<GradientReducer> (*make)(const ReducerSetup& setup, const DataGroups& groups,
+  std::unique_ptr<GradientReducer> (*make)(const ReducerSetup& setup,
+                                           const mesh::MeshGroups& groups,
                                            const param::ArenaAllocator& allocate);
 };
 
@@ -83,7 +84,7 @@ template <typename Reducer>
 inline constexpr ReducerKind kReducerKind{
     .memory = &Reducer::memory,
     .traffic = &Reducer::traffic,
-    .make = [](const ReducerSetup& setup, const DataGroups& groups,
+    .make = [](const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate) -> std::unique_ptr<GradientReducer> {
       return std::make_unique<Reducer>(setup, groups, allocate);
     }};

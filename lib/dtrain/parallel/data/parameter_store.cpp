@@ -11,16 +11,16 @@ bool copies_are_masters(const ParameterStore::Options& options) {
   return options.master_dtype == options.compute_dtype && options.keeps_units;
 }
 
-param::Arena make_masters(const param::ArenaLayout& layout, const DataGroups& groups,
+param::Arena make_masters(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                           const param::ArenaAllocator& allocate,
                           const ParameterStore::Options& options) {
   if (options.disk != nullptr) {
     return param::Arena::of_shard(
-        layout, groups.shard(), options.master_dtype,
+        layout, shards.rank(), options.master_dtype,
         [&options](std::int64_t bytes) { return options.disk->allocate(bytes); });
   }
   if (copies_are_masters(options)) return {layout, options.master_dtype, allocate};
-  return param::Arena::of_shard(layout, groups.shard(), options.master_dtype, allocate);
+  return param::Arena::of_shard(layout, shards.rank(), options.master_dtype, allocate);
 }
 
 // Elements of the units that are there at once.
@@ -57,12 +57,12 @@ MemoryPlan ParameterStore::memory(const param::ArenaLayout& layout, const UnitSc
           .state = shard};
 }
 
-ParameterStore::ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
+ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                                const param::ArenaAllocator& allocate, const Options& options)
     : layout_(layout),
-      groups_(groups),
+      shards_(shards),
       options_(options),
-      masters_(make_masters(layout, groups, allocate, options)),
+      masters_(make_masters(layout, shards, allocate, options)),
       units_(static_cast<std::size_t>(layout.num_units())) {
   const bool shares = copies_are_masters(options);
   for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
@@ -100,15 +100,15 @@ void ParameterStore::begin_gather(std::int64_t index) {
 
 void ParameterStore::gather_into(Unit& unit, std::int64_t index, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
-  const param::ElementRange own = layout_.shard_range(index, groups_.shard());
+  const param::ElementRange own = layout_.shard_range(index, shards_.rank());
   const at::Tensor part = masters_.slice(own);
   if (options_.disk != nullptr) options_.disk->read_ahead(part);
-  if (groups_.num_shards() == 1) {
+  if (shards_.size() == 1) {
     unit.is_due = true;
     return;
   }
   unit.sent = part.to(options_.compute_dtype);
-  unit.gathered = groups_.shards->all_gather(unit.sent, target);
+  unit.gathered = shards_.all_gather(unit.sent, target);
 }
 
 void ParameterStore::wait(std::int64_t index) {
@@ -121,7 +121,7 @@ void ParameterStore::wait(std::int64_t index) {
   unit.gathered.wait();
   unit.gathered = {};
   if (options_.disk != nullptr && (unit.is_due || unit.sent.defined())) {
-    options_.disk->release(masters_.slice(layout_.shard_range(index, groups_.shard())));
+    options_.disk->release(masters_.slice(layout_.shard_range(index, shards_.rank())));
   }
   unit.is_due = false;
   unit.sent = at::Tensor();
@@ -135,7 +135,7 @@ void ParameterStore::free(std::int64_t index) {
 void ParameterStore::refresh() {
   if (!options_.keeps_units) return;
   const bool shares = units_.front().buffer == nullptr;
-  if (shares && groups_.num_shards() == 1) return;
+  if (shares && shards_.size() == 1) return;
   for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
     gather_into(units_[static_cast<std::size_t>(unit)], unit, unit_values(unit));
   }

@@ -14,16 +14,6 @@
 
 namespace dtrain::parallel {
 
-/// Which ranks hold the parts of what.
-struct DataGroups {
-  comm::ProcessGroup& all;                 ///< ranks that see different data
-  comm::ProcessGroup* shards = nullptr;    ///< those that share one copy of the state; null: none
-  comm::ProcessGroup* replicas = nullptr;  ///< those that hold the same shard; null: none
-
-  [[nodiscard]] std::int64_t shard() const { return shards == nullptr ? 0 : shards->rank(); }
-  [[nodiscard]] std::int64_t num_shards() const { return shards == nullptr ? 1 : shards->size(); }
-};
-
 /// Masters are whole where nothing is sharded, or where every rank keeps all parameters in the
 /// masters' own dtype: then the copies are the masters. Else a rank's masters are its shards, and
 /// the copies are units that are gathered from all shards.
@@ -40,17 +30,18 @@ class ParameterStore {
     param::DiskMemory* disk = nullptr;  ///< where masters are; needs keeps_units off; null: in RAM
   };
 
-  /// `layout`, `groups` and what `allocate` refers to must outlive this.
-  ParameterStore(const param::ArenaLayout& layout, const DataGroups& groups,
+  /// shards: the ranks that share one copy of the state. `layout`, `shards` and what `allocate`
+  /// refers to must outlive this.
+  ParameterStore(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                  const param::ArenaAllocator& allocate, const Options& options);
 
   /// What a store holds, and at most while a step gathers and frees units.
   [[nodiscard]] static MemoryPlan memory(const param::ArenaLayout& layout,
                                          const UnitSchedule& schedule, const Options& options);
 
-  /// Of elements that other shards own only the owners keep a master up to date.
+  /// Only the owner of an element keeps its master up to date.
   [[nodiscard]] const param::Arena& masters() const { return masters_; }
-  /// What blocks compute with, in the compute dtype; has values while its unit is gathered.
+  /// The copy that blocks compute with, in the compute dtype; valid while its unit is gathered.
   [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
   [[nodiscard]] const at::Tensor& unit_values(std::int64_t unit) const;
 
@@ -76,7 +67,7 @@ class ParameterStore {
   void gather_into(Unit& unit, std::int64_t index, const at::Tensor& target);
 
   const param::ArenaLayout& layout_;
-  DataGroups groups_;
+  comm::ProcessGroup& shards_;
   Options options_;
   param::Arena masters_;
   std::vector<Unit> units_;

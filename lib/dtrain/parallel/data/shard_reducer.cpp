@@ -8,7 +8,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// What to do with sum `index` of `count`: the tree over microbatches, else left to right.
+// The place of sum `index` of `count`: in the tree over microbatches, else left to right.
 comm::TreeStep step_of(std::int64_t index, std::int64_t count, const ReducerOptions& options) {
   const bool in_tree_order =
       options.reduction == comm::Reduction::ordered && count == options.num_microbatches;
@@ -55,10 +55,10 @@ std::int64_t most_at_once(const ReducerSetup& setup) {
 
 }  // namespace
 
-ShardReducer::ShardReducer(const ReducerSetup& setup, const DataGroups& groups,
+ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                            const param::ArenaAllocator& allocate)
     : layout_(setup.layout),
-      shard_(groups.shard()),
+      shard_(groups.shards().rank()),
       options_(setup.options),
       reductions_(groups, setup.options.codec) {
   const at::ScalarType dtype = options_.dtype;

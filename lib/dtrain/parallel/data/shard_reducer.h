@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "dtrain/parallel/data/unit_buffer.h"
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/parallel/data/whole_reducer.h"
 
@@ -18,7 +19,7 @@ namespace dtrain::parallel {
 class ShardReducer final : public GradientReducer {
  public:
   /// setup.schedule: says how often each unit is reduced in a step.
-  ShardReducer(const ReducerSetup& setup, const DataGroups& groups,
+  ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate);
 
   void begin_microbatch(std::int64_t index) override;

@@ -17,13 +17,12 @@ void UnitReductions::begin(const at::Tensor& input, const at::Tensor& output,
   if (codec_->copies(output.scalar_type())) {
     sum.result = at::empty_like(output, output.options().dtype(codec_->dtype()));
   }
-  sum.work = groups_.shards->reduce_scatter(sum.input, sum.result);
+  sum.work = groups_.shards().reduce_scatter(sum.input, sum.result);
   under_way_.push_back(std::move(sum));
 }
 
 void UnitReductions::begin_replicas(const at::Tensor& shard) {
-  if (groups_.replicas == nullptr || groups_.replicas->size() == 1) return;
-  replicas_.push_back(groups_.replicas->all_reduce(shard));
+  replicas_.push_back(groups_.replicas().all_reduce(shard));
 }
 
 void UnitReductions::take_first() {

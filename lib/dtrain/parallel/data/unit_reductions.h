@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/data/gradient_reducer.h"
 
 namespace dtrain::parallel {
@@ -19,8 +20,8 @@ namespace dtrain::parallel {
 /// Threads:    one.
 class UnitReductions {
  public:
-  /// Units travel as `codec` encodes them; what `groups` names must outlive this.
-  UnitReductions(const DataGroups& groups, std::shared_ptr<const GradientCodec> codec)
+  /// Units travel as `codec` encodes them; the groups must outlive this.
+  UnitReductions(const mesh::MeshGroups& groups, std::shared_ptr<const GradientCodec> codec)
       : groups_(groups), codec_(std::move(codec)) {}
 
   /// Returns what reductions of these many elements at once take on top.
@@ -51,7 +52,7 @@ class UnitReductions {
 
   void take_first();
 
-  DataGroups groups_;
+  const mesh::MeshGroups& groups_;
   std::shared_ptr<const GradientCodec> codec_;
   std::deque<Sum> under_way_;
   std::vector<comm::Work> replicas_;

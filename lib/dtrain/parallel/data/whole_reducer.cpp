@@ -2,10 +2,10 @@
 
 namespace dtrain::parallel {
 
-WholeReducer::WholeReducer(const ReducerSetup& setup, const DataGroups& groups,
+WholeReducer::WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                            const param::ArenaAllocator& allocate)
     : layout_(setup.layout),
-      shard_(groups.shard()),
+      shard_(groups.shards().rank()),
       store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
              setup.options.reduction),
       reductions_(groups, setup.options.codec) {}

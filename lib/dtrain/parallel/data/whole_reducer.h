@@ -13,7 +13,7 @@ namespace dtrain::parallel {
 /// place where it lies.
 class WholeReducer final : public GradientReducer {
  public:
-  WholeReducer(const ReducerSetup& setup, const DataGroups& groups,
+  WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate);
 
   void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }

@@ -11,14 +11,14 @@
 namespace dtrain::parallel {
 
 BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
-                         param::GradientMemory& gradients, Options options)
+                         param::GradientMemory& gradients, model::TensorAxis& axis, Options options)
     : model_(model),
       read_leaf_([this](param::ParameterId id) { return leaves_[static_cast<std::size_t>(id)]; }),
       gradients_(gradients),
       seed_(options.seed),
       buffer_dtype_(options.buffer_dtype),
       recompute_(std::move(options.recompute)),
-      tensor_axis_(options.tensor_axis == nullptr ? whole_ : *options.tensor_axis) {
+      tensor_axis_(axis) {
   const std::size_t count = model.parameters.size();
   for (std::size_t id = 0; id < count; ++id) {
     const auto parameter = static_cast<param::ParameterId>(id);

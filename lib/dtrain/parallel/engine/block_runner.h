@@ -58,13 +58,12 @@ class BlockRunner : private param::GradientSink {
     std::vector<param::ParameterId> frozen;    ///< get no gradient
     RecomputePlan recompute = {};
     std::int64_t settled_together = 1;  ///< microbatches whose gradients are summed as they come
-    model::TensorAxis* tensor_axis = nullptr;  ///< that the model was made for; null: of size 1
   };
 
-  /// parameters: by id, what blocks compute with. `model`, `gradients` and the tensor axis must
-  /// outlive this.
+  /// parameters: by id, what blocks compute with; axis: the one that the model was made for.
+  /// `model`, `gradients` and `axis` must outlive this.
   BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
-              param::GradientMemory& gradients, Options options);
+              param::GradientMemory& gradients, model::TensorAxis& axis, Options options);
 
   /// What a runner holds while it works through a step: what it keeps from forward to backward, and
   /// work on top at the peak. blocks: of each block; actions: of the step.
@@ -148,7 +147,6 @@ class BlockRunner : private param::GradientSink {
   std::vector<std::int64_t> num_to_settle_;  // by parameter: backward passes until it is settled
   std::vector<std::int64_t> unsettled_;      // of those, still to come
   std::map<std::int64_t, Microbatch> microbatches_;
-  model::TensorAxis whole_;  // the axis of size 1
   model::TensorAxis& tensor_axis_;
   bool training_ = true;
   model::Tap tap_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/parallel/tensor/group_tensor_axis.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -55,16 +56,16 @@ DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& li
           .recompute = options.recompute};
 }
 
-EngineSetup::EngineSetup(model::Model& own_model, const EngineGroups& own_groups,
+EngineSetup::EngineSetup(model::Model& own_model, const mesh::MeshGroups& own_groups,
                          EngineOptions own_options, WholeParameters whole)
     : model(own_model),
       groups(own_groups),
       options(std::move(own_options)),
-      placement(model, std::move(whole), groups.tensor,
-                groups.pipeline == nullptr ? nullptr : &groups.pipeline->activations),
+      placement(model, std::move(whole), groups),
       layout(engine_layout(model, options)),
+      tensor_axis(make_tensor_axis(groups)),
       disk(make_disk(options.disk_folder)) {
-  DTRAIN_CHECK(groups.data.num_shards() == options.data.shard_size);
+  DTRAIN_CHECK(groups.shards().size() == options.data.shard_size);
 }
 
 }  // namespace dtrain::parallel

@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/process_group.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/optim/make_optimizer.h"
 #include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/pipeline/run/stage_plan.h"
-#include "dtrain/parallel/pipeline/run/transfers.h"
 #include "dtrain/parallel/plan/placement.h"
 #include "dtrain/parallel/plan/precision.h"
 #include "dtrain/param/disk_memory.h"
@@ -30,21 +29,6 @@ struct EngineOptions {
   StagePlan stage = {};
 };
 
-/// The ranks that one rank of an engine works with. What is null stands for an axis of size 1.
-struct EngineGroups {
-  DataGroups data;
-  comm::ProcessGroup* world = nullptr;        ///< all ranks; null: those of `data` are all
-  comm::ProcessGroup* tensor = nullptr;       ///< ranks that hold slices of the same blocks
-  model::TensorAxis* tensor_axis = nullptr;   ///< how blocks work together over `tensor`
-  const PipelineGroups* pipeline = nullptr;   ///< the stages
-  std::vector<SharedParameters> shared = {};  ///< what this stage shares with others
-
-  [[nodiscard]] std::int64_t num_stages() const {
-    return pipeline == nullptr ? 1 : pipeline->activations.size();
-  }
-  [[nodiscard]] comm::ProcessGroup& all() const { return world == nullptr ? data.all : *world; }
-};
-
 /// How the arenas of an engine with these options are cut.
 [[nodiscard]] param::ArenaLayout engine_layout(const model::Model& model,
                                                const EngineOptions& options);
@@ -56,17 +40,18 @@ struct EngineGroups {
 /// The parts of an engine share this; it does not change while they exist.
 struct EngineSetup {
   /// whole: what `model` is a part of. `model` and the groups must outlive this.
-  EngineSetup(model::Model& model, const EngineGroups& groups, EngineOptions options,
+  EngineSetup(model::Model& model, const mesh::MeshGroups& groups, EngineOptions options,
               WholeParameters whole);
 
   model::Model& model;
-  EngineGroups groups;
+  const mesh::MeshGroups& groups;
   EngineOptions options;
   Placement placement;
   param::ArenaLayout layout;
+  std::unique_ptr<model::TensorAxis> tensor_axis;
   std::unique_ptr<param::DiskMemory> disk;  ///< of masters and optimizer state; null: RAM
 
-  [[nodiscard]] std::int64_t shard() const { return groups.data.shard(); }
+  [[nodiscard]] std::int64_t shard() const { return groups.shards().rank(); }
 };
 
 }  // namespace dtrain::parallel

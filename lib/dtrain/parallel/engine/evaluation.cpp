@@ -43,9 +43,10 @@ void sum_rows(const at::Tensor& losses, const at::Tensor& sums) {
 
 std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
                                  const EvaluationPlan& plan) {
-  const comm::ProcessGroup& ranks = setup.groups.data.all;
-  comm::ProcessGroup& world = setup.groups.all();
-  const std::int64_t max_under_way = world.size() == 1 ? 0 : setup.groups.num_stages();
+  const comm::ProcessGroup& ranks = setup.groups.along(mesh::Axis::dp);
+  comm::ProcessGroup& world = setup.groups.world();
+  const std::int64_t max_under_way =
+      world.size() == 1 ? 0 : setup.groups.mesh().size(mesh::Axis::pp);
   const std::int64_t round = ranks.size() * plan.batch_size;
   const std::int64_t own = ranks.rank() * plan.batch_size;  // where this rank's batch begins
   Rounds rounds;

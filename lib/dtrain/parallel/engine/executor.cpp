@@ -57,7 +57,7 @@ DataAxis make_axis(const EngineSetup& setup, comm::World& world) {
   const ActionLists lists = engine_actions(setup.model, setup.options);
   DataAxisOptions options = axis_options(setup.options, lists);
   options.disk = setup.disk.get();
-  return {setup.model, setup.layout, setup.groups.data, allocator_of(world), lists, options};
+  return {setup.model, setup.layout, setup.groups, allocator_of(world), lists, options};
 }
 
 BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
@@ -67,8 +67,7 @@ BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_s
           .buffer_dtype = options.precision.buffer,
           .frozen = {frozen.begin(), frozen.end()},
           .recompute = options.recompute,
-          .settled_together = options.grad_accum_steps / num_sums,
-          .tensor_axis = setup.groups.tensor_axis};
+          .settled_together = options.grad_accum_steps / num_sums};
 }
 
 }  // namespace
@@ -77,9 +76,9 @@ Executor::Executor(const EngineSetup& setup, comm::World& world)
     : setup_(setup),
       axis_(make_axis(setup, world)),
       runner_(setup.model, views_of(axis_.parameters(), setup.layout.num_parameters()),
-              axis_.gradients(), runner_options(setup, num_gradient_sums(axis_.step().actions))) {
-  if (setup.groups.pipeline != nullptr) transfers_.emplace(*setup.groups.pipeline);
-}
+              axis_.gradients(), *setup.tensor_axis,
+              runner_options(setup, num_gradient_sums(axis_.step().actions))),
+      transfers_(setup.groups) {}
 
 MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& options,
                             const model::BatchShape& microbatch) {
@@ -116,9 +115,7 @@ void Executor::evaluate(const ExecutorInput& input) {
   run(axis_.evaluation(), input);
 }
 
-void Executor::finish_sends() {
-  if (transfers_) transfers_->finish();
-}
+void Executor::finish_sends() { transfers_.finish(); }
 
 void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   for (std::size_t index = 0; index < pass.actions.size(); ++index) {
@@ -147,9 +144,9 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
     case ActionKind::recv_gradient:
       return offer(Channel::gradients, action, batch);
     case ActionKind::send_activation:
-      return transfers_->send(Channel::activations, runner_.take_activation(action.microbatch));
+      return transfers_.send(Channel::activations, runner_.take_activation(action.microbatch));
     case ActionKind::send_gradient:
-      return transfers_->send(Channel::gradients, runner_.take_gradient(action.microbatch));
+      return transfers_.send(Channel::gradients, runner_.take_gradient(action.microbatch));
     case ActionKind::begin_gradients:
       return axis_.gradients().begin_microbatch(action.microbatch);
     case ActionKind::end_gradients:
@@ -162,15 +159,15 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
 }
 
 void Executor::offer(Channel channel, const Action& action, const data::Batch& batch) {
-  transfers_->offer(channel, action.block, action.microbatch,
-                    {batch.num_sequences, batch.length, setup_.model.width},
-                    setup_.options.precision.compute);
+  transfers_.offer(channel, action.block, action.microbatch,
+                   {batch.num_sequences, batch.length, setup_.model.width},
+                   setup_.options.precision.compute);
 }
 
 void Executor::forward(const Action& action, const ExecutorInput& input) {
   const auto& [kind, block, microbatch] = action;
-  if (transfers_ && transfers_->is_offered(Channel::activations, block, microbatch)) {
-    runner_.set_activation(microbatch, transfers_->wait(Channel::activations, block, microbatch));
+  if (transfers_.is_offered(Channel::activations, block, microbatch)) {
+    runner_.set_activation(microbatch, transfers_.wait(Channel::activations, block, microbatch));
   }
   const at::Tensor losses = runner_.forward(block, microbatch);
   if (losses.defined() && reports_losses()) input.on_losses(microbatch, losses);
@@ -178,30 +175,24 @@ void Executor::forward(const Action& action, const ExecutorInput& input) {
 
 void Executor::backward(const Action& action, const ExecutorInput& input) {
   const auto& [kind, block, microbatch] = action;
-  if (transfers_ && transfers_->is_offered(Channel::gradients, block, microbatch)) {
-    runner_.set_gradient(microbatch, transfers_->wait(Channel::gradients, block, microbatch));
+  if (transfers_.is_offered(Channel::gradients, block, microbatch)) {
+    runner_.set_gradient(microbatch, transfers_.wait(Channel::gradients, block, microbatch));
   }
   runner_.backward(block, microbatch, input.loss_gradient,
                    [this](param::ParameterId id) { axis_.gradients().settle(id); });
 }
 
 // Ranks that hold slices of one block compute the same losses: only the first one reports them.
-bool Executor::reports_losses() const {
-  return setup_.groups.tensor == nullptr || setup_.groups.tensor->rank() == 0;
-}
+bool Executor::reports_losses() const { return setup_.groups.along(mesh::Axis::tp).rank() == 0; }
 
 // Every stage holds the sum over its own blocks.
 void Executor::sum_over_stages() {
   std::vector<comm::Work> sums;
-  for (const SharedParameters& shared : setup_.groups.shared) {
-    std::int64_t last_unit = -1;
-    for (const param::ParameterId id : shared.ids) {
-      const std::int64_t unit = setup_.layout.unit_of(id);
-      if (unit == last_unit) continue;
-      last_unit = unit;
-      const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
-      sums.push_back(shared.stages->all_reduce(axis_.gradients().gradients().slice(own)));
-    }
+  for (std::int64_t unit = 0; unit < setup_.layout.num_units(); ++unit) {
+    const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
+    // The same stages hold all of a unit.
+    comm::ProcessGroup& stages = setup_.placement.stages(setup_.layout.parameters_of(unit).front());
+    sums.push_back(stages.all_reduce(axis_.gradients().gradients().slice(own)));
   }
   for (comm::Work& sum : sums) sum.wait();
 }

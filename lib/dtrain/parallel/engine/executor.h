@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "dtrain/data/batch.h"
 #include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/engine/engine_setup.h"
+#include "dtrain/parallel/pipeline/run/transfers.h"
 
 namespace dtrain::parallel {
 
@@ -67,7 +67,7 @@ class Executor {
   const EngineSetup& setup_;
   DataAxis axis_;
   BlockRunner runner_;
-  std::optional<Transfers> transfers_;
+  Transfers transfers_;
 };
 
 }  // namespace dtrain::parallel

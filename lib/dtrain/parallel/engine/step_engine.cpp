@@ -13,11 +13,11 @@ std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * 
 
 }  // namespace
 
-StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
                        EngineOptions options)
     : StepEngine(model, world, groups, std::move(options), whole_parameters(model)) {}
 
-StepEngine::StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
                        EngineOptions options, WholeParameters whole)
     : setup_(model, groups, std::move(options), std::move(whole)),
       executor_(setup_, world),
@@ -35,21 +35,22 @@ MemoryPlan StepEngine::memory(const model::Model& model, const EngineOptions& op
 }
 
 std::int64_t StepEngine::num_microbatches() const {
-  return setup_.options.grad_accum_steps * setup_.groups.data.all.size();
+  return setup_.options.grad_accum_steps * setup_.groups.along(mesh::Axis::dp).size();
 }
 
 data::MicrobatchDeal StepEngine::deal() const {
   const bool is_reduced_at_once = setup_.options.data.schedule.reduce_every_microbatch;
-  return {.rank = setup_.groups.data.all.rank(),
+  return {.rank = setup_.groups.along(mesh::Axis::dp).rank(),
           .grad_accum = setup_.options.grad_accum_steps,
-          .interleave = is_reduced_at_once ? setup_.groups.data.num_shards() : 1};
+          .interleave = is_reduced_at_once ? setup_.groups.shards().size() : 1};
 }
 
 void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes) {
   DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
   const std::int64_t num_tokens = tokens_in(microbatches.front()) * num_microbatches();
-  Step& step = step_.emplace(Step{.report = {setup_.groups.all(), num_microbatches(), votes.size()},
-                                  .num_tokens = num_tokens});
+  Step& step =
+      step_.emplace(Step{.report = {setup_.groups.world(), num_microbatches(), votes.size()},
+                         .num_tokens = num_tokens});
   executor_.step({.microbatches = microbatches,
                   // The mean over the global batch enters here, once; nothing divides later.
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),

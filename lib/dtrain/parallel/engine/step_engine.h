@@ -41,10 +41,10 @@ class StepEngine {
   /// Initialises parameters from options.seed. `model`, `world` and the groups must outlive this.
   ///
   /// Collective.
-  StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+  StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
              EngineOptions options);
   /// The same for a part of a model; whole: what it is a part of.
-  StepEngine(model::Model& model, comm::World& world, const EngineGroups& groups,
+  StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
              EngineOptions options, WholeParameters whole);
 
   /// Predicts what an engine with these options holds. microbatch: of a rank, in the compute dtype.

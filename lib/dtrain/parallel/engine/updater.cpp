@@ -64,15 +64,14 @@ Updater::Updater(const EngineSetup& setup)
       optimizer_(make_optimizer(setup)) {}
 
 MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& options) {
-  const std::int64_t bytes =
-      optim::state_bytes(options.optimizer, engine_layout(model, options), options.precision.master);
+  const std::int64_t bytes = optim::state_bytes(options.optimizer, engine_layout(model, options),
+                                                options.precision.master);
   return {.optimizer = bytes, .state = bytes};
 }
 
 at::Tensor Updater::norm_of(const param::Arena& values) const {
   const at::Tensor sums = norm_.sums_of(values);
-  comm::ProcessGroup* shards = setup_.groups.data.shards;
-  if (shards != nullptr) shards->all_reduce(sums).wait();
+  setup_.groups.shards().all_reduce(sums).wait();
   return setup_.placement.norm(norm_.squares(sums));
 }
 

@@ -13,36 +13,15 @@ namespace {
 
 constexpr const char* kLossScale = "optimizer.loss_scale";
 
-checkpoint::Replica replica_of(const comm::ProcessGroup* group) {
-  if (group == nullptr) return {};
-  return {.index = group->rank(), .count = group->size()};
-}
-
 // A value that all ranks hold.
 checkpoint::Piece common_piece(const EngineSetup& setup, const std::string& name,
                                const at::Tensor& values) {
+  const comm::ProcessGroup& world = setup.groups.world();
   return {.name = name,
           .global_shape = values.sizes().vec(),
           .box = checkpoint::format::whole(values.sizes()),
           .tensor = values,
-          .replica = replica_of(&setup.groups.all())};
-}
-
-// The groups that hold copies of a parameter, in the order in which they are made equal.
-std::vector<comm::ProcessGroup*> holders_of(const EngineSetup& setup, param::ParameterId id) {
-  const EngineGroups& groups = setup.groups;
-  std::vector<comm::ProcessGroup*> holders;
-  comm::ProcessGroup* replicas =
-      groups.data.shards == nullptr ? &groups.data.all : groups.data.replicas;
-  const bool is_cut = setup.model.parameters[static_cast<std::size_t>(id)].cut.has_value();
-  if (replicas != nullptr) holders.push_back(replicas);
-  if (groups.tensor != nullptr && !is_cut) holders.push_back(groups.tensor);
-  for (const SharedParameters& shared : groups.shared) {
-    if (std::find(shared.ids.begin(), shared.ids.end(), id) != shared.ids.end()) {
-      holders.push_back(shared.stages);
-    }
-  }
-  return holders;
+          .replica = {.index = world.rank(), .count = world.size()}};
 }
 
 }  // namespace
@@ -69,10 +48,10 @@ void WholeModel::initialise() {
 // (elements of the unit)
 at::Tensor WholeModel::gathered_unit(const param::Arena& values, std::int64_t unit) const {
   const param::ElementRange range = setup_.layout.unit_range(unit);
-  comm::ProcessGroup* shards = setup_.groups.data.shards;
-  if (shards == nullptr) return values.slice(range);
+  comm::ProcessGroup& shards = setup_.groups.shards();
+  if (shards.size() == 1) return values.slice(range);
   const at::Tensor whole = at::empty({range.size()}, values.flat().options());
-  shards->all_gather(values.slice(setup_.layout.shard_range(unit, shards->rank())), whole).wait();
+  shards.all_gather(values.slice(setup_.layout.shard_range(unit, shards.rank())), whole).wait();
   return whole;
 }
 
@@ -104,9 +83,9 @@ void WholeModel::make_copies_equal() {
   for (param::ParameterId id = 0; id < setup_.layout.num_parameters(); ++id) {
     const param::ElementRange own = setup_.layout.range_in(id, setup_.shard());
     if (own.is_empty()) continue;
-    for (comm::ProcessGroup* holders : holders_of(setup_, id)) {
+    for (comm::ProcessGroup* copies : setup_.placement.copies(id)) {
       for (const param::Arena* arena : updater_.with_state(parameters_.masters())) {
-        holders->broadcast(arena->slice(own), /*root=*/0).wait();
+        copies->broadcast(arena->slice(own), /*root=*/0).wait();
       }
     }
   }
@@ -134,12 +113,10 @@ checkpoint::State WholeModel::state() const {
 void WholeModel::add_parameter(param::ParameterId id, const std::string& prefix,
                                const param::Arena& arena, checkpoint::State& state) const {
   const param::ArenaLayout& layout = setup_.layout;
-  const DataGroups& data = setup_.groups.data;
   const param::ElementRange whole = layout.range(id);
-  const param::ElementRange own = layout.range_in(id, data.shard());
+  const param::ElementRange own = layout.range_in(id, setup_.shard());
   if (own.is_empty()) return;
-  const checkpoint::Replica replica =
-      setup_.placement.replica(id, replica_of(layout.num_shards() > 1 ? data.replicas : &data.all));
+  const checkpoint::Replica replica = setup_.placement.replica(id);
   const param::ParameterSpec& spec = setup_.model.parameters[static_cast<std::size_t>(id)];
   std::int64_t begin = own.begin;
   for (checkpoint::Box& box : checkpoint::format::boxes_of_run(
@@ -169,7 +146,7 @@ void WholeModel::load_weights(checkpoint::Source& source) {
 void WholeModel::load(checkpoint::Source& source, const std::string& task,
                       const std::function<bool(const std::string& name)>& is_wanted) {
   const checkpoint::State pieces = state();
-  comm::run_long(setup_.groups.all(), task, [&] {
+  comm::run_long(setup_.groups.world(), task, [&] {
     const at::NoGradGuard no_grad;
     for (const checkpoint::Piece& piece : pieces) {
       if (is_wanted(piece.name)) source.read(piece);

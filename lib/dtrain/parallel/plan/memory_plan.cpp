@@ -8,6 +8,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/comm/create_world.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
@@ -32,22 +33,25 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
                             (shards > 1 && !options.disk_folder.empty());
   const std::int64_t activations =
       param::bytes_of(config.batch.microbatch * config.data.seq_len * model.width, at::kFloat);
-  const std::int64_t head_size = model::ranks_per_head(config.model, layout.tp);
   const bool is_cut = shards > 1 && shards < layout.dp;  // into shards and replicas
   const std::int64_t at_data = shards == 1 ? gradients : is_cut ? 0 : unit;
   const bool has_chunks = options.stage.chunk_begins.size() > 1;
   const bool sends_on = has_chunks || !model.gives_losses;
   const bool sends_back = has_chunks || !model.takes_tokens;
-  return {{.size = layout.pp * layout.dp * layout.tp},
-          {.size = layout.dp, .reduced = at_data, .foreign = sends_copies ? at_data : 0},
-          {.size = is_cut ? shards : 1, .reduced = unit, .foreign = sends_copies ? unit : 0},
-          {.size = is_cut ? layout.dp / shards : 1, .reduced = gradients / shards},
-          {.size = layout.tp, .reduced = activations, .foreign = activations},
-          {.size = head_size < layout.tp ? head_size : 1,
-           .reduced = activations,
-           .foreign = activations},
-          {.size = layout.pp, .reduced = unit, .peers = sends_on ? 1 : 0},
-          {.size = layout.pp, .peers = sends_back ? 1 : 0}};
+  const std::int64_t all = config::mesh_of(layout).num_ranks();
+  std::vector<comm::GroupLoad> loads{
+      {.size = all},  // World::control()
+      {.size = all},
+      {.size = layout.dp, .reduced = at_data, .foreign = sends_copies ? at_data : 0},
+      {.size = is_cut ? shards : 1, .reduced = unit, .foreign = sends_copies ? unit : 0},
+      {.size = is_cut ? layout.dp / shards : 1, .reduced = gradients / shards},
+      {.size = layout.tp, .reduced = activations, .foreign = activations},
+      {.size = layout.pp, .reduced = unit, .peers = sends_on ? 1 : 0},
+      {.size = layout.pp, .peers = sends_back ? 1 : 0}};
+  for (const mesh::Subgroup& heads : model::tensor_subgroups(config.model, layout.tp)) {
+    loads.push_back({.size = heads.size, .reduced = activations, .foreign = activations});
+  }
+  return loads;
 }
 
 // From no extra FLOPs to the most: some levels alone, in eighths; all; all in ever larger groups.

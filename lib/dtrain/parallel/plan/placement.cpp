@@ -11,18 +11,6 @@
 #include "dtrain/optim/global_norm.h"
 
 namespace dtrain::parallel {
-namespace {
-
-std::int64_t rank_in(const comm::ProcessGroup* group) {
-  return group == nullptr ? 0 : group->rank();
-}
-
-std::int64_t size_of(const comm::ProcessGroup* group) {
-  return group == nullptr ? 1 : group->size();
-}
-
-}  // namespace
-
 WholeParameters whole_parameters(const model::Model& model) {
   WholeParameters whole{.specs = model.parameters,
                         .numbers = std::vector<param::ParameterId>(model.parameters.size()),
@@ -31,10 +19,6 @@ WholeParameters whole_parameters(const model::Model& model) {
   whole.stages.assign(model.parameters.size(), {0});
   return whole;
 }
-
-Placement::Placement(const model::Model& model, WholeParameters whole, comm::ProcessGroup* tensor,
-                     comm::ProcessGroup* pipeline)
-    : model_(model), whole_(std::move(whole)), tensor_(tensor), pipeline_(pipeline) {}
 
 const param::ParameterSpec& Placement::spec(param::ParameterId id) const {
   return model_.parameters[static_cast<std::size_t>(id)];
@@ -51,22 +35,29 @@ checkpoint::Box Placement::in_whole(param::ParameterId id, checkpoint::Box box) 
   return box;
 }
 
-checkpoint::Replica Placement::replica(param::ParameterId id,
-                                       const checkpoint::Replica& data) const {
-  const std::vector<std::int64_t>& stages = whole_.stages[static_cast<std::size_t>(number(id))];
-  const auto stage = std::find(stages.begin(), stages.end(), rank_in(pipeline_)) - stages.begin();
-  const bool is_cut = spec(id).cut.has_value();
-  const std::int64_t copies = is_cut ? 1 : size_of(tensor_);
-  const std::int64_t copy = is_cut ? 0 : rank_in(tensor_);
-  return {.index = (stage * data.count + data.index) * copies + copy,
-          .count = static_cast<std::int64_t>(stages.size()) * data.count * copies};
+comm::ProcessGroup& Placement::stages(param::ParameterId id) const {
+  return groups_.stages(whole_.stages[static_cast<std::size_t>(number(id))]);
+}
+
+std::vector<comm::ProcessGroup*> Placement::copies(param::ParameterId id) const {
+  std::vector<comm::ProcessGroup*> groups{&stages(id), &groups_.replicas()};
+  if (!spec(id).cut) groups.push_back(&groups_.along(mesh::Axis::tp));
+  return groups;
+}
+
+checkpoint::Replica Placement::replica(param::ParameterId id) const {
+  checkpoint::Replica replica;
+  for (const comm::ProcessGroup* group : copies(id)) {
+    replica.index = replica.index * group->size() + group->rank();
+    replica.count *= group->size();
+  }
+  return replica;
 }
 
 // Slices are added up; of equal copies the first counts.
 bool Placement::speaks_for(param::ParameterId id) const {
-  const bool is_first_stage =
-      whole_.stages[static_cast<std::size_t>(number(id))].front() == rank_in(pipeline_);
-  return is_first_stage && (spec(id).cut.has_value() || rank_in(tensor_) == 0);
+  const bool is_slice = spec(id).cut.has_value();
+  return stages(id).rank() == 0 && (is_slice || groups_.along(mesh::Axis::tp).rank() == 0);
 }
 
 at::Tensor Placement::norm(const at::Tensor& squares) const {
@@ -75,9 +66,8 @@ at::Tensor Placement::norm(const at::Tensor& squares) const {
   for (param::ParameterId id = 0; id < squares.numel(); ++id) {
     if (speaks_for(id)) all[number(id)].copy_(squares[id]);
   }
-  for (comm::ProcessGroup* group : {tensor_, pipeline_}) {
-    if (group != nullptr) group->all_reduce(all).wait();
-  }
+  groups_.along(mesh::Axis::tp).all_reduce(all).wait();
+  groups_.along(mesh::Axis::pp).all_reduce(all).wait();
   return optim::norm_of_squares(all, whole_.specs);
 }
 
@@ -89,10 +79,11 @@ at::Tensor Placement::assembled(std::int64_t number, const at::Tensor& part,
   if (held != whole_.numbers.end()) {
     const auto& cut = spec(held - whole_.numbers.begin()).cut;
     if (cut) {
-      const at::Tensor parts = at::empty({size_of(tensor_) * part.numel()}, options);
-      tensor_->all_gather(part.contiguous().view(-1), parts).wait();
+      comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
+      const at::Tensor parts = at::empty({tensor.size() * part.numel()}, options);
+      tensor.all_gather(part.contiguous().view(-1), parts).wait();
       std::vector<at::Tensor> slices;
-      for (const at::Tensor& slice : parts.chunk(size_of(tensor_))) {
+      for (const at::Tensor& slice : parts.chunk(tensor.size())) {
         slices.push_back(slice.view(part.sizes()));
       }
       whole = at::cat(slices, cut->dim);
@@ -101,8 +92,9 @@ at::Tensor Placement::assembled(std::int64_t number, const at::Tensor& part,
     whole = at::empty(whole_.specs[slot].shape, options);
   }
   const std::vector<std::int64_t>& stages = whole_.stages[slot];
-  const bool is_everywhere = static_cast<std::int64_t>(stages.size()) == size_of(pipeline_);
-  if (!is_everywhere) pipeline_->broadcast(whole, stages.front()).wait();
+  comm::ProcessGroup& pipeline = groups_.along(mesh::Axis::pp);
+  const bool is_everywhere = std::ssize(stages) == pipeline.size();
+  if (!is_everywhere) pipeline.broadcast(whole, stages.front()).wait();
   return whole;
 }
 

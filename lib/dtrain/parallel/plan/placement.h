@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "dtrain/checkpoint/state.h"
-#include "dtrain/comm/process_group.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/param/arena.h"
 
@@ -28,17 +29,19 @@ struct WholeParameters {
 /// Threads: one.
 class Placement {
  public:
-  /// tensor, pipeline: this rank's groups along the axes; null: of size 1. They and `model` must
-  /// outlive this.
-  Placement(const model::Model& model, WholeParameters whole, comm::ProcessGroup* tensor,
-            comm::ProcessGroup* pipeline);
+  /// `model` and `groups` must outlive this.
+  Placement(const model::Model& model, WholeParameters whole, const mesh::MeshGroups& groups)
+      : model_(model), whole_(std::move(whole)), groups_(groups) {}
 
   [[nodiscard]] const WholeParameters& whole() const { return whole_; }
   /// A box of what this rank holds, as one of the whole parameter.
   [[nodiscard]] checkpoint::Box in_whole(param::ParameterId id, checkpoint::Box box) const;
-  /// This rank among all that hold the same, where it is `data` among those of its data axis.
-  [[nodiscard]] checkpoint::Replica replica(param::ParameterId id,
-                                            const checkpoint::Replica& data) const;
+  /// The stages that hold the parameter.
+  [[nodiscard]] comm::ProcessGroup& stages(param::ParameterId id) const;
+  /// The groups along which ranks hold copies of this rank's values, outer axes first.
+  [[nodiscard]] std::vector<comm::ProcessGroup*> copies(param::ParameterId id) const;
+  /// This rank among all that hold the same values.
+  [[nodiscard]] checkpoint::Replica replica(param::ParameterId id) const;
 
   /// The norm of the whole model, () float64, from the sums of squares of this rank's parameters,
   /// (parameters) float64, each counted once.
@@ -60,8 +63,7 @@ class Placement {
 
   const model::Model& model_;
   WholeParameters whole_;
-  comm::ProcessGroup* tensor_;
-  comm::ProcessGroup* pipeline_;
+  const mesh::MeshGroups& groups_;
 };
 
 }  // namespace dtrain::parallel

@@ -35,7 +35,7 @@ PipelinePlan pipelined(const LayoutConfig& layout) {
 }  // namespace
 
 Plan make_plan(const LayoutConfig& layout) {
-  return {.mesh = {.pp = layout.pp, .dp = layout.dp, .tp = layout.tp},
+  return {.mesh = config::mesh_of(layout),
           .data = sharded(layout, config::sharding_of(layout)),
           .pipeline = pipelined(layout),
           .splits_vocab = layout.tp_vocab && layout.tp > 1};

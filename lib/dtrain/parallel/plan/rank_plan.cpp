@@ -95,16 +95,18 @@ std::vector<model::BlockRange> parts_of(const config::Config& config, const mode
 
 Stage stage_at(const config::Config& config, const model::Model& whole,
                const mesh::MeshShape& coordinate) {
+  using mesh::Axis;
   const Plan plan = make_plan(config.layout);
+  const mesh::MeshShape& sizes = plan.mesh;
   auto model = model::make_model(
       config.model, config.data.seq_len,
-      {.index = coordinate.tp, .size = plan.mesh.tp, .splits_vocab = plan.splits_vocab});
-  StagePlace place{.shape = {.stages = plan.mesh.pp,
+      {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab});
+  StagePlace place{.shape = {.stages = sizes[Axis::pp],
                              .microbatches = config.batch.grad_accum,
                              .order = plan.pipeline.order},
                    .parts = {},
-                   .stage = coordinate.pp};
-  if (plan.mesh.pp > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
+                   .stage = coordinate[Axis::pp]};
+  if (sizes[Axis::pp] > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
   return make_stage(std::move(model), whole.parameters, place);
 }
 

@@ -56,7 +56,7 @@ class ColumnSplitFunction : public torch::autograd::Function<ColumnSplitFunction
 model::ColumnSplit column_split(const ProductSplit& split, const at::Tensor& x,
                                 const at::Tensor& weight) {
   const auto outputs = ColumnSplitFunction::apply(
-      x, weight, reinterpret_cast<std::int64_t>(split.group), split.shares_heads);
+      x, weight, reinterpret_cast<std::int64_t>(&split.group), split.shares_heads);
   return {.product = outputs[0], .x = outputs[1]};
 }
 

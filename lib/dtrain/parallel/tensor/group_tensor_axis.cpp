@@ -1,6 +1,9 @@
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 
-#include "dtrain/base/check.h"
+#include <algorithm>
+#include <span>
+#include <vector>
+
 #include "dtrain/parallel/tensor/column_split.h"
 #include "dtrain/parallel/tensor/row_split.h"
 #include "dtrain/parallel/tensor/split_vocabulary.h"
@@ -8,12 +11,20 @@
 namespace dtrain::parallel {
 namespace {
 
+// Where a subgroup has several ranks, each of them holds less than the unit that they share.
+bool has_shared_parts(std::span<comm::ProcessGroup* const> subgroups) {
+  return std::any_of(subgroups.begin(), subgroups.end(),
+                     [](const comm::ProcessGroup* group) { return group->size() > 1; });
+}
+
 class GroupTensorAxis final : public model::TensorAxis {
  public:
-  explicit GroupTensorAxis(const TensorGroups& groups)
-      : axis_{.group = groups.axis, .shares_heads = groups.head != nullptr},
-        head_{.group = groups.head, .shares_heads = true} {
-    DTRAIN_CHECK(groups.axis != nullptr);
+  explicit GroupTensorAxis(const mesh::MeshGroups& groups)
+      : axis_{.group = groups.along(mesh::Axis::tp),
+              .shares_heads = has_shared_parts(groups.tensor_subgroups())} {
+    for (comm::ProcessGroup* group : groups.tensor_subgroups()) {
+      subgroups_.push_back({.group = *group, .shares_heads = true});
+    }
   }
 
   [[nodiscard]] model::ColumnSplit column_split(const at::Tensor& x,
@@ -28,38 +39,40 @@ class GroupTensorAxis final : public model::TensorAxis {
     return parallel::row_split(axis_, x, weight);
   }
 
-  [[nodiscard]] at::Tensor column_split_in_head(const at::Tensor& x,
-                                                const at::Tensor& weight) override {
-    if (head_.group == nullptr) return TensorAxis::column_split_in_head(x, weight);
-    return parallel::column_split(head_, x, weight).product;
+  [[nodiscard]] at::Tensor column_split_within(std::size_t subgroup, const at::Tensor& x,
+                                               const at::Tensor& weight) override {
+    const ProductSplit& split = subgroups_.at(subgroup);
+    if (split.group.size() == 1) return TensorAxis::column_split_within(subgroup, x, weight);
+    return parallel::column_split(split, x, weight).product;
   }
 
-  [[nodiscard]] at::Tensor reduce_within_head(const at::Tensor& partial) override {
-    if (head_.group == nullptr) return partial;
-    return reduce(*head_.group, partial, partial.scalar_type());
+  [[nodiscard]] at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial) override {
+    comm::ProcessGroup& group = subgroups_.at(subgroup).group;
+    return group.size() == 1 ? partial : reduce(group, partial, partial.scalar_type());
   }
 
   [[nodiscard]] at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids,
                                      std::int64_t first) override {
-    return split_embedding(*axis_.group, weight, ids, first);
+    return split_embedding(axis_.group, weight, ids, first);
   }
 
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                                          std::int64_t first) override {
-    return split_cross_entropy(*axis_.group, logits, targets, first);
+    return split_cross_entropy(axis_.group, logits, targets, first);
   }
 
-  [[nodiscard]] std::int64_t index() const override { return axis_.group->rank(); }
-  [[nodiscard]] std::int64_t size() const override { return axis_.group->size(); }
+  [[nodiscard]] std::int64_t index() const override { return axis_.group.rank(); }
+  [[nodiscard]] std::int64_t size() const override { return axis_.group.size(); }
 
  private:
   ProductSplit axis_;
-  ProductSplit head_;
+  std::vector<ProductSplit> subgroups_;
 };
 
 }  // namespace
 
-std::unique_ptr<model::TensorAxis> make_tensor_axis(const TensorGroups& groups) {
+std::unique_ptr<model::TensorAxis> make_tensor_axis(const mesh::MeshGroups& groups) {
+  if (groups.mesh().size(mesh::Axis::tp) == 1) return std::make_unique<model::TensorAxis>();
   return std::make_unique<GroupTensorAxis>(groups);
 }
 

@@ -1,18 +1,18 @@
 // The tensor axis over ranks. Read column_split.h and row_split.h first: everything here is one of
-// these two cuts, over all ranks of the axis or over those that share a head.
+// these two cuts, over all ranks of the axis or over those of a subgroup.
 #pragma once
 
 #include <memory>
 
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/parallel/tensor/tensor_groups.h"
 
 namespace dtrain::parallel {
 
-/// The axis of the ranks in groups.axis, which must outlive it. groups.head is null unless several
-/// ranks share a head.
+/// The tensor axis of this rank, with the subgroups that its model declares; plain arithmetic where
+/// it has one rank. The groups must outlive it.
 ///
 /// Threads: one, which runs forward and backward passes.
-[[nodiscard]] std::unique_ptr<model::TensorAxis> make_tensor_axis(const TensorGroups& groups);
+[[nodiscard]] std::unique_ptr<model::TensorAxis> make_tensor_axis(const mesh::MeshGroups& groups);
 
 }  // namespace dtrain::parallel

@@ -30,7 +30,7 @@ at::Tensor reduce(comm::ProcessGroup& group, const at::Tensor& partial, at::Scal
 at::Tensor row_split(const ProductSplit& split, const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor products = partial_product(x, weight, split.shares_heads);  // (h, rows, D)
   const at::Tensor partial = products.sum(0, /*keepdim=*/false, travel_dtype(x.scalar_type()));
-  return reduce(*split.group, partial, x.scalar_type());
+  return reduce(split.group, partial, x.scalar_type());
 }
 
 }  // namespace dtrain::parallel

@@ -1,13 +1,13 @@
-// Over whom a product is split.
+// The ranks over which a product is split.
 #pragma once
 
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::parallel {
 
-/// Over whom a product is split, and how finely.
+/// The ranks over which a product is split, and how finely.
 struct ProductSplit {
-  comm::ProcessGroup* group = nullptr;
+  comm::ProcessGroup& group;
   bool shares_heads = false;  ///< parts are smaller than a head: see partial_product
 };
 

@@ -87,9 +87,9 @@ TEST_CASE("A step that is saved again sets its older checkpoint aside, and nobod
   const std::string checkpoints = folder.path("");
   save_example(disk, checkpoints, 4, 1);
   save_example(disk, checkpoints, 4, 2);
-  CHECK(dtrain::testing::verify_all(folder.path("step-4")).layout.world_size == 2);
+  CHECK(dtrain::testing::verify_all(folder.path("step-4")).mesh.num_ranks() == 2);
   const std::string aside = folder.path(std::string("step-4.superseded-") + kExampleRun);
-  CHECK(dtrain::testing::verify_all(aside).layout.world_size == 1);
+  CHECK(dtrain::testing::verify_all(aside).mesh.num_ranks() == 1);
   folder.write("step-5/notes.txt", "mine");
   CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(disk, checkpoints, 5, 1); }),
              Contains("step-5"));
@@ -184,7 +184,7 @@ TEST_CASE("A step that cannot take its name leaves it to the older checkpoint of
   CHECK_THAT(message_of(ErrorKind::checkpoint, [&] { save_example(files, checkpoints, 4, 2); }),
              Contains("step-4' no"));
   CHECK(list_steps(checkpoints) == Steps{4});
-  CHECK(dtrain::testing::verify_all(folder.path("step-4")).layout.world_size == 1);
+  CHECK(dtrain::testing::verify_all(folder.path("step-4")).mesh.num_ranks() == 1);
   CHECK(names_in(checkpoints) ==
         std::set<std::string>{"step-4", std::string("step-4.tmp-") + kExampleRun});
 }

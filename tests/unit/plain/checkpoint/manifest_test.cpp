@@ -36,7 +36,7 @@ Manifest example() {
           .samples = 56,
           .tokens = 7168,
           .run = "20240607-ab",
-          .layout = {.world_size = 2, .pp = 1, .dp = 2, .tp = 1},
+          .mesh = {{config::Axis::dp, 2}},
           .config = R"({"data":{"path":"a \"b\".txt"},"train":{"lr":0.001,"steps":10}})",
           .data_fingerprint = "0123456789abcdef",
           .contents = contents};
@@ -127,6 +127,13 @@ TEST_CASE("Fields that are unknown, missing or of another type are refused") {
       refused([&](Json& json) { json[field] = -1; });
       refused([&](Json& json) { json[field] = 1.5; });
     }
+  }
+}
+
+TEST_CASE("A layout whose axes do not make its ranks is refused") {
+  for (const std::int64_t size : {0, 1, 3, 4}) {
+    CHECK_THAT(refused([&](Json& json) { json["layout"]["dp"] = size; }),
+               Contains("other ranks than its axes"));
   }
 }
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "dtrain/comm/tree_order.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/schema.h"
 #include "dtrain/data/microbatches.h"
 #include "support/settings.h"
 
@@ -78,6 +80,30 @@ TEST_CASE("A layout keeps the order of one rank where its additions have the sam
   }
   CHECK(kept > 100);
   CHECK(cut > 50);
+}
+
+TEST_CASE("A shape has a number for each axis, 1 where none is given") {
+  const MeshShape shape{{Axis::tp, 4}, {Axis::pp, 3}};
+  CHECK(shape[Axis::dp] == 1);
+  CHECK(shape.num_ranks() == 12);
+  CHECK(shape.stride(Axis::tp) == 1);
+  CHECK(shape.stride(Axis::dp) == 4);
+  CHECK(shape.stride(Axis::pp) == 4);
+  CHECK(shape.text() == "pp 3, dp 1, tp 4");
+  CHECK(shape != MeshShape{});
+}
+
+TEST_CASE("Each axis has a setting of its name for its size") {
+  for (const Axis axis : kAxes) {
+    LayoutConfig layout;
+    size_of(layout, axis) = 7;
+    CHECK(mesh_of(layout)[axis] == 7);
+    const Setting* setting = find_key(fmt::format("layout.{}", name_of(axis)));
+    REQUIRE(setting != nullptr);
+    Config config;
+    config.layout = layout;
+    CHECK(value_text(*setting, config) == "7");
+  }
 }
 
 }  // namespace

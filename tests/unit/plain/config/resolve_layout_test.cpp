@@ -74,7 +74,7 @@ TEST_CASE("With 3d the third size follows from the other two") {
   CHECK(sizes_of(three_axes(1, 1, 1), 1) == Sizes{1, 1, 1});
   check_refused(three_axes(2, 2, 3), 8, "--pp 2 x --dp 2 x --tp 3 = 12 does not make the 8 ranks");
   check_refused(three_axes(0, 3, 1), 8, "--dp 3 x --tp 1 = 3 does not divide the 8 ranks");
-  check_refused(three_axes(0, 0, 2), 8, "needs at least two of --pp, --dp and --tp, found --tp 2");
+  check_refused(three_axes(0, 0, 2), 8, "needs all but one of --pp, --dp and --tp, found --tp 2");
   check_refused(three_axes(0, 0, 0), 8, "found none");
 }
 

@@ -17,6 +17,7 @@
 namespace dtrain::job {
 namespace {
 
+using mesh::Axis;
 config::Config mini(std::int64_t dp, std::int64_t grad_accum) {
   config::Config config = testing::tiny_config();
   config.model = {.levels = 4, .width = 64, .heads = 4, .neurons = 512};
@@ -195,7 +196,7 @@ TEST_CASE("What the groups of every axis take to communicate is predicted") {
 Measured measure_schedule(const std::string& schedule) {
   config::Config config = mini(1, 1);
   set(config, "layout.schedule_pp", schedule);
-  return measure({testing::meshed(config, {.pp = 2}, 8)}).front();
+  return measure({testing::meshed(config, {{Axis::pp, 2}}, 8)}).front();
 }
 
 TEST_CASE("1f1b keeps the activations of as many microbatches as there are stages, gpipe of all") {
@@ -220,7 +221,7 @@ TEST_CASE("The memory of a later stage is predicted where levels run again") {
   config.batch.global = 128;
   set(config, "layout.schedule_pp", "gpipe");
   set(config, "machine.recompute", "every:2");
-  config = testing::meshed(config, {.pp = 2}, 64);
+  config = testing::meshed(config, {{Axis::pp, 2}}, 64);
   const Measured found = measure({config}, 1).front();
   const double ratio = static_cast<double>(found.predicted) / static_cast<double>(found.peak);
   WARN("predicted " << metrics::format_bytes(found.predicted) << ", measured "
@@ -344,13 +345,13 @@ TEST_CASE("The start table and the start line say what runs") {
 
 TEST_CASE("The start says where each rank is, and with which ranks it forms a group") {
   CHECK(mesh_lines(mesh::DeviceMesh({})).empty());
-  CHECK(mesh_lines(mesh::DeviceMesh({.pp = 2, .dp = 2, .tp = 2})) ==
+  CHECK(mesh_lines(mesh::DeviceMesh({{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}})) ==
         "rank (pp,dp,tp) 0 (0,0,0), 1 (0,0,1), 2 (0,1,0), 3 (0,1,1), 4 (1,0,0), 5 (1,0,1), 6 "
         "(1,1,0), 7 (1,1,1)\n"
         "tp groups       0 1 | 2 3 | 4 5 | 6 7\n"
         "dp groups       0 2 | 1 3 | 4 6 | 5 7\n"
         "pp groups       0 4 | 1 5 | 2 6 | 3 7\n");
-  CHECK(mesh_lines(mesh::DeviceMesh({.pp = 1, .dp = 1000, .tp = 1})) ==
+  CHECK(mesh_lines(mesh::DeviceMesh({{Axis::dp, 1000}})) ==
         "rank (pp,dp,tp) 0 (0,0,0), 1 (0,1,0), 2 (0,2,0), 3 (0,3,0), 4 (0,4,0), 5 (0,5,0), 6 "
         "(0,6,0), ... 999 (0,999,0)\n"
         "dp groups       0 1 2 3 4 5 6 ... 999\n");

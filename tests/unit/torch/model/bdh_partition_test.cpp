@@ -101,12 +101,14 @@ TEST_CASE("A block refuses to run on another axis than it was made for") {
   part_of(kSizes, {}).check(one);
 }
 
-TEST_CASE("The registry tells how many ranks share a head") {
+TEST_CASE("A BDH declares the ranks that share a head as its one subgroup") {
   const config::ModelConfig config{.heads = 4, .neurons = 12};
-  CHECK(model::ranks_per_head(config, 1) == 1);
-  CHECK(model::ranks_per_head(config, 4) == 1);
-  CHECK(model::ranks_per_head(config, 12) == 3);
-  CHECK_THROWS_AS(model::ranks_per_head(config, 5), base::Error);
+  for (const auto& [tp, sharing] : {std::pair{1, 1}, {4, 1}, {12, 3}}) {
+    const std::vector<mesh::Subgroup> subgroups = model::tensor_subgroups(config, tp);
+    REQUIRE(subgroups.size() == 1);
+    CHECK(subgroups[kHeadSubgroup].size == sharing);
+  }
+  CHECK_THROWS_AS(model::tensor_subgroups(config, 5), base::Error);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "dtrain/comm/process_group.h"
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/engine/action.h"
 #include "dtrain/param/parameter_spec.h"
@@ -23,12 +22,6 @@ struct StagePlan {
 
   /// The levels of each chunk.
   [[nodiscard]] std::vector<model::BlockRange> levels(const model::Model& model) const;
-};
-
-/// Parameters that the same stages hold: their gradients are summed over these.
-struct SharedParameters {
-  std::vector<param::ParameterId> ids;  ///< among this rank's own; consecutive, whole units
-  comm::ProcessGroup* stages = nullptr;
 };
 
 }  // namespace dtrain::parallel

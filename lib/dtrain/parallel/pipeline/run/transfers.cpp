@@ -16,7 +16,7 @@ std::int64_t previous(const comm::ProcessGroup& group) {
 }  // namespace
 
 comm::ProcessGroup& Transfers::group(Channel channel) const {
-  return channel == Channel::activations ? groups_.activations : groups_.gradients;
+  return channel == Channel::activations ? groups_.along(mesh::Axis::pp) : groups_.pp_gradients();
 }
 
 void Transfers::offer(Channel channel, std::int64_t block, std::int64_t microbatch,

@@ -6,16 +6,9 @@
 #include <map>
 #include <utility>
 
-#include "dtrain/comm/process_group.h"
+#include "dtrain/mesh/mesh_groups.h"
 
 namespace dtrain::parallel {
-
-/// The ranks of a pipeline, by stage, twice: activations and gradients must not wait for each
-/// other, and within a group messages from one rank to another keep their order.
-struct PipelineGroups {
-  comm::ProcessGroup& activations;
-  comm::ProcessGroup& gradients;
-};
 
 /// Which of two neighbours' values.
 enum class Channel {
@@ -24,13 +17,15 @@ enum class Channel {
 };
 
 /// Sends do not block, and room for what will come is offered early, so that a stage waits for
-/// nothing but what it needs next.
+/// nothing but what it needs next. Each channel has a group of its own, as messages from one rank
+/// to another keep their order within a group.
 ///
 /// Throws:  members what Work::wait throws.
 /// Threads: one.
 class Transfers {
  public:
-  explicit Transfers(const PipelineGroups& groups) : groups_(groups) {}
+  /// The groups must outlive this.
+  explicit Transfers(const mesh::MeshGroups& groups) : groups_(groups) {}
 
   /// Offers room for the value that block `block` needs for a microbatch; values come in the order
   /// in which room was offered.
@@ -58,7 +53,7 @@ class Transfers {
 
   [[nodiscard]] comm::ProcessGroup& group(Channel channel) const;
 
-  PipelineGroups groups_;
+  const mesh::MeshGroups& groups_;
   std::map<Key, Value> offered_[2];  // by channel
   std::deque<Value> going_;
 };

@@ -46,7 +46,7 @@ void check_steps_of(const config::Config& config, const std::string& what) {
   const config::Config two = testing::sharded(config, 2, 2, what);
   testing::on_threads(2, [&](comm::World& world) {
     testing::EngineRun run(two, world);
-    const comm::ProcessGroup& shards = *run.job().groups().shards();
+    const comm::ProcessGroup& shards = run.job().groups().shards();
     const DataTraffic traffic = run.job().plan().traffic;
     for (int step = 0; step < 2; ++step) {
       const std::uint64_t before = shards.calls().records().back().number;
@@ -89,7 +89,8 @@ struct Watched {
 Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
   Watched found;
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, 2}}),
+                                  {.shard_size = 2});
     const StepEngine* engine = nullptr;
     const auto look = [&](bool is_backward) {
       if (world.rank() != 0) return;
@@ -99,8 +100,8 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
       }
       found.most_gathered = std::max(found.most_gathered, gathered);
       if (is_backward) {
-        found.backwards += fmt::format(" {}/{}", calls_of(*group, "all_gather").count,
-                                       calls_of(*group, "reduce_scatter").count);
+        found.backwards += fmt::format(" {}/{}", calls_of(groups.shards(), "all_gather").count,
+                                       calls_of(groups.shards(), "reduce_scatter").count);
       }
     };
     const std::vector<BlockWatch> watches(
@@ -108,7 +109,7 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
         {.on_forward = [&] { look(false); }, .on_backward = [&] { look(true); }});
     const auto model = testing::small_model(watches);
     StepEngine own(
-        *model, world, {.data = {.all = *group, .shards = group.get()}},
+        *model, world, groups,
         {.seed = 3, .data = {.shard_size = 2, .wrap = {}, .schedule = schedule}, .optimizer = {}});
     engine = &own;
     const data::Batch batch = testing::small_batch(world.rank() * 2);

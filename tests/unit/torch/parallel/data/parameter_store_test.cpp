@@ -40,8 +40,7 @@ void on_two_shards(const ParameterStore::Options& options, const Body& body) {
   testing::on_threads(2, [&](comm::World& world) {
     const auto group = testing::group_of_all(world);
     ParameterStore store(
-        kLayout, {.all = *group, .shards = group.get()},
-        [&](std::int64_t bytes) { return world.allocate(bytes); }, options);
+        kLayout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); }, options);
     body(store, *group);
   });
 }
@@ -115,8 +114,7 @@ TEST_CASE("Kept copies in another dtype are brought up to date by a refresh, on 
     const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 2}, .num_shards = 1});
     const auto group = testing::group_of_all(world);
     ParameterStore store(
-        layout, {.all = *group}, [&](std::int64_t bytes) { return world.allocate(bytes); },
-        options);
+        layout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); }, options);
     store.masters().flat().copy_(values_of(5, layout.num_elements(), at::kFloat));
     store.refresh();
     store.wait_for_all();

@@ -73,25 +73,13 @@ struct Meter {
   }
 };
 
-// Ranks 0 and 1 share one copy of the state, and ranks 2 and 3 another one.
-struct Groups {
-  explicit Groups(comm::World& world, bool is_sharded) : all(testing::group_of_all(world)) {
-    if (!is_sharded) return;
-    for (const std::vector<std::int64_t>& ranks : {std::vector<std::int64_t>{0, 1}, {2, 3}}) {
-      if (auto group = world.split(ranks, "shards")) shards = group;
-    }
-    for (const std::vector<std::int64_t>& ranks : {std::vector<std::int64_t>{0, 2}, {1, 3}}) {
-      if (auto group = world.split(ranks, "replicas")) replicas = group;
-    }
-  }
-  [[nodiscard]] DataGroups data() const {
-    return {.all = *all, .shards = shards.get(), .replicas = replicas.get()};
-  }
-  std::shared_ptr<comm::ProcessGroup> all, shards, replicas;
-};
+// Where the state is sharded, ranks 0 and 1 share one copy of it, and ranks 2 and 3 another one.
+mesh::MeshGroups groups_of(comm::World& world, std::int64_t shard_size) {
+  return {world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}), {.shard_size = shard_size}};
+}
 
-std::int64_t bytes_sent(const std::shared_ptr<comm::ProcessGroup>& group) {
-  return group == nullptr ? 0 : group->calls().counters().bytes_sent;
+std::int64_t bytes_sent(const comm::ProcessGroup& group) {
+  return group.calls().counters().bytes_sent;
 }
 
 // On two ranks, or where the kind shards on four, of which two share one copy.
@@ -107,17 +95,18 @@ void check_costs(const ReducerKind& kind, bool is_sharded, bool keeps_shards) {
     const MemoryPlan memory = kind.memory(setup);
     const ReducerTraffic traffic = kind.traffic(setup);
     testing::on_threads(num_ranks, [&](comm::World& world) {
-      const Groups groups(world, is_sharded);
+      const mesh::MeshGroups groups = groups_of(world, is_sharded ? 2 : 1);
       Meter meter;
-      const auto reducer = kind.make(setup, groups.data(), meter.allocator());
+      const auto reducer = kind.make(setup, groups, meter.allocator());
       expect(meter.now == memory.gradients, "what is held always");
       step(*reducer, setup, world.rank());
       expect(meter.most <= memory.gradients + memory.units, "units at the peak");
       expect(meter.most >= memory.gradients + memory.units / 2, "no more than there are");
-      const auto& group = is_sharded ? groups.shards : groups.all;
+      const comm::ProcessGroup& group = is_sharded ? groups.shards() : groups.along(mesh::Axis::dp);
       expect(bytes_sent(group) == traffic.bytes, "bytes of reductions");
-      expect(group->calls().counters().calls == traffic.reductions, "reductions");
-      expect(bytes_sent(groups.replicas) == traffic.replica_bytes, "bytes among replicas");
+      expect(group.calls().counters().calls == traffic.reductions, "reductions");
+      expect((is_sharded ? bytes_sent(groups.replicas()) : 0) == traffic.replica_bytes,
+             "bytes among replicas");
     });
     expect((memory.travelling > 0) == (dtype != at::kFloat), "copies that travel");
   }
@@ -153,12 +142,11 @@ TEST_CASE("A codec of one's own is the form in which every reducer sends") {
                              .num_ranks = 2,
                              .options = {.codec = std::make_shared<ScaledHalf>()}};
     testing::on_threads(2, [&](comm::World& world) {
-      const auto all = testing::group_of_all(world);
-      const DataGroups groups{.all = *all, .shards = is_sharded ? all.get() : nullptr};
+      const mesh::MeshGroups groups = groups_of(world, is_sharded ? 2 : 1);
       const auto reducer = kind.make(setup, groups, param::private_memory);
       step(*reducer, setup, world.rank());
       for (param::ParameterId id = 0; id < 3; ++id) {
-        const param::ElementRange own = layout.range_in(id, groups.shard());
+        const param::ElementRange own = layout.range_in(id, groups.shards().rank());
         const at::Tensor expected = at::zeros({layout.range(id).size()}, at::kFloat);
         const auto& encoder = static_cast<const GradientCodec&>(codec);
         encoder.decode(encoder.encode(gradient_of(id, 0)) + encoder.encode(gradient_of(id, 1)),
@@ -167,6 +155,7 @@ TEST_CASE("A codec of one's own is the form in which every reducer sends") {
                          expected.narrow(0, own.begin - layout.range(id).begin, own.size())),
                "the sum of what was encoded");
       }
+      const comm::ProcessGroup& all = is_sharded ? groups.shards() : groups.along(mesh::Axis::dp);
       expect(bytes_sent(all) == kind.traffic(setup).bytes, "two bytes for each element");
     });
   }
@@ -175,9 +164,9 @@ TEST_CASE("A codec of one's own is the form in which every reducer sends") {
 // Sends what rounding has left out of earlier steps along with each step's gradients.
 class FeedbackReducer final : public GradientReducer {
  public:
-  FeedbackReducer(const ReducerSetup& setup, const DataGroups& groups,
+  FeedbackReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                   const param::ArenaAllocator& allocate)
-      : group_(groups.all),
+      : group_(groups.along(mesh::Axis::dp)),
         codec_(setup.options.codec),
         store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
                setup.options.reduction),
@@ -257,7 +246,7 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
   options.data.num_ranks = 2;
   options.data.reducer = &kReducerKind<FeedbackReducer>;
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = groups_of(world, 1);
     const auto model = testing::small_model({{}});
     const auto train = [&](StepEngine& engine, std::int64_t first_step) {
       for (std::int64_t number = first_step; number < first_step + 2; ++number) {
@@ -266,16 +255,16 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
       }
       return engine.parameters().flat().clone();
     };
-    StepEngine whole(*model, world, {{*group}}, options);
+    StepEngine whole(*model, world, groups, options);
     (void)train(whole, 0);
     Saved saved(whole.state());
     expect(whole.state().back().name == "reducer.left", "a piece of the reducer's own");
     Saved without(whole.state());
     const at::Tensor expected = train(whole, 2);
-    StepEngine resumed(*model, world, {{*group}}, options);
+    StepEngine resumed(*model, world, groups, options);
     resumed.load_state(saved);
     expect(same_bits(train(resumed, 2), expected), "the bits of a run without interruption");
-    StepEngine forgetful(*model, world, {{*group}}, options);
+    StepEngine forgetful(*model, world, groups, options);
     forgetful.load_state(without);
     at::Tensor(forgetful.state().back().tensor).zero_();
     expect(!same_bits(train(forgetful, 2), expected), "bits that depend on the state");

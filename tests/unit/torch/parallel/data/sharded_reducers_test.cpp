@@ -57,31 +57,10 @@ at::Tensor tree_of(param::ParameterId id, std::int64_t first, std::int64_t count
   return tree_of(id, first, count / 2) + tree_of(id, first + count / 2, count / 2);
 }
 
-std::vector<std::int64_t> neighbours(std::int64_t first, std::int64_t count, std::int64_t stride) {
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t i = 0; i < count; ++i) ranks.push_back(first + i * stride);
-  return ranks;
+mesh::MeshGroups groups_of(comm::World& world, const Case& test) {
+  return {
+      world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}), {.shard_size = test.num_shards}};
 }
-
-// This rank's groups, all ranks making all of them.
-struct Groups {
-  Groups(comm::World& world, const Case& test) : all(testing::group_of_all(world)) {
-    for (std::int64_t copy = 0; copy < test.num_replicas; ++copy) {
-      if (auto group = world.split(neighbours(copy * test.num_shards, test.num_shards, 1), "s")) {
-        shards = group;
-      }
-    }
-    for (std::int64_t shard = 0; shard < test.num_shards && test.num_replicas > 1; ++shard) {
-      if (auto group = world.split(neighbours(shard, test.num_replicas, test.num_shards), "r")) {
-        replicas = group;
-      }
-    }
-  }
-  [[nodiscard]] DataGroups data() const {
-    return {.all = *all, .shards = shards.get(), .replicas = replicas.get()};
-  }
-  std::shared_ptr<comm::ProcessGroup> all, shards, replicas;
-};
 
 UnitSchedule schedule_of(const Case& test) {
   const UnitUses uses{.of_block = {{0}, {1}, {2}}, .is_tied = {false, false, false}};
@@ -108,7 +87,7 @@ void step(GradientReducer& reducer, const param::ArenaLayout& layout,
 }
 
 std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
-                                              const DataGroups& groups,
+                                              const mesh::MeshGroups& groups,
                                               const param::ArenaAllocator& allocate,
                                               const Case& test) {
   const UnitSchedule schedule = schedule_of(test);
@@ -141,19 +120,19 @@ void run_case(const Case& test) {
   const std::int64_t ranks = test.num_shards * test.num_replicas;
   const param::ArenaLayout layout = layout_for(test.num_shards);
   testing::on_threads(ranks, [&](comm::World& world) {
-    const Groups groups(world, test);
+    const mesh::MeshGroups groups = groups_of(world, test);
     const auto reducer = make_reducer(
-        layout, groups.data(), [&](std::int64_t bytes) { return world.allocate(bytes); }, test);
+        layout, groups, [&](std::int64_t bytes) { return world.allocate(bytes); }, test);
     const data::MicrobatchDeal deal{.rank = world.rank(),
                                     .grad_accum = test.grad_accum,
                                     .interleave = test.keeps_shards ? test.num_shards : 1};
     for (int round = 0; round < 3; ++round) {
       step(*reducer, layout, deal, test.keeps_shards);
-      check_shards(*reducer, layout, groups.data().shard(), ranks * test.grad_accum);
+      check_shards(*reducer, layout, groups.shards().rank(), ranks * test.grad_accum);
     }
     const auto expected =
         static_cast<std::int64_t>(3 * 3) * (test.keeps_shards ? test.grad_accum : 1);
-    expect(groups.shards->calls().counters().calls == expected, "reductions of all units");
+    expect(groups.shards().calls().counters().calls == expected, "reductions of all units");
   });
 }
 
@@ -215,10 +194,10 @@ TEST_CASE("Of whole gradients at most two units are there at once, and none betw
   // The last unit of one microbatch and the first of the next one also follow each other.
   two_largest = std::max(two_largest, layout.unit_range(0).size() + layout.unit_range(2).size());
   testing::on_threads(2, [&](comm::World& world) {
-    const Groups groups(world, test);
+    const mesh::MeshGroups groups = groups_of(world, test);
     CountedMemory memory;
     const auto reducer = make_reducer(
-        layout, groups.data(), [&](std::int64_t bytes) { return memory.allocate(bytes); }, test);
+        layout, groups, [&](std::int64_t bytes) { return memory.allocate(bytes); }, test);
     const std::int64_t held = memory.now();
     expect(held == 3 * layout.num_elements() / 2 * 4, "1 + log2(4) shards of float32");
     for (int round = 0; round < 2; ++round) {
@@ -234,12 +213,12 @@ TEST_CASE(
   testing::on_threads(2, [&](comm::World& world) {
     const param::ArenaLayout layout = layout_for(2);
     const Case test{.grad_accum = 2};
-    const Groups groups(world, test);
+    const mesh::MeshGroups groups = groups_of(world, test);
     const UnitSchedule schedule = schedule_of(test);
     ShardReducer reducer({.layout = layout,
                           .schedule = schedule,
                           .options = {.codec = travel_in(at::kBFloat16), .num_microbatches = 2}},
-                         groups.data(), param::private_memory);
+                         groups, param::private_memory);
     step(reducer, layout, {.rank = world.rank(), .grad_accum = 2, .interleave = 2}, true);
     const param::ElementRange own = layout.shard_range(1, world.rank());
     const auto sum_of_round = [](std::int64_t round) {  // over two ranks, rounded once

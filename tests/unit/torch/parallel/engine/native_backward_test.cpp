@@ -26,7 +26,8 @@ struct Layout {
 std::vector<at::Tensor> gradients_of(const std::vector<bool>& is_native, const Layout& layout) {
   std::vector<at::Tensor> gradients(static_cast<std::size_t>(layout.dp));
   testing::on_threads(layout.dp, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, layout.dp}}),
+                                  {.shard_size = layout.data.shard_size});
     std::vector<testing::BlockWatch> watches;
     for (const bool native : is_native) watches.push_back({.is_native = native});
     const auto model = testing::small_model(watches);
@@ -36,8 +37,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<bool>& is_native, const L
                           .data = layout.data,
                           .optimizer = optim::AdamWOptions{.frozen = layout.frozen},
                           .recompute = layout.recompute};
-    const bool is_sharded = layout.data.shard_size > 1;
-    StepEngine engine(*model, world, {{*group, is_sharded ? group.get() : nullptr}}, options);
+    StepEngine engine(*model, world, groups, options);
     std::vector<data::Batch> batches;
     for (std::int64_t m = 0; m < layout.grad_accum; ++m) {
       const std::int64_t number = engine.deal().number_of(m);

@@ -30,14 +30,24 @@ std::vector<data::Batch> batches_of(std::int64_t rank, std::int64_t grad_accum,
   return batches;
 }
 
+mesh::MeshGroups replicas_of(comm::World& world) {
+  return {world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}})};
+}
+
+// Of the loss and of gradients.
+std::int64_t calls_of(const mesh::MeshGroups& groups) {
+  return groups.world().calls().counters().calls +
+         groups.along(mesh::Axis::dp).calls().counters().calls;
+}
+
 // Gradients of one step of a watched model on dp ranks.
 std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
                                      const std::vector<BlockWatch>& watches) {
   std::vector<at::Tensor> gradients(static_cast<std::size_t>(dp));
   testing::on_threads(dp, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model(watches);
-    StepEngine engine(*model, world, {{*group}},
+    StepEngine engine(*model, world, groups,
                       {.grad_accum_steps = grad_accum, .seed = 3, .optimizer = {}});
     // Twice: what the first step leaves must not show.
     for (const std::int64_t first : {100, 0}) {
@@ -50,11 +60,11 @@ std::vector<at::Tensor> gradients_on(std::int64_t dp, std::int64_t grad_accum,
 
 TEST_CASE("Gradients of a scaled loss have the bits of a plain one once they are clipped") {
   testing::on_threads(1, [](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     std::vector<at::Tensor> gradients;
     for (const bool scales_loss : {false, true}) {
       const auto model = testing::small_model({{}});
-      StepEngine engine(*model, world, {{*group}},
+      StepEngine engine(*model, world, groups,
                         {.precision = {.scales_loss = scales_loss}, .seed = 3, .optimizer = {}});
       engine.forward_backward(batches_of(0, 1));
       engine.clip_grad_norm(0);
@@ -89,16 +99,15 @@ TEST_CASE("A parameter that only some ranks use has the single rank's gradient o
 
 TEST_CASE("Nothing is communicated before the last microbatch") {
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     std::vector<std::int64_t> calls;
-    const auto note = [&] { calls.push_back(group->calls().counters().calls); };
+    const auto note = [&] { calls.push_back(calls_of(groups)); };
     const auto model = testing::small_model({{.on_forward = note, .on_backward = note}});
-    StepEngine engine(*model, world, {{*group}},
-                      {.grad_accum_steps = 3, .seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.grad_accum_steps = 3, .seed = 3, .optimizer = {}});
     engine.forward_backward(batches_of(world.rank(), 3));
     // Forward and backward of three microbatches; the last backward has the loss's call before it.
     expect(calls == std::vector<std::int64_t>{0, 0, 0, 0, 0, 1}, "the calls seen by the blocks");
-    expect(group->calls().counters().calls == 2, "the loss and one bucket");
+    expect(calls_of(groups) == 2, "the loss and one bucket");
   });
 }
 
@@ -107,15 +116,15 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
   const config::ModelConfig sizes{
       .levels = 3, .width = 32, .heads = 2, .neurons = 8192, .tie_levels = false};
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     std::vector<std::int64_t> calls;  // made when a level's backward begins
     const auto model = model::make_model(sizes, 8);
     for (std::size_t level = 1; level <= 3; ++level) {
-      model->blocks[level] = testing::watched(std::move(model->blocks[level]), {.on_backward = [&] {
-                                                calls.push_back(group->calls().counters().calls);
-                                              }});
+      model->blocks[level] =
+          testing::watched(std::move(model->blocks[level]),
+                           {.on_backward = [&] { calls.push_back(calls_of(groups)); }});
     }
-    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     data::Batch batch{.inputs = std::vector<std::int64_t>(8, world.rank()),
                       .targets = std::vector<std::int64_t>(8, 7),
                       .num_sequences = 1,
@@ -124,11 +133,11 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
     // From the end, four buckets of 4 MiB and a rest: the last level completes one, the two last
     // levels three. The loss's call comes before all.
     expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
-    expect(group->calls().counters().calls == 1 + 5, "all buckets and the loss");
-    const auto records = group->calls().records();
-    expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
+    expect(calls_of(groups) == 1 + 5, "all buckets and the loss");
+    const auto records = groups.along(mesh::Axis::dp).calls().records();
+    expect(records[0].count == (4 << 20) / 4, "elements of a full bucket");
     std::int64_t elements = 0;
-    for (std::size_t i = 1; i < records.size(); ++i) elements += records[i].count;
+    for (const comm::CallRecord& record : records) elements += record.count;
     expect(elements == engine.gradients().flat().numel(), "every element once");
   });
 }
@@ -137,17 +146,16 @@ TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
   std::vector<StepLoss> losses(3);
   double expected = 0;
   testing::on_threads(3, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {{*group}},
-                      {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
     engine.forward_backward(batches_of(world.rank(), 2));
     losses[static_cast<std::size_t>(world.rank())] = engine.finish_step().loss;
   });
   testing::on_threads(1, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     for (std::int64_t m = 0; m < 6; ++m) {
       engine.forward_backward(batches_of(m, 1));
       expected += engine.finish_step().loss.mean() / 6;
@@ -164,9 +172,9 @@ TEST_CASE(
     "A gradient that is not finite is seen by every rank, and neither clipped nor followed by an "
     "update") {
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     if (world.rank() == 1) {  // as if its memory had been struck
       const at::NoGradGuard no_grad;
       engine.parameters().view(1)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());
@@ -207,9 +215,9 @@ class HostReads {
 
 TEST_CASE("The host reads what a step found at its end alone") {
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}, {.is_native = true}});
-    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     const HostReads reads;
     engine.forward_backward(batches_of(world.rank(), 1));
     engine.clip_grad_norm(1e-3);
@@ -221,9 +229,9 @@ TEST_CASE("The host reads what a step found at its end alone") {
 
 TEST_CASE("A vote of any rank reaches all of them with the loss") {
   testing::on_threads(2, [&](comm::World& world) {
-    const auto group = testing::group_of_all(world);
+    const mesh::MeshGroups groups = replicas_of(world);
     const auto model = testing::small_model({{}});
-    StepEngine engine(*model, world, {{*group}}, {.seed = 3, .optimizer = {}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     const Votes own{world.rank() == 0, world.rank() == 1, false, true};
     engine.forward_backward(batches_of(world.rank(), 1), own);
     expect(engine.finish_step().loss.votes == Votes{true, true, false, true},

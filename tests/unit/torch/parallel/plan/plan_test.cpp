@@ -3,12 +3,15 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "support/engine_run.h"
 #include "support/settings.h"
 
 namespace dtrain::parallel {
 namespace {
+
+using mesh::Axis;
 
 Plan plan_of(const std::string& what, std::int64_t dp) {
   return make_plan(testing::sharded(testing::tiny_config(), dp, 1, what).layout);
@@ -61,11 +64,14 @@ TEST_CASE("Settings that mean different things give different plans") {
   }
 }
 
-config::LayoutConfig sizes(const mesh::MeshShape& mesh, std::int64_t local_ranks = 0) {
+config::LayoutConfig sizes(const mesh::MeshShape& mesh) {
   config::LayoutConfig layout;
-  layout.pp = mesh.pp;
-  layout.dp = mesh.dp;
-  layout.tp = mesh.tp;
+  for (const Axis axis : mesh::kAxes) config::size_of(layout, axis) = mesh[axis];
+  return layout;
+}
+
+config::LayoutConfig threads(std::int64_t local_ranks) {
+  config::LayoutConfig layout;
   layout.local_ranks = local_ranks;
   return layout;
 }
@@ -79,13 +85,13 @@ TEST_CASE("Each strategy takes its ranks along its own axis") {
     set(config, "layout.strategy", strategy);
     return make_plan(config::resolve(config::Command::train, config, {.world_size = ranks}).layout);
   };
-  CHECK(plan("tp", 4).mesh == mesh::MeshShape{.tp = 4});
-  CHECK(plan("pp", 2).mesh == mesh::MeshShape{.pp = 2});
-  CHECK(plan("dp", 1, sizes({0, 0, 0}, 4)) == ddp_plan(4));
-  CHECK(plan("mp", 1, sizes({0, 0, 0}, 2)) == plan("pp", 2));
-  config::LayoutConfig fsdp = sizes({.pp = 2, .dp = 0, .tp = 2});
+  CHECK(plan("tp", 4).mesh == mesh::MeshShape{{Axis::tp, 4}});
+  CHECK(plan("pp", 2).mesh == mesh::MeshShape{{Axis::pp, 2}});
+  CHECK(plan("dp", 1, threads(4)) == ddp_plan(4));
+  CHECK(plan("mp", 1, threads(2)) == plan("pp", 2));
+  config::LayoutConfig fsdp = sizes({{Axis::pp, 2}, {Axis::dp, 0}, {Axis::tp, 2}});
   fsdp.data_axis = config::DataAxisKind::fsdp;
-  CHECK(plan("3d", 16, fsdp).mesh == mesh::MeshShape{.pp = 2, .dp = 4, .tp = 2});
+  CHECK(plan("3d", 16, fsdp).mesh == mesh::MeshShape{{Axis::pp, 2}, {Axis::dp, 4}, {Axis::tp, 2}});
   CHECK(plan("3d", 16, fsdp).data == plan_of("fsdp:full", 4).data);
   fsdp.data_axis = config::DataAxisKind::zero;
   CHECK(plan("3d", 16, fsdp).data == plan_of("zero:2", 4).data);
@@ -94,7 +100,7 @@ TEST_CASE("Each strategy takes its ranks along its own axis") {
 }
 
 TEST_CASE("Settings of the pipeline and the tensor axis mean nothing on an axis of one rank") {
-  config::LayoutConfig layout = sizes({.pp = 2, .dp = 2, .tp = 2});
+  config::LayoutConfig layout = sizes({{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}});
   layout.schedule_pp = {.kind = PipelineKind::interleaved, .chunks = 2};
   layout.pp_split = {{1, 2, 3, 4}};
   layout.tp_vocab = true;

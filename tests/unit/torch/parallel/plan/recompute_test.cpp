@@ -55,7 +55,8 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
   std::vector<at::Tensor> parameters;
   for (const auto& spec : model->parameters) parameters.push_back(at::ones(spec.shape) * 0.1);
   NoGradients gradients(parameters);
-  BlockRunner runner(*model, parameters, gradients, {.frozen = {}, .recompute = plan});
+  model::TensorAxis axis;
+  BlockRunner runner(*model, parameters, gradients, axis, {.frozen = {}, .recompute = plan});
   const data::Batch batch = testing::small_batch(0);
   const auto tokens = [](std::vector<std::int64_t> values) {
     return at::tensor(values, at::kLong).view({2, 5});

@@ -55,7 +55,7 @@ TEST_CASE("The sum of dx is under way before dW is computed, and waited for afte
   HeldGroup group;
   const at::Tensor x = at::ones({1, 5, 3}).requires_grad_();
   const at::Tensor weight = at::ones({2, 4, 3}).requires_grad_();
-  const at::Tensor product = column_split({.group = &group}, x, weight).product;
+  const at::Tensor product = column_split({.group = group}, x, weight).product;
   std::mutex mutex;
   std::condition_variable_any ended;
   std::jthread watchdog([&](const std::stop_token& stop) {

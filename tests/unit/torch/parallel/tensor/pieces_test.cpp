@@ -72,7 +72,7 @@ TEST_CASE("A column split gives its outputs, and the gradient of all uses of x s
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own_x = leaf(x);
     const at::Tensor own_weight = leaf(part_of(weight, 1, ranks, group.rank()));
-    const auto split = column_split({.group = &group}, own_x, own_weight);
+    const auto split = column_split({.group = group}, own_x, own_weight);
     torch::autograd::backward(
         {split.product, split.x},
         {part_of(dy, 2, ranks, group.rank()), other[group.rank()].to(split.x.scalar_type())});
@@ -105,7 +105,7 @@ TEST_CASE("A row split gives the sum over ranks, and every rank the gradient of 
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own_x = leaf(part_of(x, 2, ranks, group.rank()));
     const at::Tensor own_weight = leaf(part_of(weight, 1, ranks, group.rank()));
-    const ProductSplit split{.group = &group, .shares_heads = shares_heads};
+    const ProductSplit split{.group = group, .shares_heads = shares_heads};
     const at::Tensor sum = row_split(split, own_x, own_weight);
     torch::autograd::backward({sum}, {dy});
     return {sum.detach(), own_x.grad(), own_weight.grad()};
@@ -139,7 +139,7 @@ TEST_CASE("Partial sums of float16 may pass its range where the sum does not") {
   const Cancelling parts = cancelling(within_head);
   const auto results = on_ranks(2, [&](comm::ProcessGroup& group) -> Tensors {
     const double factor = group.rank() == 0 ? 1 : -0.96875;
-    const ProductSplit split{.group = &group, .shares_heads = within_head};
+    const ProductSplit split{.group = group, .shares_heads = within_head};
     const at::Tensor sum = row_split(split, parts.left * factor, parts.right);
     // The same products in a column split's backward pass.
     const at::Tensor x = leaf(at::zeros({1, 4, 3}, parts.left.options()));

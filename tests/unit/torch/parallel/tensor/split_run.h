@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "dtrain/base/hash.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/bdh/bdh_partition.h"
 #include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 #include "support/local_ranks.h"
@@ -58,10 +60,9 @@ inline at::Tensor slice_of(const param::ParameterSpec& spec, const at::Tensor& w
                       spec.shape[static_cast<std::size_t>(spec.cut->dim)]);
 }
 
-inline CallCounts counts_of(const comm::ProcessGroup* group) {
+inline CallCounts counts_of(const comm::ProcessGroup& group) {
   CallCounts counts;
-  if (group == nullptr) return counts;
-  for (const comm::CallRecord& call : group->calls().records()) {
+  for (const comm::CallRecord& call : group.calls().records()) {
     ++counts[fmt::format("{} of {} {}", call.op, call.count, at::toString(call.dtype))];
   }
   return counts;
@@ -85,7 +86,7 @@ class WideGradients final : public param::GradientMemory {
 
 /// Two sequences of seven tokens, forward and backward, then evaluated.
 inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
-                            const parallel::TensorGroups& groups) {
+                            const mesh::MeshGroups& groups) {
   constexpr std::int64_t kSequences = 2;
   constexpr std::int64_t kLength = 7;
   const auto model = model::bdh::make_bdh(c.sizes, kLength, place);
@@ -94,15 +95,13 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
     const at::Tensor whole = whole_weight(spec, c.weight_scale).to(c.rounded_to);
     weights.push_back(slice_of(spec, whole).contiguous().to(c.dtype));
   }
-  std::unique_ptr<model::TensorAxis> axis;
-  if (groups.axis != nullptr) axis = parallel::make_tensor_axis(groups);
+  const std::unique_ptr<model::TensorAxis> axis = parallel::make_tensor_axis(groups);
   WideGradients gradients(weights);
-  parallel::BlockRunner runner(*model, weights, gradients,
+  parallel::BlockRunner runner(*model, weights, gradients, *axis,
                                {.seed = 77,
                                 .buffer_dtype = c.dtype == at::kDouble ? at::kDouble : at::kFloat,
                                 .frozen = {},
-                                .recompute = c.recompute,
-                                .tensor_axis = axis.get()});
+                                .recompute = c.recompute});
   SplitResult result;
   runner.set_tap([&](std::string_view name, const at::Tensor& value) {
     result.taps[std::string(name)] = value.detach().clone();
@@ -116,8 +115,8 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   for (std::int64_t block = blocks; block-- > 0;) {
     runner.backward(block, 0, 1.0 / 14, [](param::ParameterId) {});
   }
-  result.axis_calls = counts_of(groups.axis);
-  result.head_calls = counts_of(groups.head);
+  result.axis_calls = counts_of(groups.along(mesh::Axis::tp));
+  result.head_calls = counts_of(*groups.tensor_subgroups().front());
   for (const auto& [id, gradient] : gradients.sums) {
     result.gradients[model->parameters[static_cast<std::size_t>(id)].name] = gradient;
   }
@@ -128,30 +127,24 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   return result;
 }
 
-/// Without any splitting.
-inline SplitResult run_whole(SplitCase c) {
-  c.recompute = {};
-  return run_part(c, {}, {});
-}
-
 /// On c.tp ranks that are threads; by rank.
 inline std::vector<SplitResult> run_split(const SplitCase& c) {
   std::vector<SplitResult> results(static_cast<std::size_t>(c.tp));
-  const std::int64_t sharing = std::max<std::int64_t>(1, c.tp / c.sizes.heads);
   on_threads(c.tp, [&](comm::World& world) {
-    const auto axis = group_of_all(world);
-    std::shared_ptr<comm::ProcessGroup> head;
-    for (std::int64_t first = 0; sharing > 1 && first < c.tp; first += sharing) {
-      std::vector<std::int64_t> ranks;
-      for (std::int64_t rank = first; rank < first + sharing; ++rank) ranks.push_back(rank);
-      const auto group = world.split(ranks, "head");
-      if (group) head = group;
-    }
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::tp, c.tp}}),
+                                  {.tensor = model::bdh::tensor_subgroups(c.sizes, c.tp)});
     results[static_cast<std::size_t>(world.rank())] =
-        run_part(c, {.index = world.rank(), .size = c.tp, .splits_vocab = c.splits_vocab},
-                 {.axis = axis.get(), .head = head.get()});
+        run_part(c, {.index = world.rank(), .size = c.tp, .splits_vocab = c.splits_vocab}, groups);
   });
   return results;
+}
+
+/// Without any splitting.
+inline SplitResult run_whole(SplitCase c) {
+  c.tp = 1;
+  c.splits_vocab = false;
+  c.recompute = {};
+  return run_split(c).front();
 }
 
 /// Largest difference over the largest expected value.
