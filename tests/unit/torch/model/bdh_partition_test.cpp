@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/registry.h"
 
 namespace dtrain::model::bdh {
@@ -102,7 +103,7 @@ TEST_CASE("A block refuses to run on another axis than it was made for") {
 }
 
 TEST_CASE("The registry tells how many ranks share a head") {
-  const config::ModelConfig config{.heads = 4, .neurons = 12};
+  const config::ModelConfig config{.own = config::bdh::Settings{.heads = 4, .neurons = 12}};
   CHECK(model::ranks_per_head(config, 1) == 1);
   CHECK(model::ranks_per_head(config, 4) == 1);
   CHECK(model::ranks_per_head(config, 12) == 3);
