@@ -58,9 +58,10 @@ config::ModelConfig recognise(const TensorShapes& tensors, const Told& told) {
     if (found.levels == 0) tensors.refuse_silent("levels", fmt::format("{} L", told.levels_flag));
     return found;
   }
+  const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
   base::fail(base::ErrorKind::checkpoint,
-             "model file '{}' has tensors of no model that dtrain knows: {}", tensors.path,
-             fmt::join(names, ", "));
+             "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'",
+             tensors.path, fmt::join(names, ", "), tensors.prefix, first);
 }
 
 }  // namespace dtrain::model
