@@ -1,5 +1,6 @@
 // The resolved configuration as plain values. Every field is declared once more, with its key,
-// flag, default, range and help, in schema.cpp; nothing else knows names of settings.
+// flag, default, range and help, in schema.cpp, or beside its family; nothing else knows names of
+// settings.
 #pragma once
 
 #include <any>

@@ -1,4 +1,4 @@
-// What a model family adds to the configuration. Its other part is model/family.h.
+// A model family's part of the configuration. Its other part is model/family.h.
 #pragma once
 
 #include <any>
@@ -36,7 +36,7 @@ struct Family {
 /// Every family of this build (families.inc).
 [[nodiscard]] std::span<const Family* const> families() noexcept;
 
-/// Their names, as what --model allows.
+/// Their names: the values of --model.
 [[nodiscard]] std::span<const Choice> family_names() noexcept;
 
 /// The family that model.name names.

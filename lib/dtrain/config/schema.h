@@ -119,7 +119,7 @@ struct Setting {
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
   }
-  /// Whether `command` reads it in this configuration: other families' own settings are not read.
+  /// True if `command` reads it in this configuration: other families' own settings are not read.
   [[nodiscard]] bool is_used(Command command, const Config& config) const noexcept {
     return is_for(command) && (family.empty() || family == config.model.name);
   }

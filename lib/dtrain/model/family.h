@@ -32,11 +32,11 @@ struct TensorShapes {
   [[noreturn]] void refuse_silent(std::string_view what, std::string_view advice) const;
 };
 
-/// What a user says of a file's model because the file does not; 0: nothing.
+/// The user's flags that describe a file's model where the file does not; 0: not given.
 struct Told {
   std::int64_t levels = 0;
   std::string_view levels_flag = "--levels";
-  config::OwnSettings own = {};  ///< what the families' flags of import say
+  config::OwnSettings own = {};  ///< holds the families' flags of import
 };
 
 /// Throws: Error{usage} if a flag contradicts the file: told is neither 0 nor found.
@@ -80,21 +80,20 @@ class Family {
     return 1;
   }
 
-  /// Whether a file with these tensors holds a model of this family.
+  /// True if a file with these tensors holds a model of this family.
   [[nodiscard]] virtual bool recognises(const TensorShapes& tensors) const = 0;
-  /// The settings that the tensors show, and where they do not, what the user has told; a family
-  /// leaves `levels` 0 where neither says it.
+  /// Reads the settings off the tensors, and where they are silent takes the user's flags; leaves
+  /// `levels` 0 where neither gives it.
   ///
   /// Throws: Error{checkpoint} naming a tensor that is missing or has no such shape, or the flag
   ///         that says what the file does not; Error{usage} if a flag cannot be.
   [[nodiscard]] virtual config::ModelConfig read_sizes(const TensorShapes& tensors,
                                                        const Told& told) const = 0;
-  /// Throws: Error{usage} if what the user has told of the family's own settings contradicts a
-  /// file.
+  /// Throws: Error{usage} if a user's flag for the family's own settings contradicts the file.
   virtual void check_own(const config::ModelConfig& /*found*/, const Told& /*told*/,
                          std::string_view /*path*/) const {}
 
-  /// What the blocks report for `rows` sequences of `length` tokens, beside the logits.
+  /// The values that blocks report for `rows` sequences of `length` tokens, beside the logits.
   [[nodiscard]] virtual std::vector<ReportedValue> reported_values(
       const config::ModelConfig& config, std::int64_t rows, std::int64_t length) const = 0;
 
