@@ -27,12 +27,12 @@ function(dtrain_module path)
   endif()
 endfunction()
 
-# libdtrain.so: everything that needs LibTorch, opened by the front end once the command is known to be good.
-function(dtrain_shared_library)
-  add_library(dtrain_runtime SHARED ${PROJECT_SOURCE_DIR}/lib/dtrain/runtime.cpp)
-  target_link_libraries(dtrain_runtime PRIVATE dtrain_commands dtrain_warnings)
-  dtrain_torch_flags(dtrain_runtime)
-  file(RELATIVE_PATH torch_lib ${CMAKE_LIBRARY_OUTPUT_DIRECTORY} ${DTRAIN_TORCH_DIR}/lib)
-  set_target_properties(dtrain_runtime PROPERTIES OUTPUT_NAME dtrain
+# FOLDER/libdtrain.so: everything that needs LibTorch, opened by the front end once the command is known to be good.
+function(dtrain_shared_library target folder)
+  add_library(${target} SHARED ${PROJECT_SOURCE_DIR}/lib/dtrain/runtime.cpp ${ARGN})
+  target_link_libraries(${target} PRIVATE dtrain_commands dtrain_warnings)
+  dtrain_torch_flags(${target})
+  file(RELATIVE_PATH torch_lib ${folder} ${DTRAIN_TORCH_DIR}/lib)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME dtrain LIBRARY_OUTPUT_DIRECTORY ${folder}
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN:$ORIGIN/${torch_lib}")
 endfunction()

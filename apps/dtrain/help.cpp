@@ -1,6 +1,9 @@
 #include "help.h"
 
+#include <fmt/format.h>
+
 #include "dtrain/config/help.h"
+#include "dtrain/config/schema.h"
 
 namespace dtrain::app {
 namespace {
@@ -36,7 +39,7 @@ dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of 
   bytes, over the text that a training run with the same flags is evaluated on.
 )";
 
-constexpr const char* kCheckpoint =
+constexpr std::string_view kCheckpoint =
     R"(dtrain checkpoint list RUN
   One line for each checkpoint of a run folder, newest first, and for final/.
 
@@ -55,7 +58,7 @@ dtrain checkpoint diff A B
 dtrain checkpoint export PATH FILE [--dtype NAME] [--overwrite]
   Writes the weights as one safetensors file with the reference's names and shapes.
 
-dtrain checkpoint import FILE FOLDER [--levels L] [--heads NH]
+dtrain checkpoint import FILE FOLDER{}
   Writes a checkpoint from such a file, for --init-from.
 
 PATH, A and B are checkpoints (RUN/checkpoints/step-N), or run folders, for their newest one.
@@ -112,7 +115,14 @@ std::string command_help(config::Command command) {
 
 std::string data_help() { return kData; }
 
-std::string checkpoint_help() { return kCheckpoint; }
+std::string checkpoint_help() {
+  std::string flags;  // " [--levels L] [--heads NH]"
+  for (const config::Setting& setting : config::settings()) {
+    if (!setting.key.starts_with("import.") || setting.is_word()) continue;
+    flags += fmt::format(" [{} {}]", setting.flag, setting.value_name);
+  }
+  return fmt::format(kCheckpoint, flags);
+}
 
 std::string schedule_help() { return kSchedule; }
 

@@ -3,6 +3,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/checkpoint/store/run_files.h"
+#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
@@ -50,11 +51,11 @@ void check_data(const Configured& configured) {
 }
 
 // Where nothing was said about the model, what it is, and where larger ones are.
-void note_default_model(const config::ModelConfig& model) {
-  const config::ModelConfig plain;
-  const bool is_default = model.levels == plain.levels && model.width == plain.width &&
-                          model.heads == plain.heads && model.neurons == plain.neurons;
-  if (!is_default) return;
+void note_default_model(const config::Config& config) {
+  for (const config::Setting& setting : config::settings()) {
+    const bool is_of_model = setting.key.starts_with("model.");
+    if (is_of_model && value_text(setting, config) != value_text(setting, {})) return;
+  }
   base::log_info(
       "without --config this trains a small model, for minutes on a laptop; larger ones: --config "
       "configs/experiments/small.json, 25m.json or prod.json");
@@ -80,7 +81,7 @@ int run_train(const Arguments& arguments) {
   check_data(*configured);
   warn(config::Command::train, *configured);
   const RuntimeLibrary library = RuntimeLibrary::open();
-  if (first && !configured->has_file) note_default_model(config.model);
+  if (first && !configured->has_file) note_default_model(config);
   const bool has_threads = config::strategy_of(config.layout).is_local();
   const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
   return library.run({config::Command::train, config, {configured->asked, provenance(ranks)}});

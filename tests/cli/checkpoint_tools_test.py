@@ -8,6 +8,7 @@ import struct
 import unittest
 
 from dtrain_harness import CHECKPOINT, DIFFERENT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, run
+from safetensors_file import read_model, write_model
 
 LEVELS, WIDTH, HEADS, NEURONS, VOCAB = 2, 12, 2, 10, 256
 SHAPES = {"embed.weight": [VOCAB, WIDTH], "encoder": [HEADS, WIDTH, NEURONS], "encoder_v": [HEADS, WIDTH, NEURONS],
@@ -33,28 +34,6 @@ def shared_runs():
     """The same training on one rank and on two, which no test changes."""
     folder = make_folder(unittest)
     return train(folder, "one"), train(folder, "two", ranks=2)
-
-
-def read_model(path):
-    """Names -> (dtype, shape, bytes), and the metadata, read as the format's page says."""
-    data = path.read_bytes()
-    length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + length])
-    metadata = header.pop("__metadata__", {})
-    body = data[8 + length:]
-    return {name: (entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
-            for name, entry in header.items()}, metadata
-
-
-def write_model(path, tensors, metadata=None):
-    header, body = {}, b""
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    if metadata:
-        header["__metadata__"] = metadata
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
 def floats(data):

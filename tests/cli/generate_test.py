@@ -115,7 +115,7 @@ class Generate(unittest.TestCase):
         cut = self.folder / "cut.safetensors"
         cut.write_bytes(self.model.read_bytes()[:-5])
         self.refused(CHECKPOINT, cut, arguments=["--from", cut, "--prompt", "x"])
-        self.refused(CHECKPOINT, MINI, "embed.weight", arguments=["--from", MINI, "--prompt", "x"])
+        self.refused(CHECKPOINT, MINI, "bdh", "act.embed", arguments=["--from", MINI, "--prompt", "x"])
         self.refused(USAGE, "65536", arguments=["--from", self.model, "--prompt", "xyz", "--max-tokens", 65534])
         self.refused(USAGE, "--from-levels", arguments=["--from", self.model, "--from-levels", 3])
 

@@ -1,12 +1,11 @@
 """Tensor, pipeline and 3D layouts as a user meets them: equal weights, resume at another layout, refusals."""
 
 import functools
-import json
 import shutil
-import struct
 import unittest
 
 from dtrain_harness import SOURCE, FolderTest, final_model, launched, make_folder, metrics_of, run
+from safetensors_file import tensors_of
 
 TINY = ["--levels", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--lr", "3e-3", "--val-fraction", "0.05", "--eval-sequences", "11", "--eval-every", "2",
@@ -20,20 +19,6 @@ LAYOUTS = {  # name: (ranks, flags); every one has microbatches of two samples
     "3d": (8, "--strategy 3d --pp 2 --dp 2 --tp 2 --data-axis fsdp --checkpoint-every 2"),
     "mp": (1, "--strategy mp --local-ranks 2"),
 }
-
-
-def tensors_of(path):
-    """Names and values (float64) of a safetensors file."""
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    tensors = {}
-    for name, entry in json.loads(data[8:8 + size]).items():
-        if name == "__metadata__":
-            continue
-        begin, end = (8 + size + offset for offset in entry["data_offsets"])
-        kind = {"F64": "d", "F32": "f"}[entry["dtype"]]
-        tensors[name] = struct.unpack(f"<{(end - begin) // struct.calcsize(kind)}{kind}", data[begin:end])
-    return tensors
 
 
 class Case(FolderTest):

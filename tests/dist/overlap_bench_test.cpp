@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/config/bdh/settings.h"
 #include "support/delayed_world.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
@@ -20,7 +21,10 @@ constexpr int kSteps = 5;
 // Eight levels of its own matrices each, of which every backward takes longer than two delays.
 config::Config stack(const std::string& what, bool forward_prefetch) {
   config::Config config = tiny_config();
-  config.model = {.levels = 8, .width = 128, .heads = 4, .neurons = 512, .tie_levels = false};
+  config.model = {.levels = 8,
+                  .width = 128,
+                  .own = config::bdh::Settings{.heads = 4, .neurons = 512},
+                  .tie_levels = false};
   config.data.seq_len = 256;
   config.batch.global = 4;
   config.layout.forward_prefetch = forward_prefetch;

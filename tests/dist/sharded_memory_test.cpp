@@ -5,11 +5,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/json.h"
 #include "dtrain/job/start_table.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/settings.h"
 
 namespace dtrain::testing {
 namespace {
@@ -17,7 +19,10 @@ namespace {
 // 6.3 million parameters in eight levels of its own matrices each, and next to no activations.
 config::Config wide(std::int64_t ranks, const std::string& what) {
   config::Config config = tiny_config();
-  config.model = {.levels = 8, .width = 64, .heads = 4, .neurons = 1024, .tie_levels = false};
+  config.model = {.levels = 8,
+                  .width = 64,
+                  .own = config::bdh::Settings{.heads = 4, .neurons = 1024},
+                  .tie_levels = false};
   config.data.seq_len = 4;
   config.batch.global = ranks;
   return what == "ddp" ? laid_out(config, ranks, 1) : sharded(config, ranks, 1, what);
@@ -57,7 +62,7 @@ std::string measure(comm::World& world, const std::string& request) {
   const config::Config config = config::from_request(request).config;
   {
     config::Config warm = config;  // what LibTorch and the backend take once
-    warm.model.neurons = 16;
+    set(warm, "model.neurons", "16");
     EngineRun run(warm, world);
     run.steps(1);
     (void)run.job().engine().parameter_norm();

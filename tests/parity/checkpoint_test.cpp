@@ -140,7 +140,7 @@ std::vector<config::Config> meshes(const config::Config& config) {
 TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole one, in float64") {
   config::Config config = tiny_config();
   config.model.levels = 4;
-  config.model.heads = 4;
+  set(config, "model.heads", "4");
   config.model.tie_levels = GENERATE(true, false);
   set(config, "machine.dtype", "float64");
   const std::vector<config::Config> layouts = meshes(config);

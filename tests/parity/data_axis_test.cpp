@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "support/engine_run.h"
@@ -58,7 +59,10 @@ TEST_CASE("Accumulation of 1, 2 and 4 microbatches of two samples gives equal bi
 
 TEST_CASE("Several buckets give the bits of one rank") {
   config::Config config = tiny_config();
-  config.model = {.levels = 2, .width = 32, .heads = 2, .neurons = 8192, .dropout = 0.1};
+  config.model = {.levels = 2,
+                  .width = 32,
+                  .own = config::bdh::Settings{.heads = 2, .neurons = 8192},
+                  .dropout = 0.1};
   config.data.seq_len = 16;
   config.batch.global = 4;
   config.train.steps = 2;

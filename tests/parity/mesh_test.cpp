@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/json.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
@@ -52,8 +53,7 @@ config::Config base_config(const Variant& variant) {
   config::Config config = tiny_config();
   config.model = {.levels = 8,
                   .width = 16,
-                  .heads = 4,
-                  .neurons = 32,
+                  .own = config::bdh::Settings{.heads = 4, .neurons = 32},
                   .dropout = variant.drops ? 0.1 : 0.0,
                   .tie_levels = variant.ties};
   config.data.seq_len = 16;

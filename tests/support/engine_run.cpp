@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "dtrain/base/check.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve.h"
 #include "support/local_ranks.h"
@@ -136,7 +137,10 @@ std::string Trace::text() const {
 
 config::Config tiny_config() {
   config::Config config;
-  config.model = {.levels = 3, .width = 16, .heads = 2, .neurons = 32, .dropout = 0.1};
+  config.model = {.levels = 3,
+                  .width = 16,
+                  .own = config::bdh::Settings{.heads = 2, .neurons = 32},
+                  .dropout = 0.1};
   config.data.train = DTRAIN_SOURCE_DIR "/tests/golden/text.bin";
   config.data.seq_len = 32;
   config.batch.global = 8;

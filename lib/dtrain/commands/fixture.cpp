@@ -14,6 +14,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/tensor_file.h"
 #include "dtrain/data/token_file.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {
 namespace {
@@ -57,27 +59,9 @@ bool is_float(const TensorView& view) {
   return view.dtype == Dtype::f32 || view.dtype == Dtype::f64;
 }
 
-// The sizes of a tensor from which others follow.
-const Shape& sizes_of(const SafetensorsFile& file, std::string_view name, std::size_t dims,
-                      std::string_view expected) {
-  const TensorView& view = file.at(name);
-  const bool filled =
-      std::all_of(view.shape.begin(), view.shape.end(), [](std::int64_t size) { return size > 0; });
-  if (!is_float(view) || view.shape.size() != dims || !filled) refuse(file, view, expected);
-  return view.shape;
-}
-
 config::ModelConfig model_of(const SafetensorsFile& file) {
-  const Shape& encoder = sizes_of(file, "weight.encoder", 3, "F32 or F64 (heads, width, neurons)");
-  if (encoder[2] % 2 != 0) {
-    refuse(file, file.at("weight.encoder"), "an even number of neurons, the last size,");
-  }
-  config::ModelConfig model;
-  model.levels = count_levels(file);
-  model.heads = encoder[0];
-  model.width = encoder[1];
-  model.neurons = encoder[2];
-  model.vocab = sizes_of(file, "weight.embed.weight", 2, "F32 or F64 (vocabulary, width)")[0];
+  config::ModelConfig model = train::recognised_model(
+      train::tensor_shapes(file, "weight.", /*is_storage=*/false), {.levels = count_levels(file)});
   model.dropout = 0;
   return model;
 }
@@ -88,26 +72,21 @@ struct Shapes {
   std::map<std::string, Shape> optional;
 };
 
-Shapes shapes_of(const config::ModelConfig& model, const Shape& batch) {
-  const Shape stream{batch[0], batch[1], model.width};
+Shapes shapes_of(const config::ModelConfig& config, const Shape& batch) {
   Shapes shapes;
-  for (const std::string prefix : {"weight.", "grad."}) {
-    shapes.required[prefix + "encoder"] = {model.heads, model.width, model.neurons};
-    shapes.required[prefix + "encoder_v"] = {model.heads, model.width, model.neurons};
-    shapes.required[prefix + "decoder"] = {model.heads * model.neurons, model.width};
-    shapes.required[prefix + "embed.weight"] = {model.vocab, model.width};
-    shapes.required[prefix + "lm_head"] = {model.width, model.vocab};
+  const auto model = model::make_model(config, batch[1]);
+  for (const param::ParameterSpec& spec : model->parameters) {
+    shapes.required["weight." + spec.name] = shapes.required["grad." + spec.name] =
+        spec.export_shape();
   }
-  shapes.required["weight.attn.freqs"] = {1, 1, 1, model.neurons};
-  shapes.required["logits"] = {batch[0], batch[1], model.vocab};
+  for (const model::ExportedBuffer& buffer : model->buffers) {
+    shapes.required["weight." + buffer.name] = buffer.value.sizes().vec();
+  }
+  shapes.required["logits"] = {batch[0], batch[1], config.vocab};
   shapes.required["loss"] = {1};
-  shapes.required["act.embed"] = stream;
-  for (std::int64_t level = 0; level < model.levels; ++level) {
-    const std::string prefix = "act.layer" + std::to_string(level);
-    shapes.required[prefix + ".out"] = stream;
-    auto& within = level == 0 ? shapes.required : shapes.optional;
-    within[prefix + ".ykv"] = {batch[0], model.heads, batch[1], model.width};
-    within[prefix + ".ymlp"] = stream;
+  for (const model::ReportedValue& value :
+       model::family_of(config).reported_values(config, batch[0], batch[1])) {
+    (value.is_required ? shapes.required : shapes.optional)[value.name] = value.shape;
   }
   return shapes;
 }

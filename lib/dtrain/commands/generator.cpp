@@ -1,12 +1,13 @@
 #include "dtrain/commands/generator.h"
 
+#include <memory>
 #include <string>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/prompt.h"
 #include "dtrain/commands/token_sampler.h"
-#include "dtrain/model/bdh/bdh_recurrent.h"
+#include "dtrain/model/registry.h"
 #include "dtrain/parallel/plan/precision.h"
 #include "dtrain/train/model_description.h"
 
@@ -25,38 +26,42 @@ void check_vocabulary(const SafetensorsFile& file, const config::ModelConfig& si
              file.path(), sizes.vocab, kByteVocabulary);
 }
 
-model::bdh::BdhRecurrent open_model(const config::GenerateConfig& generate, at::ScalarType dtype) {
-  const SafetensorsFile file = SafetensorsFile::open(generate.from);
-  const config::ModelConfig config =
-      train::model_of(file, {.levels = generate.from_levels, .levels_flag = "--from-levels"});
-  check_vocabulary(file, config);
-  const model::bdh::BdhSizes sizes = model::bdh::sizes_of(config);
-  const auto model = model::bdh::make_bdh(sizes, /*seq_len=*/1);
-  return {sizes, checkpoint::read_model_file(file, model->parameters,
-                                             train::exported_buffers(*model), dtype)};
+std::unique_ptr<model::Generator> open_model(const SafetensorsFile& file,
+                                             const config::ModelConfig& config,
+                                             at::ScalarType dtype) {
+  const auto model = model::make_model(config, /*seq_len=*/1);
+  return model::family_of(config).make_generator(
+      config,
+      checkpoint::read_model_file(file, model->parameters, train::exported_buffers(*model), dtype));
 }
 
-void check_length(const config::GenerateConfig& generate, const std::string& text) {
+void check_length(const config::GenerateConfig& generate, const std::string& text,
+                  std::int64_t max_positions) {
   const auto prompt = static_cast<std::int64_t>(text.size());
-  if (prompt + generate.max_tokens > model::bdh::kMaxPositions) {
+  if (prompt + generate.max_tokens > max_positions) {
     base::fail(ErrorKind::usage,
-               "--max-tokens {} after a prompt of {} bytes{}: a BDH has {} positions; shorten one",
-               generate.max_tokens, prompt, prompt > model::bdh::kMaxPositions ? " or more" : "",
-               model::bdh::kMaxPositions);
+               "--max-tokens {} after a prompt of {} bytes{}: the model has {} positions; shorten "
+               "one",
+               generate.max_tokens, prompt, prompt > max_positions ? " or more" : "",
+               max_positions);
   }
 }
 
 }  // namespace
 
 void generate(const config::Config& config, const TextSink& write) {
-  const std::string prompt = read_prompt(config.generate);
-  check_length(config.generate, prompt);
-  model::bdh::BdhRecurrent model =
-      open_model(config.generate, parallel::dtype_of(config.machine.dtype));
+  const SafetensorsFile file = SafetensorsFile::open(config.generate.from);
+  const config::ModelConfig described = train::model_of(
+      file, {.levels = config.generate.from_levels, .levels_flag = "--from-levels"});
+  check_vocabulary(file, described);
+  const std::int64_t max_positions = model::family_of(described).max_positions();
+  const std::string prompt = read_prompt(config.generate, max_positions);
+  check_length(config.generate, prompt, max_positions);
+  const auto model = open_model(file, described, parallel::dtype_of(config.machine.dtype));
   write(prompt);
   at::Tensor logits;  // (V)
   for (const char c : prompt.empty() ? std::string("\n") : prompt) {
-    logits = model.step(static_cast<unsigned char>(c));
+    logits = model->step(static_cast<unsigned char>(c));
   }
   const SamplingRule rule{.temperature = config.generate.temperature,
                           .top_k = config.generate.top_k,
@@ -65,7 +70,7 @@ void generate(const config::Config& config, const TextSink& write) {
     const std::int64_t token = sample_token(logits, rule, index);
     const char byte = static_cast<char>(token);
     write({&byte, 1});
-    if (index + 1 < config.generate.max_tokens) logits = model.step(token);
+    if (index + 1 < config.generate.max_tokens) logits = model->step(token);
   }
 }
 

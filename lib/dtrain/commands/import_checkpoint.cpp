@@ -89,7 +89,7 @@ void import_checkpoint(const config::Config& config, const Output& output) {
   const config::ImportConfig& wanted = config.importing;
   const auto file = SafetensorsFile::open(wanted.file);
   const config::ModelConfig described =
-      train::model_of(file, {.levels = wanted.levels, .heads = wanted.heads});
+      train::model_of(file, {.levels = wanted.levels, .own = config.model.own});
   const auto model = model::make_model(described, /*seq_len=*/1);
   const param::Arena arena = read_weights(file, *model);
   format::Manifest manifest;

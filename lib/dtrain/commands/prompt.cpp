@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "dtrain/base/error.h"
-#include "dtrain/model/bdh/bdh_recurrent.h"
 
 namespace dtrain::commands {
 namespace {
@@ -17,10 +16,10 @@ namespace {
   base::fail(base::ErrorKind::data, "prompt '{}' cannot be read: {}", name, std::strerror(errno));
 }
 
-std::string read_all(int fd, const std::string& name) {
+std::string read_all(int fd, const std::string& name, std::int64_t max_bytes) {
   std::string text;
   std::array<char, 4096> buffer;
-  while (static_cast<std::int64_t>(text.size()) <= model::bdh::kMaxPositions) {
+  while (static_cast<std::int64_t>(text.size()) <= max_bytes) {
     const ssize_t count = ::read(fd, buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse(name);
@@ -32,15 +31,15 @@ std::string read_all(int fd, const std::string& name) {
 
 }  // namespace
 
-std::string read_prompt(const config::GenerateConfig& generate) {
+std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max_bytes) {
   constexpr std::string_view kStandardInput = "-";
   if (generate.prompt == kStandardInput || generate.prompt_file == kStandardInput) {
-    return read_all(STDIN_FILENO, "standard input");
+    return read_all(STDIN_FILENO, "standard input", max_bytes);
   }
   if (generate.prompt_file.empty()) return generate.prompt;
   const int fd = ::open(generate.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) refuse(generate.prompt_file);
-  std::string text = read_all(fd, generate.prompt_file);
+  std::string text = read_all(fd, generate.prompt_file, max_bytes);
   ::close(fd);
   return text;
 }

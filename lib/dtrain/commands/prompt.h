@@ -1,6 +1,7 @@
 // The text that generation begins with.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "dtrain/config/config.h"
@@ -8,10 +9,11 @@
 namespace dtrain::commands {
 
 /// The bytes of --prompt, of standard input where that is "-", or of the file of --prompt-file,
-/// which may be a pipe. No more is read than a text may have, so that an endless input ends in an
+/// which may be a pipe. Reading ends soon after max_bytes, so that an endless input ends in an
 /// error.
 ///
 /// Throws: Error{data} naming the file that cannot be read.
-[[nodiscard]] std::string read_prompt(const config::GenerateConfig& generate);
+[[nodiscard]] std::string read_prompt(const config::GenerateConfig& generate,
+                                      std::int64_t max_bytes);
 
 }  // namespace dtrain::commands

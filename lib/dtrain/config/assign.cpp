@@ -242,7 +242,9 @@ std::vector<std::pair<std::string, std::string>> value_texts(Command command,
                                                              const Config& config) {
   std::vector<std::pair<std::string, std::string>> texts;
   for (const Setting& setting : settings()) {
-    if (setting.is_for(command)) texts.emplace_back(setting.key, value_text(setting, config));
+    if (setting.is_used(command, config)) {
+      texts.emplace_back(setting.key, value_text(setting, config));
+    }
   }
   return texts;
 }

@@ -1,9 +1,12 @@
 // The resolved configuration as plain values. Every field is declared once more, with its key,
-// flag, default, range and help, in schema.cpp; nothing else knows names of settings.
+// flag, default, range and help, in schema.cpp, or beside its family; nothing else knows names of
+// settings.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/config/values.h"
@@ -11,14 +14,40 @@
 
 namespace dtrain::config {
 
+/// The settings that model families have of their own: one struct for each family (family.h).
+class OwnSettings {
+ public:
+  /// The defaults of every family.
+  OwnSettings();
+  /// The same with this struct in place of its defaults.
+  template <typename Settings>
+  OwnSettings(Settings settings) : OwnSettings() {
+    of<Settings>() = std::move(settings);
+  }
+
+  template <typename Settings>
+  [[nodiscard]] Settings& of() {
+    return const_cast<Settings&>(std::as_const(*this).template of<Settings>());
+  }
+  template <typename Settings>
+  [[nodiscard]] const Settings& of() const {
+    for (const std::any& each : structs_) {
+      if (const auto* found = std::any_cast<Settings>(&each)) return *found;
+    }
+    throw std::bad_any_cast();
+  }
+
+ private:
+  std::vector<std::any> structs_;
+};
+
 /// As configs/experiments/mini.json: what trains on a laptop in minutes.
 struct ModelConfig {
   std::string name = "bdh";
   std::int64_t levels = 4;
-  std::int64_t width = 64;     // D
-  std::int64_t heads = 4;      // nh
-  std::int64_t neurons = 512;  // N, per head
-  std::int64_t vocab = 256;    // V
+  std::int64_t width = 64;   // D
+  OwnSettings own = {};      // of the families
+  std::int64_t vocab = 256;  // V
   double dropout = 0.1;
   bool tie_levels = true;
 };
@@ -139,7 +168,6 @@ struct ImportConfig {
   std::string file;         // safetensors
   std::string checkpoint;   // folder to be made
   std::int64_t levels = 0;  // of a file that does not say its model's levels; 0: it says
-  std::int64_t heads = 0;   // the same for heads
 };
 
 struct VerifyConfig {

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <vector>
+
+#include "dtrain/config/family.h"
 
 namespace dtrain::config {
 namespace {
@@ -134,18 +138,11 @@ constexpr ForeignName kForeignNames[] = {
     {"n-layers", "model.levels"},
     {"num-layers", "model.levels"},
     {"num-hidden-layers", "model.levels"},
-    {"n-head", "model.heads"},
-    {"n-heads", "model.heads"},
-    {"num-heads", "model.heads"},
-    {"num-attention-heads", "model.heads"},
     {"dim", "model.width"},
     {"d-model", "model.width"},
     {"n-embd", "model.width"},
     {"n-embed", "model.width"},
     {"hidden-size", "model.width"},
-    {"ffn-hidden-size", "model.neurons", "per head"},
-    {"intermediate-size", "model.neurons", "per head"},
-    {"d-ff", "model.neurons", "per head"},
     {"vocab-size", "model.vocab"},
     {"fp16", "machine.dtype", kFloat16},
     {"half", "machine.dtype", kFloat16},
@@ -203,14 +200,23 @@ std::string normal_form(std::string_view name) {
 
 }  // namespace
 
-std::span<const ForeignName> foreign_names() noexcept { return kForeignNames; }
+std::span<const ForeignName> foreign_names() noexcept {
+  static const std::vector<ForeignName> all = [] {
+    std::vector<ForeignName> names(std::begin(kForeignNames), std::end(kForeignNames));
+    for (const Family* family : families()) {
+      names.insert(names.end(), family->foreign_names.begin(), family->foreign_names.end());
+    }
+    return names;
+  }();
+  return all;
+}
 
 const ForeignName* find_foreign(std::string_view name) {
   std::string wanted = normal_form(name);
   // "training.max-steps": the group is theirs, too.
   if (const std::size_t dot = wanted.rfind('.'); dot != wanted.npos) wanted.erase(0, dot + 1);
-  const auto* found = std::ranges::find(kForeignNames, wanted, &ForeignName::name);
-  return found == std::end(kForeignNames) ? nullptr : found;
+  const auto found = std::ranges::find(foreign_names(), wanted, &ForeignName::name);
+  return found == foreign_names().end() ? nullptr : &*found;
 }
 
 std::string foreign_advice(std::string_view name, NameKind kind, Command command) {

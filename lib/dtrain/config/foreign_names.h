@@ -26,7 +26,7 @@ struct ForeignName {
 enum class NameKind { flag, key };
 [[nodiscard]] std::string foreign_advice(std::string_view name, NameKind kind, Command command);
 
-/// The whole table.
+/// The whole table, with the names that model families bring.
 [[nodiscard]] std::span<const ForeignName> foreign_names() noexcept;
 
 }  // namespace dtrain::config

@@ -12,7 +12,7 @@ namespace {
 Json json_of(Command command, const Config& config) {
   Json object = Json::object();
   for (const Setting& setting : settings()) {
-    if (!setting.is_for(command)) continue;
+    if (!setting.is_used(command, config)) continue;
     const std::size_t dot = setting.key.find('.');
     object[std::string(setting.key.substr(0, dot))][std::string(setting.key.substr(dot + 1))] =
         value_json(setting, config);

@@ -23,6 +23,9 @@ bool is_default(const Setting& setting, const std::string& value) {
 std::string idle_line(const Setting& setting, const Config& config) {
   const std::string value = value_text(setting, config);
   if (is_default(setting, value)) return {};
+  if (!setting.family.empty() && setting.family != config.model.name) {
+    return fmt::format("{} has no effect with --model {}", setting.flag, config.model.name);
+  }
   for (const Need* need : setting.effect.needs) {
     if (need == nullptr || need->is_met(config)) continue;
     std::string reason(need->otherwise);
@@ -79,8 +82,10 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
 std::string changed_settings(const Config& asked) {
   std::vector<std::string> changed;
   for (const Setting& setting : settings()) {
-    if (!setting.is_for(Command::train) || std::ranges::count(kOfEveryRun, setting.key) > 0)
+    if (!setting.is_used(Command::train, asked) ||
+        std::ranges::count(kOfEveryRun, setting.key) > 0) {
       continue;
+    }
     const std::string value = value_text(setting, asked);
     if (is_default(setting, value)) continue;
     changed.push_back(fmt::format("{}={}", setting.key, value));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/family.h"
 #include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
@@ -89,11 +90,7 @@ void resolve_training(TrainConfig& train) {
 
 void check_training(const Config& config) {
   const TrainConfig& train = config.train;
-  if (config.model.neurons % 2 != 0) {
-    fail(ErrorKind::usage,
-         "--neurons {} is odd: neurons turn in pairs, so it must be even; use {} or {}",
-         config.model.neurons, config.model.neurons - 1, config.model.neurons + 1);
-  }
+  family_of(config.model).check(config.model);
   if (train.schedule != ScheduleShape::constant && train.min_lr > train.lr) {
     fail(ErrorKind::usage, "--min-lr {} is above --lr {}: a {} schedule can only fall",
          train.min_lr, train.lr, train.schedule);

@@ -1,43 +1,21 @@
 #include "dtrain/config/schema.h"
 
-#include <limits>
-#include <optional>
-#include <utility>
+#include <algorithm>
+#include <iterator>
 
 #include "dtrain/config/conditions.h"
+#include "dtrain/config/family.h"
+#include "dtrain/config/rows.h"
 
 namespace dtrain::config {
 namespace {
 
 using namespace conditions;
-
-constexpr CommandSet kTrain = static_cast<unsigned>(Command::train);
-constexpr CommandSet kGenerate = static_cast<unsigned>(Command::generate);
-constexpr CommandSet kVerify = static_cast<unsigned>(Command::verify);
-constexpr CommandSet kExport = static_cast<unsigned>(Command::export_checkpoint);
-constexpr CommandSet kImport = static_cast<unsigned>(Command::import_checkpoint);
-constexpr CommandSet kModel = kTrain | kGenerate | kVerify;  // what computes with a model
-constexpr CommandSet kEngine = kTrain | kVerify;
-constexpr CommandSet kAll = kModel | kExport | kImport;
-
-constexpr Range between(double lowest, double highest) {
-  return {Range::Bounds::closed, lowest, highest};
-}
-constexpr Range from_to_below(double lowest, double highest) {
-  return {Range::Bounds::open_above, lowest, highest};
-}
-constexpr Range above(double lowest, double highest) {
-  return {Range::Bounds::open_below, lowest, highest};
-}
-constexpr Range at_least(double lowest) {
-  return between(lowest, std::numeric_limits<double>::max());
-}
+using namespace rows;
 
 // Largest sizes: products of them (bytes of all parameters, tokens of a step) stay below 2^63.
 constexpr double kMaxLevels = 1 << 10;
 constexpr double kMaxWidth = 1 << 14;
-constexpr double kMaxHeads = 1 << 12;
-constexpr double kMaxNeurons = 1 << 20;
 constexpr double kMaxVocab = 1LL << 31;
 constexpr double kMaxPositions = 1 << 16;
 constexpr double kMaxMicrobatch = 1 << 20;
@@ -47,57 +25,6 @@ constexpr double kMaxSteps = 1e12;
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxThreads = 1 << 12;
 
-constexpr Choice kModels[] = {{"bdh", 0}};
-
-constexpr std::span<const Choice> one_of(std::span<const Choice> choices) { return choices; }
-constexpr Form form(std::string_view text) { return {text}; }
-
-template <typename Value>
-std::optional<Value> read(std::string_view text) {
-  if constexpr (ParsedValue<Value>) return Value::parse(text);
-  if constexpr (std::is_same_v<Value, std::string>) return std::string(text);
-  if constexpr (Word<Value>) {
-    for (const Choice& choice : words_of(Value{})) {
-      if (choice.name == text) return static_cast<Value>(choice.value);
-    }
-  }
-  return std::nullopt;
-}
-
-// Where the member lies that `pick` returns, and how its type is read and written.
-template <typename Pick>
-constexpr Field field_of(Pick pick) {
-  using Value = std::remove_reference_t<decltype(pick(std::declval<Config&>()))>;
-  if constexpr (Word<Value> || ParsedValue<Value> || std::is_same_v<Value, std::string>) {
-    return TextField{
-        .read =
-            [](std::string_view text, Config& config) {
-              std::optional<Value> value = read<Value>(text);
-              if (value) Pick{}(config) = *std::move(value);
-              return value.has_value();
-            },
-        .text = [](const Config& config) { return fmt::format("{}", Pick{}(config)); }};
-  } else {
-    return FieldOf<Value>(pick);
-  }
-}
-
-constexpr ResumeRule kFixed = [](const Config&, const Config&) { return OnResume::fixed; };
-constexpr ResumeRule kNoted = [](const Config&, const Config&) { return OnResume::noted; };
-
-template <const Need&... all>
-constexpr Effect kNeeds{{&all...}};
-template <const Need& need>
-constexpr Effect kValueNeeds{{&need}, /*names_value=*/true};
-
-template <const Need& need>
-constexpr ResumeRule kNotedWith = [](const Config& now, const Config&) {
-  return need.is_met(now) ? OnResume::noted : OnResume::free;
-};
-
-constexpr Condition kChangesBits = [](const Config&) { return true; };
-constexpr Condition changes_bits(Condition where) { return where; }
-
 // Without momentum there is no state to go on from.
 constexpr ResumeRule kOfMomentum = [](const Config& now, const Config& saved) {
   if (!kSgd.is_met(now)) return OnResume::free;
@@ -106,19 +33,17 @@ constexpr ResumeRule kOfMomentum = [](const Config& now, const Config& saved) {
 
 #define FIELD(member) field_of([](auto& config) -> auto& { return config.member; })
 
+// The model's own settings stand before this one.
+constexpr std::string_view kAfterFamilies = "model.vocab";
+
 // key, flag, value, unit, help, commands, field; then what it allows, how a resume treats it, when
 // it has an effect
 constexpr Setting kSettings[] = {
-    {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name),
-     one_of(kModels), kFixed},
+    {"model.name", "--model", "NAME", "", "architecture", kTrain, FIELD(model.name), kFixed},
     {"model.levels", "--levels", "L", "", "levels of the stack", kTrain, FIELD(model.levels),
      between(1, kMaxLevels), kFixed},
     {"model.width", "--width", "D", "", "width of the residual stream", kTrain, FIELD(model.width),
      between(1, kMaxWidth), kFixed},
-    {"model.heads", "--heads", "NH", "", "heads", kTrain, FIELD(model.heads), between(1, kMaxHeads),
-     kFixed},
-    {"model.neurons", "--neurons", "N", "", "neurons per head, an even number", kTrain,
-     FIELD(model.neurons), between(2, kMaxNeurons), kFixed},
     {"model.vocab", "--vocab", "V", "", "tokens in the vocabulary; 256 for bytes", kTrain,
      FIELD(model.vocab), between(1, kMaxVocab), kFixed},
     {"model.dropout", "--dropout", "P", "", "share of neurons dropped while training", kTrain,
@@ -408,8 +333,6 @@ constexpr Setting kSettings[] = {
     {"import.levels", "--levels", "L", "",
      "levels of the model in a file that does not say; 0: the file says", kImport,
      FIELD(importing.levels), between(0, kMaxLevels)},
-    {"import.heads", "--heads", "NH", "", "the same for heads, in files with dtrain's own shapes",
-     kImport, FIELD(importing.heads), between(0, kMaxHeads)},
 };
 
 #undef FIELD
@@ -428,9 +351,27 @@ constexpr Group kGroups[] = {{"model", "model."},
                              {"checkpoint export", "export."},
                              {"checkpoint import", "import."}};
 
+// kSettings with the rows of every family.
+std::vector<Setting> with_families() {
+  std::vector<Setting> all(std::begin(kSettings), std::end(kSettings));
+  for (const Family* family : families()) {
+    for (Setting row : family->settings) {
+      const bool is_of_model = row.key.starts_with("model.");
+      if (is_of_model) row.family = family->name;
+      all.insert(is_of_model ? std::ranges::find(all, kAfterFamilies, &Setting::key) : all.end(),
+                 row);
+    }
+  }
+  std::ranges::find(all, "model.name", &Setting::key)->choices = family_names();
+  return all;
+}
+
 }  // namespace
 
-std::span<const Setting> settings() noexcept { return kSettings; }
+std::span<const Setting> settings() noexcept {
+  static const std::vector<Setting> all = with_families();
+  return all;
+}
 std::span<const Group> groups() noexcept { return kGroups; }
 
 }  // namespace dtrain::config

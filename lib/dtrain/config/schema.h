@@ -114,9 +114,14 @@ struct Setting {
   ResumeRule on_resume = [](const Config&, const Config&) { return OnResume::free; };
   Effect effect = {};
   Condition changes_bits = nullptr;  ///< where its value is part of the bitwise class; null: never
+  std::string_view family = {};      ///< the model family it belongs to; empty: not to one alone
 
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
+  }
+  /// True if `command` reads it in this configuration: other families' own settings are not read.
+  [[nodiscard]] bool is_used(Command command, const Config& config) const noexcept {
+    return is_for(command) && (family.empty() || family == config.model.name);
   }
   [[nodiscard]] bool is_word() const noexcept { return !flag.starts_with('-'); }
   [[nodiscard]] bool is_switch() const noexcept { return value_name.empty() && !is_word(); }
@@ -136,6 +141,7 @@ struct Group {
   std::string_view prefix;  ///< "model."
 };
 
+/// The rows of schema.cpp and of every model family (family.h).
 [[nodiscard]] std::span<const Setting> settings() noexcept;
 [[nodiscard]] std::span<const Group> groups() noexcept;
 

@@ -1,28 +1,67 @@
 #include "dtrain/model/registry.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "dtrain/base/error.h"
-#include "dtrain/model/bdh/bdh.h"
-#include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/config/family.h"
 
 namespace dtrain::model {
+
+#define FAMILY(name)      \
+  namespace name {        \
+  const Family& family(); \
+  }
+#include DTRAIN_FAMILIES
+#undef FAMILY
+
 namespace {
 
-void check_name(const std::string& name) {
-  if (name == "bdh") return;
-  base::fail(base::ErrorKind::usage, "--model: '{}' is not known; known: bdh", name);
+struct Named {
+  std::string_view name;
+  const Family& family;
+};
+
+std::vector<Named> families() {
+#define FAMILY(each) {config::each::family().name, each::family()},
+  return {
+#include DTRAIN_FAMILIES
+  };
+#undef FAMILY
 }
 
 }  // namespace
 
+const Family& family_of(const config::ModelConfig& config) {
+  for (const Named& each : families()) {
+    if (each.name == config.name) return each.family;
+  }
+  base::fail(base::ErrorKind::internal, "no model family '{}'", config.name);
+}
+
 std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len,
                                   const TensorPlace& place) {
-  check_name(config.name);
-  return bdh::make_bdh(bdh::sizes_of(config), seq_len, place);
+  return model::family_of(config).make(config, seq_len, place);
 }
 
 std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, std::int64_t tp) {
-  check_name(config.name);
-  return bdh::tensor_subgroups(bdh::sizes_of(config), tp);
+  return model::family_of(config).tensor_subgroups(config, tp);
+}
+
+config::ModelConfig recognise(const TensorShapes& tensors, const Told& told) {
+  std::vector<std::string_view> names;
+  for (const Named& each : families()) {
+    names.push_back(each.name);
+    if (!each.family.recognises(tensors)) continue;
+    config::ModelConfig found = each.family.read_sizes(tensors, told);
+    found.name = each.name;
+    if (found.levels == 0) tensors.refuse_silent("levels", fmt::format("{} L", told.levels_flag));
+    return found;
+  }
+  const std::string first = tensors.shapes.empty() ? "" : tensors.shapes.begin()->first;
+  base::fail(base::ErrorKind::checkpoint,
+             "model file '{}' holds no model of a known family ({}): its first tensor is '{}{}'",
+             tensors.path, fmt::join(names, ", "), tensors.prefix, first);
 }
 
 }  // namespace dtrain::model

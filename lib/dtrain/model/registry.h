@@ -1,21 +1,23 @@
-// The table of models by name.
+// The families of this build, and what they make by name.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "dtrain/config/config.h"
-#include "dtrain/mesh/device_mesh.h"
+#include "dtrain/model/family.h"
 #include "dtrain/model/model.h"
 #include "dtrain/model/tensor_place.h"
 
 namespace dtrain::model {
 
+/// The family that `config.name` names.
+[[nodiscard]] const Family& family_of(const config::ModelConfig& config);
+
 /// The model that `config.name` names, for sequences of up to seq_len tokens,
 /// as much of it as a rank at `place` holds.
 ///
-/// Throws: Error{usage} for an unknown name, and for a tensor axis that the model cannot be cut
-/// for.
+/// Throws: Error{usage} for a tensor axis that the model cannot be cut for.
 [[nodiscard]] std::unique_ptr<Model> make_model(const config::ModelConfig& config,
                                                 std::int64_t seq_len,
                                                 const TensorPlace& place = {});
@@ -26,5 +28,11 @@ namespace dtrain::model {
 /// Throws: as make_model.
 [[nodiscard]] std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config,
                                                            std::int64_t tp);
+
+/// The settings of the model whose weights a file holds, as its family reads them off the tensors.
+///
+/// Throws: Error{checkpoint} where no family recognises the tensors, or does not find the number of
+///         levels; else as Family::read_sizes.
+[[nodiscard]] config::ModelConfig recognise(const TensorShapes& tensors, const Told& told);
 
 }  // namespace dtrain::model

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/state.h"
+#include "dtrain/config/family.h"
 #include "dtrain/config/json.h"
+#include "dtrain/model/registry.h"
 
 namespace dtrain::train {
 namespace {
@@ -18,72 +19,9 @@ using checkpoint::format::SafetensorsFile;
 using checkpoint::format::TensorView;
 using config::ModelConfig;
 
-/// A dim of a tensor that must have `rank` dims.
-std::int64_t dim_of(const SafetensorsFile& file, const std::string& tensor, std::size_t rank,
-                    std::size_t dim) {
-  const std::vector<std::int64_t>& shape = file.at(tensor).shape;
-  if (shape.size() != rank) {
-    base::fail(ErrorKind::checkpoint, "model file '{}': tensor '{}' has {} dims, a BDH's has {}",
-               file.path(), tensor, shape.size(), rank);
-  }
-  return shape[dim];
-}
-
-// Levels with matrices of their own; 0 where all share one set.
-std::int64_t count_untied_levels(const SafetensorsFile& file, const std::string& prefix) {
-  std::int64_t levels = 0;
-  while (file.find(fmt::format("{}levels.{}.encoder", prefix, levels)) != nullptr) ++levels;
-  return levels;
-}
-
-[[noreturn]] void refuse_silent(const SafetensorsFile& file, std::string_view what,
-                                std::string_view advice) {
-  base::fail(ErrorKind::checkpoint,
-             "model file '{}' does not say how many {} its model has; give {}", file.path(), what,
-             advice);
-}
-
-void set_heads(const SafetensorsFile& file, const std::string& encoder, std::int64_t told,
-               ModelConfig& sizes) {
-  const std::int64_t all_neurons = dim_of(file, encoder, 2, 0);
-  if (told == 0) refuse_silent(file, "heads", "--heads NH");
-  if (all_neurons % told != 0) {
-    base::fail(ErrorKind::usage, "--heads {}: '{}' of '{}' has {} neurons, no multiple of it", told,
-               encoder, file.path(), all_neurons);
-  }
-  sizes.heads = told;
-  sizes.neurons = all_neurons / told;
-}
-
-// All sizes show in the weights except the number of tied levels, and in checkpoints' shapes heads.
-ModelConfig model_from_tensors(const SafetensorsFile& file, const Told& told) {
+model::TensorShapes shapes_of(const SafetensorsFile& file) {
   const bool is_storage = has_storage_shapes(file);
-  const std::string prefix = is_storage ? checkpoint::kWeightPrefix : "";
-  const std::int64_t untied = count_untied_levels(file, prefix);
-  const std::string encoder = prefix + (untied > 0 ? "levels.0.encoder" : "encoder");
-  const std::string embed = prefix + "embed.weight";
-  ModelConfig sizes;
-  sizes.levels = untied > 0 ? untied : told.levels;
-  sizes.tie_levels = untied == 0;
-  sizes.vocab = dim_of(file, embed, 2, 0);
-  sizes.width = dim_of(file, embed, 2, 1);
-  if (is_storage) {
-    set_heads(file, encoder, told.heads, sizes);
-  } else {
-    sizes.heads = dim_of(file, encoder, 3, 0);
-    sizes.neurons = dim_of(file, encoder, 3, 2);
-  }
-  if (sizes.levels == 0) {
-    refuse_silent(file, "levels", fmt::format("{} L", told.levels_flag));
-  }
-  return sizes;
-}
-
-void check_told(const SafetensorsFile& file, std::string_view flag, std::int64_t told,
-                std::int64_t found) {
-  if (told == 0 || told == found) return;
-  base::fail(ErrorKind::usage, "{} {}: the model of '{}' has {}; leave the flag out", flag, told,
-             file.path(), found);
+  return tensor_shapes(file, is_storage ? checkpoint::kWeightPrefix : "", is_storage);
 }
 
 }  // namespace
@@ -97,7 +35,9 @@ std::string describe(const ModelConfig& model) {
 
 ModelConfig parse_description(std::string_view json, const std::string& origin) {
   try {
-    return config::from_json(fmt::format(R"({{"model": {}}})", json)).model;
+    const ModelConfig model = config::from_json(fmt::format(R"({{"model": {}}})", json)).model;
+    config::family_of(model).check(model);
+    return model;
   } catch (const base::Error& error) {
     base::fail(ErrorKind::checkpoint, "{}: {}", origin, error.what());
   }
@@ -117,22 +57,32 @@ std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model)
   return buffers;
 }
 
-ModelConfig model_of(const SafetensorsFile& file, const Told& told) {
-  const auto found = file.metadata().find(kModelKey);
+model::TensorShapes tensor_shapes(const SafetensorsFile& file, const std::string& prefix,
+                                  bool is_storage) {
+  model::TensorShapes tensors{.path = file.path(), .prefix = prefix, .is_storage = is_storage};
+  for (const TensorView& tensor : file.tensors()) {
+    if (!tensor.name.starts_with(prefix)) continue;
+    tensors.shapes.emplace(tensor.name.substr(prefix.size()), tensor.shape);
+  }
+  return tensors;
+}
+
+ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Told& told) {
   // What tensors say goes the same way as text, whose ranges are checked.
-  const ModelConfig sizes =
+  return parse_description(describe(model::recognise(tensors, told)),
+                           fmt::format("model file '{}': bad shapes", tensors.path));
+}
+
+ModelConfig model_of(const SafetensorsFile& file, const model::Told& told) {
+  const auto found = file.metadata().find(kModelKey);
+  const ModelConfig model =
       found == file.metadata().end()
-          ? parse_description(describe(model_from_tensors(file, told)),
-                              fmt::format("model file '{}': bad shapes", file.path()))
+          ? recognised_model(shapes_of(file), told)
           : parse_description(found->second, fmt::format("model file '{}': bad metadata '{}'",
                                                          file.path(), kModelKey));
-  check_told(file, told.levels_flag, told.levels, sizes.levels);
-  check_told(file, "--heads", told.heads, sizes.heads);
-  if (sizes.neurons % 2 != 0) {
-    base::fail(ErrorKind::checkpoint, "model file '{}' has {} neurons per head, an odd number",
-               file.path(), sizes.neurons);
-  }
-  return sizes;
+  model::check_told(file.path(), told.levels_flag, told.levels, model.levels);
+  model::family_of(model).check_own(model, told, file.path());
+  return model;
 }
 
 }  // namespace dtrain::train

@@ -175,7 +175,7 @@ void check_loaded_weights(const StartParts& parts) {
 Differences compare_settings(const config::Config& now, const config::Config& saved) {
   Differences differences;
   for (const config::Setting& setting : config::settings()) {
-    if (!setting.is_for(config::Command::train)) continue;
+    if (!setting.is_used(config::Command::train, now)) continue;
     const config::OnResume rule = setting.on_resume(now, saved);
     const std::string ours = config::value_text(setting, now);
     const std::string theirs = config::value_text(setting, saved);

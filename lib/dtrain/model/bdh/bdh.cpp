@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
 #include "dtrain/model/bdh/bdh_partition.h"
 #include "dtrain/model/bdh/rope.h"
@@ -81,10 +82,11 @@ std::vector<BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len) 
 }  // namespace
 
 BdhSizes sizes_of(const config::ModelConfig& config) {
+  const auto& own = config.own.of<config::bdh::Settings>();
   return {.levels = config.levels,
           .width = config.width,
-          .heads = config.heads,
-          .neurons = config.neurons,
+          .heads = own.heads,
+          .neurons = own.neurons,
           .vocab = config.vocab,
           .dropout = config.dropout,
           .tie_levels = config.tie_levels};

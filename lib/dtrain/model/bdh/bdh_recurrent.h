@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/model/bdh/bdh.h"
+#include "dtrain/model/family.h"
 #include "dtrain/param/arena.h"
 
 namespace dtrain::model::bdh {
@@ -15,25 +16,15 @@ namespace dtrain::model::bdh {
 /// Positions that can be generated: beyond, t * frequency loses its fraction in float32.
 inline constexpr std::int64_t kMaxPositions = 65536;
 
-/// One sequence, fed token by token. Gives the logits that the blocks give in evaluation, up to
-/// rounding. Holds levels * nh * N * D values of state, in
-/// float32 for weights of 16 bits.
-///
-/// Threads: one caller.
-class BdhRecurrent {
+/// Gives the logits that the blocks give in evaluation, up to rounding. Holds levels * nh * N * D
+/// values of state, in float32 for weights of 16 bits.
+class BdhRecurrent final : public Generator {
  public:
   /// weights: parameters as parameter_ids(sizes) numbers them; shared, not copied, and not to be
   /// changed while the sequence runs.
   BdhRecurrent(const BdhSizes& sizes, const param::Arena& weights);
 
-  /// Feeds the token of the next position.
-  ///
-  /// Shapes: returns logits (V) in the weights' dtype, float32 for those of 16 bits; replaced by
-  /// the next
-  ///         call.
-  /// Throws: Error{usage} at position kMaxPositions; Error{internal} for a token outside the
-  ///         vocabulary.
-  [[nodiscard]] const at::Tensor& step(std::int64_t token);
+  [[nodiscard]] const at::Tensor& step(std::int64_t token) override;
 
   /// Tokens fed so far.
   [[nodiscard]] std::int64_t position() const { return position_; }

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/command_line.h"
 
 namespace {
@@ -39,6 +40,8 @@ Config load_file(const std::string& path) {
   return config;
 }
 
+std::int64_t heads_of(const Config& config) { return config.model.own.of<bdh::Settings>().heads; }
+
 void check_refused(const std::string& text, const std::vector<std::string>& parts) {
   const Folder folder;
   const std::string path = folder.write("some.json", text);
@@ -66,7 +69,7 @@ TEST_CASE("A file may nest objects, use dotted keys and hold comments") {
   CHECK(config.train.freeze == std::vector<std::string>{"embed.weight", "lm_head"});
   CHECK(config.train.seed == 18446744073709551615ULL);
   CHECK(config.data.train == "text.bin");
-  CHECK(config.model.heads == Config{}.model.heads);
+  CHECK(heads_of(config) == heads_of({}));
 }
 
 TEST_CASE("A file wins over the files it extends, and the later of those over the earlier") {
@@ -78,7 +81,7 @@ TEST_CASE("A file wins over the files it extends, and the later of those over th
       "x/top.json", R"({"train.steps": 4, "extends": ["../base/a.json", "../base/b.json"]})"));
   CHECK(config.model.levels == 1);
   CHECK(config.model.width == 2);
-  CHECK(config.model.heads == 3);
+  CHECK(heads_of(config) == 3);
   CHECK(config.train.steps == 4);
 }
 
@@ -157,7 +160,7 @@ TEST_CASE("Flags win over files, and the last of repeated flags wins") {
   const Config config = load_arguments({"--width", "96", "--set", "model.width=128", "--levels=5",
                                         "--config", path, "--levels", "7"});
   CHECK(config.model.width == 128);
-  CHECK(config.model.heads == 2);
+  CHECK(heads_of(config) == 2);
   CHECK(config.model.levels == 7);
   CHECK(load_arguments({"--set", "model.width=128", "--width", "96"}).model.width == 96);
 }

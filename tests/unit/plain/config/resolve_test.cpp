@@ -124,7 +124,7 @@ TEST_CASE("The backend follows from the number of nodes, as far as it is known")
 
 TEST_CASE("Settings that contradict each other are refused") {
   Config config;
-  config.model.neurons = 511;
+  set(config, "model.neurons", "511");
   check_refused(config, "--neurons 511 is odd");
   config = {};
   set(config, "train.schedule", "linear");
@@ -279,7 +279,7 @@ TEST_CASE("Only known ways to wrap are taken") {
 TEST_CASE("Heads need not divide the width") {
   Config config;
   config.model.width = 48;
-  config.model.heads = 5;
+  set(config, "model.heads", "5");
   CHECK_NOTHROW(resolve_train(config));
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "dtrain/config/assign.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/foreign_names.h"
 #include "dtrain/config/help.h"
 #include "dtrain/config/nearest_key.h"
@@ -84,6 +85,14 @@ TEST_CASE("Help fits 100 columns and names every flag of its command") {
       begin = end + 1;
     }
   }
+}
+
+TEST_CASE("A copy of a configuration has families' settings of its own") {
+  const Config config;
+  Config copy = config;
+  set(copy, "model.heads", "8");
+  CHECK(copy.model.own.of<bdh::Settings>().heads == 8);
+  CHECK(config.model.own.of<bdh::Settings>().heads == bdh::Settings().heads);
 }
 
 TEST_CASE("A mistyped key suggests the one that was meant") {

@@ -154,7 +154,7 @@ TEST_CASE("A file with an odd number of neurons has no pairs to rotate and is re
   config.generate.from_levels = 2;
   const std::string message =
       testing::message_of(base::ErrorKind::checkpoint, [&] { (void)text_of(config); });
-  CHECK_THAT(message, Catch::Contains("9 neurons"));
+  CHECK_THAT(message, Catch::Contains(file.path) && Catch::Contains("--neurons 9 is odd"));
 }
 
 TEST_CASE("A text longer than the model's positions is refused before anything is written") {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <sstream>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/json.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/format.h"
@@ -20,7 +21,8 @@ namespace {
 using mesh::Axis;
 config::Config mini(std::int64_t dp, std::int64_t grad_accum) {
   config::Config config = testing::tiny_config();
-  config.model = {.levels = 4, .width = 64, .heads = 4, .neurons = 512};
+  config.model = {
+      .levels = 4, .width = 64, .own = config::bdh::Settings{.heads = 4, .neurons = 512}};
   config.data.seq_len = 128;
   return testing::laid_out(config, dp, grad_accum);
 }
@@ -117,7 +119,7 @@ std::vector<Case> cases_where_levels_run_again() {
     }
   }
   config = four_samples();
-  config.model.neurons = 32;
+  set(config, "model.neurons", "32");
   config.data.seq_len = 256;
   for (const char* recompute : {"none", "level"}) {
     set(config, "machine.recompute", recompute);
@@ -129,7 +131,8 @@ std::vector<Case> cases_where_levels_run_again() {
 // Weights outweigh activations.
 config::Config heavy(std::int64_t samples) {
   config::Config config = mini(1, 1);
-  config.model = {.levels = 2, .width = 128, .heads = 4, .neurons = 4096};
+  config.model = {
+      .levels = 2, .width = 128, .own = config::bdh::Settings{.heads = 4, .neurons = 4096}};
   config.data.seq_len = 2;
   config.batch.global = config.batch.microbatch = samples;
   return config;
@@ -217,7 +220,7 @@ TEST_CASE("1f1b keeps the activations of as many microbatches as there are stage
 // Where next to nothing but inputs is kept, those that another stage sends count.
 TEST_CASE("The memory of a later stage is predicted where levels run again") {
   config::Config config = mini(1, 1);
-  config.model.neurons = 32;
+  set(config, "model.neurons", "32");
   config.batch.global = 128;
   set(config, "layout.schedule_pp", "gpipe");
   set(config, "machine.recompute", "every:2");

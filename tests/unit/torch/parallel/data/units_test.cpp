@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/registry.h"
 #include "support/small_blocks.h"
 
@@ -13,8 +14,11 @@ using Ids = std::vector<param::ParameterId>;
 const Ids kOneRegion{0};
 
 std::unique_ptr<model::Model> bdh(std::int64_t levels, bool tied) {
-  return model::make_model(
-      {.levels = levels, .width = 16, .heads = 2, .neurons = 32, .tie_levels = tied}, 16);
+  return model::make_model({.levels = levels,
+                            .width = 16,
+                            .own = config::bdh::Settings{.heads = 2, .neurons = 32},
+                            .tie_levels = tied},
+                           16);
 }
 
 UnitUses uses_of(const model::Model& model, const WrapPolicy& policy) {

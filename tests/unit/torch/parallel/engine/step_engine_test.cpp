@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/registry.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
@@ -113,8 +114,10 @@ TEST_CASE("Nothing is communicated before the last microbatch") {
 
 TEST_CASE("Buckets are under way before the backward pass ends") {
   // Untied levels of 6 MiB each between an embedding and a head of 32 KiB.
-  const config::ModelConfig sizes{
-      .levels = 3, .width = 32, .heads = 2, .neurons = 8192, .tie_levels = false};
+  const config::ModelConfig sizes{.levels = 3,
+                                  .width = 32,
+                                  .own = config::bdh::Settings{.heads = 2, .neurons = 8192},
+                                  .tie_levels = false};
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = replicas_of(world);
     std::vector<std::int64_t> calls;  // made when a level's backward begins

@@ -1,0 +1,14 @@
+// The settings that a BDH has of its own.
+#pragma once
+
+#include <cstdint>
+
+namespace dtrain::config::bdh {
+
+struct Settings {
+  std::int64_t heads = 4;       // nh
+  std::int64_t neurons = 512;   // N, per head
+  std::int64_t told_heads = 0;  // of a file to import that does not say its heads; 0: it says
+};
+
+}  // namespace dtrain::config::bdh

@@ -1,0 +1,37 @@
+#include "toy/settings.h"
+
+#include "dtrain/base/error.h"
+#include "dtrain/config/family.h"
+#include "dtrain/config/rows.h"
+
+namespace dtrain::config::toy {
+namespace {
+
+using namespace rows;
+
+constexpr Setting kSettings[] = {
+    {"model.toy_hidden", "--toy-hidden", "H", "", "hidden units of a level", kTrain,
+     kOwn<&Settings::hidden>, between(1, 1 << 20), kFixed},
+    {"model.toy_groups", "--toy-groups", "G", "", "equal groups of the hidden units", kTrain,
+     kOwn<&Settings::groups>, between(1, 1 << 10), kFixed},
+};
+
+void check(const ModelConfig& model) {
+  const auto [hidden, groups] = model.own.of<Settings>();
+  if (hidden % groups == 0) return;
+  base::fail(base::ErrorKind::usage,
+             "--toy-hidden {} is no multiple of --toy-groups {}: change one of them", hidden,
+             groups);
+}
+
+}  // namespace
+
+const Family& family() {
+  static constexpr Family kFamily{.name = "toy",
+                                  .settings = kSettings,
+                                  .defaults = [] { return std::any(Settings()); },
+                                  .check = check};
+  return kFamily;
+}
+
+}  // namespace dtrain::config::toy
