@@ -74,7 +74,7 @@ TEST_CASE("The control plane is there from the start and outlives the making of 
 
 TEST_CASE("What the control plane sends is no traffic of the job's") {
   on_threads(2, [](World& world) {
-    const mesh::MeshGroups groups(world, mesh::DeviceMesh({.pp = 1, .dp = 2, .tp = 1}));
+    const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, 2}}));
     (void)comm::exchange_texts(world.control(), "a fact");
     expect(groups.counters().calls == 0 && groups.counters().bytes_sent == 0, "no traffic");
     expect(world.control().calls().counters().bytes_sent > 0, "traffic of the control plane");

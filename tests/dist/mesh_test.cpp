@@ -108,7 +108,7 @@ TEST_CASE("An axis is cut into runs of neighbours, and across them") {
   on_threads(8, [](World& world) {
     const auto rank = static_cast<double>(world.rank());
     const MeshGroups data(world, DeviceMesh({{Axis::dp, 8}}), {.shard_size = 2});
-    const double first = rank - world.rank() % 2;
+    const double first = rank - static_cast<double>(world.rank() % 2);
     expect(members(data.shards(), world) == 2 * first + 1, "neighbours share a copy of the state");
     expect(members(data.replicas(), world) == 4 * (rank - first) + 0 + 2 + 4 + 6,
            "ranks in equal places hold equal parts");
@@ -127,7 +127,8 @@ TEST_CASE("Stages that share parameters form a group, and the others are alone i
     const std::int64_t stage = groups.coordinate()[Axis::pp];
     const std::int64_t place = groups.coordinate()[Axis::dp];
     const bool is_end = stage == 0 || stage == 3;
-    expect(members(groups.stages({0, 3}), world) == (is_end ? 6 + 2 * place : world.rank()),
+    expect(members(groups.stages({0, 3}), world) ==
+               static_cast<double>(is_end ? 6 + 2 * place : world.rank()),
            "the first and the last stage of this pipeline, or this rank");
     expect(groups.stages({0}).size() == 1, "one stage");
     expect(&groups.stages({0, 1, 2, 3}) == &groups.along(Axis::pp), "all stages");

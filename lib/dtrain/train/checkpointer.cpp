@@ -8,6 +8,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 
 namespace dtrain::train {
 namespace {

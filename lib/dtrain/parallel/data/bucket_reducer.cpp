@@ -19,7 +19,7 @@ BucketReducer::BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& 
                              const param::ArenaAllocator& allocate, std::int64_t bucket_bytes)
     : store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
              setup.options.reduction),
-      group_(groups.all),
+      group_(groups.along(mesh::Axis::dp)),
       num_microbatches_(setup.options.num_microbatches),
       codec_(setup.options.codec) {
   const param::ArenaLayout& layout = setup.layout;

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "dtrain/checkpoint/state.h"
-#include "dtrain/comm/process_group.h"
+#include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/data/gradient_codec.h"
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"

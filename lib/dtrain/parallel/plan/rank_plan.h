@@ -5,7 +5,7 @@
 
 #include "dtrain/config/config.h"
 #include "dtrain/mesh/device_mesh.h"
-#include "dtrain/parallel/data/data_traffic.h"
+#include "dtrain/parallel/data/data_axis.h"
 #include "dtrain/parallel/engine/engine_setup.h"
 #include "dtrain/parallel/pipeline/run/make_stage.h"
 #include "dtrain/parallel/plan/memory_plan.h"

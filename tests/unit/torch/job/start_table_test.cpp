@@ -176,7 +176,7 @@ TEST_CASE("The predicted memory of a rank is within a twentieth of the measured 
 // So little that what communication takes shows: a group of any axis counts as much as another.
 config::Config light() {
   config::Config config = mini(1, 1);
-  config.model.neurons = 64;
+  set(config, "model.neurons", "64");
   config.data.seq_len = 32;
   return config;
 }
@@ -187,11 +187,11 @@ TEST_CASE("What the groups of every axis take to communicate is predicted") {
   set(reduced, "machine.reduce_dtype", "bfloat16");
   check_within({{testing::laid_out(light(), 2, 1)},
                 {testing::laid_out(reduced, 2, 1)},
-                {testing::meshed(light(), {.tp = 2}, 1)},
-                {testing::meshed(light(), {.pp = 2}, 2)}},
+                {testing::meshed(light(), {{Axis::tp, 2}}, 1)},
+                {testing::meshed(light(), {{Axis::pp, 2}}, 2)}},
                backend);
   config::Config hybrid = testing::sharded(light(), 4, 1, "hybrid:2");
-  config::Config mesh = testing::meshed(light(), {.pp = 2, .tp = 2}, 2);
+  config::Config mesh = testing::meshed(light(), {{Axis::pp, 2}, {Axis::tp, 2}}, 2);
   check_within({{hybrid}, {mesh}}, backend);
 }
 

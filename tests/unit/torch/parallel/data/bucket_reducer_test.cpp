@@ -32,23 +32,24 @@ struct Reduced {
 // A last backward pass in which parameters end in the order given.
 Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
                const std::vector<param::ParameterId>& order) {
-  const auto group = testing::group_of_all(world);
+  const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}));
+  const comm::ProcessGroup& group = groups.along(mesh::Axis::dp);
   const UnitSchedule schedule;
   BucketReducer reducer(
-      {.layout = kLayout, .schedule = schedule}, {.all = *group},
+      {.layout = kLayout, .schedule = schedule}, groups,
       [&](std::int64_t bytes) { return world.allocate(bytes); }, bucket_bytes);
   Reduced result{.gradients = {}, .num_buckets = reducer.num_buckets(), .calls = {}};
   reducer.begin_microbatch(0);
-  result.calls.push_back(group->calls().counters().calls);
+  result.calls.push_back(group.calls().counters().calls);
   for (const param::ParameterId id : order) {
     reducer.add_gradient(id, values_of(world.rank() * 4 + id,
                                        kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat));
     reducer.settle(id);
-    result.calls.push_back(group->calls().counters().calls);
+    result.calls.push_back(group.calls().counters().calls);
   }
   reducer.finish();
   result.gradients = reducer.gradients().flat().clone();
-  result.bytes_sent = group->calls().counters().bytes_sent;
+  result.bytes_sent = group.calls().counters().bytes_sent;
   return result;
 }
 

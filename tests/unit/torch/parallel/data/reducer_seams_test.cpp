@@ -269,7 +269,7 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
     at::Tensor(forgetful.state().back().tensor).zero_();
     expect(!same_bits(train(forgetful, 2), expected), "bits that depend on the state");
     const MemoryPlan memory = StepEngine::memory(*model, options, {.sequences = 2, .length = 5});
-    const std::int64_t arena = param::Arena::bytes(whole.layout(), at::kFloat);
+    const std::int64_t arena = param::Arena::bytes(engine_layout(*model, options), at::kFloat);
     expect(memory.gradients == 2 * arena, "its memory is part of the engine's");
     expect(memory.state == 4 * arena, "weights, two moments and the reducer's state");
   });

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/config/bdh/settings.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
@@ -14,16 +15,18 @@
 namespace dtrain::parallel {
 namespace {
 
+using mesh::Axis;
 using testing::EngineRun;
 using testing::expect;
 
-constexpr mesh::MeshShape kMesh{.pp = 16, .dp = 32, .tp = 8};  // 4,096 ranks
+const mesh::MeshShape kMesh{{Axis::pp, 16}, {Axis::dp, 32}, {Axis::tp, 8}};  // 4,096 ranks
 constexpr std::int64_t kLevels = 64;
 
 // Ten billion parameters in untied levels, far more than this machine could hold.
 config::Config large() {
   config::Config config;
-  config.model = {.levels = kLevels, .width = 2048, .heads = 32, .neurons = 1024};
+  config.model = {
+      .levels = kLevels, .width = 2048, .own = config::bdh::Settings{.heads = 32, .neurons = 1024}};
   config.model.tie_levels = false;
   config.data.seq_len = 2048;
   config.batch.global = 32 * 32;
@@ -41,11 +44,12 @@ std::unique_ptr<model::Model> whole_model(const config::Config& config) {
 // Every parameter once, from the ranks of one data shard: 1 where stages and slices are complete.
 double covered(const config::Config& config, const model::Model& whole) {
   double elements = 0;
-  for (std::int64_t pp = 0; pp < kMesh.pp; ++pp) {
-    for (std::int64_t tp = 0; tp < kMesh.tp; ++tp) {
-      const RankPlan plan = rank_plan(config, whole, {.pp = pp, .dp = 0, .tp = tp});
+  for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
+    for (std::int64_t tp = 0; tp < kMesh[Axis::tp]; ++tp) {
+      const RankPlan plan =
+          rank_plan(config, whole, {{Axis::pp, pp}, {Axis::dp, 0}, {Axis::tp, tp}});
       for (const param::ParameterSpec& spec : plan.model->parameters) {
-        const double copies = spec.cut ? 1 : static_cast<double>(kMesh.tp);
+        const double copies = spec.cut ? 1 : static_cast<double>(kMesh[Axis::tp]);
         elements += static_cast<double>(spec.num_elements()) / copies;
       }
     }
@@ -65,10 +69,10 @@ TEST_CASE("Any rank of 4,096 is planned in milliseconds, and nothing of it is al
   std::int64_t planned = 0;
   for (std::int64_t rank = 0; rank < mesh.world_size(); rank += 89, ++planned) {
     const RankPlan plan = rank_plan(config, *whole, mesh.coordinate(rank));
-    CHECK(plan.place.stage == mesh.coordinate(rank).pp);
+    CHECK(plan.place.stage == mesh.coordinate(rank)[Axis::pp]);
     CHECK(plan.memory.total() > (std::int64_t{1} << 28));
     CHECK(plan.traffic.gathers > 0);
-    CHECK(plan.units.num_shards() == kMesh.dp);
+    CHECK(plan.units.num_shards() == kMesh[Axis::dp]);
   }
   CHECK(metrics::memory_use().peak - before < (std::int64_t{1} << 20));
   const double milliseconds = 1e3 * base::seconds_since(begin) / static_cast<double>(planned);
@@ -83,12 +87,12 @@ TEST_CASE("The FLOPs of all ranks are those of the model, and recomputing a leve
   const auto whole = whole_model(config);
   double passes = 0;
   double recomputed = 0;
-  for (std::int64_t pp = 0; pp < kMesh.pp; ++pp) {
-    const RankPlan plan = rank_plan(config, *whole, {.pp = pp, .dp = 3, .tp = 5});
+  for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
+    const RankPlan plan = rank_plan(config, *whole, {{Axis::pp, pp}, {Axis::dp, 3}, {Axis::tp, 5}});
     passes += plan.flops.passes;
     recomputed += plan.flops.recomputed;
   }
-  const double ranks = static_cast<double>(kMesh.dp * kMesh.tp);
+  const double ranks = static_cast<double>(kMesh[Axis::dp] * kMesh[Axis::tp]);
   const double tokens = static_cast<double>(config.batch.global * config.data.seq_len);
   const double head = 3 * whole->costs.back().forward_flops_per_token * tokens;
   CHECK(passes * ranks == Approx(tokens * whole->training_flops_per_token()));
@@ -106,17 +110,19 @@ std::string text_of(const RankPlan& plan) {
   return text;
 }
 
+const mesh::MeshShape kCube{{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}};
+const mesh::MeshShape kFirst{{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}};
+
 TEST_CASE("What a rank plans for itself is what any other process plans for it") {
   config::Config config = testing::tiny_config();
   config.model.levels = 4;
   config.model.tie_levels = false;
   config.layout.data_axis = config::DataAxisKind::fsdp;
-  const config::Config meshed = testing::meshed(config, {.pp = 2, .dp = 2, .tp = 2}, 2);
+  const config::Config meshed = testing::meshed(config, kCube, 2);
   const auto whole = whole_model(meshed);
   std::vector<std::string> plans;
   for (std::int64_t rank = 0; rank < 8; ++rank) {
-    plans.push_back(
-        text_of(rank_plan(meshed, *whole, mesh::DeviceMesh({2, 2, 2}).coordinate(rank))));
+    plans.push_back(text_of(rank_plan(meshed, *whole, mesh::DeviceMesh(kCube).coordinate(rank))));
   }
   CHECK(plans[0] != plans[4]);
   testing::on_threads(8, [&](comm::World& world) {
@@ -152,12 +158,12 @@ TEST_CASE("A plan refuses names of parameters and bounds of memory that no model
   config = testing::with_dtypes(testing::laid_out(config, 1, 1));
   const auto whole = whole_model(config);
   config.train.freeze = {"encode"};
-  CHECK_THROWS_WITH(rank_plan(config, *whole, {0, 0, 0}),
+  CHECK_THROWS_WITH(rank_plan(config, *whole, kFirst),
                     Catch::Contains("--freeze: the model has no parameter 'encode'"));
   config.train.freeze = {"encoder"};
-  CHECK_NOTHROW(rank_plan(config, *whole, {0, 0, 0}));
+  CHECK_NOTHROW(rank_plan(config, *whole, kFirst));
   set(config, "machine.memory_limit", "1kB");
-  CHECK_THROWS_WITH(rank_plan(config, *whole, {0, 0, 0}),
+  CHECK_THROWS_WITH(rank_plan(config, *whole, kFirst),
                     Catch::Contains("--memory-limit 1kB cannot be met"));
 }
 
