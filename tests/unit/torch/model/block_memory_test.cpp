@@ -75,9 +75,13 @@ std::string text_of(const BlockMemory& m) {
 
 // Two lines for each block: predicted, measured.
 std::string measure_blocks(const Case& test) {
-  testing::BdhFixture fixture(
-      {.levels = 2, .width = 64, .heads = 4, .neurons = test.neurons, .dropout = test.dropout},
-      test.dtype, kLength);
+  testing::BdhFixture fixture({.levels = 2,
+                               .width = 64,
+                               .heads = 4,
+                               .neurons = test.neurons,
+                               .vocab = 256,
+                               .dropout = test.dropout},
+                              test.dtype, kLength);
   fixture.randomise(3);
   const std::vector<at::Tensor> leaves = leaves_of(fixture);
   const ParameterReader read = [&](param::ParameterId id) {
