@@ -136,15 +136,16 @@ TEST_CASE("Stages that share parameters form a group, and the others are alone i
 }
 
 TEST_CASE("Counters add up all groups, that of all ranks included") {
+  constexpr std::int64_t kBytes = 1 << 20;
   on_threads(4, [](World& world) {
     const MeshGroups groups(world, DeviceMesh({{Axis::dp, 2}, {Axis::tp, 2}}));
     const auto sent_by = [&](comm::ProcessGroup& group) {
       const std::int64_t before = groups.counters().bytes_sent;
-      group.all_reduce(at::ones({64})).wait();
+      group.all_reduce(at::ones({kBytes / 4})).wait();
       return groups.counters().bytes_sent - before;
     };
-    expect(sent_by(groups.along(Axis::tp)) == 64 * 4, "2 (n - 1) / n of the bytes, n = 2");
-    expect(sent_by(groups.world()) == 64 * 4 * 3 / 2, "and n = 4");
+    expect(sent_by(groups.along(Axis::tp)) == kBytes, "2 (n - 1) / n of the bytes, n = 2");
+    expect(sent_by(groups.world()) == kBytes * 3 / 2, "and n = 4");
     expect(sent_by(groups.shards()) == 0, "nobody shares this rank's copy of the state");
   });
 }
