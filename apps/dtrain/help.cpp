@@ -71,7 +71,7 @@ constexpr const char* kSchedule =
   dot is a forward's time without work. Then the bubble, and how many microbatches' activations each
   stage keeps at once (those of one of V parts count as 1/V).
 
-  --schedule-pp NAME        gpipe, 1f1b or interleaved:V (default 1f1b)
+  --schedule-pp NAME        {} (default 1f1b)
   --pp P                    stages
   --microbatches M          of each stage and step: --grad-accum of a run
 
@@ -124,7 +124,7 @@ std::string checkpoint_help() {
   return fmt::format(kCheckpoint, flags);
 }
 
-std::string schedule_help() { return kSchedule; }
+std::string schedule_help() { return fmt::format(kSchedule, config::kPipelineChoices); }
 
 std::string settings_help() { return kSettings; }
 

@@ -137,12 +137,11 @@ constexpr Setting kSettings[] = {
      "of --strategy 3d: what data-parallel ranks do, with the settings of the strategy of this "
      "name",
      kEngine, FIELD(layout.data_axis), one_of(kDataAxes), kNeeds<kThreeAxes>},
-    {"layout.schedule_pp", "--schedule-pp", "NAME", "",
-     "order of a pipeline's microbatches: gpipe, 1f1b, interleaved:V (V small parts of the model "
-     "on each stage); dtrain schedule shows them",
-     kEngine, FIELD(layout.schedule_pp),
-     form("gpipe, 1f1b or interleaved:V (parts of the model on each stage, at least 2)"),
-     kNeeds<kStages>, changes_bits(kStages.is_met)},
+    {"layout.schedule_pp", "--schedule-pp", kPipelineChoices, "",
+     "order of a pipeline's microbatches; interleaved:V puts V small parts of the model, at least "
+     "2, on each stage; dtrain schedule shows them",
+     kEngine, FIELD(layout.schedule_pp), form(kPipelineChoices), kNeeds<kStages>,
+     changes_bits(kStages.is_met)},
     {"layout.pp_split", "--pp-split", "N,...", "levels",
      "of each part of a pipeline; without it the parts are balanced", kEngine,
      FIELD(layout.pp_split), form("the levels of each part, as in 3,5,4"), kNeeds<kStages>,

@@ -19,7 +19,6 @@ constexpr std::int64_t kAllSequences = std::numeric_limits<std::int64_t>::max();
 constexpr std::string_view kEvery = "every:";
 constexpr std::string_view kDisk = "disk:";
 constexpr std::string_view kSize = "size:";
-constexpr std::string_view kInterleaved = "interleaved:";
 constexpr std::string_view kCpu = "cpu";
 
 std::optional<double> bytes_in(std::string_view unit) {
@@ -185,16 +184,18 @@ std::string WrapPolicy::text() const {
 }
 
 std::optional<PipelineSetting> PipelineSetting::parse(std::string_view text) {
-  if (text == "gpipe") return PipelineSetting{.kind = PipelineKind::gpipe};
-  if (text == "1f1b") return PipelineSetting{};
-  const auto chunks = number_after(kInterleaved, text, 2);
-  return chunks ? std::optional(PipelineSetting{PipelineKind::interleaved, *chunks}) : std::nullopt;
+  for (const PipelineName& each : kPipelineNames) {
+    if (!each.takes_chunks() && text == each.name) return PipelineSetting{.kind = each.kind};
+    const auto chunks = each.takes_chunks() ? number_after(each.name, text, 2) : std::nullopt;
+    if (chunks) return PipelineSetting{each.kind, *chunks};
+  }
+  return std::nullopt;
 }
 
 std::string PipelineSetting::text() const {
-  if (kind == PipelineKind::gpipe) return "gpipe";
-  if (kind == PipelineKind::one_f_one_b) return "1f1b";
-  return fmt::format("{}{}", kInterleaved, chunks);
+  const auto* own = std::find_if(std::begin(kPipelineNames), std::end(kPipelineNames),
+                                 [&](const PipelineName& each) { return each.kind == kind; });
+  return own->takes_chunks() ? fmt::format("{}{}", own->name, chunks) : std::string(own->name);
 }
 
 std::optional<LevelSplit> LevelSplit::parse(std::string_view text) {

@@ -107,6 +107,18 @@ enum class PipelineKind {
   interleaved,  ///< the same with several small parts of the model on each stage
 };
 
+/// A schedule's name, with ':' at its end where a number of parts follows.
+struct PipelineName {
+  PipelineKind kind;
+  std::string_view name;
+
+  [[nodiscard]] constexpr bool takes_chunks() const { return name.ends_with(':'); }
+};
+inline constexpr PipelineName kPipelineNames[] = {{PipelineKind::gpipe, "gpipe"},
+                                                  {PipelineKind::one_f_one_b, "1f1b"},
+                                                  {PipelineKind::interleaved, "interleaved:"}};
+inline constexpr std::string_view kPipelineChoices = "gpipe|1f1b|interleaved:V";
+
 /// "gpipe", "1f1b", "interleaved:V" (V at least 2).
 struct PipelineSetting {
   PipelineKind kind = PipelineKind::one_f_one_b;
