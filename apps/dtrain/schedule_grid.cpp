@@ -11,7 +11,7 @@ namespace {
 std::string label_of(const parallel::PipelineShape& shape, const parallel::StageAction& pass) {
   const char letter = pass.kind == parallel::ActionKind::forward ? 'F' : 'B';
   const std::string chunk = shape.chunks() == 1 ? "" : fmt::format(".{}", pass.chunk);
-  return fmt::format("{}{}{}", letter, pass.microbatch, chunk);
+  return fmt::format("{}{}{}", letter, pass.microbatch.value(), chunk);
 }
 
 }  // namespace
@@ -19,7 +19,7 @@ std::string label_of(const parallel::PipelineShape& shape, const parallel::Stage
 std::string schedule_grid(const parallel::PipelineShape& shape,
                           const parallel::Simulation& simulation) {
   const parallel::StageAction longest{parallel::ActionKind::forward, shape.chunks() - 1,
-                                      shape.microbatches - 1};
+                                      data::MicrobatchId(shape.microbatches - 1)};
   const std::size_t cell = label_of(shape, longest).size() + 1;
   const std::size_t name = fmt::format("stage {}", shape.stages - 1).size();
   const auto at = [&](double time) {

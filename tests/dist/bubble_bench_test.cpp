@@ -35,10 +35,11 @@ parallel::StagePlace place_of(const parallel::PipelineShape& shape, std::int64_t
   parallel::StagePlace place{.shape = shape, .parts = {}, .stage = stage};
   const std::int64_t size = kLevels / shape.num_parts();
   for (std::int64_t part = 0; part < shape.num_parts(); ++part) {
-    place.parts.push_back({1 + part * size, 1 + (part + 1) * size});
+    const model::BlockId begin(1 + part * size);
+    place.parts.push_back({begin, begin + size});
   }
-  place.parts.front().begin = 0;
-  place.parts.back().end = kLevels + 2;
+  place.parts.front().begin = model::BlockId(0);
+  place.parts.back().end = model::BlockId(kLevels + 2);
   return place;
 }
 
@@ -46,15 +47,11 @@ parallel::StagePlace place_of(const parallel::PipelineShape& shape, std::int64_t
 double measured_bubble(const parallel::PipelineShape& shape) {
   std::vector<double> seconds(kSteps);
   on_threads(kStages, [&](comm::World& world) {
-    auto whole = sleeping_model();
-    std::vector<param::ParameterSpec> specs = whole->parameters;
-    parallel::Stage stage =
-        parallel::make_stage(std::move(whole), std::move(specs), place_of(shape, world.rank()));
+    parallel::Stage stage = parallel::make_stage(sleeping_model(), place_of(shape, world.rank()));
     const mesh::MeshGroups groups(world, mesh::DeviceMesh({{mesh::Axis::pp, kStages}}),
-                                  {.stages = stage.whole.stages});
+                                  {.stages = stage.plan.holders.values()});
     parallel::StepEngine engine(*stage.model, world, groups,
-                                {.grad_accum_steps = kMicrobatches, .stage = stage.plan},
-                                stage.whole);
+                                {.grad_accum_steps = kMicrobatches, .stage = stage.plan});
     const std::vector<data::Batch> batches(kMicrobatches, small_batch(0));
     for (double& step : seconds) {
       groups.world().barrier();

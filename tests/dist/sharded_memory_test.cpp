@@ -77,7 +77,7 @@ std::string measure(comm::World& world, const std::string& request) {
   run.job().groups().world().barrier();
   const param::ArenaLayout& layout = run.job().plan().units;
   std::int64_t largest = 0;
-  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+  for (const param::UnitId unit : layout.units()) {
     largest = std::max(largest, 4 * layout.unit_range(unit).size());
   }
   const parallel::MemoryPlan plan = run.job().plan().memory;

@@ -76,8 +76,9 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
     const std::vector<data::Batch> mine = loader.next();
     job.engine().forward_backward(mine);
     std::vector<at::Tensor> weights;
-    for (std::size_t id = 0; id < job.plan().model->parameters.size(); ++id) {
-      weights.push_back(job.engine().parameters().view(static_cast<param::ParameterId>(id)));
+    const param::ParameterSpecs& specs = job.plan().model->parameters;
+    for (const param::ParameterId id : specs.ids()) {
+      weights.push_back(job.engine().parameters().view(id));
     }
     std::vector<std::vector<at::Tensor>> gradients;
     for (const data::Batch& batch : mine) {
@@ -85,9 +86,10 @@ TEST_CASE("Reduced gradients are the naive reducer's sum") {
           naive_gradients(*job.plan().model, weights, batch, config.train.seed).gradients);
     }
     const auto sums = naive_reduce(job.groups().along(mesh::Axis::dp), gradients);
-    for (std::size_t id = 0; id < sums.size(); ++id) {
-      const at::Tensor mean = sums[id] / static_cast<double>(8 * 32);  // tokens of the global batch
-      const at::Tensor found = job.engine().gradients().view(static_cast<param::ParameterId>(id));
+    for (const param::ParameterId id : specs.ids()) {
+      const at::Tensor& sum = sums[static_cast<std::size_t>(id.value())];
+      const at::Tensor mean = sum / static_cast<double>(8 * 32);  // tokens of the global batch
+      const at::Tensor found = job.engine().gradients().view(id);
       expect(largest_error(found, mean) < tolerance,
              "the sum of " + job.plan().model->parameters[id].name);
     }

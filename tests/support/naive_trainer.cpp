@@ -37,7 +37,7 @@ void update(const config::TrainConfig& train, const model::Model& model,
             const std::vector<at::Tensor>& gradients, double factor, std::int64_t step,
             NaiveState& state) {
   for (std::size_t id = 0; id < gradients.size(); ++id) {
-    const param::ParameterSpec& spec = model.parameters[id];
+    const param::ParameterSpec& spec = model.parameters.values()[id];
     const auto& frozen = train.freeze;
     if (std::find(frozen.begin(), frozen.end(), spec.name) != frozen.end()) continue;
     auto* weight = state.weights[id].data_ptr<double>();
@@ -77,7 +77,7 @@ NaiveGradients naive_gradients(model::Model& model, const std::vector<at::Tensor
     leaves.push_back(weight.detach().clone().set_requires_grad(true));
   }
   const model::ParameterReader use = [&](param::ParameterId id) {
-    return leaves[static_cast<std::size_t>(id)];
+    return leaves[static_cast<std::size_t>(id.value())];
   };
   model::TensorAxis axis;
   const model::Tap no_tap;
@@ -144,8 +144,8 @@ Trace naive_train(const config::Config& config) {
     double squares = 0;
     for (std::size_t id = 0; id < sums.size(); ++id) {
       const auto& frozen = config.train.freeze;
-      const bool is_frozen =
-          std::find(frozen.begin(), frozen.end(), model->parameters[id].name) != frozen.end();
+      const bool is_frozen = std::find(frozen.begin(), frozen.end(),
+                                       model->parameters.values()[id].name) != frozen.end();
       sums[id] = is_frozen ? at::zeros_like(sums[id]) : sums[id] / tokens;
       squares += sums[id].square().sum().item<double>();
     }
@@ -156,8 +156,8 @@ Trace naive_train(const config::Config& config) {
     trace.losses.push_back(sum_nll / tokens);
     trace.norms.push_back(norm);
   }
-  for (std::size_t id = 0; id < model->parameters.size(); ++id) {
-    const std::string& name = model->parameters[id].name;
+  for (std::size_t id = 0; id < state.weights.size(); ++id) {
+    const std::string& name = model->parameters.values()[id].name;
     trace.state["model." + name] = state.weights[id];
     trace.state["optimizer.exp_avg." + name] = state.first_moments[id];
     trace.state["optimizer.exp_avg_sq." + name] = state.second_moments[id];

@@ -41,9 +41,6 @@ class OneParameterBlock : public model::Block {
  public:
   explicit OneParameterBlock(param::ParameterId id) : ids_{id} {}
   std::span<const param::ParameterId> parameters() const override { return ids_; }
-  void renumber(std::span<const param::ParameterId> numbers) override {
-    model::renumber(ids_, numbers);
-  }
   model::BlockMemory memory(const model::BatchShape&) const override { return {}; }
 
  protected:
@@ -126,7 +123,6 @@ class WatchedBlock final : public model::Block {
   WatchedBlock(std::unique_ptr<model::Block> block, BlockWatch watch)
       : block_(std::move(block)), watch_(std::move(watch)) {}
   std::span<const param::ParameterId> parameters() const override { return block_->parameters(); }
-  void renumber(std::span<const param::ParameterId> numbers) override { block_->renumber(numbers); }
   model::BlockMemory memory(const model::BatchShape& shape) const override {
     return block_->memory(shape);
   }
@@ -151,16 +147,15 @@ std::unique_ptr<model::Block> watched(std::unique_ptr<model::Block> block, Block
 std::unique_ptr<model::Model> small_model(const std::vector<BlockWatch>& watches) {
   auto model = std::make_unique<model::Model>();
   model->parameters.push_back(spec("embed", kVocab, kWidth));
-  model->blocks.push_back(std::make_unique<Embedding>(0));
+  model->blocks.push_back(std::make_unique<Embedding>(param::ParameterId(0)));
   for (const BlockWatch& watch : watches) {
-    const auto id = static_cast<param::ParameterId>(model->parameters.size());
-    model->parameters.push_back(spec(fmt::format("mix.{}", id - 1), kWidth, kWidth));
+    const param::ParameterId id = model->parameters.end_id();
+    model->parameters.push_back(spec(fmt::format("mix.{}", id.value() - 1), kWidth, kWidth));
     model->blocks.push_back(mix(id, watch));
   }
-  model->blocks.push_back(
-      std::make_unique<Head>(static_cast<param::ParameterId>(model->parameters.size())));
+  model->blocks.push_back(std::make_unique<Head>(model->parameters.end_id()));
   model->parameters.push_back(spec("head", kWidth, kVocab));
-  model->costs.resize(model->blocks.size());
+  model->costs = decltype(model->costs)(model->blocks.size());
   model->width = kWidth;
   return model;
 }

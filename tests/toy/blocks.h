@@ -36,9 +36,6 @@ class ToyBlock : public Block {
   ToyBlock(const Part& part, std::vector<param::ParameterId> ids)
       : part_(part), ids_(std::move(ids)) {}
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
-  void renumber(std::span<const param::ParameterId> numbers) override {
-    model::renumber(ids_, numbers);
-  }
 
  protected:
   Part part_;

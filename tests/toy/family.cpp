@@ -62,9 +62,9 @@ ParameterSpec bias(std::string name, const Sizes& sizes) {
           .decay = false};
 }
 
-std::vector<ParameterSpec> parameter_specs(const Part& part) {
+param::ParameterSpecs parameter_specs(const Part& part) {
   const Sizes& sizes = part.whole;
-  std::vector<ParameterSpec> specs{matrix("embed", sizes.vocab, sizes.width)};
+  param::ParameterSpecs specs{matrix("embed", sizes.vocab, sizes.width)};
   for (std::int64_t level = 0; level < (sizes.tie_levels ? 1 : sizes.levels); ++level) {
     const std::string prefix = sizes.tie_levels ? "" : fmt::format("levels.{}.", level);
     specs.push_back(of_part(matrix(prefix + "in", sizes.hidden, sizes.width), part));
@@ -112,17 +112,17 @@ class ToyFamily final : public Family {
     model->buffers.push_back({"scale", scales(sizes)});
     model->width = sizes.width;
     const auto width = static_cast<double>(sizes.width);
-    const auto last = static_cast<param::ParameterId>(model->parameters.size()) - 1;
     model->blocks.push_back(
-        std::make_unique<ToyEmbedding>(part, std::vector<param::ParameterId>{0}));
+        std::make_unique<ToyEmbedding>(part, std::vector{param::ParameterId(0)}));
     model->costs.push_back({0});
     for (std::int64_t level = 0; level < sizes.levels; ++level) {
-      const param::ParameterId first = 1 + (sizes.tie_levels ? 0 : 3 * level);
+      const param::ParameterId first(1 + (sizes.tie_levels ? 0 : 3 * level));
       model->blocks.push_back(
           std::make_unique<ToyLevel>(part, level, std::vector{first, first + 1, first + 2}));
       model->costs.push_back({4 * width * static_cast<double>(sizes.hidden)});
     }
-    model->blocks.push_back(std::make_unique<ToyHead>(part, std::vector{last}));
+    model->blocks.push_back(
+        std::make_unique<ToyHead>(part, std::vector{model->parameters.end_id() - 1}));
     model->costs.push_back({2 * width * static_cast<double>(sizes.vocab)});
     return model;
   }

@@ -49,7 +49,7 @@ void check_buffer(const format::SafetensorsFile& file, const NamedTensor& buffer
   }
 }
 
-void check_names(const format::SafetensorsFile& file, std::span<const param::ParameterSpec> specs,
+void check_names(const format::SafetensorsFile& file, const param::ParameterSpecs& specs,
                  std::span<const NamedTensor> buffers) {
   std::set<std::string_view> known;
   for (const param::ParameterSpec& spec : specs) known.insert(spec.name);
@@ -62,8 +62,8 @@ void check_names(const format::SafetensorsFile& file, std::span<const param::Par
   }
 }
 
-std::vector<TensorSpec> tensors_of(std::span<const param::ParameterSpec> specs,
-                                   at::ScalarType dtype, std::span<const NamedTensor> buffers) {
+std::vector<TensorSpec> tensors_of(const param::ParameterSpecs& specs, at::ScalarType dtype,
+                                   std::span<const NamedTensor> buffers) {
   std::vector<TensorSpec> tensors;
   for (const param::ParameterSpec& spec : specs) {
     tensors.push_back({spec.name, dtype, spec.export_shape()});
@@ -82,9 +82,8 @@ format::Metadata for_readers(format::Metadata metadata) {
 
 }  // namespace
 
-ModelFileWriter::ModelFileWriter(const std::string& path,
-                                 std::span<const param::ParameterSpec> specs, at::ScalarType dtype,
-                                 std::span<const NamedTensor> buffers,
+ModelFileWriter::ModelFileWriter(const std::string& path, const param::ParameterSpecs& specs,
+                                 at::ScalarType dtype, std::span<const NamedTensor> buffers,
                                  const format::Metadata& metadata)
     : specs_(specs),
       buffers_(buffers),
@@ -94,14 +93,15 @@ ModelFileWriter::ModelFileWriter(const std::string& path,
 
 // Buffers of wider dtypes come before the parameters, the others after.
 void ModelFileWriter::write_due_buffers() {
-  for (; next_ < file_.order().size() && file_.order()[next_] >= specs_.size(); ++next_) {
-    file_.write(buffers_[file_.order()[next_] - specs_.size()].value);
+  const std::size_t num_parameters = specs_.values().size();
+  for (; next_ < file_.order().size() && file_.order()[next_] >= num_parameters; ++next_) {
+    file_.write(buffers_[file_.order()[next_] - num_parameters].value);
   }
 }
 
 void ModelFileWriter::write(param::ParameterId id, const at::Tensor& values) {
-  DTRAIN_CHECK(file_.order()[next_] == static_cast<std::size_t>(id));
-  file_.write(param::exported_view(specs_[static_cast<std::size_t>(id)], values));
+  DTRAIN_CHECK(file_.order()[next_] == static_cast<std::size_t>(id.value()));
+  file_.write(param::exported_view(specs_[id], values));
   ++next_;
   write_due_buffers();
 }
@@ -111,27 +111,23 @@ void ModelFileWriter::commit() {
   file_.commit();
 }
 
-void write_model_file(const std::string& path, std::span<const param::ParameterSpec> specs,
+void write_model_file(const std::string& path, const param::ParameterSpecs& specs,
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata) {
   ModelFileWriter writer(path, specs, arena.flat().scalar_type(), buffers, metadata);
-  for (std::size_t id = 0; id < specs.size(); ++id) {
-    const auto parameter = static_cast<param::ParameterId>(id);
-    writer.write(parameter, arena.view(parameter));
-  }
+  for (const param::ParameterId id : specs.ids()) writer.write(id, arena.view(id));
   writer.commit();
 }
 
 param::Arena read_model_file(const format::SafetensorsFile& file,
-                             std::span<const param::ParameterSpec> specs,
+                             const param::ParameterSpecs& specs,
                              std::span<const NamedTensor> buffers, at::ScalarType dtype) {
   check_names(file, specs, buffers);
   for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
   for (const NamedTensor& buffer : buffers) check_buffer(file, buffer);
   param::Arena arena(param::ArenaLayout(specs), dtype, param::private_memory);
-  param::ParameterId id = 0;
-  for (const param::ParameterSpec& spec : specs) {
-    param::exported_view(spec, arena.view(id++)).copy_(to_tensor(file.at(spec.name)));
+  for (const param::ParameterId id : specs.ids()) {
+    param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(file.at(specs[id].name)));
   }
   return arena;
 }
@@ -143,9 +139,9 @@ bool ArenaSource::has(const std::string& name) const {
 }
 
 void ArenaSource::read(const Piece& piece) {
-  for (std::size_t id = 0; id < specs_.size(); ++id) {
+  for (const param::ParameterId id : specs_.ids()) {
     if (kWeightPrefix + specs_[id].name != piece.name) continue;
-    at::Tensor values = arena_.view(static_cast<param::ParameterId>(id));
+    at::Tensor values = arena_.view(id);
     for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
       values = values.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim],
                              piece.box.sizes[dim]);

@@ -19,9 +19,8 @@ namespace dtrain::checkpoint {
 class ModelFileWriter {
  public:
   /// dtype: of the parameters. `specs` and `buffers` must outlive this.
-  ModelFileWriter(const std::string& path, std::span<const param::ParameterSpec> specs,
-                  at::ScalarType dtype, std::span<const NamedTensor> buffers,
-                  const format::Metadata& metadata);
+  ModelFileWriter(const std::string& path, const param::ParameterSpecs& specs, at::ScalarType dtype,
+                  std::span<const NamedTensor> buffers, const format::Metadata& metadata);
 
   /// The parameters in the order of their ids; values: in storage shape.
   void write(param::ParameterId id, const at::Tensor& values);
@@ -31,7 +30,7 @@ class ModelFileWriter {
  private:
   void write_due_buffers();
 
-  std::span<const param::ParameterSpec> specs_;
+  const param::ParameterSpecs& specs_;
   std::span<const NamedTensor> buffers_;
   TensorFileWriter file_;
   std::size_t next_ = 0;  // in the file's order
@@ -40,7 +39,7 @@ class ModelFileWriter {
 /// Writes a whole model from memory, in the arena's dtype.
 ///
 /// Throws: as ModelFileWriter.
-void write_model_file(const std::string& path, std::span<const param::ParameterSpec> specs,
+void write_model_file(const std::string& path, const param::ParameterSpecs& specs,
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata);
 
@@ -51,7 +50,7 @@ void write_model_file(const std::string& path, std::span<const param::ParameterS
 /// Throws: Error{checkpoint} naming file and tensor if one is missing, unknown, not of floating
 ///         point or of another shape, or a buffer has other values.
 [[nodiscard]] param::Arena read_model_file(const format::SafetensorsFile& file,
-                                           std::span<const param::ParameterSpec> specs,
+                                           const param::ParameterSpecs& specs,
                                            std::span<const NamedTensor> buffers,
                                            at::ScalarType dtype);
 
@@ -59,14 +58,14 @@ void write_model_file(const std::string& path, std::span<const param::ParameterS
 class ArenaSource final : public Source {
  public:
   /// `specs` must outlive this.
-  ArenaSource(std::span<const param::ParameterSpec> specs, param::Arena arena)
+  ArenaSource(const param::ParameterSpecs& specs, param::Arena arena)
       : specs_(specs), arena_(std::move(arena)) {}
 
   [[nodiscard]] bool has(const std::string& name) const override;
   void read(const Piece& piece) override;
 
  private:
-  std::span<const param::ParameterSpec> specs_;
+  const param::ParameterSpecs& specs_;
   param::Arena arena_;
 };
 

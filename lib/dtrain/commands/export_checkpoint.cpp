@@ -51,12 +51,12 @@ at::ScalarType saved_dtype(const model::Model& model, const store::Reader& reade
 param::Arena read_weights(store::Reader& reader, const model::Model& model, at::ScalarType dtype) {
   checkpoint::ReaderSource source(reader);
   param::Arena arena(param::ArenaLayout(model.parameters), dtype, param::private_memory);
-  param::ParameterId id = 0;
-  for (const param::ParameterSpec& spec : model.parameters) {
+  for (const param::ParameterId id : model.parameters.ids()) {
+    const param::ParameterSpec& spec = model.parameters[id];
     source.read({.name = kWeightPrefix + spec.name,
                  .global_shape = spec.shape,
                  .box = checkpoint::format::whole(spec.shape),
-                 .tensor = arena.view(id++)});
+                 .tensor = arena.view(id)});
   }
   return arena;
 }

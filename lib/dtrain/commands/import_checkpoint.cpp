@@ -33,7 +33,7 @@ at::ScalarType dtype_of(const SafetensorsFile& file) {
 }
 
 // The parameters as checkpoints have them: other names, and their own shapes for the reference's.
-std::vector<param::ParameterSpec> storage_specs(std::vector<param::ParameterSpec> specs) {
+param::ParameterSpecs storage_specs(param::ParameterSpecs specs) {
   for (param::ParameterSpec& spec : specs) {
     spec.name = checkpoint::kWeightPrefix + spec.name;
     spec.export_view = spec.shape;
@@ -55,11 +55,12 @@ param::Arena read_weights(const SafetensorsFile& file, const model::Model& model
 
 checkpoint::State state_of(const model::Model& model, const param::Arena& arena) {
   checkpoint::State state;
-  for (const param::ParameterSpec& spec : model.parameters) {
+  for (const param::ParameterId id : model.parameters.ids()) {
+    const param::ParameterSpec& spec = model.parameters[id];
     state.push_back({.name = checkpoint::kWeightPrefix + spec.name,
                      .global_shape = spec.shape,
                      .box = format::whole(spec.shape),
-                     .tensor = arena.view(static_cast<param::ParameterId>(state.size()))});
+                     .tensor = arena.view(id)});
   }
   return state;
 }

@@ -72,16 +72,16 @@ class RowDeal {
 
   at::Tensor mine(const at::Tensor& rows) const {
     std::vector<at::Tensor> parts;
-    for (std::int64_t a = 0; a < deal_.grad_accum; ++a) {
-      parts.push_back(rows.narrow(0, deal_.number_of(a) * microbatch_, microbatch_));
+    for (const auto id : base::first_ids<data::MicrobatchId>(deal_.grad_accum)) {
+      parts.push_back(rows.narrow(0, deal_.number_of(id) * microbatch_, microbatch_));
     }
     return at::cat(parts);
   }
 
   std::vector<data::Batch> batches(const TokenRows& rows) const {
     std::vector<data::Batch> result;
-    for (std::int64_t a = 0; a < deal_.grad_accum; ++a) {
-      const std::int64_t first = deal_.number_of(a) * microbatch_;
+    for (const auto id : base::first_ids<data::MicrobatchId>(deal_.grad_accum)) {
+      const std::int64_t first = deal_.number_of(id) * microbatch_;
       result.push_back({.inputs = values(rows.inputs, first),
                         .targets = values(rows.targets, first),
                         .first_sample = first,
@@ -173,12 +173,11 @@ parallel::StepResult Verifier::step(const std::vector<data::Batch>& batches,
 
 void Verifier::load_weights() {
   const at::NoGradGuard no_grad;
-  const std::vector<param::ParameterSpec>& specs = model_.parameters;
+  const param::ParameterSpecs& specs = model_.parameters;
   param::Arena weights(param::ArenaLayout(specs), engine_.precision().master,
                        param::private_memory);
-  for (std::size_t id = 0; id < specs.size(); ++id) {
-    param::exported_view(specs[id], weights.view(static_cast<param::ParameterId>(id)))
-        .copy_(fixture_.weights.at(specs[id].name));
+  for (const param::ParameterId id : specs.ids()) {
+    param::exported_view(specs[id], weights.view(id)).copy_(fixture_.weights.at(specs[id].name));
   }
   checkpoint::ArenaSource source(specs, std::move(weights));
   engine_.load_weights(source);
@@ -230,7 +229,7 @@ at::Tensor Verifier::slice_like(const at::Tensor& found, at::Tensor expected) co
 
 void Verifier::check_gradients() {
   engine_.visit_gradients([this](param::ParameterId id, const at::Tensor& gradient) {
-    const param::ParameterSpec& spec = model_.parameters[static_cast<std::size_t>(id)];
+    const param::ParameterSpec& spec = model_.parameters[id];
     add("grad." + spec.name,
         relative_error(param::exported_view(spec, gradient), fixture_.gradients.at(spec.name)),
         one_step_tolerance("grad." + spec.name));
@@ -289,7 +288,7 @@ void Verifier::check_trajectory_errors(const Trajectory& trajectory,
 
 void Verifier::check_final_weights(const Trajectory& trajectory) {
   engine_.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    const std::string& name = model_.parameters[static_cast<std::size_t>(id)].name;
+    const std::string& name = model_.parameters[id].name;
     const auto expected = trajectory.final_l2_fp64.find(name);
     if (expected == trajectory.final_l2_fp64.end()) {
       base::fail(base::ErrorKind::data, "{}: no final norm of '{}'; check --trajectory",

@@ -71,8 +71,9 @@ void Loader::read_ahead(const std::stop_token& stop) {
   try {
     for (;; first += global_batch_) {
       std::vector<Batch> batches;
-      for (std::int64_t a = 0; a < options_.grad_accum && !stop.stop_requested(); ++a) {
-        batches.push_back(read_batch(samples_, first + deal.number_of(a) * options_.microbatch,
+      for (const auto id : base::first_ids<MicrobatchId>(options_.grad_accum)) {
+        if (stop.stop_requested()) break;
+        batches.push_back(read_batch(samples_, first + deal.number_of(id) * options_.microbatch,
                                      options_.microbatch, order_));
       }
       std::unique_lock lock(mutex_);

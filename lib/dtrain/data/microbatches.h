@@ -3,7 +3,12 @@
 
 #include <cstdint>
 
+#include "dtrain/base/index.h"
+
 namespace dtrain::data {
+
+/// Index of a microbatch among those that one rank computes in a step.
+using MicrobatchId = base::Index<struct MicrobatchTag>;
 
 /// How the microbatches of a global batch are dealt to the ranks of the data axis.
 struct MicrobatchDeal {
@@ -13,13 +18,13 @@ struct MicrobatchDeal {
   /// microbatches. 1: a rank computes consecutive ones.
   std::int64_t interleave = 1;
 
-  /// The global number of this rank's microbatch `index` (0 to grad_accum - 1). In both cases the
+  /// The global number of one of this rank's grad_accum microbatches. In both cases the
   /// microbatches summed first, over `interleave` ranks or over a rank's own, have consecutive
   /// numbers. config::keeps_order_of_one_rank says whether the later sums keep the order of one
   /// rank, as they do for powers of two.
-  [[nodiscard]] constexpr std::int64_t number_of(std::int64_t index) const {
+  [[nodiscard]] constexpr std::int64_t number_of(MicrobatchId id) const {
     const std::int64_t block = rank / interleave * interleave * grad_accum;
-    return block + index * interleave + rank % interleave;
+    return block + id.value() * interleave + rank % interleave;
   }
 };
 

@@ -22,13 +22,13 @@ mesh::MeshShape place_of(const config::Config& config, const comm::World& world)
 }
 
 mesh::MeshGroups make_groups(const config::Config& config, comm::World& world,
-                             const parallel::WholeParameters& whole) {
+                             const parallel::ParameterHolders& holders) {
   const parallel::Plan plan = parallel::make_plan(config.layout);
   return {world,
           mesh::DeviceMesh(plan.mesh),
           {.shard_size = plan.data.shard_size,
            .tensor = model::tensor_subgroups(config.model, plan.mesh[mesh::Axis::tp]),
-           .stages = whole.stages}};
+           .stages = holders.values()}};
 }
 
 }  // namespace
@@ -56,14 +56,13 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
       whole_model_(model::make_model(config.model, config.data.seq_len)),
       plan_(parallel::rank_plan(config, *whole_model_, place_of(config, *world_))),
-      groups_(make_groups(config, *world_, plan_.whole)),
+      groups_(make_groups(config, *world_, plan_.options.stage.holders)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   check_machine_memory(config, world_->control(), plan_.memory.total());
   if (const std::string& folder = plan_.options.disk_folder; !folder.empty()) {
     param::DiskMemory::check_room(folder, plan_.memory.state);
   }
-  engine_ = std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options,
-                                                   plan_.whole);
+  engine_ = std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options);
   if (cpus_.are_mixed) engine_->make_copies_equal();
   check_ranks_agree(config);
 }

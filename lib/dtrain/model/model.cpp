@@ -2,10 +2,6 @@
 
 namespace dtrain::model {
 
-void renumber(std::span<param::ParameterId> ids, std::span<const param::ParameterId> numbers) {
-  for (param::ParameterId& id : ids) id = numbers[static_cast<std::size_t>(id)];
-}
-
 std::int64_t Model::num_elements() const {
   std::int64_t total = 0;
   for (const param::ParameterSpec& spec : parameters) total += spec.num_elements();

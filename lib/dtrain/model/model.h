@@ -103,15 +103,10 @@ class Block {
 
   /// Every parameter that forward may use; the same id may appear in many blocks.
   [[nodiscard]] virtual std::span<const param::ParameterId> parameters() const = 0;
-  /// From now on the block uses numbers[id] in place of each parameter id.
-  virtual void renumber(std::span<const param::ParameterId> numbers) = 0;
 
   /// Predicts the memory of forward and its backward pass, by arithmetic.
   [[nodiscard]] virtual BlockMemory memory(const BatchShape& shape) const = 0;
 };
-
-/// Puts numbers[id] in the place of each id.
-void renumber(std::span<param::ParameterId> ids, std::span<const param::ParameterId> numbers);
 
 /// The cost of a block of the whole model, however many ranks compute it; for MFU. T is the
 /// sequence length the model was made for.
@@ -128,9 +123,9 @@ struct ExportedBuffer {
 /// A model before memory is allocated: the whole, or the part that one stage of a pipeline
 /// computes.
 struct Model {
-  std::vector<param::ParameterSpec> parameters;
-  std::vector<std::unique_ptr<Block>> blocks;
-  std::vector<BlockCost> costs;  ///< one for each block
+  param::ParameterSpecs parameters;  ///< of the whole model, held here or not
+  base::IndexedVector<BlockId, std::unique_ptr<Block>> blocks;
+  base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
   std::int64_t width = 0;         ///< D of the (B, T, D) that passes from block to block
@@ -139,8 +134,7 @@ struct Model {
 
   /// The blocks between the one that reads tokens and the one that gives losses.
   [[nodiscard]] BlockRange levels() const {
-    const auto count = static_cast<std::int64_t>(blocks.size());
-    return {takes_tokens ? 1 : 0, gives_losses ? count - 1 : count};
+    return {BlockId(takes_tokens ? 1 : 0), blocks.end_id() - (gives_losses ? 1 : 0)};
   }
   [[nodiscard]] std::int64_t num_elements()
       const;  ///< of all parameters, as far as this rank holds them

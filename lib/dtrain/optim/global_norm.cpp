@@ -48,35 +48,34 @@ void for_each_cell(const scalar_t* values, std::int64_t count, Cell cell) {
   }
 }
 
-std::vector<param::ParameterId> by_name(std::span<const param::ParameterSpec> specs) {
-  std::vector<param::ParameterId> ids(specs.size());
-  std::iota(ids.begin(), ids.end(), param::ParameterId{0});
+std::vector<param::ParameterId> by_name(const param::ParameterSpecs& specs) {
+  std::vector<param::ParameterId> ids;
+  for (const param::ParameterId id : specs.ids()) ids.push_back(id);
   std::sort(ids.begin(), ids.end(), [&](param::ParameterId a, param::ParameterId b) {
-    return specs[static_cast<std::size_t>(a)].name < specs[static_cast<std::size_t>(b)].name;
+    return specs[a].name < specs[b].name;
   });
   return ids;
 }
 
 // Returns whether a boundary between shards of the unit lies inside the range.
-bool is_cut_by_shards(const param::ArenaLayout& layout, std::int64_t unit, ElementRange range) {
+bool is_cut_by_shards(const param::ArenaLayout& layout, param::UnitId unit, ElementRange range) {
   const std::int64_t begin = layout.unit_range(unit).begin;
-  const std::int64_t size = layout.shard_range(unit, 0).size();
+  const std::int64_t size = layout.unit_range(unit).size() / layout.num_shards();
   return (range.begin - begin) / size != (range.end - 1 - begin) / size;
 }
 
 }  // namespace
 
-GlobalNorm::GlobalNorm(const param::ArenaLayout& layout,
-                       std::span<const param::ParameterSpec> specs, std::int64_t shard) {
-  for (param::ParameterId id = 0; id < static_cast<param::ParameterId>(specs.size()); ++id) {
-    const std::int64_t unit = layout.unit_of(id);
+GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, param::ShardId shard)
+    : parameters_(layout.num_parameters()) {
+  for (const param::ParameterId id : layout.parameters()) {
+    const param::UnitId unit = layout.unit_of(id);
     const ElementRange whole = layout.range(id);
-    std::vector<Block>& blocks = parameters_.emplace_back();
     for (std::int64_t begin = whole.begin; begin < whole.end; begin += kNormBlock) {
       const ElementRange range{begin, std::min(begin + kNormBlock, whole.end)};
       const Block block{range, num_slots_, is_cut_by_shards(layout, unit, range)};
       num_slots_ += block.is_cut ? kNormBlock / kCell : 1;
-      blocks.push_back(block);
+      parameters_[id].push_back(block);
       const ElementRange own = common(range, layout.shard_range(unit, shard));
       if (own.is_empty()) continue;
       const std::int64_t skipped = (own.begin - range.begin) / kCell;
@@ -105,7 +104,7 @@ at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
 }
 
 at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
-  const at::Tensor squares = at::zeros({std::ssize(parameters_)}, sums.options());
+  const at::Tensor squares = at::zeros({parameters_.size()}, sums.options());
   const auto* slots = sums.const_data_ptr<double>();
   auto* parameter = squares.mutable_data_ptr<double>();
   for (const std::vector<Block>& blocks : parameters_) {
@@ -119,17 +118,17 @@ at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
   return squares;
 }
 
-at::Tensor norm_of_squares(const at::Tensor& squares, std::span<const param::ParameterSpec> specs) {
+at::Tensor norm_of_squares(const at::Tensor& squares, const param::ParameterSpecs& specs) {
   const at::Tensor total = at::zeros({}, squares.options());
   const auto* square = squares.const_data_ptr<double>();
   auto* sum = total.mutable_data_ptr<double>();
-  for (const param::ParameterId id : by_name(specs)) *sum += square[id];
+  for (const param::ParameterId id : by_name(specs)) *sum += square[id.value()];
   return total.sqrt_();
 }
 
 double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
-                   std::span<const param::ParameterSpec> specs) {
-  const GlobalNorm norm(layout, specs, 0);
+                   const param::ParameterSpecs& specs) {
+  const GlobalNorm norm(layout, param::ShardId(0));
   return norm_of_squares(norm.squares(norm.sums_of(values)), specs).item<double>();
 }
 

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <span>
 #include <vector>
 
 #include "dtrain/param/arena.h"
@@ -22,8 +21,7 @@ inline constexpr std::int64_t kNormBlock = 4096;
 class GlobalNorm {
  public:
   /// For the elements that `shard` owns.
-  GlobalNorm(const param::ArenaLayout& layout, std::span<const param::ParameterSpec> specs,
-             std::int64_t shard);
+  GlobalNorm(const param::ArenaLayout& layout, param::ShardId shard);
 
   /// This shard's sums, zero in the places of other shards, (n) float64: to be summed over the
   /// shards, in any order.
@@ -39,19 +37,19 @@ class GlobalNorm {
     bool is_cut = false;        // between shards
   };
 
-  std::vector<std::vector<Block>> parameters_;  // by id
-  std::vector<Block> own_;                      // what this shard has of them
+  base::IndexedVector<param::ParameterId, std::vector<Block>> parameters_;
+  std::vector<Block> own_;  // what this shard has of them
   std::int64_t num_slots_ = 0;
 };
 
 /// The norm of parameters with these sums of squares (parameters), added in the order of their
 /// names; () float64.
 [[nodiscard]] at::Tensor norm_of_squares(const at::Tensor& squares,
-                                         std::span<const param::ParameterSpec> specs);
+                                         const param::ParameterSpecs& specs);
 
 /// The norm of values that are all here.
 [[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
-                                 std::span<const param::ParameterSpec> specs);
+                                 const param::ParameterSpecs& specs);
 
 /// Returns the factor that scales gradients to a norm of at most max_norm, () float64; 1 where the
 /// norm () is that small or not finite, or where max_norm is 0.

@@ -14,11 +14,11 @@ std::vector<UpdateGroup> update_groups(const OptimizerShard& shard, double weigh
   const param::ArenaLayout& layout = shard.layout;
   for (const param::ElementRange part : layout.owned_by(shard.shard)) {
     const std::size_t first_of_part = groups.size();
-    for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
+    for (const param::ParameterId id : layout.parameters()) {
       const param::ElementRange range = common(layout.range(id), part);
       const bool is_frozen = std::find(frozen.begin(), frozen.end(), id) != frozen.end();
       if (range.is_empty() || is_frozen) continue;
-      const double decay = shard.specs[static_cast<std::size_t>(id)].decay ? weight_decay : 0.0;
+      const double decay = shard.specs[id].decay ? weight_decay : 0.0;
       // Padding between neighbours is zero in every arena, so that one call may run across it.
       const bool joins = groups.size() > first_of_part && groups.back().weight_decay == decay &&
                          range.begin - groups.back().range.end < param::kArenaAlignment;

@@ -21,8 +21,8 @@ struct NamedArena {
 /// The elements that an optimizer updates, and how its state is made.
 struct OptimizerShard {
   const param::ArenaLayout& layout;
-  std::span<const param::ParameterSpec> specs;
-  std::int64_t shard = 0;
+  const param::ParameterSpecs& specs;
+  param::ShardId shard;
   at::ScalarType dtype = at::kFloat;  ///< of parameters, gradients and state
   const param::ArenaAllocator& allocate;
 };

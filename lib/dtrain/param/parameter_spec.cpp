@@ -11,6 +11,13 @@ std::int64_t ParameterSpec::num_elements() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+ParameterSpec ParameterSpec::not_held() const {
+  ParameterSpec spec = *this;
+  if (!spec.cut) spec.cut = TensorCut{.dim = 0, .begin = 0, .whole = shape.front()};
+  spec.shape[static_cast<std::size_t>(spec.cut->dim)] = 0;
+  return spec;
+}
+
 std::vector<std::int64_t> ParameterSpec::whole_shape() const {
   std::vector<std::int64_t> whole = shape;
   if (cut) whole[static_cast<std::size_t>(cut->dim)] = cut->whole;

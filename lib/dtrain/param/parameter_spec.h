@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/index.h"
+
 namespace dtrain::param {
 
-/// Index of a parameter in its model's list of specs.
-using ParameterId = std::int64_t;
+/// Index of a parameter in the specs of the whole model, on every rank.
+using ParameterId = base::Index<struct ParameterTag>;
 
-/// Which slice of a parameter a rank of the tensor axis holds.
+/// Which slice of a parameter a rank holds.
 struct TensorCut {
   std::int64_t dim = 0;    ///< of the storage shape
   std::int64_t begin = 0;  ///< first row (column) held
@@ -32,10 +34,15 @@ struct ParameterSpec {
   std::optional<TensorCut> cut = {};       ///< nothing: this rank holds the whole
 
   [[nodiscard]] std::int64_t num_elements() const;  ///< of what this rank holds
+  [[nodiscard]] bool is_held() const { return num_elements() > 0; }
+  /// The same parameter on a rank that holds none of it.
+  [[nodiscard]] ParameterSpec not_held() const;
   /// The storage shape of the whole parameter.
   [[nodiscard]] std::vector<std::int64_t> whole_shape() const;
   [[nodiscard]] std::vector<std::int64_t> export_shape() const;
 };
+
+using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;
 
 /// The whole parameter in the reference's shape, a view of `storage`.
 [[nodiscard]] at::Tensor exported_view(const ParameterSpec& spec, const at::Tensor& storage);

@@ -20,7 +20,7 @@ class ParameterUse : public torch::autograd::Function<ParameterUse> {
                                                  const torch::autograd::variable_list& grads) {
     if (grads[0].defined()) {
       auto* sink = reinterpret_cast<GradientSink*>(ctx->saved_data["sink"].toInt());
-      sink->add_gradient(ctx->saved_data["id"].toInt(), grads[0]);
+      sink->add_gradient(ParameterId(ctx->saved_data["id"].toInt()), grads[0]);
     }
     return {at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -33,7 +33,7 @@ at::Tensor use_parameter(const at::Tensor& leaf, ParameterId id, GradientSink& s
   // A frozen parameter's values are saved for the gradients of others. They may be fetched anew for
   // the backward pass, which autograd would take for a change of what it saved.
   if (!leaf.requires_grad()) return leaf.variable_data();
-  return ParameterUse::apply(leaf, id, reinterpret_cast<std::int64_t>(&sink));
+  return ParameterUse::apply(leaf, id.value(), reinterpret_cast<std::int64_t>(&sink));
 }
 
 }  // namespace dtrain::param

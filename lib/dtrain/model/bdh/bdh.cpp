@@ -43,10 +43,10 @@ ParameterSpec encoder_spec(std::string name, const BdhPart& part) {
   return spec;
 }
 
-std::vector<ParameterSpec> parameter_specs(const BdhPart& part) {
+param::ParameterSpecs parameter_specs(const BdhPart& part) {
   const BdhSizes& sizes = part.whole;
-  std::vector<ParameterSpec> specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
-                                          part.first_token, part.vocab)};
+  param::ParameterSpecs specs{sliced(plain_spec("embed.weight", sizes.vocab, sizes.width), 0,
+                                     part.first_token, part.vocab)};
   const std::int64_t distinct = sizes.tie_levels ? 1 : sizes.levels;
   for (std::int64_t level = 0; level < distinct; ++level) {
     const std::string prefix = sizes.tie_levels ? "" : fmt::format("levels.{}.", level);
@@ -70,11 +70,13 @@ BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len) {
   return {flops};
 }
 
-std::vector<BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len) {
+base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len) {
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
-  std::vector<BlockCost> costs{{0}};
-  costs.insert(costs.end(), static_cast<std::size_t>(sizes.levels), level_cost(sizes, seq_len));
+  base::IndexedVector<BlockId, BlockCost> costs{{0}};
+  for (std::int64_t level = 0; level < sizes.levels; ++level) {
+    costs.push_back(level_cost(sizes, seq_len));
+  }
   costs.push_back({2 * width * vocab});
   return costs;
 }
@@ -95,10 +97,10 @@ BdhSizes sizes_of(const config::ModelConfig& config) {
 BdhParameters parameter_ids(const BdhSizes& sizes) {
   BdhParameters ids;
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    const ParameterId first = 1 + (sizes.tie_levels ? 0 : 3 * level);
+    const ParameterId first(1 + (sizes.tie_levels ? 0 : 3 * level));
     ids.levels.push_back({first, first + 1, first + 2});
   }
-  ids.lm_head = 1 + 3 * (sizes.tie_levels ? 1 : sizes.levels);
+  ids.lm_head = ParameterId(1 + 3 * (sizes.tie_levels ? 1 : sizes.levels));
   return ids;
 }
 

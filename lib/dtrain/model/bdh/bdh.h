@@ -28,16 +28,16 @@ struct BdhSizes {
 
 /// The three matrices of a level.
 struct LevelParameters {
-  param::ParameterId encoder = 0;    ///< (nh*N, D) in storage, (nh, D, N) exported
-  param::ParameterId encoder_v = 0;  ///< the same
-  param::ParameterId decoder = 0;    ///< (nh*N, D)
+  param::ParameterId encoder;    ///< (nh*N, D) in storage, (nh, D, N) exported
+  param::ParameterId encoder_v;  ///< the same
+  param::ParameterId decoder;    ///< (nh*N, D)
 };
 
 /// Where each parameter of a BDH stands in Model::parameters.
 struct BdhParameters {
-  param::ParameterId embed = 0;  ///< (V, D)
+  param::ParameterId embed;  ///< (V, D)
   std::vector<LevelParameters> levels;
-  param::ParameterId lm_head = 0;  ///< (D, V)
+  param::ParameterId lm_head;  ///< (D, V)
 };
 
 [[nodiscard]] BdhParameters parameter_ids(const BdhSizes& sizes);

@@ -21,9 +21,6 @@ class BdhEmbedding : public Block {
   BdhEmbedding(const BdhPart& part, param::ParameterId embed) : part_(part), ids_{embed} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
-  void renumber(std::span<const param::ParameterId> numbers) override {
-    model::renumber(ids_, numbers);
-  }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
@@ -43,9 +40,6 @@ class BdhLevel : public Block {
         rope_(std::move(rope)) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
-  void renumber(std::span<const param::ParameterId> numbers) override {
-    model::renumber(ids_, numbers);
-  }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:
@@ -67,9 +61,6 @@ class BdhHead : public Block {
   BdhHead(const BdhPart& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
-  void renumber(std::span<const param::ParameterId> numbers) override {
-    model::renumber(ids_, numbers);
-  }
   [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
 
  private:

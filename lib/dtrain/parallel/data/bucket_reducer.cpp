@@ -21,27 +21,29 @@ BucketReducer::BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& 
              setup.options.reduction),
       group_(groups.along(mesh::Axis::dp)),
       num_microbatches_(setup.options.num_microbatches),
+      buckets_of_(setup.layout.num_parameters()),
       codec_(setup.options.codec) {
   const param::ArenaLayout& layout = setup.layout;
   const std::int64_t size = elements_of_bucket(bucket_bytes, setup.options.dtype);
   for (std::int64_t end = layout.num_elements(); end > 0; end -= size) {
     buckets_.push_back({.range = {std::max(end - size, std::int64_t{0}), end}});
   }
-  buckets_of_.resize(static_cast<std::size_t>(layout.num_parameters()));
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
+    for (const param::ParameterId id : layout.parameters()) {
       if (common(layout.range(id), buckets_[b].range).is_empty()) continue;
-      buckets_of_[static_cast<std::size_t>(id)].push_back(b);
+      buckets_of_[id].push_back(b);
       ++buckets_[b].num_parameters;
     }
   }
 }
 
-bool BucketReducer::is_in_last_microbatch() const { return microbatch_ + 1 == num_microbatches_; }
+bool BucketReducer::is_in_last_microbatch() const {
+  return microbatch_ == data::MicrobatchId(num_microbatches_ - 1);
+}
 
-void BucketReducer::begin_microbatch(std::int64_t index) {
-  microbatch_ = index;
-  store_.begin_microbatch(index);
+void BucketReducer::begin_microbatch(data::MicrobatchId id) {
+  microbatch_ = id;
+  store_.begin_microbatch(id);
   if (!is_in_last_microbatch()) return;
   for (Bucket& bucket : buckets_) bucket.unfinished = bucket.num_parameters;
   num_launched_ = 0;
@@ -51,7 +53,7 @@ void BucketReducer::begin_microbatch(std::int64_t index) {
 void BucketReducer::settle(param::ParameterId id) {
   store_.settle(id);
   if (!is_in_last_microbatch()) return;
-  for (const std::size_t b : buckets_of_[static_cast<std::size_t>(id)]) --buckets_[b].unfinished;
+  for (const std::size_t b : buckets_of_[id]) --buckets_[b].unfinished;
   launch_ready();
 }
 

@@ -25,12 +25,12 @@ class BucketReducer final : public GradientReducer {
   BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                 const param::ArenaAllocator& allocate, std::int64_t bucket_bytes = kBucketBytes);
 
-  void begin_microbatch(std::int64_t index) override;
+  void begin_microbatch(data::MicrobatchId id) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override;
-  void reduce(std::int64_t) override {}
+  void reduce(param::UnitId) override {}
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override;
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
@@ -63,9 +63,9 @@ class BucketReducer final : public GradientReducer {
   GradientStore store_;
   comm::ProcessGroup& group_;
   std::int64_t num_microbatches_;
-  std::int64_t microbatch_ = 0;
-  std::vector<Bucket> buckets_;                       // in launching order
-  std::vector<std::vector<std::size_t>> buckets_of_;  // by parameter
+  data::MicrobatchId microbatch_;
+  std::vector<Bucket> buckets_;  // in launching order
+  base::IndexedVector<param::ParameterId, std::vector<std::size_t>> buckets_of_;
   std::size_t num_launched_ = 0;
   std::shared_ptr<const GradientCodec> codec_;
   std::vector<Travel> travels_;

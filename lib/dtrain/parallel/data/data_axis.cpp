@@ -61,7 +61,7 @@ DataTraffic data_traffic(const param::ArenaLayout& layout, const UnitSchedule& s
   DataTraffic traffic{.reductions = reduced.reductions,
                       .reduction_bytes = reduced.bytes,
                       .max_gathered = keeps_units ? layout.num_units() : schedule.max_gathered};
-  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+  for (const param::UnitId unit : layout.units()) {
     // Units that are always there are gathered once, after the update.
     const std::int64_t gathers = keeps_units ? 1 : schedule.count(UnitEventKind::gather, unit);
     const std::int64_t shard = layout.unit_range(unit).size() / layout.num_shards();
@@ -74,7 +74,7 @@ DataTraffic data_traffic(const param::ArenaLayout& layout, const UnitSchedule& s
 
 void DataAxis::before(const Pass& pass, std::size_t index) {
   for (const UnitEvent& event : pass.schedule.before[index]) run(event);
-  for (const std::int64_t unit : uses_.of(pass.actions[index])) parameters_.wait(unit);
+  for (const param::UnitId unit : uses_.of(pass.actions[index])) parameters_.wait(unit);
 }
 
 void DataAxis::after(const Pass& pass, std::size_t index) {

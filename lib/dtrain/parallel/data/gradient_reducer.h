@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "dtrain/checkpoint/state.h"
+#include "dtrain/data/microbatches.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/parallel/data/gradient_codec.h"
 #include "dtrain/parallel/data/parameter_store.h"
@@ -32,12 +33,12 @@ struct ReducerOptions {
 /// Threads:    one.
 class GradientReducer : public param::GradientMemory {
  public:
-  /// The backward pass of microbatch `index` (0, 1, ... each step anew) begins.
-  virtual void begin_microbatch(std::int64_t index) = 0;
+  /// The backward pass of a microbatch begins; each step begins with microbatch 0.
+  virtual void begin_microbatch(data::MicrobatchId id) = 0;
   /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
   virtual void settle(param::ParameterId id) = 0;
   /// All parameters of the unit are settled, and the unit schedule reduces it here.
-  virtual void reduce(std::int64_t unit) = 0;
+  virtual void reduce(param::UnitId unit) = 0;
   /// Ends a microbatch that is not the step's last.
   virtual void end_microbatch() = 0;
   /// Returns when the step's gradients are reduced.

@@ -24,7 +24,7 @@ GradientStore::GradientStore(const param::ArenaLayout& layout, at::ScalarType dt
     : num_microbatches_(num_microbatches),
       reduction_(reduction),
       current_(std::make_unique<param::Arena>(layout, dtype, allocate)),
-      untouched_(static_cast<std::size_t>(layout.num_parameters()), true) {
+      untouched_(layout.num_parameters(), true) {
   for (std::int64_t i = 1; i < arenas_for(num_microbatches, reduction); ++i) {
     spare_.push_back(std::make_unique<param::Arena>(layout, dtype, allocate));
   }
@@ -41,30 +41,28 @@ std::int64_t GradientStore::arenas_for(std::int64_t num_microbatches, comm::Redu
   return 1 + deepest;
 }
 
-void GradientStore::begin_microbatch(std::int64_t index) {
-  index_ = index;
-  if (index == 0) {
+void GradientStore::begin_microbatch(data::MicrobatchId id) {
+  index_ = id.value();
+  if (index_ == 0) {
     // Without an error in between, the last step left nothing pending beyond what it has finished.
     std::move(pending_.begin(), pending_.end(), std::back_inserter(spare_));
     pending_.clear();
   }
-  if (index == 0 || reduction_ == comm::Reduction::ordered) {
+  if (index_ == 0 || reduction_ == comm::Reduction::ordered) {
     std::fill(untouched_.begin(), untouched_.end(), true);
   }
 }
 
 param::GradientPlace GradientStore::gradient_of(param::ParameterId id) {
-  const auto slot = static_cast<std::size_t>(id);
-  const bool is_first = untouched_[slot];
-  untouched_[slot] = false;
+  const bool is_first = untouched_[id];
+  untouched_[id] = false;
   return {.view = current_->view(id), .is_first = is_first};
 }
 
 void GradientStore::settle(param::ParameterId id) {
-  const auto slot = static_cast<std::size_t>(id);
-  if (!untouched_[slot]) return;
+  if (!untouched_[id]) return;
   current_->view(id).zero_();
-  untouched_[slot] = false;
+  untouched_[id] = false;
 }
 
 void GradientStore::end_microbatch() {

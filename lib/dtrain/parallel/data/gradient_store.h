@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtrain/comm/process_group.h"
+#include "dtrain/data/microbatches.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/gradient_memory.h"
 
@@ -24,8 +25,8 @@ class GradientStore : public param::GradientMemory {
                 const param::ArenaAllocator& allocate, std::int64_t num_microbatches,
                 comm::Reduction reduction);
 
-  /// Collects the gradients of microbatch `index` (0, 1, ... num_microbatches - 1, each step anew).
-  void begin_microbatch(std::int64_t index);
+  /// Collects the gradients of this microbatch; each step begins with microbatch 0.
+  void begin_microbatch(data::MicrobatchId id);
   /// In the current microbatch's gradient.
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
   /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
@@ -53,7 +54,8 @@ class GradientStore : public param::GradientMemory {
   std::unique_ptr<param::Arena> current_;
   std::vector<std::unique_ptr<param::Arena>> pending_;  // partial sums, the newest last
   std::vector<std::unique_ptr<param::Arena>> spare_;
-  std::vector<bool> untouched_;  // by parameter: no gradient yet that the next one adds to
+  // True where there is no gradient yet that the next one adds to.
+  base::IndexedVector<param::ParameterId, bool> untouched_;
   std::int64_t index_ = 0;
 };
 

@@ -16,11 +16,12 @@ param::Arena make_masters(const param::ArenaLayout& layout, comm::ProcessGroup& 
                           const ParameterStore::Options& options) {
   if (options.disk != nullptr) {
     return param::Arena::of_shard(
-        layout, shards.rank(), options.master_dtype,
+        layout, param::ShardId(shards.rank()), options.master_dtype,
         [&options](std::int64_t bytes) { return options.disk->allocate(bytes); });
   }
   if (copies_are_masters(options)) return {layout, options.master_dtype, allocate};
-  return param::Arena::of_shard(layout, shards.rank(), options.master_dtype, allocate);
+  return param::Arena::of_shard(layout, param::ShardId(shards.rank()), options.master_dtype,
+                                allocate);
 }
 
 // Elements of the units that are there at once.
@@ -63,10 +64,10 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGr
       shards_(shards),
       options_(options),
       masters_(make_masters(layout, shards, allocate, options)),
-      units_(static_cast<std::size_t>(layout.num_units())) {
+      units_(layout.num_units()) {
   const bool shares = copies_are_masters(options);
-  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
-    auto& buffer = units_[static_cast<std::size_t>(unit)].buffer;
+  for (const param::UnitId unit : layout.units()) {
+    auto& buffer = units_[unit].buffer;
     if (!shares) {
       buffer = std::make_unique<UnitBuffer>(layout, unit, options.compute_dtype, allocate);
       if (options.keeps_units) buffer->take();
@@ -78,29 +79,21 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGr
   }
 }
 
-const at::Tensor& ParameterStore::view(param::ParameterId id) const {
-  return views_.at(static_cast<std::size_t>(id));
-}
-
-const at::Tensor& ParameterStore::unit_values(std::int64_t unit) const {
-  return unit_values_.at(static_cast<std::size_t>(unit));
-}
-
-bool ParameterStore::is_gathered(std::int64_t unit) const {
-  const auto& buffer = units_.at(static_cast<std::size_t>(unit)).buffer;
+bool ParameterStore::is_gathered(param::UnitId unit) const {
+  const auto& buffer = units_[unit].buffer;
   return buffer == nullptr || buffer->is_taken();
 }
 
-void ParameterStore::begin_gather(std::int64_t index) {
-  Unit& unit = units_.at(static_cast<std::size_t>(index));
-  DTRAIN_CHECK(!options_.keeps_units, "unit {} is always there", index);
+void ParameterStore::begin_gather(param::UnitId id) {
+  Unit& unit = units_[id];
+  DTRAIN_CHECK(!options_.keeps_units, "unit {} is always there", id.value());
   unit.buffer->take();
-  gather_into(unit, index, unit.buffer->flat());
+  gather_into(unit, id, unit.buffer->flat());
 }
 
-void ParameterStore::gather_into(Unit& unit, std::int64_t index, const at::Tensor& target) {
+void ParameterStore::gather_into(Unit& unit, param::UnitId id, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
-  const param::ElementRange own = layout_.shard_range(index, shards_.rank());
+  const param::ElementRange own = layout_.shard_range(id, param::ShardId(shards_.rank()));
   const at::Tensor part = masters_.slice(own);
   if (options_.disk != nullptr) options_.disk->read_ahead(part);
   if (shards_.size() == 1) {
@@ -111,38 +104,38 @@ void ParameterStore::gather_into(Unit& unit, std::int64_t index, const at::Tenso
   unit.gathered = shards_.all_gather(unit.sent, target);
 }
 
-void ParameterStore::wait(std::int64_t index) {
-  Unit& unit = units_.at(static_cast<std::size_t>(index));
+void ParameterStore::wait(param::UnitId id) {
+  Unit& unit = units_[id];
   if (unit.is_due) {
     const at::NoGradGuard no_grad;
-    at::Tensor target = unit_values(index);
-    target.copy_(masters_.slice(layout_.unit_range(index)));
+    at::Tensor target = unit_values(id);
+    target.copy_(masters_.slice(layout_.unit_range(id)));
   }
   unit.gathered.wait();
   unit.gathered = {};
   if (options_.disk != nullptr && (unit.is_due || unit.sent.defined())) {
-    options_.disk->release(masters_.slice(layout_.shard_range(index, shards_.rank())));
+    options_.disk->release(masters_.slice(layout_.shard_range(id, param::ShardId(shards_.rank()))));
   }
   unit.is_due = false;
   unit.sent = at::Tensor();
 }
 
-void ParameterStore::free(std::int64_t index) {
-  wait(index);
-  units_.at(static_cast<std::size_t>(index)).buffer->give_back();
+void ParameterStore::free(param::UnitId id) {
+  wait(id);
+  units_[id].buffer->give_back();
 }
 
 void ParameterStore::refresh() {
   if (!options_.keeps_units) return;
   const bool shares = units_.front().buffer == nullptr;
   if (shares && shards_.size() == 1) return;
-  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
-    gather_into(units_[static_cast<std::size_t>(unit)], unit, unit_values(unit));
+  for (const param::UnitId unit : layout_.units()) {
+    gather_into(units_[unit], unit, unit_values(unit));
   }
 }
 
 void ParameterStore::wait_for_all() {
-  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) wait(unit);
+  for (const param::UnitId unit : layout_.units()) wait(unit);
 }
 
 }  // namespace dtrain::parallel

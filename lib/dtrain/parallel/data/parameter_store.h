@@ -41,16 +41,18 @@ class ParameterStore {
 
   /// Only the owner of an element keeps its master up to date.
   [[nodiscard]] const param::Arena& masters() const { return masters_; }
-  /// The copy that blocks compute with, in the compute dtype; valid while its unit is gathered.
-  [[nodiscard]] const at::Tensor& view(param::ParameterId id) const;
-  [[nodiscard]] const at::Tensor& unit_values(std::int64_t unit) const;
+  /// The copies that blocks compute with, in the compute dtype; valid while their unit is gathered.
+  [[nodiscard]] const param::ParameterViews& views() const { return views_; }
+  [[nodiscard]] const at::Tensor& unit_values(param::UnitId unit) const {
+    return unit_values_[unit];
+  }
 
   /// Starts to gather a unit.
-  void begin_gather(std::int64_t unit);
+  void begin_gather(param::UnitId unit);
   /// Returns when the unit that is being gathered, if it is, is there.
-  void wait(std::int64_t unit);
-  void free(std::int64_t unit);
-  [[nodiscard]] bool is_gathered(std::int64_t unit) const;
+  void wait(param::UnitId unit);
+  void free(param::UnitId unit);
+  [[nodiscard]] bool is_gathered(param::UnitId unit) const;
 
   /// The masters have changed: starts to bring units that are kept up to date.
   void refresh();
@@ -64,15 +66,15 @@ class ParameterStore {
     bool is_due = false;  // of a single shard: the copy is made when it is waited for
   };
 
-  void gather_into(Unit& unit, std::int64_t index, const at::Tensor& target);
+  void gather_into(Unit& unit, param::UnitId id, const at::Tensor& target);
 
   const param::ArenaLayout& layout_;
   comm::ProcessGroup& shards_;
   Options options_;
   param::Arena masters_;
-  std::vector<Unit> units_;
-  std::vector<at::Tensor> views_;        // by parameter
-  std::vector<at::Tensor> unit_values_;  // by unit
+  base::IndexedVector<param::UnitId, Unit> units_;
+  param::ParameterViews views_;
+  base::IndexedVector<param::UnitId, at::Tensor> unit_values_;
 };
 
 }  // namespace dtrain::parallel

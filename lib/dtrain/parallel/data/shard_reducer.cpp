@@ -1,6 +1,7 @@
 #include "dtrain/parallel/data/shard_reducer.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "dtrain/base/check.h"
 #include "dtrain/comm/tree_order.h"
@@ -31,7 +32,7 @@ std::int64_t levels_for(std::int64_t count, const ReducerOptions& options) {
 // Shards held for one sum: the stack of partial sums with the one that arrives.
 std::int64_t num_levels(const ReducerSetup& setup) {
   std::int64_t levels = 1;
-  for (std::int64_t unit = 0; unit < setup.layout.num_units(); ++unit) {
+  for (const param::UnitId unit : setup.layout.units()) {
     const std::int64_t sums = setup.schedule.count(UnitEventKind::reduce, unit);
     levels = std::max(levels, levels_for(sums, setup.options));
   }
@@ -41,7 +42,7 @@ std::int64_t num_levels(const ReducerSetup& setup) {
 // Elements of two units reduced one after the other: one travels while the next one receives.
 std::int64_t most_at_once(const ReducerSetup& setup) {
   std::int64_t last = 0;  // elements of the unit before
-  std::int64_t last_unit = -1;
+  std::optional<param::UnitId> last_unit;
   std::int64_t most = 0;
   setup.schedule.for_each([&](const UnitEvent& event) {
     if (event.kind != UnitEventKind::reduce) return;
@@ -62,9 +63,10 @@ ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
       options_(setup.options),
       reductions_(groups, setup.options.codec) {
   const at::ScalarType dtype = options_.dtype;
-  for (std::int64_t unit = 0; unit < layout_.num_units(); ++unit) {
+  for (const param::UnitId unit : layout_.units()) {
     units_.push_back({.buffer = std::make_unique<UnitBuffer>(layout_, unit, dtype, allocate),
-                      .has_gradient = std::vector<bool>(layout_.parameters_of(unit).size()),
+                      .has_gradient = std::vector<bool>(
+                          static_cast<std::size_t>(layout_.parameters_of(unit).size())),
                       .num_sums = setup.schedule.count(UnitEventKind::reduce, unit)});
   }
   for (std::int64_t level = 0; level < num_levels(setup); ++level) {
@@ -72,8 +74,8 @@ ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
   }
 }
 
-void ShardReducer::begin_microbatch(std::int64_t index) {
-  if (index > 0) return;
+void ShardReducer::begin_microbatch(data::MicrobatchId microbatch) {
+  if (microbatch > data::MicrobatchId(0)) return;
   for (Unit& unit : units_) {
     unit.begun = unit.arrived = 0;
     unit.depth = 0;
@@ -81,10 +83,10 @@ void ShardReducer::begin_microbatch(std::int64_t index) {
 }
 
 param::GradientPlace ShardReducer::gradient_of(param::ParameterId id) {
-  const std::int64_t index = layout_.unit_of(id);
-  Unit& unit = units_[static_cast<std::size_t>(index)];
+  const param::UnitId own = layout_.unit_of(id);
+  Unit& unit = units_[own];
   if (!unit.buffer->is_taken() || unit.begun > unit.arrived) take(unit);
-  const auto place = static_cast<std::size_t>(id - layout_.parameters_of(index).front());
+  const auto place = static_cast<std::size_t>(id - layout_.parameters_of(own).front());
   const bool is_first = !unit.has_gradient[place];
   unit.has_gradient[place] = true;
   return {.view = unit.buffer->view(id), .is_first = is_first};
@@ -97,33 +99,32 @@ void ShardReducer::take(Unit& unit) {
   std::fill(unit.has_gradient.begin(), unit.has_gradient.end(), false);
 }
 
-void ShardReducer::reduce(std::int64_t index) {
-  Unit& unit = units_[static_cast<std::size_t>(index)];
+void ShardReducer::reduce(param::UnitId id) {
+  Unit& unit = units_[id];
   if (!unit.buffer->is_taken() || unit.begun > unit.arrived) take(unit);
   DTRAIN_CHECK(unit.begun < unit.num_sums);
   ++unit.begun;
-  reductions_.begin(unit.buffer->flat(), shard_of(index, unit.depth),
-                    [this, index] { arrive(index); });
+  reductions_.begin(unit.buffer->flat(), shard_of(id, unit.depth), [this, id] { arrive(id); });
 }
 
 // The newest sum of the unit lies above its stack.
-void ShardReducer::arrive(std::int64_t index) {
+void ShardReducer::arrive(param::UnitId id) {
   const at::NoGradGuard no_grad;
-  Unit& unit = units_[static_cast<std::size_t>(index)];
+  Unit& unit = units_[id];
   unit.buffer->give_back();
   const comm::TreeStep step = step_of(unit.arrived++, unit.num_sums, options_);
   if (step.starts_slot) {
     ++unit.depth;
   } else {
-    shard_of(index, unit.depth - 1).add_(shard_of(index, unit.depth));
+    shard_of(id, unit.depth - 1).add_(shard_of(id, unit.depth));
   }
   for (int merge = 0; merge < step.merges; ++merge, --unit.depth) {
-    shard_of(index, unit.depth - 2).add_(shard_of(index, unit.depth - 1));
+    shard_of(id, unit.depth - 2).add_(shard_of(id, unit.depth - 1));
   }
-  if (unit.arrived == unit.num_sums) reductions_.begin_replicas(shard_of(index, 0));
+  if (unit.arrived == unit.num_sums) reductions_.begin_replicas(shard_of(id, 0));
 }
 
-at::Tensor ShardReducer::shard_of(std::int64_t unit, std::size_t level) const {
+at::Tensor ShardReducer::shard_of(param::UnitId unit, std::size_t level) const {
   return sums_.at(level).slice(layout_.shard_range(unit, shard_));
 }
 

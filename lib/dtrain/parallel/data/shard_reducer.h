@@ -22,10 +22,10 @@ class ShardReducer final : public GradientReducer {
   ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate);
 
-  void begin_microbatch(std::int64_t index) override;
+  void begin_microbatch(data::MicrobatchId id) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
   void settle(param::ParameterId) override {}  // a unit's memory is zero where nothing was added
-  void reduce(std::int64_t unit) override;
+  void reduce(param::UnitId unit) override;
   void end_microbatch() override {}
   void finish() override;
   [[nodiscard]] const param::Arena& gradients() const override { return sums_.front(); }
@@ -46,13 +46,13 @@ class ShardReducer final : public GradientReducer {
   };
 
   void take(Unit& unit);
-  void arrive(std::int64_t index);
-  [[nodiscard]] at::Tensor shard_of(std::int64_t unit, std::size_t level) const;
+  void arrive(param::UnitId id);
+  [[nodiscard]] at::Tensor shard_of(param::UnitId unit, std::size_t level) const;
 
   const param::ArenaLayout& layout_;
-  std::int64_t shard_;
+  param::ShardId shard_;
   ReducerOptions options_;
-  std::vector<Unit> units_;
+  base::IndexedVector<param::UnitId, Unit> units_;
   std::vector<param::Arena> sums_;  // the stack of partial sums; the step's sum ends in the first
   UnitReductions reductions_;
 };

@@ -25,7 +25,7 @@ at::Tensor tensor_without_memory(std::int64_t count, at::ScalarType dtype) {
 
 }  // namespace
 
-UnitBuffer::UnitBuffer(const param::ArenaLayout& layout, std::int64_t unit, at::ScalarType dtype,
+UnitBuffer::UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, at::ScalarType dtype,
                        param::ArenaAllocator allocate)
     : allocate_(std::move(allocate)),
       first_(layout.parameters_of(unit).front()),

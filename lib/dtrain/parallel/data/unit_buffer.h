@@ -21,7 +21,7 @@ namespace dtrain::parallel {
 class UnitBuffer {
  public:
   /// `layout` and what `allocate` refers to must outlive this.
-  UnitBuffer(const param::ArenaLayout& layout, std::int64_t unit, at::ScalarType dtype,
+  UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, at::ScalarType dtype,
              param::ArenaAllocator allocate);
 
   /// Gets zeroed memory; it must have none.

@@ -55,7 +55,7 @@ MemoryPlan UnitReductions::memory(const ReducerSetup& setup, std::int64_t elemen
 ReducerTraffic UnitReductions::traffic(const ReducerSetup& setup) {
   const param::ArenaLayout& layout = setup.layout;
   ReducerTraffic traffic;
-  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+  for (const param::UnitId unit : layout.units()) {
     const std::int64_t reductions = setup.schedule.count(UnitEventKind::reduce, unit);
     const std::int64_t shard = layout.unit_range(unit).size() / layout.num_shards();
     traffic.reductions += reductions;

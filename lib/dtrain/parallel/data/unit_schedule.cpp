@@ -9,7 +9,7 @@ namespace {
 
 // Consecutive uses of a unit, from its gathering to its freeing. Positions in the list of actions.
 struct Visit {
-  std::int64_t unit = 0;
+  param::UnitId unit;
   std::size_t first = 0;
   std::size_t last = 0;
 };
@@ -37,17 +37,17 @@ class Builder {
   }
 
  private:
-  [[nodiscard]] const std::vector<std::int64_t>& units_of(std::size_t action) const {
+  [[nodiscard]] const std::vector<param::UnitId>& units_of(std::size_t action) const {
     return uses_.of(actions_[action]);
   }
-  [[nodiscard]] bool is_per_use(std::int64_t unit) const {
-    return options_.tied_per_use && uses_.is_tied[static_cast<std::size_t>(unit)];
+  [[nodiscard]] bool is_per_use(param::UnitId unit) const {
+    return options_.tied_per_use && uses_.is_tied[unit];
   }
 
   void find_visits() {
-    std::map<std::int64_t, std::size_t> latest;  // by unit: its last visit so far
+    std::map<param::UnitId, std::size_t> latest;  // by unit: its last visit so far
     for (std::size_t action = 0; action < actions_.size(); ++action) {
-      for (const std::int64_t unit : units_of(action)) {
+      for (const param::UnitId unit : units_of(action)) {
         const auto found = latest.find(unit);
         if (found != latest.end() && goes_on(visits_[found->second], action)) {
           visits_[found->second].last = action;
@@ -72,9 +72,9 @@ class Builder {
     for (std::size_t action = 0; action < actions_.size(); ++action) {
       while (next_ < visits_.size() && visits_[next_].first == action)
         gather_next(schedule_.before[action]);
-      const std::vector<std::int64_t>& ending = ending_[action];
+      const std::vector<param::UnitId>& ending = ending_[action];
       if (!ending.empty()) prefetch(schedule_.before[action], /*is_before=*/true);
-      for (const std::int64_t unit : ending) {
+      for (const param::UnitId unit : ending) {
         schedule_.after[action].push_back({UnitEventKind::free, unit});
         gathered_.erase(unit);
       }
@@ -99,7 +99,7 @@ class Builder {
   }
 
   void gather_next(std::vector<UnitEvent>& events) {
-    const std::int64_t unit = visits_[next_++].unit;
+    const param::UnitId unit = visits_[next_++].unit;
     events.push_back({UnitEventKind::gather, unit});
     gathered_.insert(unit);
     schedule_.max_gathered =
@@ -108,17 +108,17 @@ class Builder {
 
   // A unit's gradient is final after the last backward that uses it in a microbatch.
   void place_reductions() {
-    std::int64_t last_microbatch = 0;
+    MicrobatchId last_microbatch;
     for (const Action& action : actions_) {
       last_microbatch = std::max(last_microbatch, action.microbatch);
     }
-    std::set<std::pair<std::int64_t, std::int64_t>> placed;  // (microbatch, unit)
+    std::set<std::pair<MicrobatchId, param::UnitId>> placed;  // (microbatch, unit)
     for (std::size_t action = actions_.size(); action-- > 0;) {
       const auto& [kind, block, microbatch] = actions_[action];
       const bool is_reduced = options_.reduce_every_microbatch || microbatch == last_microbatch;
       if (kind != ActionKind::backward || !is_reduced) continue;
       // Blocks that run again give no gradient yet.
-      for (const std::int64_t unit : uses_.of_block[static_cast<std::size_t>(block)]) {
+      for (const param::UnitId unit : uses_.of_block[block]) {
         if (!placed.insert({microbatch, unit}).second && !is_per_use(unit)) continue;
         schedule_.after[action].push_back({UnitEventKind::reduce, unit});
       }
@@ -130,10 +130,10 @@ class Builder {
   const UnitUses& uses_;
   const UnitScheduleOptions& options_;
   UnitSchedule schedule_;
-  std::vector<Visit> visits_;                      // by first use
-  std::vector<std::vector<std::int64_t>> ending_;  // by action: units whose visit ends with it
-  std::size_t next_ = 0;                           // visit to be gathered
-  std::set<std::int64_t> gathered_;
+  std::vector<Visit> visits_;                       // by first use
+  std::vector<std::vector<param::UnitId>> ending_;  // by action: units whose visit ends with it
+  std::size_t next_ = 0;                            // visit to be gathered
+  std::set<param::UnitId> gathered_;
 };
 
 }  // namespace
@@ -145,10 +145,10 @@ void UnitSchedule::for_each(const std::function<void(const UnitEvent&)>& visit) 
   }
 }
 
-std::int64_t UnitSchedule::count(UnitEventKind kind, std::int64_t unit) const {
+std::int64_t UnitSchedule::count(UnitEventKind kind, std::optional<param::UnitId> unit) const {
   std::int64_t found = 0;
   for_each([&](const UnitEvent& event) {
-    if (event.kind == kind && (unit < 0 || event.unit == unit)) ++found;
+    if (event.kind == kind && (!unit || event.unit == unit)) ++found;
   });
   return found;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,7 +38,7 @@ enum class UnitEventKind { gather, free, reduce };
 
 struct UnitEvent {
   UnitEventKind kind = UnitEventKind::gather;
-  std::int64_t unit = 0;
+  param::UnitId unit;
 
   bool operator==(const UnitEvent&) const = default;
 };
@@ -51,8 +52,9 @@ struct UnitSchedule {
 
   /// Calls visit(event) for all events of a step, in order.
   void for_each(const std::function<void(const UnitEvent&)>& visit) const;
-  /// Events of a kind in a step, of one unit or of all (-1).
-  [[nodiscard]] std::int64_t count(UnitEventKind kind, std::int64_t unit = -1) const;
+  /// Events of a kind in a step, of one unit or of all.
+  [[nodiscard]] std::int64_t count(UnitEventKind kind,
+                                   std::optional<param::UnitId> unit = {}) const;
 };
 
 [[nodiscard]] UnitSchedule make_unit_schedule(std::span<const Action> actions, const UnitUses& uses,

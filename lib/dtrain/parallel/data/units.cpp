@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <utility>
 
 namespace dtrain::parallel {
 namespace {
 
 using param::ParameterId;
 
-// Cuts before every parameter that no block uses together with its predecessor.
-std::vector<ParameterId> begins_by_block(const model::Model& model) {
+// Cuts before every parameter that is held, but that no block uses together with its predecessor.
+std::set<ParameterId> begins_by_block(const model::Model& model) {
   std::set<ParameterId> begins;
-  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
-    begins.insert(static_cast<ParameterId>(id));
+  for (const ParameterId id : model.parameters.ids()) {
+    if (model.parameters[id].is_held()) begins.insert(id);
   }
   for (const auto& block : model.blocks) {
     const auto ids = block->parameters();
@@ -21,7 +22,7 @@ std::vector<ParameterId> begins_by_block(const model::Model& model) {
     const auto [first, last] = std::minmax_element(ids.begin(), ids.end());
     begins.erase(begins.upper_bound(*first), begins.upper_bound(*last));
   }
-  return {begins.begin(), begins.end()};
+  return begins;
 }
 
 // Units of at least min_elements, made of neighbours in `begins`, which ends with the exclusive
@@ -36,7 +37,7 @@ std::vector<ParameterId> merged(std::span<const ParameterId> begins, const model
       elements = 0;
     }
     for (ParameterId id = begins[unit]; id < begins[unit + 1]; ++id) {
-      elements += model.parameters[static_cast<std::size_t>(id)].num_elements();
+      elements += model.parameters[id].num_elements();
     }
   }
   // What is left at the end is no unit of its own.
@@ -45,8 +46,8 @@ std::vector<ParameterId> merged(std::span<const ParameterId> begins, const model
 }
 
 // The units of one region, whose smallest units are `begins`, with the exclusive end.
-std::vector<ParameterId> units_of_region(std::span<const ParameterId> begins,
-                                         const model::Model& model, const WrapPolicy& policy) {
+std::vector<ParameterId> units_of_region(std::vector<ParameterId> begins, const model::Model& model,
+                                         const WrapPolicy& policy) {
   switch (policy.kind) {
     case WrapPolicy::Kind::none:
       return {begins.front()};
@@ -55,59 +56,62 @@ std::vector<ParameterId> units_of_region(std::span<const ParameterId> begins,
     case WrapPolicy::Kind::block:
       break;
   }
-  return {begins.begin(), begins.end() - 1};
+  begins.pop_back();
+  return begins;
 }
 
 }  // namespace
 
-std::vector<ParameterId> unit_begins(const model::Model& model, const WrapPolicy& policy,
-                                     std::span<const ParameterId> region_begins) {
-  const std::vector<ParameterId> by_block = begins_by_block(model);
-  const auto count = static_cast<ParameterId>(model.parameters.size());
-  std::vector<ParameterId> result;
+base::IndexedVector<param::UnitId, ParameterId> unit_begins(
+    const model::Model& model, const WrapPolicy& policy,
+    std::span<const ParameterId> region_begins) {
+  std::set<ParameterId> by_block = begins_by_block(model);
+  if (!by_block.empty()) by_block.erase(by_block.begin());  // the first unit begins at 0
+  const ParameterId model_end = model.parameters.end_id();
+  base::IndexedVector<param::UnitId, ParameterId> result;
   for (std::size_t region = 0; region < region_begins.size(); ++region) {
     const ParameterId begin = region_begins[region];
-    const ParameterId end = region + 1 < region_begins.size() ? region_begins[region + 1] : count;
+    const ParameterId end =
+        region + 1 < region_begins.size() ? region_begins[region + 1] : model_end;
     std::vector<ParameterId> begins{begin};
     std::copy_if(by_block.begin(), by_block.end(), std::back_inserter(begins),
                  [&](ParameterId id) { return begin < id && id < end; });
     begins.push_back(end);
-    const std::vector<ParameterId> units = units_of_region(begins, model, policy);
-    result.insert(result.end(), units.begin(), units.end());
+    for (const ParameterId unit : units_of_region(std::move(begins), model, policy))
+      result.push_back(unit);
   }
   return result;
 }
 
-const std::vector<std::int64_t>& UnitUses::of(const Action& action) const {
-  static const std::vector<std::int64_t> kNone;
+const std::vector<param::UnitId>& UnitUses::of(const Action& action) const {
+  static const std::vector<param::UnitId> kNone;
   if (!is_compute(action.kind)) return kNone;
-  const auto block = static_cast<std::size_t>(action.block);
   const bool runs_again = action.kind == ActionKind::backward && !of_backward.empty();
-  return runs_again ? of_backward[block] : of_block[block];
+  return runs_again ? of_backward[action.block] : of_block[action.block];
 }
 
 UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,
                    const RecomputePlan& recompute) {
   UnitUses uses{.of_block = {},
-                .is_tied = std::vector<bool>(static_cast<std::size_t>(layout.num_units()))};
+                .is_tied = base::IndexedVector<param::UnitId, bool>(layout.num_units())};
   std::set<ParameterId> seen;
   for (const auto& block : model.blocks) {
-    std::set<std::int64_t> units;
+    std::set<param::UnitId> units;
     for (const ParameterId id : block->parameters()) {
-      const std::int64_t unit = layout.unit_of(id);
+      const param::UnitId unit = layout.unit_of(id);
       units.insert(unit);
-      if (!seen.insert(id).second) uses.is_tied[static_cast<std::size_t>(unit)] = true;
+      if (!seen.insert(id).second) uses.is_tied[unit] = true;
     }
-    uses.of_block.emplace_back(units.begin(), units.end());
+    uses.of_block.push_back({units.begin(), units.end()});
   }
   uses.of_backward = uses.of_block;
   for (const RecomputeGroup& group : recompute.groups) {
-    std::set<std::int64_t> units;
-    for (std::int64_t block = group.begin; block < group.end; ++block) {
-      const auto& of_one = uses.of_block[static_cast<std::size_t>(block)];
+    std::set<param::UnitId> units;
+    for (BlockId block = group.begin; block < group.end; ++block) {
+      const auto& of_one = uses.of_block[block];
       units.insert(of_one.begin(), of_one.end());
     }
-    uses.of_backward[static_cast<std::size_t>(group.end - 1)] = {units.begin(), units.end()};
+    uses.of_backward[group.end - 1] = {units.begin(), units.end()};
   }
   return uses;
 }

@@ -16,20 +16,23 @@ namespace dtrain::parallel {
 using config::WrapPolicy;
 
 /// The first parameter of each unit. The policy holds within each of the regions that begin at
-/// region_begins (ascending from 0), beyond which no unit goes.
-[[nodiscard]] std::vector<param::ParameterId> unit_begins(
+/// region_begins (ascending from 0), beyond which no unit goes. Parameters that are not held make
+/// no unit of their own.
+[[nodiscard]] base::IndexedVector<param::UnitId, param::ParameterId> unit_begins(
     const model::Model& model, const WrapPolicy& policy,
     std::span<const param::ParameterId> region_begins);
 
 /// How the blocks of a model use its units.
 struct UnitUses {
-  std::vector<std::vector<std::int64_t>> of_block;  ///< by block: its units, ascending
-  /// By block: those of all blocks that run again for its backward, its own included; empty where
-  /// every block's backward uses its own alone.
-  std::vector<std::vector<std::int64_t>> of_backward = {};
-  std::vector<bool> is_tied;  ///< by unit: several blocks share one of its parameters
+  /// The units of each block, ascending.
+  base::IndexedVector<BlockId, std::vector<param::UnitId>> of_block;
+  /// Those of all blocks that run again for a block's backward, its own included; empty where every
+  /// block's backward uses its own alone.
+  base::IndexedVector<BlockId, std::vector<param::UnitId>> of_backward = {};
+  /// True where several blocks share one of the unit's parameters.
+  base::IndexedVector<param::UnitId, bool> is_tied;
 
-  [[nodiscard]] const std::vector<std::int64_t>& of(const Action& action) const;
+  [[nodiscard]] const std::vector<param::UnitId>& of(const Action& action) const;
 };
 
 [[nodiscard]] UnitUses unit_uses(const model::Model& model, const param::ArenaLayout& layout,

@@ -10,7 +10,7 @@ WholeReducer::WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
              setup.options.reduction),
       reductions_(groups, setup.options.codec) {}
 
-void WholeReducer::reduce(std::int64_t unit) {
+void WholeReducer::reduce(param::UnitId unit) {
   const param::ElementRange whole = layout_.unit_range(unit);
   store_.finish(whole);
   const at::Tensor shard = store_.gradients().slice(layout_.shard_range(unit, shard_));

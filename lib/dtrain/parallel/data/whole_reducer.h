@@ -16,12 +16,12 @@ class WholeReducer final : public GradientReducer {
   WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate);
 
-  void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }
+  void begin_microbatch(data::MicrobatchId id) override { store_.begin_microbatch(id); }
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override { store_.settle(id); }
-  void reduce(std::int64_t unit) override;
+  void reduce(param::UnitId unit) override;
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override { reductions_.finish(); }
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
@@ -33,7 +33,7 @@ class WholeReducer final : public GradientReducer {
 
  private:
   const param::ArenaLayout& layout_;
-  std::int64_t shard_;
+  param::ShardId shard_;
   GradientStore store_;
   UnitReductions reductions_;
 };

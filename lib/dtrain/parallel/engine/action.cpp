@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 namespace dtrain::parallel {
@@ -11,12 +12,12 @@ bool is_backward(const Action& action) { return action.kind == ActionKind::backw
 
 // Whether the backward passes of several microbatches alternate.
 bool mixes_microbatches(std::span<const Action> actions) {
-  std::set<std::int64_t> begun;
-  std::int64_t current = -1;
+  std::set<MicrobatchId> begun;
+  std::optional<MicrobatchId> current;
   for (const Action& action : actions) {
     if (!is_backward(action) || action.microbatch == current) continue;
     current = action.microbatch;
-    if (!begun.insert(current).second) return true;
+    if (!begun.insert(action.microbatch).second) return true;
   }
   return false;
 }
@@ -26,9 +27,9 @@ struct Extent {
   std::size_t first = 0;
   std::size_t last = 0;
 };
-using Extents = std::map<std::int64_t, Extent>;  // by microbatch
+using Extents = std::map<MicrobatchId, Extent>;
 
-void extend(Extents& extents, std::int64_t microbatch, std::size_t position) {
+void extend(Extents& extents, MicrobatchId microbatch, std::size_t position) {
   extents.try_emplace(microbatch, Extent{position, position}).first->second.last = position;
 }
 
@@ -36,12 +37,12 @@ void extend(Extents& extents, std::int64_t microbatch, std::size_t position) {
 
 std::vector<Action> sequential_actions(std::int64_t num_blocks, std::int64_t num_microbatches) {
   std::vector<Action> actions;
-  for (std::int64_t microbatch = 0; microbatch < num_microbatches; ++microbatch) {
-    for (std::int64_t block = 0; block < num_blocks; ++block) {
+  for (const auto microbatch : base::first_ids<MicrobatchId>(num_microbatches)) {
+    for (const auto block : base::first_ids<BlockId>(num_blocks)) {
       actions.push_back({ActionKind::forward, block, microbatch});
     }
-    for (std::int64_t block = num_blocks - 1; block >= 0; --block) {
-      actions.push_back({ActionKind::backward, block, microbatch});
+    for (BlockId block(num_blocks); block > BlockId(0);) {
+      actions.push_back({ActionKind::backward, --block, microbatch});
     }
   }
   return actions;
@@ -49,7 +50,9 @@ std::vector<Action> sequential_actions(std::int64_t num_blocks, std::int64_t num
 
 std::vector<Action> with_events(std::span<const Action> actions) {
   const bool is_mixed = mixes_microbatches(actions);
-  const auto sum_of = [&](const Action& action) { return is_mixed ? 0 : action.microbatch; };
+  const auto sum_of = [&](const Action& action) {
+    return is_mixed ? MicrobatchId(0) : action.microbatch;
+  };
   Extents computing;  // from the first pass or message to the last
   Extents summing;    // from the first backward to the last
   std::size_t last_forward = 0;
@@ -64,7 +67,9 @@ std::vector<Action> with_events(std::span<const Action> actions) {
     const Action& action = actions[i];
     const Extent& computed = computing.at(action.microbatch);
     const Extent summed = is_backward(action) ? summing.at(sum_of(action)) : Extent{i + 1, i + 1};
-    const auto add = [&](ActionKind kind, std::int64_t of) { result.push_back({kind, 0, of}); };
+    const auto add = [&](ActionKind kind, MicrobatchId of) {
+      result.push_back({kind, BlockId(0), of});
+    };
     if (i == computed.first) add(ActionKind::begin_microbatch, action.microbatch);
     if (i == summed.first) add(ActionKind::begin_gradients, sum_of(action));
     result.push_back(action);

@@ -5,15 +5,20 @@
 #include <span>
 #include <vector>
 
+#include "dtrain/data/microbatches.h"
+#include "dtrain/model/block_range.h"
 #include "dtrain/parallel/pipeline/action_kind.h"
 
 namespace dtrain::parallel {
 
-/// One thing that a rank does for one microbatch. Blocks are numbered among the rank's own.
+using data::MicrobatchId;
+using model::BlockId;
+
+/// One thing that a rank does for one microbatch.
 struct Action {
   ActionKind kind = ActionKind::forward;
-  std::int64_t block = 0;
-  std::int64_t microbatch = 0;
+  BlockId block = {};
+  MicrobatchId microbatch = {};
 
   bool operator==(const Action&) const = default;
 };

@@ -10,56 +10,54 @@
 
 namespace dtrain::parallel {
 
-BlockRunner::BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
+BlockRunner::BlockRunner(model::Model& model, const param::ParameterViews& parameters,
                          param::GradientMemory& gradients, model::TensorAxis& axis, Options options)
     : model_(model),
-      read_leaf_([this](param::ParameterId id) { return leaves_[static_cast<std::size_t>(id)]; }),
+      read_leaf_([this](param::ParameterId id) { return leaves_[id]; }),
       gradients_(gradients),
       seed_(options.seed),
       buffer_dtype_(options.buffer_dtype),
       recompute_(std::move(options.recompute)),
+      num_to_settle_(model.parameters.size()),
       tensor_axis_(axis) {
-  const std::size_t count = model.parameters.size();
-  for (std::size_t id = 0; id < count; ++id) {
-    const auto parameter = static_cast<param::ParameterId>(id);
+  for (const param::ParameterId id : parameters.ids()) {
     const bool is_frozen =
-        std::find(options.frozen.begin(), options.frozen.end(), parameter) != options.frozen.end();
+        std::find(options.frozen.begin(), options.frozen.end(), id) != options.frozen.end();
     leaves_.push_back(parameters[id].detach().set_requires_grad(!is_frozen));
   }
-  num_to_settle_.assign(count, 0);
   for (const auto& block : model.blocks) {
     for (const param::ParameterId id : block->parameters()) {
-      num_to_settle_[static_cast<std::size_t>(id)] += options.settled_together;
+      num_to_settle_[id] += options.settled_together;
     }
   }
   unsettled_ = num_to_settle_;
 }
 
-void BlockRunner::begin(std::int64_t microbatch, MicrobatchInput input) {
+void BlockRunner::begin(MicrobatchId microbatch, MicrobatchInput input) {
   Microbatch& entry = microbatches_[microbatch];
   entry = Microbatch{};
   entry.activation = input.ids;
   entry.input = std::move(input);
 }
 
-void BlockRunner::set_activation(std::int64_t microbatch, at::Tensor activation) {
+void BlockRunner::set_activation(MicrobatchId microbatch, at::Tensor activation) {
   microbatches_.at(microbatch).activation = std::move(activation);
 }
 
-at::Tensor BlockRunner::take_activation(std::int64_t microbatch) {
+at::Tensor BlockRunner::take_activation(MicrobatchId microbatch) {
   return std::exchange(microbatches_.at(microbatch).activation, at::Tensor());
 }
 
-void BlockRunner::set_gradient(std::int64_t microbatch, at::Tensor gradient) {
+void BlockRunner::set_gradient(MicrobatchId microbatch, at::Tensor gradient) {
   microbatches_.at(microbatch).gradient = std::move(gradient);
 }
 
-at::Tensor BlockRunner::take_gradient(std::int64_t microbatch) {
+at::Tensor BlockRunner::take_gradient(MicrobatchId microbatch) {
   return std::exchange(microbatches_.at(microbatch).gradient, at::Tensor());
 }
 
-bool BlockRunner::gives_losses(std::int64_t block) const {
-  return model_.gives_losses && block + 1 == static_cast<std::int64_t>(model_.blocks.size());
+bool BlockRunner::gives_losses(BlockId block) const {
+  return model_.gives_losses && block + 1 == model_.blocks.end_id();
 }
 
 model::BlockContext BlockRunner::context_of(const MicrobatchInput& input,
@@ -75,9 +73,9 @@ model::BlockContext BlockRunner::context_of(const MicrobatchInput& input,
           .tap = tap};
 }
 
-at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
+at::Tensor BlockRunner::forward(BlockId block, MicrobatchId microbatch) {
   Microbatch& entry = microbatches_.at(microbatch);
-  DTRAIN_CHECK(entry.activation.defined(), "block {} has no input", block);
+  DTRAIN_CHECK(entry.activation.defined(), "block {} has no input", block.value());
   const RecomputeGroup* group = recompute_.group_of(block);
   if (training_ && (group == nullptr || group->begin == block)) {
     entry.saved[block].input = entry.activation.detach();
@@ -91,28 +89,28 @@ at::Tensor BlockRunner::forward(std::int64_t block, std::int64_t microbatch) {
   return gives_losses(block) ? entry.activation : at::Tensor();
 }
 
-void BlockRunner::record(std::int64_t block, Microbatch& entry, const model::Tap& tap) {
+void BlockRunner::record(BlockId block, Microbatch& entry, const model::Tap& tap) {
   SavedBlock& saved = entry.saved.at(block);
-  if (model::NativeBackward* native = block_at(block).native_backward()) {
+  if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
     record_native(*native, saved, entry.input, tap);
   } else {
     record_graph(block, saved, entry.input, tap);
   }
 }
 
-void BlockRunner::record_graph(std::int64_t block, SavedBlock& saved, const MicrobatchInput& input,
+void BlockRunner::record_graph(BlockId block, SavedBlock& saved, const MicrobatchInput& input,
                                const model::Tap& tap) {
-  const bool takes_tokens = block == 0 && model_.takes_tokens;
+  const bool takes_tokens = block == BlockId(0) && model_.takes_tokens;
   if (!takes_tokens) saved.input.set_requires_grad(true);
-  const std::span<const param::ParameterId> listed = block_at(block).parameters();
+  const std::span<const param::ParameterId> listed = model_.blocks[block]->parameters();
   const model::ParameterReader use = [&](param::ParameterId id) {
     DTRAIN_CHECK(std::find(listed.begin(), listed.end(), id) != listed.end(),
-                 "block {} uses parameter {} without listing it", block, id);
-    const at::Tensor& leaf = leaves_[static_cast<std::size_t>(id)];
+                 "block {} uses parameter {} without listing it", block.value(), id.value());
+    const at::Tensor& leaf = leaves_[id];
     if (leaf.requires_grad()) ++saved.uses[id];
     return param::use_parameter(leaf, id, *this);
   };
-  saved.output = block_at(block).forward(saved.input, context_of(input, use, tap));
+  saved.output = model_.blocks[block]->forward(saved.input, context_of(input, use, tap));
 }
 
 void BlockRunner::record_native(model::NativeBackward& native, SavedBlock& saved,
@@ -126,23 +124,22 @@ at::Tensor BlockRunner::native_gradient(model::NativeBackward& native, const Sav
   const at::NoGradGuard no_grad;
   return native.backward(saved.input, gradient, saved.native,
                          context_of(input, read_leaf_, no_tap_), [this](param::ParameterId id) {
-                           const bool is_frozen =
-                               !leaves_[static_cast<std::size_t>(id)].requires_grad();
+                           const bool is_frozen = !leaves_[id].requires_grad();
                            return is_frozen ? param::GradientPlace{} : gradients_.gradient_of(id);
                          });
 }
 
-at::Tensor BlockRunner::run_without_graph(std::int64_t block, const at::Tensor& x,
+at::Tensor BlockRunner::run_without_graph(BlockId block, const at::Tensor& x,
                                           const MicrobatchInput& input, const model::Tap& tap) {
   const at::NoGradGuard no_grad;
-  return block_at(block).forward(x, context_of(input, read_leaf_, tap));
+  return model_.blocks[block]->forward(x, context_of(input, read_leaf_, tap));
 }
 
-void BlockRunner::run_again(std::int64_t block, Microbatch& entry) {
+void BlockRunner::run_again(BlockId block, Microbatch& entry) {
   const RecomputeGroup* group = recompute_.group_of(block);
   if (group == nullptr) return;
   if (block + 1 == group->end) {
-    for (std::int64_t inner = group->begin; inner < block; ++inner) {
+    for (BlockId inner = group->begin; inner < block; ++inner) {
       entry.saved[inner + 1].input =
           run_without_graph(inner, entry.saved.at(inner).input, entry.input, no_tap_);
     }
@@ -150,7 +147,7 @@ void BlockRunner::run_again(std::int64_t block, Microbatch& entry) {
   record(block, entry, no_tap_);
 }
 
-void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double seed,
+void BlockRunner::backward(BlockId block, MicrobatchId microbatch, double seed,
                            const OnSettled& on_settled) {
   active_ = &microbatches_.at(microbatch);
   run_again(block, *active_);
@@ -159,14 +156,14 @@ void BlockRunner::backward(std::int64_t block, std::int64_t microbatch, double s
   SavedBlock& saved = *active_block_;
   const at::Tensor gradient =
       gives_losses(block) ? at::full_like(saved.output, seed) : active_->gradient;
-  if (model::NativeBackward* native = block_at(block).native_backward()) {
+  if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
     active_->gradient = native_gradient(*native, saved, active_->input, gradient);
   } else {
     if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
     active_->gradient = saved.input.grad();
   }
   // Uses whose gradient never came, and parameters this block did not use this time.
-  for (const param::ParameterId id : block_at(block).parameters()) {
+  for (const param::ParameterId id : model_.blocks[block]->parameters()) {
     const auto use = saved.uses.find(id);
     if (use == saved.uses.end() || use->second > 0) settle(id);
   }
@@ -179,9 +176,9 @@ void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
 }
 
 void BlockRunner::settle(param::ParameterId id) {
-  std::int64_t& unsettled = unsettled_[static_cast<std::size_t>(id)];
+  std::int64_t& unsettled = unsettled_[id];
   if (--unsettled > 0) return;
-  unsettled = num_to_settle_[static_cast<std::size_t>(id)];
+  unsettled = num_to_settle_[id];
   (*on_settled_)(id);
 }
 

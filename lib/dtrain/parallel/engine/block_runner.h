@@ -15,6 +15,7 @@
 #include "dtrain/parallel/engine/action.h"
 #include "dtrain/parallel/plan/memory.h"
 #include "dtrain/parallel/plan/recompute.h"
+#include "dtrain/param/arena.h"
 #include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_use.h"
 
@@ -27,9 +28,11 @@ struct MicrobatchInput {
   std::int64_t first_sample = 0;
 };
 
+using BlockMemories = base::IndexedVector<BlockId, model::BlockMemory>;
+
 /// Blocks whose input another stage of a pipeline sends.
 struct ReceivedInputs {
-  std::vector<std::int64_t> blocks = {};
+  std::vector<BlockId> blocks = {};
   std::int64_t bytes = 0;  ///< of one input
 };
 
@@ -60,14 +63,14 @@ class BlockRunner : private param::GradientSink {
     std::int64_t settled_together = 1;  ///< microbatches whose gradients are summed as they come
   };
 
-  /// parameters: by id, what blocks compute with; axis: the one that the model was made for.
-  /// `model`, `gradients` and `axis` must outlive this.
-  BlockRunner(model::Model& model, std::span<const at::Tensor> parameters,
+  /// parameters: what blocks compute with; axis: the one that the model was made for. `model`,
+  /// `gradients` and `axis` must outlive this.
+  BlockRunner(model::Model& model, const param::ParameterViews& parameters,
               param::GradientMemory& gradients, model::TensorAxis& axis, Options options);
 
   /// What a runner holds while it works through a step: what it keeps from forward to backward, and
   /// work on top at the peak. blocks: of each block; actions: of the step.
-  [[nodiscard]] static MemoryPlan memory(std::span<const model::BlockMemory> blocks,
+  [[nodiscard]] static MemoryPlan memory(const BlockMemories& blocks,
                                          std::span<const Action> actions,
                                          const RecomputePlan& recompute,
                                          const ReceivedInputs& received = {});
@@ -76,27 +79,26 @@ class BlockRunner : private param::GradientSink {
   void set_training(bool training) { training_ = training; }
 
   /// Gives a microbatch its tokens.
-  void begin(std::int64_t microbatch, MicrobatchInput input);
+  void begin(MicrobatchId microbatch, MicrobatchInput input);
   /// Forgets it.
-  void end(std::int64_t microbatch) { microbatches_.erase(microbatch); }
+  void end(MicrobatchId microbatch) { microbatches_.erase(microbatch); }
 
   /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
   /// returned, else an undefined tensor.
-  at::Tensor forward(std::int64_t block, std::int64_t microbatch);
+  at::Tensor forward(BlockId block, MicrobatchId microbatch);
 
   /// Sets the input of the microbatch's next block, from another stage.
-  void set_activation(std::int64_t microbatch, at::Tensor activation);
+  void set_activation(MicrobatchId microbatch, at::Tensor activation);
   /// Takes the output of the block that ran last.
-  [[nodiscard]] at::Tensor take_activation(std::int64_t microbatch);
+  [[nodiscard]] at::Tensor take_activation(MicrobatchId microbatch);
   /// Sets the gradient of the output of the block that runs backward next.
-  void set_gradient(std::int64_t microbatch, at::Tensor gradient);
+  void set_gradient(MicrobatchId microbatch, at::Tensor gradient);
   /// Takes the gradient of the input of the block that ran backward last.
-  [[nodiscard]] at::Tensor take_gradient(std::int64_t microbatch);
+  [[nodiscard]] at::Tensor take_gradient(MicrobatchId microbatch);
 
   /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
   /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
-  void backward(std::int64_t block, std::int64_t microbatch, double seed,
-                const OnSettled& on_settled);
+  void backward(BlockId block, MicrobatchId microbatch, double seed, const OnSettled& on_settled);
 
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
@@ -110,43 +112,41 @@ class BlockRunner : private param::GradientSink {
   };
   struct Microbatch {
     MicrobatchInput input = {};
-    at::Tensor activation = {};                     // what the next block reads
-    at::Tensor gradient = {};                       // what the block before reads in its backward
-    std::map<std::int64_t, SavedBlock> saved = {};  // by block
+    at::Tensor activation = {};  // what the next block reads
+    at::Tensor gradient = {};    // what the block before reads in its backward
+    std::map<BlockId, SavedBlock> saved = {};
   };
 
-  [[nodiscard]] bool gives_losses(std::int64_t block) const;
-  [[nodiscard]] model::Block& block_at(std::int64_t block) const {
-    return *model_.blocks[static_cast<std::size_t>(block)];
-  }
+  [[nodiscard]] bool gives_losses(BlockId block) const;
   [[nodiscard]] model::BlockContext context_of(const MicrobatchInput& input,
                                                const model::ParameterReader& use,
                                                const model::Tap& tap);
   // Keeps what the backward needs, from the saved input on.
-  void record(std::int64_t block, Microbatch& entry, const model::Tap& tap);
-  void record_graph(std::int64_t block, SavedBlock& saved, const MicrobatchInput& input,
+  void record(BlockId block, Microbatch& entry, const model::Tap& tap);
+  void record_graph(BlockId block, SavedBlock& saved, const MicrobatchInput& input,
                     const model::Tap& tap);
   void record_native(model::NativeBackward& native, SavedBlock& saved, const MicrobatchInput& input,
                      const model::Tap& tap);
   [[nodiscard]] at::Tensor native_gradient(model::NativeBackward& native, const SavedBlock& saved,
                                            const MicrobatchInput& input,
                                            const at::Tensor& gradient);
-  [[nodiscard]] at::Tensor run_without_graph(std::int64_t block, const at::Tensor& x,
+  [[nodiscard]] at::Tensor run_without_graph(BlockId block, const at::Tensor& x,
                                              const MicrobatchInput& input, const model::Tap& tap);
-  void run_again(std::int64_t block, Microbatch& entry);
+  void run_again(BlockId block, Microbatch& entry);
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
   void settle(param::ParameterId id);
 
   model::Model& model_;
-  std::vector<at::Tensor> leaves_;  // by parameter: its view, requiring a gradient unless frozen
+  param::ParameterViews leaves_;  // require gradients unless frozen
   model::ParameterReader read_leaf_;
   param::GradientMemory& gradients_;
   std::uint64_t seed_;
   at::ScalarType buffer_dtype_;
   RecomputePlan recompute_;
-  std::vector<std::int64_t> num_to_settle_;  // by parameter: backward passes until it is settled
-  std::vector<std::int64_t> unsettled_;      // of those, still to come
-  std::map<std::int64_t, Microbatch> microbatches_;
+  // Backward passes until each parameter is settled, and those of them that are still to come.
+  base::IndexedVector<param::ParameterId, std::int64_t> num_to_settle_;
+  base::IndexedVector<param::ParameterId, std::int64_t> unsettled_;
+  std::map<MicrobatchId, Microbatch> microbatches_;
   model::TensorAxis& tensor_axis_;
   bool training_ = true;
   model::Tap tap_;

@@ -11,54 +11,51 @@ namespace {
 
 // Stands for a BlockRunner's entry of one microbatch.
 struct Held {
-  std::vector<bool> has_graph;        // by block
-  std::vector<bool> has_input;        // by block: it is kept
-  std::optional<std::size_t> latest;  // the block that ran last, until its output is sent on
-  std::int64_t gradient = 0;          // of the input of the block that ran backward last
+  explicit Held(std::int64_t num_blocks) : has_graph(num_blocks), has_input(num_blocks + 1) {}
+
+  base::IndexedVector<BlockId, bool> has_graph;
+  base::IndexedVector<BlockId, bool> has_input;  // it is kept
+  std::optional<BlockId> latest;                 // what ran last, until its output is sent on
+  std::int64_t gradient = 0;                     // of the input of the block that ran backward last
 };
 
 // Runs a step's passes as the runner does.
 class Walk {
  public:
-  Walk(std::span<const model::BlockMemory> blocks, const RecomputePlan& recompute,
-       const ReceivedInputs& received)
+  Walk(const BlockMemories& blocks, const RecomputePlan& recompute, const ReceivedInputs& received)
       : blocks_(blocks), recompute_(recompute), received_(received) {}
 
   void run(const Action& action) {
-    const auto block = static_cast<std::size_t>(action.block);
-    if (action.kind == ActionKind::forward) forward(block, action.microbatch);
-    if (action.kind == ActionKind::backward) backward(block, action.microbatch);
+    if (action.kind == ActionKind::forward) forward(action.block, action.microbatch);
+    if (action.kind == ActionKind::backward) backward(action.block, action.microbatch);
     if (action.kind == ActionKind::send_activation) microbatches_.at(action.microbatch).latest = {};
   }
 
   [[nodiscard]] MemoryPlan result() const { return {.activations = kept_, .work = peak_ - kept_}; }
 
  private:
-  void forward(std::size_t block, std::int64_t microbatch) {
-    Held& held = microbatches_[microbatch];
-    held.has_graph.resize(blocks_.size());
-    held.has_input.resize(blocks_.size() + 1);
+  void forward(BlockId block, MicrobatchId microbatch) {
+    Held& held = microbatches_.try_emplace(microbatch, blocks_.size()).first->second;
     const RecomputeGroup* group = group_of(block);
-    held.has_input[block] = group == nullptr || group->begin == static_cast<std::int64_t>(block);
+    held.has_input[block] = group == nullptr || group->begin == block;
     held.latest = block;
     pass(group == nullptr ? blocks_[block].forward : blocks_[block].forward_without_graph);
     held.has_graph[block] = group == nullptr;
     kept_ = std::max(kept_, total());
   }
 
-  void backward(std::size_t block, std::int64_t microbatch) {
+  void backward(BlockId block, MicrobatchId microbatch) {
     Held& held = microbatches_.at(microbatch);
     if (const RecomputeGroup* group = group_of(block)) run_again(block, *group, held);
     pass(blocks_[block].backward - blocks_[block].saved);
     held.has_graph[block] = held.has_input[block] = false;
-    held.gradient = block > 0 ? blocks_[block - 1].output : 0;
-    if (block == 0) microbatches_.erase(microbatch);
+    held.gradient = block > BlockId(0) ? blocks_[block - 1].output : 0;
+    if (block == BlockId(0)) microbatches_.erase(microbatch);
   }
 
-  void run_again(std::size_t block, const RecomputeGroup& group, Held& held) {
-    const auto begin = static_cast<std::size_t>(group.begin);
-    const bool is_first_back = static_cast<std::int64_t>(block) + 1 == group.end;
-    for (std::size_t inner = begin; is_first_back && inner < block; ++inner) {
+  void run_again(BlockId block, const RecomputeGroup& group, Held& held) {
+    const bool is_first_back = block + 1 == group.end;
+    for (BlockId inner = group.begin; is_first_back && inner < block; ++inner) {
       pass(blocks_[inner].forward_without_graph);
       held.has_input[inner + 1] = true;
     }
@@ -66,20 +63,19 @@ class Walk {
     held.has_graph[block] = true;
   }
 
-  [[nodiscard]] const RecomputeGroup* group_of(std::size_t block) const {
-    return recompute_.group_of(static_cast<std::int64_t>(block));
+  [[nodiscard]] const RecomputeGroup* group_of(BlockId block) const {
+    return recompute_.group_of(block);
   }
 
-  [[nodiscard]] bool is_received(std::size_t block) const {
-    return std::count(received_.blocks.begin(), received_.blocks.end(),
-                      static_cast<std::int64_t>(block)) > 0;
+  [[nodiscard]] bool is_received(BlockId block) const {
+    return std::count(received_.blocks.begin(), received_.blocks.end(), block) > 0;
   }
 
   [[nodiscard]] std::int64_t total() const {
     std::int64_t bytes = 0;
     for (const auto& [microbatch, held] : microbatches_) {
       bytes += held.gradient;
-      for (std::size_t block = 0; block < blocks_.size(); ++block) {
+      for (const BlockId block : blocks_.ids()) {
         // An output is the next block's input too.
         const bool is_input = held.has_input[block + 1] && !is_received(block + 1);
         const bool has_output = held.has_graph[block] || is_input || held.latest == block;
@@ -93,19 +89,18 @@ class Walk {
 
   void pass(std::int64_t on_top) { peak_ = std::max(peak_, total() + on_top); }
 
-  std::span<const model::BlockMemory> blocks_;
+  const BlockMemories& blocks_;
   const RecomputePlan& recompute_;
   const ReceivedInputs& received_;
-  std::map<std::int64_t, Held> microbatches_;  // under way
+  std::map<MicrobatchId, Held> microbatches_;  // under way
   std::int64_t kept_ = 0;
   std::int64_t peak_ = 0;
 };
 
 }  // namespace
 
-MemoryPlan BlockRunner::memory(std::span<const model::BlockMemory> blocks,
-                               std::span<const Action> actions, const RecomputePlan& recompute,
-                               const ReceivedInputs& received) {
+MemoryPlan BlockRunner::memory(const BlockMemories& blocks, std::span<const Action> actions,
+                               const RecomputePlan& recompute, const ReceivedInputs& received) {
   Walk walk(blocks, recompute, received);
   for (const Action& action : actions) walk.run(action);
   return walk.result();

@@ -10,14 +10,13 @@ namespace {
 
 // A microbatch forward through the chunks of this rank, and through those of other stages between.
 std::vector<Action> evaluation_actions(const model::Model& model, const StagePlan& stage) {
-  const auto num_blocks = static_cast<std::int64_t>(model.blocks.size());
   std::vector<Action> actions{{ActionKind::begin_microbatch}};
   for (std::size_t chunk = 0; chunk < stage.chunk_begins.size(); ++chunk) {
     const bool is_last = chunk + 1 == stage.chunk_begins.size();
-    const std::int64_t begin = stage.chunk_begins[chunk];
-    const std::int64_t end = is_last ? num_blocks : stage.chunk_begins[chunk + 1];
+    const BlockId begin = stage.chunk_begins[chunk];
+    const BlockId end = is_last ? model.blocks.end_id() : stage.chunk_begins[chunk + 1];
     if (chunk > 0 || !model.takes_tokens) actions.push_back({ActionKind::recv_activation, begin});
-    for (std::int64_t block = begin; block < end; ++block) {
+    for (BlockId block = begin; block < end; ++block) {
       actions.push_back({ActionKind::forward, block});
     }
     if (!is_last || !model.gives_losses) actions.push_back({ActionKind::send_activation, end - 1});
@@ -42,7 +41,7 @@ param::ArenaLayout engine_layout(const model::Model& model, const EngineOptions&
 
 ActionLists engine_actions(const model::Model& model, const EngineOptions& options) {
   const std::vector<Action> whole_model =
-      sequential_actions(static_cast<std::int64_t>(model.blocks.size()), options.grad_accum_steps);
+      sequential_actions(model.blocks.size(), options.grad_accum_steps);
   const std::vector<Action>& of_stage = options.stage.actions;
   return {.step = with_events(of_stage.empty() ? whole_model : of_stage),
           .evaluation = evaluation_actions(model, options.stage)};
@@ -57,11 +56,11 @@ DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& li
 }
 
 EngineSetup::EngineSetup(model::Model& own_model, const mesh::MeshGroups& own_groups,
-                         EngineOptions own_options, WholeParameters whole)
+                         EngineOptions own_options)
     : model(own_model),
       groups(own_groups),
       options(std::move(own_options)),
-      placement(model, std::move(whole), groups),
+      placement(model, options.stage.holders, groups),
       layout(engine_layout(model, options)),
       tensor_axis(make_tensor_axis(groups)),
       disk(make_disk(options.disk_folder)) {

@@ -39,9 +39,8 @@ struct EngineOptions {
 
 /// The parts of an engine share this; it does not change while they exist.
 struct EngineSetup {
-  /// whole: what `model` is a part of. `model` and the groups must outlive this.
-  EngineSetup(model::Model& model, const mesh::MeshGroups& groups, EngineOptions options,
-              WholeParameters whole);
+  /// `model` and the groups must outlive this.
+  EngineSetup(model::Model& model, const mesh::MeshGroups& groups, EngineOptions options);
 
   model::Model& model;
   const mesh::MeshGroups& groups;
@@ -51,7 +50,7 @@ struct EngineSetup {
   std::unique_ptr<model::TensorAxis> tensor_axis;
   std::unique_ptr<param::DiskMemory> disk;  ///< of masters and optimizer state; null: RAM
 
-  [[nodiscard]] std::int64_t shard() const { return groups.shards().rank(); }
+  [[nodiscard]] param::ShardId shard() const { return param::ShardId(groups.shards().rank()); }
 };
 
 }  // namespace dtrain::parallel

@@ -59,7 +59,7 @@ std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
     executor.evaluate(
         {.microbatches = batches,
          .on_losses =
-             [&](std::int64_t, const at::Tensor& losses) {
+             [&](MicrobatchId, const at::Tensor& losses) {
                sum_rows(losses, report.losses().narrow(0, own, count));
              },
          .on_last_losses = [&] { report.reduce({plan.wants_stop && plan.wants_stop()}); }});

@@ -37,20 +37,14 @@ ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& o
                                const model::BatchShape& microbatch) {
   ReceivedInputs received{
       .bytes = param::bytes_of(microbatch.rows() * model.width, options.precision.compute)};
-  for (const std::int64_t block : options.stage.chunk_begins) {
-    if (block > 0 || !model.takes_tokens) received.blocks.push_back(block);
+  for (const BlockId block : options.stage.chunk_begins) {
+    if (block > BlockId(0) || !model.takes_tokens) received.blocks.push_back(block);
   }
   return received;
 }
 
 param::ArenaAllocator allocator_of(comm::World& world) {
   return [&world](std::int64_t bytes) { return world.allocate(bytes); };
-}
-
-std::vector<at::Tensor> views_of(const ParameterStore& parameters, std::int64_t count) {
-  std::vector<at::Tensor> views;
-  for (param::ParameterId id = 0; id < count; ++id) views.push_back(parameters.view(id));
-  return views;
 }
 
 DataAxis make_axis(const EngineSetup& setup, comm::World& world) {
@@ -70,20 +64,27 @@ BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_s
           .settled_together = options.grad_accum_steps / num_sums};
 }
 
+// Of the parameters of a unit that this rank holds.
+param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId unit) {
+  for (const param::ParameterId id : layout.parameters_of(unit)) {
+    if (!layout.range(id).is_empty()) return id;
+  }
+  return layout.parameters_of(unit).front();
+}
+
 }  // namespace
 
 Executor::Executor(const EngineSetup& setup, comm::World& world)
     : setup_(setup),
       axis_(make_axis(setup, world)),
-      runner_(setup.model, views_of(axis_.parameters(), setup.layout.num_parameters()),
-              axis_.gradients(), *setup.tensor_axis,
+      runner_(setup.model, axis_.parameters().views(), axis_.gradients(), *setup.tensor_axis,
               runner_options(setup, num_gradient_sums(axis_.step().actions))),
       transfers_(setup.groups) {}
 
 MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& options,
                             const model::BatchShape& microbatch) {
   const ActionLists lists = engine_actions(model, options);
-  std::vector<model::BlockMemory> blocks;
+  BlockMemories blocks;
   for (const auto& block : model.blocks) blocks.push_back(block->memory(microbatch));
   const MemoryPlan runner = BlockRunner::memory(blocks, lists.step, options.recompute,
                                                 received_inputs(model, options, microbatch));
@@ -92,7 +93,7 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
   // Gradients travel when their blocks' activations are gone: those of one block, where units are
   // reduced one by one, or of all.
   const std::int64_t gone = options.data.keeps_gradient_shards()
-                                ? runner.activations / static_cast<std::int64_t>(blocks.size())
+                                ? runner.activations / blocks.size()
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
   const std::int64_t tokens = 2 * microbatch.rows();  // their ids and their targets
@@ -120,7 +121,7 @@ void Executor::finish_sends() { transfers_.finish(); }
 void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   for (std::size_t index = 0; index < pass.actions.size(); ++index) {
     const Action& action = pass.actions[index];
-    const auto microbatch = static_cast<std::size_t>(action.microbatch);
+    const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
     axis_.before(pass, index);
     if (action.kind == ActionKind::reduce_losses) {
       input.on_last_losses();
@@ -188,10 +189,9 @@ bool Executor::reports_losses() const { return setup_.groups.along(mesh::Axis::t
 // Every stage holds the sum over its own blocks.
 void Executor::sum_over_stages() {
   std::vector<comm::Work> sums;
-  for (std::int64_t unit = 0; unit < setup_.layout.num_units(); ++unit) {
+  for (const param::UnitId unit : setup_.layout.units()) {
     const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
-    // The same stages hold all of a unit.
-    comm::ProcessGroup& stages = setup_.placement.stages(setup_.layout.parameters_of(unit).front());
+    comm::ProcessGroup& stages = setup_.placement.stages(first_held(setup_.layout, unit));
     sums.push_back(stages.all_reduce(axis_.gradients().gradients().slice(own)));
   }
   for (comm::Work& sum : sums) sum.wait();

@@ -23,7 +23,7 @@ struct ExecutorInput {
   /// The gradient of each token's loss, where there is a backward pass.
   double loss_gradient = 0;
   /// Given the per-token losses (B, T) of each microbatch, on the ranks that report them.
-  std::function<void(std::int64_t microbatch, const at::Tensor& losses)> on_losses;
+  std::function<void(MicrobatchId microbatch, const at::Tensor& losses)> on_losses;
   /// Called on every rank after the last on_losses of any.
   std::function<void()> on_last_losses;
 };

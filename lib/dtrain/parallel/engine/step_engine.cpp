@@ -15,11 +15,7 @@ std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * 
 
 StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
                        EngineOptions options)
-    : StepEngine(model, world, groups, std::move(options), whole_parameters(model)) {}
-
-StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
-                       EngineOptions options, WholeParameters whole)
-    : setup_(model, groups, std::move(options), std::move(whole)),
+    : setup_(model, groups, std::move(options)),
       executor_(setup_, world),
       updater_(setup_),
       whole_(setup_, executor_.parameters(), executor_.axis().gradients(), updater_) {
@@ -55,7 +51,7 @@ void StepEngine::forward_backward(std::span<const data::Batch> microbatches, con
                   // The mean over the global batch enters here, once; nothing divides later.
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),
                   .on_losses =
-                      [&](std::int64_t microbatch, const at::Tensor& losses) {
+                      [&](MicrobatchId microbatch, const at::Tensor& losses) {
                         step.report.losses()[deal().number_of(microbatch)].copy_(
                             losses.sum(at::kDouble));
                       },

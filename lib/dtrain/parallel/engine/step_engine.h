@@ -43,9 +43,6 @@ class StepEngine {
   /// Collective.
   StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
              EngineOptions options);
-  /// The same for a part of a model; whole: what it is a part of.
-  StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
-             EngineOptions options, WholeParameters whole);
 
   /// Predicts what an engine with these options holds. microbatch: of a rank, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
@@ -112,8 +109,7 @@ class StepEngine {
   /// Which microbatches of a step are this rank's.
   [[nodiscard]] data::MicrobatchDeal deal() const;
 
-  /// Visits all parameters (gradients) of the whole model in the order of their numbers, on every
-  /// rank.
+  /// Visits all parameters (gradients) of the whole model in the order of their ids, on every rank.
   ///
   /// Collective.
   void visit_parameters(const WholeModel::Visit& visit) { whole_.visit(parameters(), visit); }

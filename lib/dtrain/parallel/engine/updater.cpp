@@ -59,9 +59,7 @@ class DiskWindow final : public optim::UpdateObserver {
 }  // namespace
 
 Updater::Updater(const EngineSetup& setup)
-    : setup_(setup),
-      norm_(setup.layout, setup.model.parameters, setup.shard()),
-      optimizer_(make_optimizer(setup)) {}
+    : setup_(setup), norm_(setup.layout, setup.shard()), optimizer_(make_optimizer(setup)) {}
 
 MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& options) {
   const std::int64_t bytes = optim::state_bytes(options.optimizer, engine_layout(model, options),

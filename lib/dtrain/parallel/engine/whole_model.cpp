@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "dtrain/comm/long_task.h"
@@ -31,13 +32,12 @@ void WholeModel::initialise() {
   const at::NoGradGuard no_grad;
   const param::ArenaLayout& layout = setup_.layout;
   const auto dtype = at::TensorOptions().dtype(setup_.options.precision.master);
-  for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
+  for (const param::ParameterId id : layout.parameters()) {
     const param::ElementRange whole = layout.range(id);
-    const at::Tensor values = at::empty(layout.shape(id), dtype);
-    param::initialise(setup_.model.parameters[static_cast<std::size_t>(id)], setup_.options.seed,
-                      values);
     const param::ElementRange own = layout.range_in(id, setup_.shard());
     if (own.is_empty()) continue;
+    const at::Tensor values = at::empty(layout.shape(id), dtype);
+    param::initialise(setup_.model.parameters[id], setup_.options.seed, values);
     const at::Tensor master = parameters_.masters().slice(own);
     master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
     if (setup_.disk != nullptr) setup_.disk->release(master);
@@ -46,41 +46,36 @@ void WholeModel::initialise() {
 }
 
 // (elements of the unit)
-at::Tensor WholeModel::gathered_unit(const param::Arena& values, std::int64_t unit) const {
+at::Tensor WholeModel::gathered_unit(const param::Arena& values, param::UnitId unit) const {
   const param::ElementRange range = setup_.layout.unit_range(unit);
   comm::ProcessGroup& shards = setup_.groups.shards();
   if (shards.size() == 1) return values.slice(range);
   const at::Tensor whole = at::empty({range.size()}, values.flat().options());
-  shards.all_gather(values.slice(setup_.layout.shard_range(unit, shards.rank())), whole).wait();
+  shards.all_gather(values.slice(setup_.layout.shard_range(unit, setup_.shard())), whole).wait();
   return whole;
 }
 
 void WholeModel::visit(const param::Arena& values, const Visit& visit) {
   parameters_.wait_for_all();  // whole masters may still be on their way
   const param::ArenaLayout& layout = setup_.layout;
-  const WholeParameters& whole = setup_.placement.whole();
-  param::ParameterId id = 0;  // of this rank's parameters, which ascend with their numbers
-  std::int64_t gathered = -1;
+  std::optional<param::UnitId> gathered;
   at::Tensor unit;  // (elements of the unit `gathered`)
-  for (std::size_t number = 0; number < whole.specs.size(); ++number) {
-    const auto wanted = static_cast<param::ParameterId>(number);
+  for (const param::ParameterId id : layout.parameters()) {
+    const param::ElementRange range = layout.range(id);
     at::Tensor part;  // (this rank's slice)
-    if (id < layout.num_parameters() && whole.numbers[static_cast<std::size_t>(id)] == wanted) {
-      if (std::exchange(gathered, layout.unit_of(id)) != layout.unit_of(id)) {
-        unit = gathered_unit(values, gathered);
-      }
-      const param::ElementRange range = layout.range(id);
-      const std::int64_t begin = range.begin - layout.unit_range(gathered).begin;
+    if (!range.is_empty()) {
+      const param::UnitId own = layout.unit_of(id);
+      if (std::exchange(gathered, own) != own) unit = gathered_unit(values, own);
+      const std::int64_t begin = range.begin - layout.unit_range(own).begin;
       part = unit.narrow(0, begin, range.size()).view(layout.shape(id));
-      ++id;
     }
-    visit(wanted, setup_.placement.assembled(wanted, part, values.flat().options()));
+    visit(id, setup_.placement.assembled(id, part, values.flat().options()));
   }
 }
 
 void WholeModel::make_copies_equal() {
   parameters_.wait_for_all();  // what the last update has sent on its way is read there
-  for (param::ParameterId id = 0; id < setup_.layout.num_parameters(); ++id) {
+  for (const param::ParameterId id : setup_.layout.parameters()) {
     const param::ElementRange own = setup_.layout.range_in(id, setup_.shard());
     if (own.is_empty()) continue;
     for (comm::ProcessGroup* copies : setup_.placement.copies(id)) {
@@ -95,7 +90,7 @@ void WholeModel::make_copies_equal() {
 checkpoint::State WholeModel::state() const {
   checkpoint::State state;
   const optim::Optimizer& optimizer = updater_.optimizer();
-  for (param::ParameterId id = 0; id < setup_.layout.num_parameters(); ++id) {
+  for (const param::ParameterId id : setup_.layout.parameters()) {
     add_parameter(id, checkpoint::kWeightPrefix, parameters_.masters(), state);
     for (const optim::NamedArena& part : optimizer.state()) {
       add_parameter(id, "optimizer." + part.name + ".", *part.arena, state);
@@ -117,7 +112,7 @@ void WholeModel::add_parameter(param::ParameterId id, const std::string& prefix,
   const param::ElementRange own = layout.range_in(id, setup_.shard());
   if (own.is_empty()) return;
   const checkpoint::Replica replica = setup_.placement.replica(id);
-  const param::ParameterSpec& spec = setup_.model.parameters[static_cast<std::size_t>(id)];
+  const param::ParameterSpec& spec = setup_.model.parameters[id];
   std::int64_t begin = own.begin;
   for (checkpoint::Box& box : checkpoint::format::boxes_of_run(
            layout.shape(id), own.begin - whole.begin, own.end - whole.begin)) {

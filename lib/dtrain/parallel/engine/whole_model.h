@@ -26,10 +26,10 @@ class WholeModel {
   void initialise();
 
   /// Given each parameter's values in full, in its storage shape and the masters' dtype; valid
-  /// during the call. number: of the whole model.
-  using Visit = std::function<void(param::ParameterId number, const at::Tensor&)>;
-  /// Visits the values of all parameters in the order of their numbers, on every rank; a unit at a
-  /// time is gathered.
+  /// during the call.
+  using Visit = std::function<void(param::ParameterId, const at::Tensor&)>;
+  /// Visits the values of all parameters of the whole model in the order of their ids, on every
+  /// rank; a unit at a time is gathered.
   ///
   /// Collective: over all groups.
   void visit(const param::Arena& values, const Visit& visit);
@@ -52,7 +52,7 @@ class WholeModel {
   void load_weights(checkpoint::Source& source);
 
  private:
-  [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, std::int64_t unit) const;
+  [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, param::UnitId unit) const;
   void add_parameter(param::ParameterId id, const std::string& prefix, const param::Arena& arena,
                      checkpoint::State& state) const;
   void load(checkpoint::Source& source, const std::string& task,

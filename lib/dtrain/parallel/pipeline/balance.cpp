@@ -20,12 +20,12 @@ void require_levels_fit(const PipelineShape& shape, std::int64_t num_levels,
 // split[i] levels for part i; blocks 0 and num_levels + 1 are embedding and head.
 std::vector<BlockRange> ranges_of(std::span<const std::int64_t> split) {
   std::vector<BlockRange> parts;
-  std::int64_t begin = 1;
+  model::BlockId begin(1);
   for (const std::int64_t levels : split) {
     parts.push_back({begin, begin + levels});
-    begin += levels;
+    begin = parts.back().end;
   }
-  parts.front().begin = 0;
+  parts.front().begin = model::BlockId(0);
   ++parts.back().end;
   return parts;
 }

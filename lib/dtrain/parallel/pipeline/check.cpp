@@ -29,7 +29,7 @@ class StageChecker {
   void check(const StageSchedule& schedule) {
     for (const StageAction& action : schedule) add(action);
     for (std::int64_t chunk = 0; chunk < shape_.chunks(); ++chunk) {
-      for (std::int64_t microbatch = 0; microbatch < shape_.microbatches; ++microbatch) {
+      for (const auto microbatch : base::first_ids<MicrobatchId>(shape_.microbatches)) {
         for (const Kind kind : {Kind::forward, Kind::backward}) {
           const StageAction pass{kind, chunk, microbatch};
           require(pass);
@@ -54,8 +54,9 @@ class StageChecker {
   }
 
   void add(const StageAction& action) {
-    if (action.chunk < 0 || action.chunk >= shape_.chunks() || action.microbatch < 0 ||
-        action.microbatch >= shape_.microbatches) {
+    if (action.chunk < 0 || action.chunk >= shape_.chunks() ||
+        action.microbatch < MicrobatchId(0) ||
+        action.microbatch >= MicrobatchId(shape_.microbatches)) {
       refuse(stage_, "{} is none of its own", describe(action));
     }
     is_compute(action.kind) ? check_pass(action) : check_message(action);
@@ -68,7 +69,7 @@ class StageChecker {
     if (const auto receive = receive_before(shape_, stage_, pass)) require_before(*receive, pass);
     if (pass.kind == Kind::forward) return;
     require_before({Kind::forward, pass.chunk, pass.microbatch}, pass);
-    if (pass.microbatch > 0) {
+    if (pass.microbatch > MicrobatchId(0)) {
       require_before({Kind::backward, pass.chunk, pass.microbatch - 1}, pass);
     }
   }
@@ -88,7 +89,7 @@ class StageChecker {
 
   const PipelineShape& shape_;
   std::int64_t stage_;
-  std::set<std::tuple<Kind, std::int64_t, std::int64_t>> done_;
+  std::set<std::tuple<Kind, std::int64_t, MicrobatchId>> done_;
 };
 
 // Messages of one kind from one stage to another: what they are of, in order.
@@ -100,7 +101,7 @@ struct Channel {
 };
 struct Message {
   std::int64_t receiving_part;
-  std::int64_t microbatch;
+  MicrobatchId microbatch;
   bool operator==(const Message&) const = default;
 };
 using Traffic = std::map<Channel, std::vector<Message>>;

@@ -8,17 +8,17 @@ namespace {
 // The chunk and microbatch of a stage's i-th pass in one direction.
 struct Turn {
   std::int64_t chunk = 0;
-  std::int64_t microbatch = 0;
+  MicrobatchId microbatch;
 };
 
 // Rounds of stages * chunks passes: a group of microbatches through the first chunk, then the same
 // group through the second, and so on. With one chunk these are the microbatches in order.
 Turn forward_turn(const PipelineShape& shape, std::int64_t i) {
-  if (shape.chunks() == 1) return {.microbatch = i};
+  if (shape.chunks() == 1) return {.microbatch = MicrobatchId(i)};
   const std::int64_t round = i / shape.num_parts();
   const std::int64_t within = i % shape.num_parts();
   return {.chunk = within / shape.stages,
-          .microbatch = round * shape.stages + within % shape.stages};
+          .microbatch = MicrobatchId(round * shape.stages + within % shape.stages)};
 }
 
 // The same, but gradients arrive at the last chunk first.

@@ -36,7 +36,7 @@ std::string_view name_of(ActionKind kind) {
 
 std::string describe(const StageAction& action) {
   return fmt::format("{} of chunk {}, microbatch {}", name_of(action.kind), action.chunk,
-                     action.microbatch);
+                     action.microbatch.value());
 }
 
 std::vector<StageSchedule> make_pipeline_schedule(const PipelineShape& shape) {

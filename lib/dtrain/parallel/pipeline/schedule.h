@@ -17,11 +17,13 @@
 #include <vector>
 
 #include "dtrain/config/pipeline.h"
+#include "dtrain/data/microbatches.h"
 #include "dtrain/parallel/pipeline/action_kind.h"
 
 namespace dtrain::parallel {
 
 using config::PipelineKind;
+using data::MicrobatchId;
 
 /// With S stages and V chunks on each of them the model has S * V parts. Chunk c of stage s is part
 /// c * S + s, so that every part's successor is on the next stage, around from the last to the
@@ -43,7 +45,7 @@ struct PipelineShape {
 struct StageAction {
   ActionKind kind = ActionKind::forward;
   std::int64_t chunk = 0;  ///< of this stage
-  std::int64_t microbatch = 0;
+  MicrobatchId microbatch = {};
 
   bool operator==(const StageAction&) const = default;
 };

@@ -47,8 +47,8 @@ class Execution {
   using Time = std::optional<double>;
 
   // When the message of a microbatch that this part receives was sent; nothing before that.
-  Time& sent(std::vector<Time>& messages, std::int64_t part, std::int64_t microbatch) {
-    return messages.at(static_cast<std::size_t>(part * shape_.microbatches + microbatch));
+  Time& sent(std::vector<Time>& messages, std::int64_t part, MicrobatchId microbatch) {
+    return messages.at(static_cast<std::size_t>(part * shape_.microbatches + microbatch.value()));
   }
 
   // Executes the stage's next action; false where it has none, or has to wait.

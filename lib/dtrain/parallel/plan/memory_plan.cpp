@@ -139,8 +139,8 @@ std::string describe(const RecomputePlan& plan, const model::Model& model) {
   std::int64_t levels = 0;
   for (const model::BlockCost& cost : model.costs) forward += cost.forward_flops_per_token;
   for (const RecomputeGroup& group : plan.groups) {
-    for (std::int64_t block = group.begin; block < group.end; ++block) {
-      const double flops = model.costs[static_cast<std::size_t>(block)].forward_flops_per_token;
+    for (model::BlockId block = group.begin; block < group.end; ++block) {
+      const double flops = model.costs[block].forward_flops_per_token;
       again += block + 1 < group.end ? 2 * flops : flops;
       ++levels;
     }

@@ -5,43 +5,31 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "dtrain/optim/global_norm.h"
 
 namespace dtrain::parallel {
-WholeParameters whole_parameters(const model::Model& model) {
-  WholeParameters whole{.specs = model.parameters,
-                        .numbers = std::vector<param::ParameterId>(model.parameters.size()),
-                        .stages = {}};
-  std::iota(whole.numbers.begin(), whole.numbers.end(), param::ParameterId{0});
-  whole.stages.assign(model.parameters.size(), {0});
-  return whole;
-}
-
-const param::ParameterSpec& Placement::spec(param::ParameterId id) const {
-  return model_.parameters[static_cast<std::size_t>(id)];
-}
-
-std::int64_t Placement::number(param::ParameterId id) const {
-  return whole_.numbers[static_cast<std::size_t>(id)];
+Placement::Placement(const model::Model& model, ParameterHolders holders,
+                     const mesh::MeshGroups& groups)
+    : model_(model), holders_(std::move(holders)), groups_(groups) {
+  if (holders_.empty()) holders_ = ParameterHolders(model.parameters.size(), {0});
 }
 
 checkpoint::Box Placement::in_whole(param::ParameterId id, checkpoint::Box box) const {
-  if (const auto& cut = spec(id).cut) {
+  if (const auto& cut = model_.parameters[id].cut) {
     box.offsets[static_cast<std::size_t>(cut->dim)] += cut->begin;
   }
   return box;
 }
 
 comm::ProcessGroup& Placement::stages(param::ParameterId id) const {
-  return groups_.stages(whole_.stages[static_cast<std::size_t>(number(id))]);
+  return groups_.stages(holders_[id]);
 }
 
 std::vector<comm::ProcessGroup*> Placement::copies(param::ParameterId id) const {
   std::vector<comm::ProcessGroup*> groups{&stages(id), &groups_.replicas()};
-  if (!spec(id).cut) groups.push_back(&groups_.along(mesh::Axis::tp));
+  if (!model_.parameters[id].cut) groups.push_back(&groups_.along(mesh::Axis::tp));
   return groups;
 }
 
@@ -56,42 +44,36 @@ checkpoint::Replica Placement::replica(param::ParameterId id) const {
 
 // Slices are added up; of equal copies the first counts.
 bool Placement::speaks_for(param::ParameterId id) const {
-  const bool is_slice = spec(id).cut.has_value();
+  const bool is_slice = model_.parameters[id].cut.has_value();
   return stages(id).rank() == 0 && (is_slice || groups_.along(mesh::Axis::tp).rank() == 0);
 }
 
 at::Tensor Placement::norm(const at::Tensor& squares) const {
-  const at::Tensor all =
-      at::zeros({static_cast<std::int64_t>(whole_.specs.size())}, squares.options());
-  for (param::ParameterId id = 0; id < squares.numel(); ++id) {
-    if (speaks_for(id)) all[number(id)].copy_(squares[id]);
+  const at::Tensor all = at::zeros(squares.sizes(), squares.options());
+  for (const param::ParameterId id : model_.parameters.ids()) {
+    if (speaks_for(id)) all[id.value()].copy_(squares[id.value()]);
   }
   groups_.along(mesh::Axis::tp).all_reduce(all).wait();
   groups_.along(mesh::Axis::pp).all_reduce(all).wait();
-  return optim::norm_of_squares(all, whole_.specs);
+  return optim::norm_of_squares(all, model_.parameters);
 }
 
-at::Tensor Placement::assembled(std::int64_t number, const at::Tensor& part,
+at::Tensor Placement::assembled(param::ParameterId id, const at::Tensor& part,
                                 const at::TensorOptions& options) const {
-  const auto slot = static_cast<std::size_t>(number);
-  const auto held = std::find(whole_.numbers.begin(), whole_.numbers.end(), number);
   at::Tensor whole = part;
-  if (held != whole_.numbers.end()) {
-    const auto& cut = spec(held - whole_.numbers.begin()).cut;
-    if (cut) {
-      comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
-      const at::Tensor parts = at::empty({tensor.size() * part.numel()}, options);
-      tensor.all_gather(part.contiguous().view(-1), parts).wait();
-      std::vector<at::Tensor> slices;
-      for (const at::Tensor& slice : parts.chunk(tensor.size())) {
-        slices.push_back(slice.view(part.sizes()));
-      }
-      whole = at::cat(slices, cut->dim);
+  if (!model_.parameters[id].is_held()) {
+    whole = at::empty(model_.parameters[id].whole_shape(), options);
+  } else if (const auto& cut = model_.parameters[id].cut) {
+    comm::ProcessGroup& tensor = groups_.along(mesh::Axis::tp);
+    const at::Tensor parts = at::empty({tensor.size() * part.numel()}, options);
+    tensor.all_gather(part.contiguous().view(-1), parts).wait();
+    std::vector<at::Tensor> slices;
+    for (const at::Tensor& slice : parts.chunk(tensor.size())) {
+      slices.push_back(slice.view(part.sizes()));
     }
-  } else {
-    whole = at::empty(whole_.specs[slot].shape, options);
+    whole = at::cat(slices, cut->dim);
   }
-  const std::vector<std::int64_t>& stages = whole_.stages[slot];
+  const std::vector<std::int64_t>& stages = holders_[id];
   comm::ProcessGroup& pipeline = groups_.along(mesh::Axis::pp);
   const bool is_everywhere = std::ssize(stages) == pipeline.size();
   if (!is_everywhere) pipeline.broadcast(whole, stages.front()).wait();

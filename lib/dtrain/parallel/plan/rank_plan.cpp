@@ -29,10 +29,10 @@ void check_frozen(const config::TrainConfig& train, const model::Model& whole) {
 std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
                                            const model::Model& model) {
   std::vector<param::ParameterId> ids;
-  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
+  for (const param::ParameterId id : model.parameters.ids()) {
     const std::string& name = model.parameters[id].name;
     if (std::find(train.freeze.begin(), train.freeze.end(), name) != train.freeze.end()) {
-      ids.push_back(static_cast<param::ParameterId>(id));
+      ids.push_back(id);
     }
   }
   return ids;
@@ -85,7 +85,7 @@ std::vector<model::BlockRange> parts_of(const config::Config& config, const mode
                                      .length = config.data.seq_len,
                                      .dtype = precision_of(config).compute};
   std::vector<BlockLoad> loads;
-  for (std::size_t block = 0; block < model.blocks.size(); ++block) {
+  for (const model::BlockId block : model.blocks.ids()) {
     const model::BlockMemory memory = model.blocks[block]->memory(microbatch);
     loads.push_back({.flops = model.costs[block].forward_flops_per_token,
                      .bytes = memory.saved + memory.output});
@@ -93,8 +93,7 @@ std::vector<model::BlockRange> parts_of(const config::Config& config, const mode
   return balance_parts(shape, loads);
 }
 
-Stage stage_at(const config::Config& config, const model::Model& whole,
-               const mesh::MeshShape& coordinate) {
+Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) {
   using mesh::Axis;
   const Plan plan = make_plan(config.layout);
   const mesh::MeshShape& sizes = plan.mesh;
@@ -107,7 +106,7 @@ Stage stage_at(const config::Config& config, const model::Model& whole,
                    .parts = {},
                    .stage = coordinate[Axis::pp]};
   if (sizes[Axis::pp] > 1) place.parts = parts_of(config, *model, place.shape, plan.pipeline);
-  return make_stage(std::move(model), whole.parameters, place);
+  return make_stage(std::move(model), place);
 }
 
 DataTraffic step_traffic(const model::Model& model, const param::ArenaLayout& units,
@@ -132,7 +131,7 @@ StepFlops step_flops(const config::Config& config, const model::Model& model,
 RankPlan rank_plan(const config::Config& config, const model::Model& whole,
                    const mesh::MeshShape& coordinate) {
   check_frozen(config.train, whole);
-  Stage stage = stage_at(config, whole, coordinate);
+  Stage stage = stage_at(config, coordinate);
   const model::Model& model = *stage.model;
   EngineOptions options = engine_options(config, model, std::move(stage.plan));
   param::ArenaLayout units = engine_layout(model, options);
@@ -140,7 +139,6 @@ RankPlan rank_plan(const config::Config& config, const model::Model& whole,
   const DataTraffic traffic = step_traffic(model, units, options);
   const StepFlops flops = step_flops(config, model, options.recompute);
   return {.model = std::move(stage.model),
-          .whole = std::move(stage.whole),
           .place = std::move(stage.place),
           .options = std::move(options),
           .units = std::move(units),

@@ -22,7 +22,6 @@ struct StepFlops {
 /// Everything about a rank that is known before it allocates memory or meets another rank.
 struct RankPlan {
   std::unique_ptr<model::Model> model;  ///< what this rank computes
-  WholeParameters whole;                ///< what `model` is a part of
   StagePlace place;                     ///< in the pipeline
   EngineOptions options;                ///< with precision, data axis, recompute and actions
   param::ArenaLayout units;

@@ -4,7 +4,7 @@
 
 namespace dtrain::parallel {
 
-const RecomputeGroup* RecomputePlan::group_of(std::int64_t block) const {
+const RecomputeGroup* RecomputePlan::group_of(model::BlockId block) const {
   const auto found = std::find_if(groups.begin(), groups.end(), [&](const RecomputeGroup& group) {
     return group.begin <= block && block < group.end;
   });
@@ -14,8 +14,8 @@ const RecomputeGroup* RecomputePlan::group_of(std::int64_t block) const {
 double RecomputePlan::extra_flops_per_token(const model::Model& model) const {
   double extra = 0;
   for (const RecomputeGroup& group : groups) {
-    for (std::int64_t block = group.begin; block < group.end; ++block) {
-      const double flops = model.costs[static_cast<std::size_t>(block)].forward_flops_per_token;
+    for (model::BlockId block = group.begin; block < group.end; ++block) {
+      const double flops = model.costs[block].forward_flops_per_token;
       extra += block + 1 < group.end ? 2 * flops : flops;
     }
   }
@@ -34,7 +34,7 @@ RecomputePlan recompute_lowest_levels(std::span<const model::BlockRange> levels,
 RecomputePlan recompute_in_groups(std::span<const model::BlockRange> levels, std::int64_t size) {
   RecomputePlan plan;
   for (const model::BlockRange& run : levels) {
-    for (std::int64_t block = run.begin; block < run.end; block += size) {
+    for (model::BlockId block = run.begin; block < run.end; block = block + size) {
       plan.groups.push_back({block, std::min(block + size, run.end)});
     }
   }

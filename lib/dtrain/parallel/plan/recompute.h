@@ -13,8 +13,8 @@ namespace dtrain::parallel {
 /// backward all but the last run again without a graph, which gives each its input; then each runs
 /// with a graph right before its own backward, so that one graph is there at a time.
 struct RecomputeGroup {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;  ///< exclusive
+  model::BlockId begin;
+  model::BlockId end;  ///< exclusive
 
   bool operator==(const RecomputeGroup&) const = default;
 };
@@ -24,7 +24,7 @@ struct RecomputePlan {
   std::vector<RecomputeGroup> groups;  ///< ascending, without overlap
 
   /// The group of a block, or null.
-  [[nodiscard]] const RecomputeGroup* group_of(std::int64_t block) const;
+  [[nodiscard]] const RecomputeGroup* group_of(model::BlockId block) const;
   /// Returns the FLOPs that a token's backward pass adds: a forward pass of each block of a group,
   /// and one more of each but the last.
   [[nodiscard]] double extra_flops_per_token(const model::Model& model) const;

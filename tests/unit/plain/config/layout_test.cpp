@@ -31,7 +31,7 @@ std::string sum_under(const LayoutConfig& layout, std::int64_t grad_accum) {
   const auto term = [&](std::int64_t rank, std::int64_t index) {
     const data::MicrobatchDeal deal{
         .rank = rank, .grad_accum = grad_accum, .interleave = sharded ? layout.shard_size : 1};
-    return std::to_string(deal.number_of(index));
+    return std::to_string(deal.number_of(data::MicrobatchId(index)));
   };
   const std::int64_t inner = sharded ? layout.shard_size : grad_accum;
   const std::int64_t outer = sharded ? grad_accum : layout.shard_size;

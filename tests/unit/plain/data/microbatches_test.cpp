@@ -12,8 +12,8 @@ std::vector<std::int64_t> numbers(MicrobatchDeal deal, std::int64_t first, std::
                                   std::int64_t only = -1) {
   std::vector<std::int64_t> found;
   for (deal.rank = first; deal.rank < first + count; ++deal.rank) {
-    for (std::int64_t index = 0; index < deal.grad_accum; ++index) {
-      if (only < 0 || only == index) found.push_back(deal.number_of(index));
+    for (const auto id : base::first_ids<MicrobatchId>(deal.grad_accum)) {
+      if (only < 0 || id == MicrobatchId(only)) found.push_back(deal.number_of(id));
     }
   }
   std::sort(found.begin(), found.end());

@@ -5,8 +5,12 @@
 #include <functional>
 #include <random>
 
+#include "support/action_ids.h"
+
 namespace dtrain::parallel {
 namespace {
+
+using testing::operator""_b;
 
 using Catch::Matchers::Contains;
 using Split = std::vector<std::int64_t>;
@@ -77,9 +81,9 @@ TEST_CASE("Where FLOPs are equal the stages with more microbatches in flight get
 
 TEST_CASE("The embedding goes with the first part, the head with the last") {
   const auto parts = balance_parts({2, 2, {PipelineKind::gpipe}}, uniform(4, 0));
-  CHECK(parts == std::vector<BlockRange>{{0, 3}, {3, 6}});
+  CHECK(parts == std::vector<BlockRange>{{0_b, 3_b}, {3_b, 6_b}});
   CHECK(balance_parts({1, 2, {PipelineKind::gpipe}}, uniform(4, 0)) ==
-        std::vector<BlockRange>{{0, 6}});
+        std::vector<BlockRange>{{0_b, 6_b}});
 }
 
 TEST_CASE("No split has a cheaper most expensive part, nor then a smaller largest one") {
@@ -118,7 +122,8 @@ TEST_CASE("Chunks of interleaved stages are parts like others") {
 
 TEST_CASE("A split by hand is taken as it is") {
   const PipelineShape shape{3, 4, {PipelineKind::one_f_one_b}};
-  CHECK(split_by_hand(shape, 12, {3, 5, 4}) == std::vector<BlockRange>{{0, 4}, {4, 9}, {9, 14}});
+  CHECK(split_by_hand(shape, 12, {3, 5, 4}) ==
+        std::vector<BlockRange>{{0_b, 4_b}, {4_b, 9_b}, {9_b, 14_b}});
 }
 
 TEST_CASE("A split that does not fit is refused, naming what it has and what there is") {

@@ -11,9 +11,12 @@
 #include "dtrain/parallel/pipeline/compute_order.h"
 #include "dtrain/parallel/pipeline/schedule.h"
 #include "dtrain/parallel/pipeline/simulate.h"
+#include "support/action_ids.h"
 
 namespace dtrain::parallel {
 namespace {
+
+using testing::operator""_m;
 
 using Catch::Matchers::Contains;
 using Kind = ActionKind;
@@ -22,7 +25,8 @@ using Kind = ActionKind;
 std::string word(const PipelineShape& shape, const StageAction& action) {
   constexpr const char* kNames[] = {"F", "B", "sa", "ra", "sg", "rg"};
   const std::string chunk = shape.chunks() == 1 ? "" : fmt::format(".{}", action.chunk);
-  return fmt::format("{}{}{}", kNames[static_cast<int>(action.kind)], action.microbatch, chunk);
+  return fmt::format("{}{}{}", kNames[static_cast<int>(action.kind)], action.microbatch.value(),
+                     chunk);
 }
 
 std::string text_of(const PipelineShape& shape) {
@@ -162,14 +166,14 @@ struct Broken {
 
 TEST_CASE("A missing pass, a pass done twice and a foreign one are found") {
   Broken missing;
-  missing.remove(0, {Kind::backward, 0, 1});
-  missing.remove(1, {Kind::send_gradient, 0, 1});
+  missing.remove(0, {Kind::backward, 0, 1_m});
+  missing.remove(1, {Kind::send_gradient, 0, 1_m});
   missing.refused("stage 0: there is no backward of chunk 0, microbatch 1");
   Broken twice;
-  twice.stage(1).push_back({Kind::forward, 0, 1});
+  twice.stage(1).push_back({Kind::forward, 0, 1_m});
   twice.refused("stage 1: forward of chunk 0, microbatch 1 twice");
   Broken foreign;
-  foreign.stage(0).push_back({Kind::forward, 1, 0});
+  foreign.stage(0).push_back({Kind::forward, 1, 0_m});
   foreign.refused("stage 0: forward of chunk 1, microbatch 0 is none of its own");
   Broken too_few;
   too_few.schedules.pop_back();
@@ -178,34 +182,34 @@ TEST_CASE("A missing pass, a pass done twice and a foreign one are found") {
 
 TEST_CASE("A backward ahead of its forward or of an earlier microbatch's is found") {
   Broken early;
-  early.exchange(1, {Kind::forward, 0, 0}, {Kind::backward, 0, 0});
+  early.exchange(1, {Kind::forward, 0, 0_m}, {Kind::backward, 0, 0_m});
   early.refused("stage 1: backward of chunk 0, microbatch 0 before forward");
   Broken descending;
   descending.shape = {2, 2, {PipelineKind::gpipe}};
   descending.schedules = make_pipeline_schedule(descending.shape);
   for (const std::size_t stage : {std::size_t{0}, std::size_t{1}}) {
-    descending.exchange(stage, {Kind::backward, 0, 0}, {Kind::backward, 0, 1});
+    descending.exchange(stage, {Kind::backward, 0, 0_m}, {Kind::backward, 0, 1_m});
   }
-  descending.exchange(0, {Kind::recv_gradient, 0, 0}, {Kind::recv_gradient, 0, 1});
-  descending.exchange(1, {Kind::send_gradient, 0, 0}, {Kind::send_gradient, 0, 1});
+  descending.exchange(0, {Kind::recv_gradient, 0, 0_m}, {Kind::recv_gradient, 0, 1_m});
+  descending.exchange(1, {Kind::send_gradient, 0, 0_m}, {Kind::send_gradient, 0, 1_m});
   descending.refused("backward of chunk 0, microbatch 1 before backward of chunk 0, microbatch 0");
 }
 
 TEST_CASE("A message without a sender, or received too late, is found") {
   Broken unsent;
-  unsent.remove(0, {Kind::send_activation, 0, 1});
+  unsent.remove(0, {Kind::send_activation, 0, 1_m});
   unsent.refused("stage 0: there is no send_activation of chunk 0, microbatch 1");
   Broken unreceived;
-  unreceived.remove(1, {Kind::recv_activation, 0, 1});
+  unreceived.remove(1, {Kind::recv_activation, 0, 1_m});
   unreceived.refused("stage 1: forward of chunk 0, microbatch 1 before recv_activation");
   Broken late;
-  late.exchange(1, {Kind::recv_activation, 0, 0}, {Kind::forward, 0, 0});
+  late.exchange(1, {Kind::recv_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
   late.refused("stage 1: forward of chunk 0, microbatch 0 before recv_activation");
   Broken into_nothing;
-  into_nothing.stage(1).push_back({Kind::send_activation, 0, 0});
+  into_nothing.stage(1).push_back({Kind::send_activation, 0, 0_m});
   into_nothing.refused("stage 1: send_activation of chunk 0, microbatch 0 has no other end");
   Broken too_early;
-  too_early.exchange(0, {Kind::send_activation, 0, 0}, {Kind::forward, 0, 0});
+  too_early.exchange(0, {Kind::send_activation, 0, 0_m}, {Kind::forward, 0, 0_m});
   too_early.refused("stage 0: send_activation of chunk 0, microbatch 0 before forward");
 }
 
@@ -213,7 +217,7 @@ TEST_CASE("Receives in another order than the sends are found") {
   Broken crossed;
   crossed.shape = {2, 2, {PipelineKind::gpipe}};
   crossed.schedules = make_pipeline_schedule(crossed.shape);
-  crossed.exchange(1, {Kind::recv_activation, 0, 0}, {Kind::recv_activation, 0, 1});
+  crossed.exchange(1, {Kind::recv_activation, 0, 0_m}, {Kind::recv_activation, 0, 1_m});
   crossed.refused("stage 1: receives activations from stage 0 in another order");
 }
 
@@ -223,10 +227,10 @@ TEST_CASE("Stages that wait for each other are found") {
   Broken deadlock;
   const auto gpipe = make_pipeline_schedule({2, 2, {PipelineKind::gpipe}});
   deadlock.stage(1) = gpipe[1];
-  deadlock.stage(0) = {{Kind::recv_gradient, 0, 0},   {Kind::forward, 0, 0},
-                       {Kind::send_activation, 0, 0}, {Kind::recv_gradient, 0, 1},
-                       {Kind::backward, 0, 0},        {Kind::forward, 0, 1},
-                       {Kind::send_activation, 0, 1}, {Kind::backward, 0, 1}};
+  deadlock.stage(0) = {{Kind::recv_gradient, 0, 0_m},   {Kind::forward, 0, 0_m},
+                       {Kind::send_activation, 0, 0_m}, {Kind::recv_gradient, 0, 1_m},
+                       {Kind::backward, 0, 0_m},        {Kind::forward, 0, 1_m},
+                       {Kind::send_activation, 0, 1_m}, {Kind::backward, 0, 1_m}};
   deadlock.refused(
       "deadlock: stage 0 waits before the backward of chunk 0, microbatch 0, stage 1 waits before "
       "the forward of chunk 0, microbatch 1");
@@ -245,7 +249,7 @@ TEST_CASE("In a simulation no stage computes two passes at once, and none before
                         [&](const TimedPass& pass) { return pass.action == action; })
         ->end;
   };
-  for (std::int64_t microbatch = 0; microbatch < 8; ++microbatch) {
+  for (const auto microbatch : base::first_ids<MicrobatchId>(8)) {
     double forward = 0;
     for (std::int64_t part = 0; part < 8; ++part) {
       const double end =

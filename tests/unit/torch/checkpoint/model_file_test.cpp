@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/ids.h"
 #include "support/temp_folder.h"
 #include "unit/torch/model/bdh_fixture.h"
 
@@ -11,6 +12,7 @@ namespace {
 using format::SafetensorsFile;
 using testing::BdhFixture;
 using testing::TempFolder;
+using testing::operator""_p;
 
 constexpr model::bdh::BdhSizes kSizes{
     .levels = 2, .width = 6, .heads = 3, .neurons = 4, .vocab = 9, .tie_levels = true};
@@ -75,8 +77,7 @@ TEST_CASE("A model file gives back every weight bit for bit") {
   const Written written(sizes, dtype);
   const param::Arena arena = read(written.path, written.fixture, dtype);
   CHECK(arena.flat().scalar_type() == dtype);
-  for (std::size_t i = 0; i < written.fixture.model->parameters.size(); ++i) {
-    const auto id = static_cast<param::ParameterId>(i);
+  for (const param::ParameterId id : written.fixture.model->parameters.ids()) {
     CHECK(at::equal(arena.view(id), written.fixture.weights.view(id)));
   }
 }
@@ -99,10 +100,10 @@ TEST_CASE("A model file holds the reference's tensors, the frequencies and the m
 TEST_CASE("A float64 model is read into float32 by rounding, and back exactly") {
   const Written wide(kSizes, at::kDouble);
   const param::Arena narrow = read(wide.path, wide.fixture, at::kFloat);
-  CHECK(at::equal(narrow.view(0), wide.fixture.weights.view(0).to(at::kFloat)));
+  CHECK(at::equal(narrow.view(0_p), wide.fixture.weights.view(0_p).to(at::kFloat)));
   const Written float32(kSizes, at::kFloat);
-  CHECK(at::equal(read(float32.path, float32.fixture, at::kDouble).view(0),
-                  float32.fixture.weights.view(0).to(at::kDouble)));
+  CHECK(at::equal(read(float32.path, float32.fixture, at::kDouble).view(0_p),
+                  float32.fixture.weights.view(0_p).to(at::kDouble)));
 }
 
 TEST_CASE("A missing tensor is refused by name") {

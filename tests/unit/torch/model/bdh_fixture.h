@@ -37,11 +37,9 @@ struct BdhFixture {
 
   /// The parameter of this exported name, in the exported shape; shares the arena's memory.
   [[nodiscard]] at::Tensor exported(const std::string& name) const {
-    for (std::size_t i = 0; i < model->parameters.size(); ++i) {
-      if (model->parameters[i].name == name) {
-        return param::exported_view(model->parameters[i],
-                                    weights.view(static_cast<param::ParameterId>(i)));
-      }
+    for (const param::ParameterId id : model->parameters.ids()) {
+      const param::ParameterSpec& spec = model->parameters[id];
+      if (spec.name == name) return param::exported_view(spec, weights.view(id));
     }
     throw std::logic_error("no parameter " + name);
   }

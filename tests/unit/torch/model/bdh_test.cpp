@@ -52,7 +52,7 @@ TEST_CASE("Without tied levels every level has matrices of its own") {
   CHECK(model->num_elements() == 2 * 9 * 6 + 3 * 3 * 12 * 6);
   const BdhParameters ids = parameter_ids(sizes);
   for (std::size_t level = 0; level < 3; ++level) {
-    const auto& spec = model->parameters.at(static_cast<std::size_t>(ids.levels[level].encoder_v));
+    const auto& spec = model->parameters[ids.levels[level].encoder_v];
     CHECK(spec.name == "levels." + std::to_string(level) + ".encoder_v");
   }
 }

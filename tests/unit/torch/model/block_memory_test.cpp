@@ -19,10 +19,10 @@ constexpr std::int64_t kLength = 128;
 
 // The leaves of a block: its parameters with memory for their gradients, so that a backward pass
 // leaves nothing behind.
-std::vector<at::Tensor> leaves_of(const testing::BdhFixture& fixture) {
-  std::vector<at::Tensor> leaves;
-  for (std::size_t id = 0; id < fixture.model->parameters.size(); ++id) {
-    at::Tensor leaf = fixture.weights.view(static_cast<param::ParameterId>(id)).detach();
+param::ParameterViews leaves_of(const testing::BdhFixture& fixture) {
+  param::ParameterViews leaves;
+  for (const param::ParameterId id : fixture.model->parameters.ids()) {
+    at::Tensor leaf = fixture.weights.view(id).detach();
     leaf.set_requires_grad(true);
     leaf.mutable_grad() = at::zeros_like(leaf);
     leaves.push_back(leaf);
@@ -83,10 +83,8 @@ std::string measure_blocks(const Case& test) {
                                .dropout = test.dropout},
                               test.dtype, kLength);
   fixture.randomise(3);
-  const std::vector<at::Tensor> leaves = leaves_of(fixture);
-  const ParameterReader read = [&](param::ParameterId id) {
-    return leaves[static_cast<std::size_t>(id)];
-  };
+  const param::ParameterViews leaves = leaves_of(fixture);
+  const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
   const Tap tap;
   TensorAxis axis;
   const BlockContext context{.training = true,

@@ -185,10 +185,10 @@ TEST_CASE("A token's gradient does not stall where the token is frequent") {
     const BlockContext context{
         .targets = at::Tensor(), .use = read, .tensor_axis = axis, .tap = no_tap};
     const at::Tensor ids = at::zeros({1, 8000}, at::kLong);
-    const at::Tensor x = fixture.model->blocks[0]->forward(ids, context);
+    const at::Tensor x = fixture.model->blocks.front()->forward(ids, context);
     const at::Tensor ramp = at::arange(4).div(100).to(computed).expand_as(x);
     torch::autograd::backward({x}, {ramp});
-    return sink.sums.at(0);
+    return sink.sums.at(param::ParameterId(0));
   };
   CHECK(relative_error(gradient(dtype), gradient(at::kFloat)) < 4 * unit_of(dtype));
 }

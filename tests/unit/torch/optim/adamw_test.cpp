@@ -17,7 +17,7 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
   AdamWRun run({.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3, .frozen = {}});
   std::vector<std::vector<ScalarAdamW>> scalars;
   std::vector<at::Tensor> expected;
-  for (param::ParameterId id = 0; id < 4; ++id) {
+  for (const param::ParameterId id : kSpecs.ids()) {
     expected.push_back(run.weights.view(id).clone());
     scalars.emplace_back(static_cast<std::size_t>(expected.back().numel()));
   }
@@ -26,19 +26,19 @@ TEST_CASE("AdamW is the published rule, number by number, with decay where the s
     run.fill(run.gradients, step, 3);
     run.optimizer.step(run.weights, run.gradients, lr, kMayUpdate);
     for (std::size_t id = 0; id < 4; ++id) {
-      const auto parameter = static_cast<param::ParameterId>(id);
+      const param::ParameterId parameter(static_cast<std::int64_t>(id));
       auto* weight = expected[id].data_ptr<double>();
       const auto* gradient = run.gradients.view(parameter).const_data_ptr<double>();
       for (std::size_t i = 0; i < scalars[id].size(); ++i) {
         weight[i] = scalars[id][i].update(weight[i], gradient[i], lr, train,
-                                          kSpecs[id].decay ? 0.3 : 0.0, step);
+                                          kSpecs[parameter].decay ? 0.3 : 0.0, step);
       }
-      INFO("step " << step << ", " << kSpecs[id].name);
+      INFO("step " << step << ", " << kSpecs[parameter].name);
       CHECK(testing::largest_error(run.weights.view(parameter), expected[id]) < 1e-13);
     }
   }
-  const double first = run.optimizer.state()[0].arena->view(3)[129].item<double>();
-  const double second = run.optimizer.state()[1].arena->view(3)[129].item<double>();
+  const double first = run.optimizer.state()[0].arena->view(3_p)[129].item<double>();
+  const double second = run.optimizer.state()[1].arena->view(3_p)[129].item<double>();
   CHECK(first == Approx(scalars[3][129].first_moment).epsilon(1e-12));
   CHECK(second == Approx(scalars[3][129].second_moment).epsilon(1e-12));
   CHECK(run.optimizer.num_updates().item<float>() == 5);
@@ -50,30 +50,30 @@ TEST_CASE("AdamW corrects its moments after very many updates as the rule does")
   AdamWRun run({.weight_decay = 0, .frozen = {}});
   run.fill(run.gradients, 1, 1);
   run.optimizer.num_updates().fill_(step - 1);
-  const at::Tensor expected = run.weights.view(3).clone();
+  const at::Tensor expected = run.weights.view(3_p).clone();
   ScalarAdamW scalar;
-  const double gradient = run.gradients.view(3)[7].item<double>();
+  const double gradient = run.gradients.view(3_p)[7].item<double>();
   const double weight = scalar.update(expected[7].item<double>(), gradient, 0.1, train, 0, step);
   run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
-  CHECK(run.weights.view(3)[7].item<double>() == Approx(weight).epsilon(1e-12));
+  CHECK(run.weights.view(3_p)[7].item<double>() == Approx(weight).epsilon(1e-12));
 }
 
 TEST_CASE("A frozen parameter is neither updated nor decayed; the others are as without it") {
-  AdamWRun frozen({.frozen = {1}});
+  AdamWRun frozen({.frozen = {1_p}});
   AdamWRun free({});
-  const at::Tensor before = frozen.weights.view(1).clone();
+  const at::Tensor before = frozen.weights.view(1_p).clone();
   for (std::int64_t step = 1; step <= 3; ++step) {
     for (AdamWRun* run : {&frozen, &free}) {
       run->fill(run->gradients, step, 1);
       run->optimizer.step(run->weights, run->gradients, 0.1, kMayUpdate);
     }
   }
-  CHECK(at::equal(frozen.weights.view(1), before));
-  CHECK_FALSE(at::equal(free.weights.view(1), before));
-  for (const param::ParameterId id : {0, 2, 3}) {
+  CHECK(at::equal(frozen.weights.view(1_p), before));
+  CHECK_FALSE(at::equal(free.weights.view(1_p), before));
+  for (const param::ParameterId id : {0_p, 2_p, 3_p}) {
     CHECK(testing::same_bits(frozen.weights.view(id), free.weights.view(id)));
   }
-  CHECK(frozen.optimizer.state()[0].arena->view(1).abs().max().item<double>() == 0);
+  CHECK(frozen.optimizer.state()[0].arena->view(1_p).abs().max().item<double>() == 0);
 }
 
 TEST_CASE("An update leaves the gradients and the padding as they are") {
@@ -87,7 +87,7 @@ TEST_CASE("An update leaves the gradients and the padding as they are") {
 }
 
 TEST_CASE("AdamW updates shards to the bits that the whole has") {
-  check_shards<AdamW, AdamWOptions>({.frozen = {1}});
+  check_shards<AdamW, AdamWOptions>({.frozen = {1_p}});
 }
 
 TEST_CASE("An update that may not be changes nothing and is not counted") {

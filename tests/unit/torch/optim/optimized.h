@@ -9,16 +9,19 @@
 #include <vector>
 
 #include "dtrain/optim/optimizer.h"
+#include "support/ids.h"
 #include "support/specs.h"
 #include "support/values.h"
 
 namespace dtrain::optim {
 
 using testing::spec;
+using testing::operator""_p;
+using testing::operator""_s;
 
 // Neighbours that decay alike, one that does not, and sizes that leave padding.
-inline const std::vector<param::ParameterSpec> kSpecs{spec("a", 100, true), spec("b", 64, true),
-                                                      spec("c", 7, false), spec("d", 130, true)};
+inline const param::ParameterSpecs kSpecs{spec("a", 100, true), spec("b", 64, true),
+                                          spec("c", 7, false), spec("d", 130, true)};
 
 inline const at::Tensor kMayUpdate = at::scalar_tensor(true, at::kBool);
 
@@ -29,14 +32,15 @@ struct Optimized {
       : layout(kSpecs),
         weights(layout, dtype, param::private_memory),
         gradients(layout, dtype, param::private_memory),
-        optimizer({layout, kSpecs, 0, dtype, param::private_memory}, options) {
+        optimizer({layout, kSpecs, 0_s, dtype, param::private_memory}, options) {
     fill(weights, 0, 1);
   }
 
   void fill(param::Arena& arena, std::int64_t which, double scale) {
-    for (param::ParameterId id = 0; id < layout.num_parameters(); ++id) {
+    for (const param::ParameterId id : layout.parameters()) {
       const at::Tensor view = arena.view(id);
-      view.copy_(testing::values_of(which * 10 + id, view.numel(), at::kDouble) * scale * 1e-5);
+      view.copy_(testing::values_of(which * 10 + id.value(), view.numel(), at::kDouble) * scale *
+                 1e-5);
     }
   }
 
@@ -53,17 +57,17 @@ void check_shards(const Options& options) {
   Run whole(options, at::kFloat);
   for (const std::int64_t count : {2, 4, 8}) {
     Run reference(options, at::kFloat);
-    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 3}, .num_shards = count});
+    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0_p, 3_p}, .num_shards = count});
     for (std::int64_t step = 1; step <= 3; ++step) {
       reference.fill(reference.gradients, step, 3);
       reference.optimizer.step(reference.weights, reference.gradients, 0.1, kMayUpdate);
     }
-    for (std::int64_t shard = 0; shard < count; ++shard) {
-      INFO("shard " << shard << " of " << count);
+    for (const param::ShardId shard : base::first_ids<param::ShardId>(count)) {
+      INFO("shard " << shard.value() << " of " << count);
       param::Arena weights(layout, at::kFloat, param::private_memory);
       param::Arena gradients(layout, at::kFloat, param::private_memory);
       const auto take = [&](const param::Arena& from, const param::Arena& to) {
-        for (param::ParameterId id = 0; id < 4; ++id) to.view(id).copy_(from.view(id));
+        for (const param::ParameterId id : kSpecs.ids()) to.view(id).copy_(from.view(id));
       };
       take(whole.weights, weights);
       Rule optimizer({layout, kSpecs, shard, at::kFloat, param::private_memory}, options);
@@ -72,7 +76,7 @@ void check_shards(const Options& options) {
         take(whole.gradients, gradients);
         optimizer.step(weights, gradients, 0.1, kMayUpdate);
       }
-      for (param::ParameterId id = 0; id < 4; ++id) {
+      for (const param::ParameterId id : kSpecs.ids()) {
         const param::ElementRange all = layout.range(id);
         for (const param::ElementRange part : layout.owned_by(shard)) {
           const param::ElementRange own = common(all, part);

@@ -28,7 +28,7 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
   SgdRun run(options);
   std::vector<std::vector<ScalarSgd>> scalars;
   std::vector<at::Tensor> expected;
-  for (param::ParameterId id = 0; id < 4; ++id) {
+  for (const param::ParameterId id : kSpecs.ids()) {
     expected.push_back(run.weights.view(id).clone());
     scalars.emplace_back(static_cast<std::size_t>(expected.back().numel()));
   }
@@ -37,14 +37,14 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
     run.fill(run.gradients, step, 3);
     run.optimizer.step(run.weights, run.gradients, lr, kMayUpdate);
     for (std::size_t id = 0; id < 4; ++id) {
-      const auto parameter = static_cast<param::ParameterId>(id);
+      const param::ParameterId parameter(static_cast<std::int64_t>(id));
       auto* weight = expected[id].data_ptr<double>();
       const auto* gradient = run.gradients.view(parameter).const_data_ptr<double>();
       for (std::size_t i = 0; i < scalars[id].size(); ++i) {
         weight[i] = scalars[id][i].update(weight[i], gradient[i], lr,
-                                          kSpecs[id].decay ? options : without_decay);
+                                          kSpecs[parameter].decay ? options : without_decay);
       }
-      INFO("momentum " << momentum << ", step " << step << ", " << kSpecs[id].name);
+      INFO("momentum " << momentum << ", step " << step << ", " << kSpecs[parameter].name);
       CHECK(testing::largest_error(run.weights.view(parameter), expected[id]) < 1e-13);
     }
   }
@@ -52,25 +52,25 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
   REQUIRE(run.optimizer.state().size() == (momentum == 0 ? 0 : 1));
   if (momentum == 0) return;
   CHECK(run.optimizer.state()[0].name == "momentum_buffer");
-  const double buffer = run.optimizer.state()[0].arena->view(3)[129].item<double>();
+  const double buffer = run.optimizer.state()[0].arena->view(3_p)[129].item<double>();
   CHECK(buffer == Approx(scalars[3][129].buffer).epsilon(1e-12));
 }
 
 TEST_CASE("SGD leaves a frozen parameter, the gradients and the padding as they are") {
-  SgdRun run({.frozen = {1}}, at::kFloat);
+  SgdRun run({.frozen = {1_p}}, at::kFloat);
   run.fill(run.gradients, 1, 1);
   const at::Tensor gradients = run.gradients.flat().clone();
-  const at::Tensor frozen = run.weights.view(1).clone();
-  const at::Tensor free = run.weights.view(0).clone();
+  const at::Tensor frozen = run.weights.view(1_p).clone();
+  const at::Tensor free = run.weights.view(0_p).clone();
   run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate);
   CHECK(testing::same_bits(run.gradients.flat(), gradients));
-  CHECK(testing::same_bits(run.weights.view(1), frozen));
-  CHECK_FALSE(at::equal(run.weights.view(0), free));
+  CHECK(testing::same_bits(run.weights.view(1_p), frozen));
+  CHECK_FALSE(at::equal(run.weights.view(0_p), free));
   CHECK(run.weights.flat().narrow(0, 100, 28).abs().max().item<float>() == 0);
 }
 
 TEST_CASE("SGD updates shards to the bits that the whole has") {
-  check_shards<Sgd, SgdOptions>({.frozen = {1}});
+  check_shards<Sgd, SgdOptions>({.frozen = {1_p}});
 }
 
 }  // namespace

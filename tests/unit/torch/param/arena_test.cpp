@@ -5,9 +5,12 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/ids.h"
 
 namespace dtrain::param {
 namespace {
+
+using testing::operator""_p;
 
 ParameterSpec spec(std::string name, std::int64_t rows, std::int64_t columns) {
   return {.name = std::move(name),
@@ -20,17 +23,14 @@ at::Tensor plain_memory(std::int64_t bytes) {
   return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
-const std::vector<ParameterSpec> kSpecs{spec("a", 3, 5), spec("b", 8, 8), spec("c", 1, 65)};
+const ParameterSpecs kSpecs{spec("a", 3, 5), spec("b", 8, 8), spec("c", 1, 65)};
 
 TEST_CASE("Every parameter starts at a multiple of 64 elements and overlaps no other") {
   const ArenaLayout layout(kSpecs);
   REQUIRE(layout.num_parameters() == 3);
-  const std::vector<std::int64_t> begins{0, 64, 128};
-  const std::vector<std::int64_t> sizes{15, 64, 65};
-  for (std::int64_t id = 0; id < 3; ++id) {
-    CHECK(layout.range(id).begin == begins[static_cast<std::size_t>(id)]);
-    CHECK(layout.range(id).size() == sizes[static_cast<std::size_t>(id)]);
-  }
+  CHECK(layout.range(0_p) == ElementRange{0, 15});
+  CHECK(layout.range(1_p) == ElementRange{64, 128});
+  CHECK(layout.range(2_p) == ElementRange{128, 193});
   CHECK(layout.num_elements() == 256);
 }
 
@@ -40,12 +40,12 @@ TEST_CASE("Views share the flat memory, are aligned and leave the padding zero")
   const Arena arena(layout, dtype, plain_memory);
   CHECK(arena.flat().scalar_type() == dtype);
   CHECK(arena.flat().numel() == layout.num_elements());
-  for (ParameterId id = 0; id < 3; ++id) {
+  for (const ParameterId id : layout.parameters()) {
     const at::Tensor& view = arena.view(id);
     CHECK(view.sizes() == layout.shape(id));
     CHECK(view.is_contiguous());
     CHECK(reinterpret_cast<std::uintptr_t>(view.const_data_ptr()) % 64 == 0);
-    view.fill_(static_cast<double>(id + 1));
+    view.fill_(static_cast<double>(id.value() + 1));
     CHECK(at::equal(arena.slice(layout.range(id)), view.view({-1})));
   }
   CHECK(arena.flat().sum().item<double>() == 15 * 1 + 64 * 2 + 65 * 3);
@@ -63,8 +63,8 @@ TEST_CASE("An arena takes exactly the bytes it needs from its allocator") {
 TEST_CASE("An unknown parameter has no range and no view") {
   const ArenaLayout layout(kSpecs);
   const Arena arena(layout, at::kFloat, plain_memory);
-  CHECK_THROWS(layout.range(3));
-  CHECK_THROWS(arena.view(-1));
+  CHECK_THROWS(layout.range(3_p));
+  CHECK_THROWS(arena.view(ParameterId(-1)));
 }
 
 TEST_CASE("Export turns neuron-major storage into the reference's shape without a copy") {

@@ -6,8 +6,12 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "support/ids.h"
+
 namespace dtrain::param {
 namespace {
+
+using testing::operator""_p;
 
 /// Sums gradients as the arena does, and counts uses.
 class SummingSink : public GradientSink {
@@ -35,10 +39,10 @@ TEST_CASE("A parameter used three times hands over three gradients that sum to a
   const at::Tensor expected = torch::autograd::grad({loss_of([&] { return weight; })}, {weight})[0];
 
   SummingSink sink;
-  const at::Tensor loss = loss_of([&] { return use_parameter(weight, 7, sink); });
+  const at::Tensor loss = loss_of([&] { return use_parameter(weight, 7_p, sink); });
   torch::autograd::backward({loss}, {});
-  CHECK(sink.uses == std::map<ParameterId, std::int64_t>{{7, 3}});
-  CHECK(at::allclose(sink.sums[7], expected, 1e-12, 1e-12));
+  CHECK((sink.uses == std::map<ParameterId, std::int64_t>{{7_p, 3}}));
+  CHECK(at::allclose(sink.sums[7_p], expected, 1e-12, 1e-12));
   CHECK_FALSE(weight.grad().defined());
   CHECK(input.grad().defined());
 }
@@ -47,28 +51,28 @@ TEST_CASE("Uses of several parameters reach the sink under their own ids") {
   const at::Tensor a = leaf_of({2, 3}, 1);
   const at::Tensor b = leaf_of({3, 2}, 2);
   SummingSink sink;
-  const at::Tensor product = use_parameter(a, 0, sink).mm(use_parameter(b, 1, sink));
+  const at::Tensor product = use_parameter(a, 0_p, sink).mm(use_parameter(b, 1_p, sink));
   torch::autograd::backward({product.sum()}, {});
-  CHECK(at::allclose(sink.sums[0], b.detach().sum(1).expand({2, 3})));
-  CHECK(at::allclose(sink.sums[1], a.detach().sum(0).unsqueeze(1).expand({3, 2})));
+  CHECK(at::allclose(sink.sums[0_p], b.detach().sum(1).expand({2, 3})));
+  CHECK(at::allclose(sink.sums[1_p], a.detach().sum(0).unsqueeze(1).expand({3, 2})));
 }
 
 TEST_CASE("A use shares the parameter's memory") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;
-  CHECK(use_parameter(weight, 0, sink).const_data_ptr() == weight.const_data_ptr());
+  CHECK(use_parameter(weight, 0_p, sink).const_data_ptr() == weight.const_data_ptr());
 }
 
 TEST_CASE("A parameter may change between forward and backward of a graph that did not save it") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;
-  const at::Tensor loss = (use_parameter(weight, 0, sink) * 3).sum();
+  const at::Tensor loss = (use_parameter(weight, 0_p, sink) * 3).sum();
   {
     const at::NoGradGuard no_grad;
     weight.zero_();
   }
   torch::autograd::backward({loss}, {});
-  CHECK(at::equal(sink.sums[0], at::full({5}, 3.0, at::kDouble)));
+  CHECK(at::equal(sink.sums[0_p], at::full({5}, 3.0, at::kDouble)));
 }
 
 TEST_CASE("The gradients of low-precision uses come in their dtype and add up in float32") {
@@ -87,8 +91,8 @@ TEST_CASE("The gradients of low-precision uses come in their dtype and add up in
   const at::Tensor weight = at::ones({3}, dtype).requires_grad_();
   ArenaSink sink;
   // 4,096 and 1 both have few digits; their sum has more than either dtype.
-  const at::Tensor large = use_parameter(weight, 0, sink) * 4096;
-  const at::Tensor small = use_parameter(weight, 0, sink) * 1;
+  const at::Tensor large = use_parameter(weight, 0_p, sink) * 4096;
+  const at::Tensor small = use_parameter(weight, 0_p, sink) * 1;
   torch::autograd::backward({(large + small).sum()}, {});
   CHECK(sink.dtypes == std::vector<at::ScalarType>{dtype, dtype});
   CHECK(at::equal(sink.sum, at::full({3}, 4097.0F)));
@@ -100,10 +104,10 @@ TEST_CASE("Without grad mode the leaf itself is given, and of a frozen parameter
   SummingSink sink;
   {
     const at::NoGradGuard no_grad;
-    CHECK(use_parameter(weight, 0, sink).is_same(weight));
+    CHECK(use_parameter(weight, 0_p, sink).is_same(weight));
   }
   const at::Tensor frozen = weight.detach();
-  const at::Tensor values = use_parameter(frozen, 0, sink);  // (5)
+  const at::Tensor values = use_parameter(frozen, 0_p, sink);  // (5)
   CHECK(values.data_ptr() == frozen.data_ptr());
   CHECK_FALSE(values.requires_grad());
   CHECK(sink.uses.empty());
@@ -112,9 +116,9 @@ TEST_CASE("Without grad mode the leaf itself is given, and of a frozen parameter
 TEST_CASE("A use that does not reach the loss hands over nothing") {
   const at::Tensor weight = leaf_of({5}, 1);
   SummingSink sink;
-  const at::Tensor unused = use_parameter(weight, 0, sink) * 2;
-  torch::autograd::backward({use_parameter(weight, 1, sink).sum()}, {});
-  CHECK(sink.uses == std::map<ParameterId, std::int64_t>{{1, 1}});
+  const at::Tensor unused = use_parameter(weight, 0_p, sink) * 2;
+  torch::autograd::backward({use_parameter(weight, 1_p, sink).sum()}, {});
+  CHECK((sink.uses == std::map<ParameterId, std::int64_t>{{1_p, 1}}));
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/pipeline/run/stage_plan.h"
 #include "dtrain/parallel/pipeline/schedule.h"
-#include "dtrain/parallel/plan/placement.h"
 
 namespace dtrain::parallel {
 
@@ -22,14 +21,12 @@ struct StagePlace {
 struct Stage {
   std::unique_ptr<model::Model> model;  ///< its blocks, chunk after chunk
   StagePlan plan;
-  WholeParameters whole;
   StagePlace place;
 };
 
-/// model: all blocks, with the parameters as this rank's place on the tensor axis cuts them;
-/// specs: of the same parameters, uncut. A pipeline of one stage is the whole model.
-[[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model,
-                               std::vector<param::ParameterSpec> specs, const StagePlace& place);
+/// model: all blocks, with the parameters as this rank's place on the tensor axis cuts them. A
+/// pipeline of one stage is the whole model.
+[[nodiscard]] Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place);
 
 /// A stage's list as actions of single blocks. chunks: the stage's own blocks.
 [[nodiscard]] std::vector<Action> block_actions(const StageSchedule& schedule,

@@ -8,7 +8,7 @@ std::vector<model::BlockRange> StagePlan::levels(const model::Model& model) cons
   const model::BlockRange all = model.levels();
   std::vector<model::BlockRange> ranges;
   for (std::size_t chunk = 0; chunk < chunk_begins.size(); ++chunk) {
-    const std::int64_t end = chunk + 1 < chunk_begins.size() ? chunk_begins[chunk + 1] : all.end;
+    const BlockId end = chunk + 1 < chunk_begins.size() ? chunk_begins[chunk + 1] : all.end;
     ranges.push_back({std::max(chunk_begins[chunk], all.begin), std::min(end, all.end)});
   }
   return ranges;

@@ -10,15 +10,19 @@
 
 namespace dtrain::parallel {
 
+using ParameterHolders = base::IndexedVector<param::ParameterId, std::vector<std::int64_t>>;
+
 /// Pure data. The default is a rank that computes the whole model.
 struct StagePlan {
   /// Passes and messages of a step; empty: every microbatch through all blocks and back.
   std::vector<Action> actions = {};
   /// First blocks of the model's parts that this rank computes, among its own blocks; between two
   /// chunks other stages compute.
-  std::vector<std::int64_t> chunk_begins = {0};
+  std::vector<BlockId> chunk_begins = {BlockId(0)};
   /// Parameters at which the stages that hold them change.
-  std::vector<param::ParameterId> region_begins = {0};
+  std::vector<param::ParameterId> region_begins = {param::ParameterId(0)};
+  /// The stages that hold each parameter, ascending; empty: there is one stage.
+  ParameterHolders holders = {};
 
   /// The levels of each chunk.
   [[nodiscard]] std::vector<model::BlockRange> levels(const model::Model& model) const;

@@ -19,7 +19,7 @@ comm::ProcessGroup& Transfers::group(Channel channel) const {
   return channel == Channel::activations ? groups_.along(mesh::Axis::pp) : groups_.pp_gradients();
 }
 
-void Transfers::offer(Channel channel, std::int64_t block, std::int64_t microbatch,
+void Transfers::offer(Channel channel, BlockId block, MicrobatchId microbatch,
                       at::IntArrayRef shape, at::ScalarType dtype) {
   const comm::ProcessGroup& ranks = group(channel);
   const std::int64_t peer = channel == Channel::activations ? previous(ranks) : next(ranks);
@@ -27,14 +27,14 @@ void Transfers::offer(Channel channel, std::int64_t block, std::int64_t microbat
   const bool is_new = offered_[static_cast<std::size_t>(channel)]
                           .insert({{block, microbatch}, {room, group(channel).recv(room, peer)}})
                           .second;
-  DTRAIN_CHECK(is_new, "block {} waits twice for microbatch {}", block, microbatch);
+  DTRAIN_CHECK(is_new, "block {} waits twice for microbatch {}", block.value(), microbatch.value());
 }
 
-at::Tensor Transfers::wait(Channel channel, std::int64_t block, std::int64_t microbatch) {
+at::Tensor Transfers::wait(Channel channel, BlockId block, MicrobatchId microbatch) {
   auto& offered = offered_[static_cast<std::size_t>(channel)];
   const auto found = offered.find({block, microbatch});
-  DTRAIN_CHECK(found != offered.end(), "nobody offered room for block {}, microbatch {}", block,
-               microbatch);
+  DTRAIN_CHECK(found != offered.end(), "nobody offered room for block {}, microbatch {}",
+               block.value(), microbatch.value());
   Value value = std::move(found->second);
   offered.erase(found);
   value.work.wait();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/parallel/engine/action.h"
 
 namespace dtrain::parallel {
 
@@ -31,14 +32,13 @@ class Transfers {
   /// in which room was offered.
   ///
   /// Async: wait() returns the value.
-  void offer(Channel channel, std::int64_t block, std::int64_t microbatch, at::IntArrayRef shape,
+  void offer(Channel channel, BlockId block, MicrobatchId microbatch, at::IntArrayRef shape,
              at::ScalarType dtype);
   /// True where room was offered for a value that nobody has waited for yet.
-  [[nodiscard]] bool is_offered(Channel channel, std::int64_t block,
-                                std::int64_t microbatch) const {
+  [[nodiscard]] bool is_offered(Channel channel, BlockId block, MicrobatchId microbatch) const {
     return offered_[static_cast<std::size_t>(channel)].contains({block, microbatch});
   }
-  [[nodiscard]] at::Tensor wait(Channel channel, std::int64_t block, std::int64_t microbatch);
+  [[nodiscard]] at::Tensor wait(Channel channel, BlockId block, MicrobatchId microbatch);
   /// Async: `value` is kept until it has gone.
   void send(Channel channel, const at::Tensor& value);
   /// Returns when everything has gone.
@@ -49,7 +49,7 @@ class Transfers {
     at::Tensor tensor;
     comm::Work work;
   };
-  using Key = std::pair<std::int64_t, std::int64_t>;  // block, microbatch
+  using Key = std::pair<BlockId, MicrobatchId>;
 
   [[nodiscard]] comm::ProcessGroup& group(Channel channel) const;
 

@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/action_ids.h"
+#include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/specs.h"
 #include "support/values.h"
@@ -17,9 +19,11 @@ using testing::expect;
 using testing::same_bits;
 using testing::spec;
 using testing::values_of;
+using testing::operator""_p;
+using testing::operator""_m;
 
 // 128 + 192 + 64 elements with padding: float32 buckets of 512 bytes begin in the middle of "b".
-const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 64)};
+const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 64)};
 const param::ArenaLayout kLayout(kSpecs);
 
 struct Reduced {
@@ -39,11 +43,11 @@ Reduced reduce(comm::World& world, std::int64_t bucket_bytes,
       {.layout = kLayout, .schedule = schedule}, groups,
       [&](std::int64_t bytes) { return world.allocate(bytes); }, bucket_bytes);
   Reduced result{.gradients = {}, .num_buckets = reducer.num_buckets(), .calls = {}};
-  reducer.begin_microbatch(0);
+  reducer.begin_microbatch(0_m);
   result.calls.push_back(group.calls().counters().calls);
   for (const param::ParameterId id : order) {
-    reducer.add_gradient(id, values_of(world.rank() * 4 + id,
-                                       kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat));
+    reducer.add_gradient(id,
+                         values_of(world.rank() * 4 + id.value(), kSpecs[id].shape[0], at::kFloat));
     reducer.settle(id);
     result.calls.push_back(group.calls().counters().calls);
   }
@@ -57,7 +61,7 @@ TEST_CASE("Buckets of any size give the same bits") {
   std::vector<at::Tensor> results;
   for (const std::int64_t bytes : {1 << 20, 512, 256, 64, 1}) {
     testing::on_threads(4, [&](comm::World& world) {
-      const Reduced reduced = reduce(world, bytes, {2, 1, 0});
+      const Reduced reduced = reduce(world, bytes, {2_p, 1_p, 0_p});
       if (world.rank() == 0) results.push_back(reduced.gradients);
       const std::int64_t elements = std::max(bytes / 4 / 64, std::int64_t{1}) * 64;
       expect(reduced.num_buckets == (384 + elements - 1) / elements, "the number of buckets");
@@ -67,13 +71,12 @@ TEST_CASE("Buckets of any size give the same bits") {
   REQUIRE(results.size() == 5);
   for (const at::Tensor& result : results) CHECK(same_bits(result, results.front()));
   // By the tree over ranks, parameter by parameter.
-  for (std::size_t id = 0; id < 3; ++id) {
+  for (const param::ParameterId id : kSpecs.ids()) {
     std::vector<at::Tensor> parts;
     for (std::int64_t rank = 0; rank < 4; ++rank) {
-      parts.push_back(
-          values_of(rank * 4 + static_cast<std::int64_t>(id), kSpecs[id].shape[0], at::kFloat));
+      parts.push_back(values_of(rank * 4 + id.value(), kSpecs[id].shape[0], at::kFloat));
     }
-    const auto range = kLayout.range(static_cast<param::ParameterId>(id));
+    const auto range = kLayout.range(id);
     CHECK(same_bits(results.front().narrow(0, range.begin, range.size()),
                     (parts[0] + parts[1]) + (parts[2] + parts[3])));
   }
@@ -83,9 +86,9 @@ TEST_CASE("A bucket starts when its last parameter is final, not at the end") {
   testing::on_threads(2, [&](comm::World& world) {
     // Buckets of 128 elements from the end: [256, 384) c and the end of b, [128, 256) b, [0, 128)
     // a.
-    const Reduced forward = reduce(world, 512, {2, 1, 0});
+    const Reduced forward = reduce(world, 512, {2_p, 1_p, 0_p});
     expect(forward.calls == std::vector<std::int64_t>{0, 0, 2, 3}, "c alone completes no bucket");
-    const Reduced backward = reduce(world, 512, {0, 2, 1});
+    const Reduced backward = reduce(world, 512, {0_p, 2_p, 1_p});
     expect(backward.calls == std::vector<std::int64_t>{0, 0, 0, 3},
            "a's bucket waits for those before it");
   });
@@ -94,24 +97,24 @@ TEST_CASE("A bucket starts when its last parameter is final, not at the end") {
 TEST_CASE("Ranks whose parameters end in different orders reduce the same buckets") {
   std::vector<at::Tensor> results(2);
   testing::on_threads(2, [&](comm::World& world) {
-    const std::vector<param::ParameterId> order = world.rank() == 0
-                                                      ? std::vector<param::ParameterId>{2, 1, 0}
-                                                      : std::vector<param::ParameterId>{0, 1, 2};
+    const std::vector<param::ParameterId> order =
+        world.rank() == 0 ? std::vector<param::ParameterId>{2_p, 1_p, 0_p}
+                          : std::vector<param::ParameterId>{0_p, 1_p, 2_p};
     results[static_cast<std::size_t>(world.rank())] = reduce(world, 256, order).gradients;
   });
   CHECK(same_bits(results[0], results[1]));
-  const auto range = kLayout.range(1);
+  const auto range = kLayout.range(1_p);
   CHECK(same_bits(results[0].narrow(0, range.begin, range.size()),
                   values_of(1, 192, at::kFloat) + values_of(5, 192, at::kFloat)));
 }
 
 TEST_CASE("What is sent is the gradient once in two ranks' ring, and nothing on one rank") {
   testing::on_threads(2, [&](comm::World& world) {
-    const Reduced reduced = reduce(world, 512, {2, 1, 0});
+    const Reduced reduced = reduce(world, 512, {2_p, 1_p, 0_p});
     expect(reduced.bytes_sent == 384 * 4, "2 (n - 1) / n of the gradient's bytes");
   });
   testing::on_threads(1, [&](comm::World& world) {
-    const Reduced reduced = reduce(world, 512, {2, 1, 0});
+    const Reduced reduced = reduce(world, 512, {2_p, 1_p, 0_p});
     expect(reduced.calls.back() == 0, "no call on one rank");
     expect(same_bits(reduced.gradients.narrow(0, 0, 100), values_of(0, 100, at::kFloat)),
            "gradients as they came");
@@ -122,7 +125,7 @@ TEST_CASE("A bucket that was never reduced is a defect that is noticed") {
   testing::on_threads(1, [&](comm::World& world) {
     bool noticed = false;
     try {
-      (void)reduce(world, 512, {2, 1});
+      (void)reduce(world, 512, {2_p, 1_p});
     } catch (const base::Error& error) {
       noticed = std::string(error.what()).find("2 of 3 buckets") != std::string::npos;
     }

@@ -95,7 +95,7 @@ Watched watch(std::int64_t levels, const UnitScheduleOptions& schedule) {
     const auto look = [&](bool is_backward) {
       if (world.rank() != 0) return;
       std::int64_t gathered = 0;
-      for (std::int64_t unit = 0; unit < levels + 2; ++unit) {
+      for (const auto unit : base::first_ids<param::UnitId>(levels + 2)) {
         gathered += engine->data_axis().parameters().is_gathered(unit) ? 1 : 0;
       }
       found.most_gathered = std::max(found.most_gathered, gathered);

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/action_ids.h"
+#include "support/ids.h"
 #include "support/specs.h"
 #include "support/values.h"
 
@@ -14,21 +16,23 @@ namespace {
 using testing::same_bits;
 using testing::spec;
 using testing::values_of;
+using testing::operator""_p;
+using testing::operator""_m;
 
-const std::vector<param::ParameterSpec> kSpecs{spec("a", 200), spec("b", 70)};
+const param::ParameterSpecs kSpecs{spec("a", 200), spec("b", 70)};
 const param::ArenaLayout kLayout(kSpecs);
 
 // One step in which microbatch m gives parameter 0 the numbers values_of(m).
 at::Tensor sum_of(GradientStore& store, std::int64_t count) {
   for (std::int64_t m = 0; m < count; ++m) {
-    store.begin_microbatch(m);
-    store.add_gradient(0, values_of(m, 200, at::kFloat));
-    store.settle(0);
-    store.settle(1);
+    store.begin_microbatch(data::MicrobatchId(m));
+    store.add_gradient(0_p, values_of(m, 200, at::kFloat));
+    store.settle(0_p);
+    store.settle(1_p);
     if (m + 1 < count) store.end_microbatch();
   }
   store.finish({0, kLayout.num_elements()});
-  return store.gradients().view(0);
+  return store.gradients().view(0_p);
 }
 
 TEST_CASE("Microbatches are added in tree order, step after step") {
@@ -39,7 +43,7 @@ TEST_CASE("Microbatches are added in tree order, step after step") {
     for (int step = 0; step < 3; ++step) {
       INFO(count << " microbatches, step " << step);
       CHECK(same_bits(sum_of(store, count), expected));
-      CHECK(store.gradients().view(1).abs().max().item<float>() == 0);
+      CHECK(store.gradients().view(1_p).abs().max().item<float>() == 0);
     }
   }
   // The order shows: left to right gives other bits.
@@ -62,16 +66,16 @@ TEST_CASE("The tree takes one spare arena for each level, fast reduction takes n
 
 TEST_CASE("Several uses of a parameter in one microbatch are added as they come") {
   GradientStore store(kLayout, at::kDouble, param::private_memory, 1, comm::Reduction::ordered);
-  store.begin_microbatch(0);
+  store.begin_microbatch(0_m);
   for (std::int64_t use = 0; use < 3; ++use) {
-    store.add_gradient(1, values_of(use, 70, at::kDouble));
+    store.add_gradient(1_p, values_of(use, 70, at::kDouble));
   }
-  store.settle(0);
-  store.settle(1);
+  store.settle(0_p);
+  store.settle(1_p);
   store.finish({0, kLayout.num_elements()});
   const at::Tensor expected =
       values_of(0, 70, at::kDouble) + values_of(1, 70, at::kDouble) + values_of(2, 70, at::kDouble);
-  CHECK(same_bits(store.gradients().view(1), expected));
+  CHECK(same_bits(store.gradients().view(1_p), expected));
 }
 
 TEST_CASE("A parameter without a gradient counts as zero, not as what the last step left") {
@@ -79,29 +83,29 @@ TEST_CASE("A parameter without a gradient counts as zero, not as what the last s
   GradientStore store(kLayout, at::kFloat, param::private_memory, 2, reduction);
   (void)sum_of(store, 2);
   for (std::int64_t m = 0; m < 2; ++m) {
-    store.begin_microbatch(m);
-    if (m == 1) store.add_gradient(0, values_of(5, 200, at::kFloat));
-    store.settle(0);
-    store.settle(1);
+    store.begin_microbatch(data::MicrobatchId(m));
+    if (m == 1) store.add_gradient(0_p, values_of(5, 200, at::kFloat));
+    store.settle(0_p);
+    store.settle(1_p);
     if (m == 0) store.end_microbatch();
   }
   store.finish({0, kLayout.num_elements()});
-  CHECK(at::equal(store.gradients().view(0), values_of(5, 200, at::kFloat)));
+  CHECK(at::equal(store.gradients().view(0_p), values_of(5, 200, at::kFloat)));
 }
 
 TEST_CASE("Fast reduction adds every use to one arena") {
   GradientStore store(kLayout, at::kDouble, param::private_memory, 4, comm::Reduction::fast);
   for (int step = 0; step < 2; ++step) {
     for (std::int64_t m = 0; m < 4; ++m) {
-      store.begin_microbatch(m);
-      store.add_gradient(1, values_of(m, 70, at::kDouble));
-      store.settle(0);
-      store.settle(1);
+      store.begin_microbatch(data::MicrobatchId(m));
+      store.add_gradient(1_p, values_of(m, 70, at::kDouble));
+      store.settle(0_p);
+      store.settle(1_p);
       if (m < 3) store.end_microbatch();
     }
     store.finish({0, kLayout.num_elements()});
     const at::Tensor difference =
-        store.gradients().view(1) - testing::tree_sum(0, 4, 70, at::kDouble);
+        store.gradients().view(1_p) - testing::tree_sum(0, 4, 70, at::kDouble);
     CHECK(difference.abs().max().item<double>() < 1e-6);  // of values up to a million
   }
 }
@@ -109,9 +113,9 @@ TEST_CASE("Fast reduction adds every use to one arena") {
 TEST_CASE("A step that was broken off leaves nothing in the next one") {
   GradientStore store(kLayout, at::kFloat, param::private_memory, 4, comm::Reduction::ordered);
   for (std::int64_t m = 0; m < 3; ++m) {
-    store.begin_microbatch(m);
-    store.add_gradient(0, values_of(40 + m, 200, at::kFloat));
-    store.settle(1);
+    store.begin_microbatch(data::MicrobatchId(m));
+    store.add_gradient(0_p, values_of(40 + m, 200, at::kFloat));
+    store.settle(1_p);
     store.end_microbatch();
   }
   CHECK(same_bits(sum_of(store, 4), testing::tree_sum(0, 4, 200, at::kFloat)));
@@ -119,10 +123,10 @@ TEST_CASE("A step that was broken off leaves nothing in the next one") {
 
 TEST_CASE("Finishing before the last microbatch is a defect that is noticed") {
   GradientStore store(kLayout, at::kFloat, param::private_memory, 2, comm::Reduction::ordered);
-  store.begin_microbatch(0);
+  store.begin_microbatch(0_m);
   CHECK_THROWS_AS(store.finish({0, 64}), base::Error);
   store.end_microbatch();
-  store.begin_microbatch(1);
+  store.begin_microbatch(1_m);
   CHECK_THROWS_AS(store.end_microbatch(), base::Error);
 }
 

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/specs.h"
 #include "support/values.h"
@@ -15,19 +16,21 @@ using testing::expect;
 using testing::same_bits;
 using testing::spec;
 using testing::values_of;
+using testing::operator""_p;
+using testing::operator""_u;
 
 // Unit 0: "a" and "b", 320 elements with padding; unit 1: "c", 128 for two shards.
-const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};
-const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0, 2}, .num_shards = 2});
+const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};
+const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 2_p}, .num_shards = 2});
 
 // What a unit should be after the owners have set their shards in round `round`.
-at::Tensor expected_unit(std::int64_t unit, std::int64_t round) {
-  return values_of(unit + 2 * round, kLayout.unit_range(unit).size(), at::kFloat);
+at::Tensor expected_unit(param::UnitId unit, std::int64_t round) {
+  return values_of(unit.value() + 2 * round, kLayout.unit_range(unit).size(), at::kFloat);
 }
 
 void set_own_shards(ParameterStore& store, std::int64_t rank, std::int64_t round) {
-  for (std::int64_t unit = 0; unit < kLayout.num_units(); ++unit) {
-    const param::ElementRange own = kLayout.shard_range(unit, rank);
+  for (const param::UnitId unit : kLayout.units()) {
+    const param::ElementRange own = kLayout.shard_range(unit, param::ShardId(rank));
     store.masters().slice(own).copy_(
         expected_unit(unit, round)
             .narrow(0, own.begin - kLayout.unit_range(unit).begin, own.size()));
@@ -52,7 +55,7 @@ TEST_CASE("A gathered unit holds every shard's masters in the compute dtype, unt
     expect(store.masters().flat().numel() == kLayout.num_elements() / 2, "a shard of the masters");
     for (std::int64_t round = 0; round < 3; ++round) {
       set_own_shards(store, group.rank(), round);
-      for (const std::int64_t unit : {1, 0}) {
+      for (const param::UnitId unit : {1_u, 0_u}) {
         expect(!store.is_gathered(unit), "no unit at first");
         store.begin_gather(unit);
         store.wait(unit);
@@ -60,9 +63,10 @@ TEST_CASE("A gathered unit holds every shard's masters in the compute dtype, unt
         expect(same_bits(store.unit_values(unit), expected_unit(unit, round).to(compute)),
                "the masters of this round");
       }
-      expect(same_bits(store.view(1), expected_unit(0, round).narrow(0, 128, 192).to(compute)),
-             "b at its place in the unit");
-      for (const std::int64_t unit : {0, 1}) store.free(unit);
+      expect(
+          same_bits(store.views()[1_p], expected_unit(0_u, round).narrow(0, 128, 192).to(compute)),
+          "b at its place in the unit");
+      for (const param::UnitId unit : {0_u, 1_u}) store.free(unit);
     }
     expect(group.calls().counters().calls == 6, "a gather for each unit and round");
   });
@@ -71,23 +75,23 @@ TEST_CASE("A gathered unit holds every shard's masters in the compute dtype, unt
 TEST_CASE("A unit that is freed while it travels does no harm to the next gather") {
   on_two_shards({.keeps_units = false}, [&](ParameterStore& store, comm::ProcessGroup& group) {
     set_own_shards(store, group.rank(), 0);
-    store.begin_gather(0);
-    store.free(0);
+    store.begin_gather(0_u);
+    store.free(0_u);
     set_own_shards(store, group.rank(), 1);
-    store.begin_gather(0);
-    store.wait(0);
-    expect(same_bits(store.unit_values(0), expected_unit(0, 1)), "the second gather's values");
+    store.begin_gather(0_u);
+    store.wait(0_u);
+    expect(same_bits(store.unit_values(0_u), expected_unit(0_u, 1)), "the second gather's values");
   });
 }
 
 TEST_CASE("Whole masters serve as copies, and a refresh brings the other shards") {
   on_two_shards({.keeps_units = true}, [&](ParameterStore& store, comm::ProcessGroup& group) {
     expect(store.masters().flat().numel() == kLayout.num_elements(), "whole masters");
-    expect(store.view(2).is_alias_of(store.masters().flat()), "no second copy");
+    expect(store.views()[2_p].is_alias_of(store.masters().flat()), "no second copy");
     for (std::int64_t round = 0; round < 2; ++round) {
       set_own_shards(store, group.rank(), round);
       store.refresh();
-      for (const std::int64_t unit : {0, 1}) {
+      for (const param::UnitId unit : {0_u, 1_u}) {
         store.wait(unit);
         expect(store.is_gathered(unit), "a unit that is always there");
         expect(same_bits(store.unit_values(unit), expected_unit(unit, round)), "all shards");
@@ -104,22 +108,22 @@ TEST_CASE("Kept copies in another dtype are brought up to date by a refresh, on 
       set_own_shards(store, group.rank(), round);
       store.refresh();
       store.wait_for_all();
-      for (const std::int64_t unit : {0, 1}) {
+      for (const param::UnitId unit : {0_u, 1_u}) {
         expect(same_bits(store.unit_values(unit), expected_unit(unit, round).to(at::kBFloat16)),
                "bfloat16 copies of float32 masters");
       }
     }
   });
   testing::on_threads(1, [&](comm::World& world) {
-    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0, 2}, .num_shards = 1});
+    const param::ArenaLayout layout(kSpecs, {.unit_begins = {0_p, 2_p}, .num_shards = 1});
     const auto group = testing::group_of_all(world);
     ParameterStore store(
         layout, *group, [&](std::int64_t bytes) { return world.allocate(bytes); }, options);
     store.masters().flat().copy_(values_of(5, layout.num_elements(), at::kFloat));
     store.refresh();
     store.wait_for_all();
-    expect(same_bits(store.unit_values(1),
-                     store.masters().slice(layout.unit_range(1)).to(at::kBFloat16)),
+    expect(same_bits(store.unit_values(1_u),
+                     store.masters().slice(layout.unit_range(1_u)).to(at::kBFloat16)),
            "one rank's own masters");
     expect(group->calls().counters().calls == 0, "nothing to communicate");
   });

@@ -10,6 +10,7 @@
 #include "dtrain/parallel/data/bucket_reducer.h"
 #include "dtrain/parallel/data/shard_reducer.h"
 #include "dtrain/parallel/engine/step_engine.h"
+#include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
 #include "support/specs.h"
@@ -22,35 +23,37 @@ using testing::expect;
 using testing::same_bits;
 using testing::spec;
 using testing::values_of;
+using testing::operator""_p;
+using testing::operator""_u;
 
 // Each is a unit of its own.
-const std::vector<param::ParameterSpec> kSpecs{spec("a", 6400), spec("b", 12800), spec("c", 3200)};
+const param::ParameterSpecs kSpecs{spec("a", 6400), spec("b", 12800), spec("c", 3200)};
 
 param::ArenaLayout layout_for(std::int64_t num_shards) {
-  return param::ArenaLayout(kSpecs, {.unit_begins = {0, 1, 2}, .num_shards = num_shards});
+  return param::ArenaLayout(kSpecs, {.unit_begins = {0_p, 1_p, 2_p}, .num_shards = num_shards});
 }
 
 UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards) {
-  const UnitUses uses{.of_block = {{0}, {1}, {2}}, .is_tied = {false, false, false}};
+  const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
   return make_unit_schedule(sequential_actions(3, num_microbatches), uses,
                             {.reduce_every_microbatch = keeps_shards});
 }
 
 at::Tensor gradient_of(param::ParameterId id, std::int64_t rank) {
-  return values_of(rank * 3 + id, kSpecs[static_cast<std::size_t>(id)].shape[0], at::kFloat);
+  return values_of(rank * 3 + id.value(), kSpecs[id].shape[0], at::kFloat);
 }
 
 // A step in which every microbatch has the same gradients.
 void step(GradientReducer& reducer, const ReducerSetup& setup, std::int64_t rank) {
   const std::int64_t count = setup.options.num_microbatches;
-  const bool keeps_shards = setup.schedule.count(UnitEventKind::reduce, 0) > 1;
-  for (std::int64_t index = 0; index < count; ++index) {
-    const bool is_last = index + 1 == count;
-    reducer.begin_microbatch(index);
-    for (param::ParameterId id = 2; id >= 0; --id) {
+  const bool keeps_shards = setup.schedule.count(UnitEventKind::reduce, 0_u) > 1;
+  for (const auto microbatch : base::first_ids<data::MicrobatchId>(count)) {
+    const bool is_last = microbatch + 1 == data::MicrobatchId(count);
+    reducer.begin_microbatch(microbatch);
+    for (const param::ParameterId id : {2_p, 1_p, 0_p}) {
       reducer.add_gradient(id, gradient_of(id, rank));
       reducer.settle(id);
-      if (keeps_shards || is_last) reducer.reduce(id);
+      if (keeps_shards || is_last) reducer.reduce(setup.layout.unit_of(id));
     }
     if (!is_last) reducer.end_microbatch();
   }
@@ -145,8 +148,8 @@ TEST_CASE("A codec of one's own is the form in which every reducer sends") {
       const mesh::MeshGroups groups = groups_of(world, is_sharded ? 2 : 1);
       const auto reducer = kind.make(setup, groups, param::private_memory);
       step(*reducer, setup, world.rank());
-      for (param::ParameterId id = 0; id < 3; ++id) {
-        const param::ElementRange own = layout.range_in(id, groups.shards().rank());
+      for (const param::ParameterId id : kSpecs.ids()) {
+        const param::ElementRange own = layout.range_in(id, param::ShardId(groups.shards().rank()));
         const at::Tensor expected = at::zeros({layout.range(id).size()}, at::kFloat);
         const auto& encoder = static_cast<const GradientCodec&>(codec);
         encoder.decode(encoder.encode(gradient_of(id, 0)) + encoder.encode(gradient_of(id, 1)),
@@ -172,12 +175,12 @@ class FeedbackReducer final : public GradientReducer {
                setup.options.reduction),
         left_(setup.layout, setup.options.dtype, allocate) {}
 
-  void begin_microbatch(std::int64_t index) override { store_.begin_microbatch(index); }
+  void begin_microbatch(data::MicrobatchId id) override { store_.begin_microbatch(id); }
   param::GradientPlace gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
   }
   void settle(param::ParameterId id) override { store_.settle(id); }
-  void reduce(std::int64_t) override {}
+  void reduce(param::UnitId) override {}
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override {
     const at::NoGradGuard no_grad;

@@ -8,6 +8,7 @@
 
 #include "dtrain/data/microbatches.h"
 #include "dtrain/parallel/data/shard_reducer.h"
+#include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/specs.h"
 #include "support/values.h"
@@ -19,12 +20,14 @@ using testing::expect;
 using testing::same_bits;
 using testing::spec;
 using testing::values_of;
+using testing::operator""_p;
+using testing::operator""_u;
 
 // Unit 0: "a", "b"; unit 1: "c"; unit 2: "frozen", "rare". Shards end within parameters.
-const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 200),
-                                               spec("frozen", 64), spec("rare", 300)};
-constexpr param::ParameterId kFrozen = 3;  // never gets a gradient
-constexpr param::ParameterId kRare = 4;    // gets one in microbatch 1 of all ranks' alone
+const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 200),
+                                   spec("frozen", 64), spec("rare", 300)};
+constexpr param::ParameterId kFrozen = 3_p;  // never gets a gradient
+constexpr param::ParameterId kRare = 4_p;    // gets one in microbatch 1 of all ranks' alone
 
 struct Case {
   std::int64_t num_shards = 2;
@@ -35,17 +38,15 @@ struct Case {
 };
 
 param::ArenaLayout layout_for(std::int64_t num_shards) {
-  return param::ArenaLayout(kSpecs, {.unit_begins = {0, 2, 3}, .num_shards = num_shards});
+  return param::ArenaLayout(kSpecs, {.unit_begins = {0_p, 2_p, 3_p}, .num_shards = num_shards});
 }
 
-std::int64_t count_of(param::ParameterId id) {
-  return kSpecs[static_cast<std::size_t>(id)].shape[0];
-}
+std::int64_t count_of(param::ParameterId id) { return kSpecs[id].shape[0]; }
 
 // Of global microbatch m; undefined: none. Two uses, whose sum is one gradient.
 at::Tensor gradient_of(param::ParameterId id, std::int64_t m) {
   if (id == kFrozen || (id == kRare && m != 1)) return {};
-  return values_of(m + 9 * id, count_of(id), at::kFloat);
+  return values_of(m + 9 * id.value(), count_of(id), at::kFloat);
 }
 
 // The tree over microbatches [first, first + count), where a missing gradient is zero.
@@ -63,21 +64,22 @@ mesh::MeshGroups groups_of(comm::World& world, const Case& test) {
 }
 
 UnitSchedule schedule_of(const Case& test) {
-  const UnitUses uses{.of_block = {{0}, {1}, {2}}, .is_tied = {false, false, false}};
+  const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
   return make_unit_schedule(sequential_actions(3, test.grad_accum), uses,
                             {.reduce_every_microbatch = test.keeps_shards});
 }
 
 void step(GradientReducer& reducer, const param::ArenaLayout& layout,
           const data::MicrobatchDeal& deal, bool every_microbatch) {
-  for (std::int64_t index = 0; index < deal.grad_accum; ++index) {
-    const bool is_last = index + 1 == deal.grad_accum;
-    reducer.begin_microbatch(index);
-    for (std::int64_t unit = layout.num_units() - 1; unit >= 0; --unit) {
-      for (const param::ParameterId id : layout.parameters_of(unit)) {
-        const at::Tensor gradient = gradient_of(id, deal.number_of(index));
-        if (gradient.defined()) reducer.add_gradient(id, gradient);
-        reducer.settle(id);
+  for (const auto id : base::first_ids<data::MicrobatchId>(deal.grad_accum)) {
+    const bool is_last = id + 1 == data::MicrobatchId(deal.grad_accum);
+    reducer.begin_microbatch(id);
+    for (std::int64_t left = layout.num_units(); left > 0; --left) {
+      const param::UnitId unit(left - 1);
+      for (const param::ParameterId parameter : layout.parameters_of(unit)) {
+        const at::Tensor gradient = gradient_of(parameter, deal.number_of(id));
+        if (gradient.defined()) reducer.add_gradient(parameter, gradient);
+        reducer.settle(parameter);
       }
       if (every_microbatch || is_last) reducer.reduce(unit);
     }
@@ -101,8 +103,8 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
 
 // The rank's shards are the tree's, and padding is zero.
 void check_shards(const GradientReducer& reducer, const param::ArenaLayout& layout,
-                  std::int64_t shard, std::int64_t num_microbatches) {
-  for (std::int64_t unit = 0; unit < layout.num_units(); ++unit) {
+                  param::ShardId shard, std::int64_t num_microbatches) {
+  for (const param::UnitId unit : layout.units()) {
     const param::ElementRange whole = layout.unit_range(unit);
     const param::ElementRange own = layout.shard_range(unit, shard);
     const at::Tensor expected = at::zeros({whole.size()}, at::kFloat);
@@ -112,7 +114,7 @@ void check_shards(const GradientReducer& reducer, const param::ArenaLayout& layo
     }
     expect(at::equal(reducer.gradients().slice(own),
                      expected.narrow(0, own.begin - whole.begin, own.size())),
-           "the tree's sum in unit " + std::to_string(unit));
+           "the tree's sum in unit " + std::to_string(unit.value()));
   }
 }
 
@@ -128,7 +130,8 @@ void run_case(const Case& test) {
                                     .interleave = test.keeps_shards ? test.num_shards : 1};
     for (int round = 0; round < 3; ++round) {
       step(*reducer, layout, deal, test.keeps_shards);
-      check_shards(*reducer, layout, groups.shards().rank(), ranks * test.grad_accum);
+      check_shards(*reducer, layout, param::ShardId(groups.shards().rank()),
+                   ranks * test.grad_accum);
     }
     const auto expected =
         static_cast<std::int64_t>(3 * 3) * (test.keeps_shards ? test.grad_accum : 1);
@@ -146,9 +149,9 @@ TEST_CASE("Shards of gradients are the tree's sums, whatever ranks and microbatc
     }
   }
   // The order shows: left to right over eight microbatches gives other bits.
-  at::Tensor left_to_right = gradient_of(0, 0).clone();
-  for (std::int64_t m = 1; m < 8; ++m) left_to_right.add_(gradient_of(0, m));
-  CHECK_FALSE(same_bits(left_to_right, tree_of(0, 0, 8)));
+  at::Tensor left_to_right = gradient_of(0_p, 0).clone();
+  for (std::int64_t m = 1; m < 8; ++m) left_to_right.add_(gradient_of(0_p, m));
+  CHECK_FALSE(same_bits(left_to_right, tree_of(0_p, 0, 8)));
 }
 
 TEST_CASE("Replicas of shards end with the sum over all copies, in tree order") {
@@ -187,12 +190,13 @@ TEST_CASE("Of whole gradients at most two units are there at once, and none betw
   const Case test{.grad_accum = 4};
   const param::ArenaLayout layout = layout_for(2);
   std::int64_t two_largest = 0;
-  for (std::int64_t unit = 0; unit + 1 < layout.num_units(); ++unit) {
+  for (param::UnitId unit; unit + 1 < param::UnitId(layout.num_units()); ++unit) {
     two_largest =
         std::max(two_largest, layout.unit_range(unit).size() + layout.unit_range(unit + 1).size());
   }
   // The last unit of one microbatch and the first of the next one also follow each other.
-  two_largest = std::max(two_largest, layout.unit_range(0).size() + layout.unit_range(2).size());
+  two_largest =
+      std::max(two_largest, layout.unit_range(0_u).size() + layout.unit_range(2_u).size());
   testing::on_threads(2, [&](comm::World& world) {
     const mesh::MeshGroups groups = groups_of(world, test);
     CountedMemory memory;
@@ -220,16 +224,16 @@ TEST_CASE(
                           .options = {.codec = travel_in(at::kBFloat16), .num_microbatches = 2}},
                          groups, param::private_memory);
     step(reducer, layout, {.rank = world.rank(), .grad_accum = 2, .interleave = 2}, true);
-    const param::ElementRange own = layout.shard_range(1, world.rank());
+    const param::ElementRange own = layout.shard_range(1_u, param::ShardId(world.rank()));
     const auto sum_of_round = [](std::int64_t round) {  // over two ranks, rounded once
-      return (gradient_of(2, 2 * round).to(at::kBFloat16).to(at::kFloat) +
-              gradient_of(2, 2 * round + 1).to(at::kBFloat16).to(at::kFloat))
+      return (gradient_of(2_p, 2 * round).to(at::kBFloat16).to(at::kFloat) +
+              gradient_of(2_p, 2 * round + 1).to(at::kBFloat16).to(at::kFloat))
           .to(at::kBFloat16)
           .to(at::kFloat);
     };
-    const at::Tensor expected = at::zeros({layout.unit_range(1).size()}, at::kFloat);
-    expected.narrow(0, 0, count_of(2)).copy_(sum_of_round(0) + sum_of_round(1));
-    const std::int64_t begin = own.begin - layout.unit_range(1).begin;
+    const at::Tensor expected = at::zeros({layout.unit_range(1_u).size()}, at::kFloat);
+    expected.narrow(0, 0, count_of(2_p)).copy_(sum_of_round(0) + sum_of_round(1));
+    const std::int64_t begin = own.begin - layout.unit_range(1_u).begin;
     expect(reducer.gradients().flat().scalar_type() == at::kFloat, "float32 gradients");
     expect(at::equal(reducer.gradients().slice(own), expected.narrow(0, begin, own.size())),
            "a float32 sum of bfloat16 sums");

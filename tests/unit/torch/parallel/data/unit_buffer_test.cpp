@@ -8,6 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/param/parameter_use.h"
+#include "support/ids.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {
@@ -15,15 +16,16 @@ namespace {
 
 using testing::same_bits;
 using testing::values_of;
+using testing::operator""_p;
+using testing::operator""_u;
 
 param::ParameterSpec spec(std::string name, std::vector<std::int64_t> shape) {
   return {.name = std::move(name), .shape = shape, .export_view = shape, .export_order = {0, 1}};
 }
 
 // Unit 0 is "a"; unit 1 holds "b" at its element 0 and "c" at 128.
-const std::vector<param::ParameterSpec> kSpecs{spec("a", {2, 8}), spec("b", {10, 10}),
-                                               spec("c", {4, 16})};
-const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0, 1}, .num_shards = 2});
+const param::ParameterSpecs kSpecs{spec("a", {2, 8}), spec("b", {10, 10}), spec("c", {4, 16})};
+const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 1_p}, .num_shards = 2});
 
 at::Tensor fresh_memory(std::int64_t bytes) { return at::zeros({bytes}, at::kByte); }
 
@@ -33,11 +35,11 @@ void fill(const UnitBuffer& buffer, const at::Tensor& values) {
 }
 
 TEST_CASE("The views of a unit follow its memory as it is taken, given back and taken again") {
-  UnitBuffer buffer(kLayout, 1, at::kFloat, fresh_memory);
-  const at::Tensor b = buffer.view(1);  // (10, 10)
-  const at::Tensor c = buffer.view(2);  // (4, 16)
+  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
+  const at::Tensor b = buffer.view(1_p);  // (10, 10)
+  const at::Tensor c = buffer.view(2_p);  // (4, 16)
   const std::int64_t count = buffer.flat().numel();
-  REQUIRE(count == kLayout.unit_range(1).size());
+  REQUIRE(count == kLayout.unit_range(1_u).size());
   for (std::int64_t round = 0; round < 3; ++round) {
     CHECK_FALSE(buffer.is_taken());
     buffer.take();
@@ -52,8 +54,8 @@ TEST_CASE("The views of a unit follow its memory as it is taken, given back and 
 }
 
 TEST_CASE("A product with a unit that has no memory is an error, not a look at old values") {
-  UnitBuffer buffer(kLayout, 1, at::kFloat, fresh_memory);
-  const at::Tensor weights = buffer.view(1);  // (10, 10)
+  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
+  const at::Tensor weights = buffer.view(1_p);  // (10, 10)
   const at::Tensor x = at::ones({4, 10});
   CHECK_THROWS(at::matmul(x, weights));
   buffer.take();
@@ -66,7 +68,7 @@ TEST_CASE("A product with a unit that has no memory is an error, not a look at o
 TEST_CASE("Memory is taken once and goes back to whom it came from") {
   std::int64_t asked = 0;
   bool is_back = false;
-  UnitBuffer buffer(kLayout, 0, at::kDouble, [&](std::int64_t bytes) {
+  UnitBuffer buffer(kLayout, 0_u, at::kDouble, [&](std::int64_t bytes) {
     asked = bytes;
     const at::Tensor memory = fresh_memory(bytes);
     return at::from_blob(
@@ -74,7 +76,7 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
         at::kByte);
   });
   buffer.take();
-  CHECK(asked == kLayout.unit_range(0).size() * 8);
+  CHECK(asked == kLayout.unit_range(0_u).size() * 8);
   CHECK_THROWS_AS(buffer.take(), base::Error);
   CHECK_FALSE(is_back);
   buffer.give_back();
@@ -85,7 +87,7 @@ TEST_CASE("Memory is taken once and goes back to whom it came from") {
 // As a call that was under way when a rank failed: it must not be left with memory that is gone.
 TEST_CASE("What still holds a unit's tensor when its buffer is destroyed keeps the memory") {
   bool is_back = false;
-  auto buffer = std::make_unique<UnitBuffer>(kLayout, 1, at::kFloat, [&](std::int64_t bytes) {
+  auto buffer = std::make_unique<UnitBuffer>(kLayout, 1_u, at::kFloat, [&](std::int64_t bytes) {
     const at::Tensor memory = fresh_memory(bytes);
     return at::from_blob(
         memory.mutable_data_ptr(), {bytes}, [&is_back, memory](void*) { is_back = true; },
@@ -106,14 +108,14 @@ TEST_CASE("Weights that a graph has saved are right after a free and another gat
     void add_gradient(param::ParameterId, const at::Tensor& grad) override { sum = grad.clone(); }
     at::Tensor sum;
   } sink;
-  UnitBuffer buffer(kLayout, 1, at::kFloat, fresh_memory);
-  const at::Tensor leaf = buffer.view(1).detach().requires_grad_(true);  // (10, 10)
+  UnitBuffer buffer(kLayout, 1_u, at::kFloat, fresh_memory);
+  const at::Tensor leaf = buffer.view(1_p).detach().requires_grad_(true);  // (10, 10)
   const at::Tensor weights = values_of(3, buffer.flat().numel(), at::kFloat) * 1e-6;
   const at::Tensor x = (values_of(7, 40, at::kFloat) * 1e-6).view({4, 10}).requires_grad_(true);
 
   buffer.take();
   fill(buffer, weights);
-  const at::Tensor y = at::matmul(x, param::use_parameter(leaf, 1, sink));  // (4, 10)
+  const at::Tensor y = at::matmul(x, param::use_parameter(leaf, 1_p, sink));  // (4, 10)
   buffer.give_back();
   CHECK_THROWS(y.sum().backward({}, /*retain_graph=*/true));  // nothing is there to be read
   buffer.take();

@@ -4,20 +4,23 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/ids.h"
+
 namespace dtrain::parallel {
 namespace {
 
+using testing::operator""_u;
+
 // Blocks 0, 1, 2 with a unit each.
-const UnitUses kOwn{.of_block = {{0}, {1}, {2}}, .is_tied = {false, false, false}};
+const UnitUses kOwn{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
 // An embedding, two levels that share a unit, a head.
-const UnitUses kTied{.of_block = {{0}, {1}, {1}, {2}}, .is_tied = {false, true, false}};
+const UnitUses kTied{.of_block = {{0_u}, {1_u}, {1_u}, {2_u}}, .is_tied = {false, true, false}};
 
 // One line an action: "F0 +g0 | -g0" has unit 0 gathered before forward of block 0 and freed after;
 // r0 is its reduction.
 std::string text_of(const UnitUses& uses, const UnitScheduleOptions& options,
                     std::int64_t microbatches = 1) {
-  const auto actions =
-      sequential_actions(static_cast<std::int64_t>(uses.of_block.size()), microbatches);
+  const auto actions = sequential_actions(uses.of_block.size(), microbatches);
   const UnitSchedule schedule = make_unit_schedule(actions, uses, options);
   const auto words = [](const std::vector<UnitEvent>& events) {
     std::string text;
@@ -26,14 +29,15 @@ std::string text_of(const UnitUses& uses, const UnitScheduleOptions& options,
                           event.kind == UnitEventKind::gather ? "+"
                           : event.kind == UnitEventKind::free ? "-"
                                                               : "r",
-                          event.unit);
+                          event.unit.value());
     }
     return text;
   };
   std::string text;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    text += fmt::format("{}{}{} |{}\n", actions[i].kind == ActionKind::forward ? "F" : "B",
-                        actions[i].block, words(schedule.before[i]), words(schedule.after[i]));
+    text +=
+        fmt::format("{}{}{} |{}\n", actions[i].kind == ActionKind::forward ? "F" : "B",
+                    actions[i].block.value(), words(schedule.before[i]), words(schedule.after[i]));
   }
   return text;
 }
@@ -102,8 +106,8 @@ TEST_CASE("Tied levels are gathered once a pass and reduced after their last use
 }
 
 TEST_CASE("A group that runs again has all its units gathered for the last one's backward") {
-  UnitUses uses{.of_block = {{0}, {1}, {2}, {3}}, .is_tied = {false, false, false, false}};
-  uses.of_backward = {{0}, {1}, {1, 2}, {3}};  // blocks 1 and 2 are a group
+  UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}, {3_u}}, .is_tied = {false, false, false, false}};
+  uses.of_backward = {{0_u}, {1_u}, {1_u, 2_u}, {3_u}};  // blocks 1 and 2 are a group
   CHECK(text_of(uses, {.backward_prefetch = BackwardPrefetch::none}) ==
         "F0 +0 | -0\n"
         "F1 +1 | -1\n"

@@ -5,8 +5,13 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "support/action_ids.h"
+
 namespace dtrain::parallel {
 namespace {
+
+using testing::operator""_b;
+using testing::operator""_m;
 
 // One letter and a microbatch for each action; small letters are events.
 std::string text_of(const std::vector<Action>& actions) {
@@ -37,7 +42,7 @@ std::string text_of(const std::vector<Action>& actions) {
       }
       return 'l';
     }();
-    text += fmt::format("{}{}{}", text.empty() ? "" : " ", letter, action.microbatch);
+    text += fmt::format("{}{}{}", text.empty() ? "" : " ", letter, action.microbatch.value());
   }
   return text;
 }
@@ -53,22 +58,22 @@ TEST_CASE("Each microbatch's gradients are a sum of their own, and only the last
 
 TEST_CASE("A microbatch lives from its first message to its last") {
   const std::vector<Action> stage{
-      {ActionKind::recv_activation, 0, 0}, {ActionKind::recv_activation, 0, 1},
-      {ActionKind::forward, 0, 0},         {ActionKind::forward, 0, 1},
-      {ActionKind::backward, 0, 0},        {ActionKind::send_gradient, 0, 0},
-      {ActionKind::backward, 0, 1},        {ActionKind::send_gradient, 0, 1}};
+      {ActionKind::recv_activation, 0_b, 0_m}, {ActionKind::recv_activation, 0_b, 1_m},
+      {ActionKind::forward, 0_b, 0_m},         {ActionKind::forward, 0_b, 1_m},
+      {ActionKind::backward, 0_b, 0_m},        {ActionKind::send_gradient, 0_b, 0_m},
+      {ActionKind::backward, 0_b, 1_m},        {ActionKind::send_gradient, 0_b, 1_m}};
   CHECK(text_of(with_events(stage)) == "b0 R0 b1 R1 F0 F1 l1 g0 B0 h0 S0 e0 g1 B1 S1 e1");
 }
 
 TEST_CASE("Where backward passes alternate between microbatches there is one sum of all") {
   std::vector<Action> stage;  // two chunks of one block
-  for (const std::int64_t block : {0, 1}) {
-    for (const std::int64_t microbatch : {0, 1}) {
+  for (const BlockId block : {0_b, 1_b}) {
+    for (const MicrobatchId microbatch : {0_m, 1_m}) {
       stage.push_back({ActionKind::forward, block, microbatch});
     }
   }
-  for (const std::int64_t block : {1, 0}) {
-    for (const std::int64_t microbatch : {0, 1}) {
+  for (const BlockId block : {1_b, 0_b}) {
+    for (const MicrobatchId microbatch : {0_m, 1_m}) {
       stage.push_back({ActionKind::backward, block, microbatch});
     }
   }

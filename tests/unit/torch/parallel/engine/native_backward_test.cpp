@@ -39,8 +39,8 @@ std::vector<at::Tensor> gradients_of(const std::vector<bool>& is_native, const L
                           .recompute = layout.recompute};
     StepEngine engine(*model, world, groups, options);
     std::vector<data::Batch> batches;
-    for (std::int64_t m = 0; m < layout.grad_accum; ++m) {
-      const std::int64_t number = engine.deal().number_of(m);
+    for (const auto id : base::first_ids<MicrobatchId>(layout.grad_accum)) {
+      const std::int64_t number = engine.deal().number_of(id);
       batches.push_back(testing::small_batch(number * 2));
     }
     engine.forward_backward(batches);
@@ -68,7 +68,7 @@ TEST_CASE("A native backward gives autograd's gradients, beside blocks of either
 TEST_CASE("A native backward gives the same bits under every data axis and recomputed") {
   const std::vector<bool> kinds{true, false, true};
   const at::Tensor expected = gradients_of(kinds, {}).front();
-  const std::vector<model::BlockRange> levels{{1, 4}};
+  const std::vector<model::BlockRange> levels{{model::BlockId(1), model::BlockId(4)}};
   const std::vector<Layout> layouts{
       {.dp = 4, .grad_accum = 1},
       {.dp = 2, .grad_accum = 2},
@@ -81,7 +81,7 @@ TEST_CASE("A native backward gives the same bits under every data axis and recom
 }
 
 TEST_CASE("A native backward is told which parameters are frozen") {
-  const std::vector<param::ParameterId> frozen{1};
+  const std::vector<param::ParameterId> frozen{param::ParameterId(1)};
   const at::Tensor expected = gradients_of({false, false, false}, {.frozen = frozen}).front();
   const at::Tensor found = gradients_of({true, true, true}, {.frozen = frozen}).front();
   CHECK(testing::largest_error(found, expected) < kRounding);

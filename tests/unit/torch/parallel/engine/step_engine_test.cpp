@@ -9,6 +9,7 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/registry.h"
 #include "support/engine_run.h"
+#include "support/ids.h"
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
 #include "support/values.h"
@@ -21,6 +22,7 @@ using testing::expect;
 using testing::MemorySource;
 using testing::same_bits;
 using testing::small_batch;
+using testing::operator""_p;
 
 std::vector<data::Batch> batches_of(std::int64_t rank, std::int64_t grad_accum,
                                     std::int64_t first_sample = 0) {
@@ -93,9 +95,9 @@ TEST_CASE("A parameter that only some ranks use has the single rank's gradient o
     const auto range = layout.range(id);
     return single.narrow(0, range.begin, range.size()).abs().max().item<float>();
   };
-  CHECK(largest(1) > 0);
-  CHECK(largest(2) > 0);
-  CHECK(largest(3) == 0);
+  CHECK(largest(1_p) > 0);
+  CHECK(largest(2_p) > 0);
+  CHECK(largest(3_p) == 0);
 }
 
 TEST_CASE("Nothing is communicated before the last microbatch") {
@@ -122,10 +124,10 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
     const mesh::MeshGroups groups = replicas_of(world);
     std::vector<std::int64_t> calls;  // made when a level's backward begins
     const auto model = model::make_model(sizes, 8);
-    for (std::size_t level = 1; level <= 3; ++level) {
-      model->blocks[level] =
-          testing::watched(std::move(model->blocks[level]),
-                           {.on_backward = [&] { calls.push_back(calls_of(groups)); }});
+    const auto note = [&] { calls.push_back(calls_of(groups)); };
+    for (const BlockId level : model->levels().ids()) {
+      std::unique_ptr<model::Block>& block = model->blocks[level];
+      block = testing::watched(std::move(block), {.on_backward = note});
     }
     StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     data::Batch batch{.inputs = std::vector<std::int64_t>(8, world.rank()),
@@ -180,7 +182,7 @@ TEST_CASE(
     StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
     if (world.rank() == 1) {  // as if its memory had been struck
       const at::NoGradGuard no_grad;
-      engine.parameters().view(1)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());
+      engine.parameters().view(1_p)[0][0].fill_(std::numeric_limits<float>::quiet_NaN());
     }
     engine.forward_backward(batches_of(world.rank(), 1));
     const at::Tensor before = engine.gradients().flat().clone();

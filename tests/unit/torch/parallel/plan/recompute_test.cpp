@@ -4,43 +4,51 @@
 #include <string>
 
 #include "dtrain/parallel/engine/block_runner.h"
+#include "support/action_ids.h"
 #include "support/small_blocks.h"
 
 namespace dtrain::parallel {
 namespace {
 
+using testing::operator""_b;
+using testing::operator""_m;
+
 // The levels of a whole model of so many blocks.
-std::vector<model::BlockRange> levels_of(std::int64_t num_blocks) { return {{1, num_blocks - 1}}; }
+std::vector<model::BlockRange> levels_of(std::int64_t num_blocks) {
+  return {{1_b, model::BlockId(num_blocks - 1)}};
+}
 
 TEST_CASE("Levels run again alone or in groups; the first and the last block never do") {
   using Groups = std::vector<RecomputeGroup>;
   CHECK(recompute_lowest_levels(levels_of(7), 0).groups.empty());
-  CHECK((recompute_lowest_levels(levels_of(7), 2).groups == Groups{{1, 2}, {2, 3}}));
+  CHECK((recompute_lowest_levels(levels_of(7), 2).groups == Groups{{1_b, 2_b}, {2_b, 3_b}}));
   CHECK(recompute_lowest_levels(levels_of(7), 5) == recompute_in_groups(levels_of(7), 1));
-  CHECK((recompute_in_groups(levels_of(7), 2).groups == Groups{{1, 3}, {3, 5}, {5, 6}}));
-  CHECK((recompute_in_groups(levels_of(7), 9).groups == Groups{{1, 6}}));
-  CHECK(recompute_in_groups(levels_of(7), 2).group_of(4)->begin == 3);
-  CHECK(recompute_in_groups(levels_of(7), 2).group_of(6) == nullptr);
-  CHECK(recompute_in_groups(levels_of(7), 2).group_of(0) == nullptr);
+  CHECK(
+      (recompute_in_groups(levels_of(7), 2).groups == Groups{{1_b, 3_b}, {3_b, 5_b}, {5_b, 6_b}}));
+  CHECK((recompute_in_groups(levels_of(7), 9).groups == Groups{{1_b, 6_b}}));
+  CHECK(recompute_in_groups(levels_of(7), 2).group_of(4_b)->begin == 3_b);
+  CHECK(recompute_in_groups(levels_of(7), 2).group_of(6_b) == nullptr);
+  CHECK(recompute_in_groups(levels_of(7), 2).group_of(0_b) == nullptr);
 }
 
 TEST_CASE("Groups do not go beyond the runs of levels that a stage computes") {
   using Groups = std::vector<RecomputeGroup>;
-  const std::vector<model::BlockRange> runs{{1, 4}, {4, 6}};
-  CHECK((recompute_in_groups(runs, 2).groups == Groups{{1, 3}, {3, 4}, {4, 6}}));
-  CHECK((recompute_lowest_levels(runs, 4).groups == Groups{{1, 2}, {2, 3}, {3, 4}, {4, 5}}));
+  const std::vector<model::BlockRange> runs{{1_b, 4_b}, {4_b, 6_b}};
+  CHECK((recompute_in_groups(runs, 2).groups == Groups{{1_b, 3_b}, {3_b, 4_b}, {4_b, 6_b}}));
+  CHECK((recompute_lowest_levels(runs, 4).groups ==
+         Groups{{1_b, 2_b}, {2_b, 3_b}, {3_b, 4_b}, {4_b, 5_b}}));
 }
 
 // Forgets what it is given.
 class NoGradients final : public param::GradientMemory {
  public:
-  explicit NoGradients(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {}
+  explicit NoGradients(const param::ParameterViews& parameters) : parameters_(parameters) {}
   param::GradientPlace gradient_of(param::ParameterId id) override {
-    return {.view = at::empty_like(parameters_[static_cast<std::size_t>(id)]), .is_first = true};
+    return {.view = at::empty_like(parameters_[id]), .is_first = true};
   }
 
  private:
-  const std::vector<at::Tensor>& parameters_;
+  const param::ParameterViews& parameters_;
 };
 
 // The order in which blocks run forward (a, b, ...) and backward (A, B, ...).
@@ -52,7 +60,7 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
                        .on_backward = [&, level] { trace += static_cast<char>('A' + level); }});
   }
   const auto model = testing::small_model(watches);
-  std::vector<at::Tensor> parameters;
+  param::ParameterViews parameters;
   for (const auto& spec : model->parameters) parameters.push_back(at::ones(spec.shape) * 0.1);
   NoGradients gradients(parameters);
   model::TensorAxis axis;
@@ -61,11 +69,11 @@ std::string trace_of(std::int64_t num_levels, const RecomputePlan& plan) {
   const auto tokens = [](std::vector<std::int64_t> values) {
     return at::tensor(values, at::kLong).view({2, 5});
   };
-  runner.begin(0, {.ids = tokens(batch.inputs), .targets = tokens(batch.targets)});
-  for (std::int64_t block = 0; block < num_levels + 2; ++block) (void)runner.forward(block, 0);
+  runner.begin(0_m, {.ids = tokens(batch.inputs), .targets = tokens(batch.targets)});
+  for (const BlockId block : model->blocks.ids()) (void)runner.forward(block, 0_m);
   trace += ' ';
-  for (std::int64_t block = num_levels + 1; block >= 0; --block) {
-    runner.backward(block, 0, 1.0, [](param::ParameterId) {});
+  for (BlockId block = model->blocks.end_id(); block > 0_b;) {
+    runner.backward(--block, 0_m, 1.0, [](param::ParameterId) {});
   }
   return trace;
 }
@@ -86,7 +94,8 @@ constexpr model::BlockMemory kLevel{
     .output = 1, .saved = 100, .forward = 120, .forward_without_graph = 60, .backward = 150};
 
 MemoryPlan memory_of(const RecomputePlan& plan) {
-  const std::vector<model::BlockMemory> blocks{kEnd, kLevel, kLevel, kLevel, kLevel, kEnd};
+  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kEnd,   kLevel, kLevel,
+                                                                kLevel, kLevel, kEnd};
   return BlockRunner::memory(blocks, sequential_actions(6, 1), plan);
 }
 
@@ -115,15 +124,15 @@ TEST_CASE("Leaving out the lowest levels' graphs lowers the peak by a graph each
 }
 
 TEST_CASE("Graphs of several microbatches count until each one's backward") {
-  const std::vector<model::BlockMemory> blocks{kEnd, kLevel};
+  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kEnd, kLevel};
   std::vector<Action> actions;  // two forward, then two back
-  for (const std::int64_t microbatch : {0, 1}) {
-    for (const std::int64_t block : {0, 1}) {
+  for (const MicrobatchId microbatch : {0_m, 1_m}) {
+    for (const BlockId block : {0_b, 1_b}) {
       actions.push_back({ActionKind::forward, block, microbatch});
     }
   }
-  for (const std::int64_t microbatch : {0, 1}) {
-    for (const std::int64_t block : {1, 0}) {
+  for (const MicrobatchId microbatch : {0_m, 1_m}) {
+    for (const BlockId block : {1_b, 0_b}) {
       actions.push_back({ActionKind::backward, block, microbatch});
     }
   }
@@ -131,14 +140,14 @@ TEST_CASE("Graphs of several microbatches count until each one's backward") {
 }
 
 TEST_CASE("A stage keeps what it received, and not what it has sent") {
-  const std::vector<model::BlockMemory> blocks{kLevel, kLevel};
+  const base::IndexedVector<BlockId, model::BlockMemory> blocks{kLevel, kLevel};
   const std::vector<Action> actions{
-      {ActionKind::recv_activation, 0, 0}, {ActionKind::forward, 0, 0},
-      {ActionKind::forward, 1, 0},         {ActionKind::send_activation, 1, 0},
-      {ActionKind::recv_activation, 0, 1}, {ActionKind::forward, 0, 1},
-      {ActionKind::forward, 1, 1},         {ActionKind::send_activation, 1, 1}};
-  const RecomputePlan both{.groups = {{0, 2}}};
-  const ReceivedInputs received{.blocks = {0}, .bytes = 7};
+      {ActionKind::recv_activation, 0_b, 0_m}, {ActionKind::forward, 0_b, 0_m},
+      {ActionKind::forward, 1_b, 0_m},         {ActionKind::send_activation, 1_b, 0_m},
+      {ActionKind::recv_activation, 0_b, 1_m}, {ActionKind::forward, 0_b, 1_m},
+      {ActionKind::forward, 1_b, 1_m},         {ActionKind::send_activation, 1_b, 1_m}};
+  const RecomputePlan both{.groups = {{0_b, 2_b}}};
+  const ReceivedInputs received{.blocks = {0_b}, .bytes = 7};
   // Of two microbatches the inputs, and the output that the second has not yet sent.
   CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
   CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));

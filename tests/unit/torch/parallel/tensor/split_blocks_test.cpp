@@ -18,7 +18,8 @@ using testing::SplitResult;
 
 constexpr std::int64_t kLevels = 3;
 constexpr std::int64_t kHeads = 4;
-constexpr std::array kLevelBlocks{model::BlockRange{1, kLevels + 1}};
+constexpr std::array kLevelBlocks{
+    model::BlockRange{model::BlockId(1), model::BlockId(kLevels + 1)}};
 constexpr double kTolerance = 1e-11;
 
 // Neurons of a head that are no multiple of a dropout block, so that parts start within one.

@@ -18,6 +18,7 @@
 #include "dtrain/model/bdh/bdh_partition.h"
 #include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
+#include "support/action_ids.h"
 #include "support/local_ranks.h"
 
 namespace dtrain::testing {
@@ -42,7 +43,7 @@ struct SplitResult {
   std::map<std::string, at::Tensor> gradients;  ///< by parameter, of the rank's slice
   std::map<std::string, at::Tensor> taps;
   at::Tensor evaluated;  ///< losses (B, T) without dropout
-  std::vector<param::ParameterSpec> specs;
+  param::ParameterSpecs specs;
   CallCounts axis_calls;  ///< of forward and backward
   CallCounts head_calls;
 };
@@ -71,17 +72,17 @@ inline CallCounts counts_of(const comm::ProcessGroup& group) {
 /// Sums in float64.
 class WideGradients final : public param::GradientMemory {
  public:
-  explicit WideGradients(const std::vector<at::Tensor>& weights) : weights_(weights) {}
+  explicit WideGradients(const param::ParameterViews& weights) : weights_(weights) {}
   param::GradientPlace gradient_of(param::ParameterId id) override {
     at::Tensor& sum = sums[id];
-    const at::Tensor& weight = weights_[static_cast<std::size_t>(id)];
+    const at::Tensor& weight = weights_[id];
     if (!sum.defined()) sum = at::zeros(weight.sizes(), at::kDouble);
     return {.view = sum, .is_first = false};
   }
   std::map<param::ParameterId, at::Tensor> sums;
 
  private:
-  const std::vector<at::Tensor>& weights_;
+  const param::ParameterViews& weights_;
 };
 
 /// Two sequences of seven tokens, forward and backward, then evaluated.
@@ -90,7 +91,7 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   constexpr std::int64_t kSequences = 2;
   constexpr std::int64_t kLength = 7;
   const auto model = model::bdh::make_bdh(c.sizes, kLength, place);
-  std::vector<at::Tensor> weights;
+  param::ParameterViews weights;
   for (const param::ParameterSpec& spec : model->parameters) {
     const at::Tensor whole = whole_weight(spec, c.weight_scale).to(c.rounded_to);
     weights.push_back(slice_of(spec, whole).contiguous().to(c.dtype));
@@ -109,20 +110,23 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{22});
   const at::Tensor ids = at::randint(c.sizes.vocab, {kSequences, kLength}, generator, at::kLong);
   const parallel::MicrobatchInput input{.ids = ids, .targets = ids.roll(-1, 1), .first_sample = 5};
-  runner.begin(0, input);
-  const auto blocks = static_cast<std::int64_t>(model->blocks.size());
-  for (std::int64_t block = 0; block < blocks; ++block) result.losses = runner.forward(block, 0);
-  for (std::int64_t block = blocks; block-- > 0;) {
-    runner.backward(block, 0, 1.0 / 14, [](param::ParameterId) {});
+  runner.begin(0_m, input);
+  for (const model::BlockId block : model->blocks.ids()) {
+    result.losses = runner.forward(block, 0_m);
+  }
+  for (model::BlockId block = model->blocks.end_id(); block > model::BlockId(0);) {
+    runner.backward(--block, 0_m, 1.0 / 14, [](param::ParameterId) {});
   }
   result.axis_calls = counts_of(groups.along(mesh::Axis::tp));
   result.head_calls = counts_of(*groups.tensor_subgroups().front());
   for (const auto& [id, gradient] : gradients.sums) {
-    result.gradients[model->parameters[static_cast<std::size_t>(id)].name] = gradient;
+    result.gradients[model->parameters[id].name] = gradient;
   }
   runner.set_training(false);
-  runner.begin(0, input);
-  for (std::int64_t block = 0; block < blocks; ++block) result.evaluated = runner.forward(block, 0);
+  runner.begin(0_m, input);
+  for (const model::BlockId block : model->blocks.ids()) {
+    result.evaluated = runner.forward(block, 0_m);
+  }
   result.specs = model->parameters;
   return result;
 }

@@ -1,0 +1,16 @@
+// Literals of ids: 3_b is block 3, 1_m is microbatch 1. Without LibTorch.
+#pragma once
+
+#include "dtrain/data/microbatches.h"
+#include "dtrain/model/block_range.h"
+
+namespace dtrain::testing {
+
+consteval model::BlockId operator""_b(unsigned long long value) {
+  return model::BlockId(static_cast<std::int64_t>(value));
+}
+consteval data::MicrobatchId operator""_m(unsigned long long value) {
+  return data::MicrobatchId(static_cast<std::int64_t>(value));
+}
+
+}  // namespace dtrain::testing
