@@ -85,7 +85,7 @@ GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, param::ShardId shard)
 }
 
 at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
-  const at::Tensor sums = at::zeros({num_slots_}, at::TensorOptions().dtype(at::kDouble));
+  const at::Tensor sums = at::zeros({num_slots_}, values.flat().options().dtype(at::kDouble));
   auto* slots = sums.mutable_data_ptr<double>();
   AT_DISPATCH_FLOATING_TYPES(values.flat().scalar_type(), "global_norm", [&] {
     const auto* all = values.flat().const_data_ptr<scalar_t>();

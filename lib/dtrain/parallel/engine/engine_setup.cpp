@@ -55,9 +55,10 @@ DataAxisOptions axis_options(const EngineOptions& options, const ActionLists& li
           .recompute = options.recompute};
 }
 
-EngineSetup::EngineSetup(model::Model& own_model, const mesh::MeshGroups& own_groups,
-                         EngineOptions own_options)
+EngineSetup::EngineSetup(model::Model& own_model, comm::World& own_world,
+                         const mesh::MeshGroups& own_groups, EngineOptions own_options)
     : model(own_model),
+      world(own_world),
       groups(own_groups),
       options(std::move(own_options)),
       placement(model, options.stage.holders, groups),

@@ -39,10 +39,12 @@ struct EngineOptions {
 
 /// The parts of an engine share this; it does not change while they exist.
 struct EngineSetup {
-  /// `model` and the groups must outlive this.
-  EngineSetup(model::Model& model, const mesh::MeshGroups& groups, EngineOptions options);
+  /// `model`, `world` and the groups must outlive this.
+  EngineSetup(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
+              EngineOptions options);
 
   model::Model& model;
+  comm::World& world;  ///< new tensors lie on its device
   const mesh::MeshGroups& groups;
   EngineOptions options;
   Placement placement;

@@ -52,7 +52,7 @@ std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
   Rounds rounds;
   std::int64_t begin = 0;
   for (; begin < plan.num_sequences && !rounds.is_stopped(); begin += round) {
-    LossReport report(world, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
+    LossReport report(setup, std::min(round, plan.num_sequences - begin), /*num_votes=*/1);
     const std::int64_t count = std::min(plan.batch_size, report.losses().numel() - own);
     std::vector<data::Batch> batches;  // one, or none where too few sequences are left
     if (count > 0) batches.push_back(plan.read(begin + own, count));

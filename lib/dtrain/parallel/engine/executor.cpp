@@ -9,16 +9,16 @@ namespace dtrain::parallel {
 namespace {
 
 // (B, T) int64, a copy: the graph must not depend on the batch's lifetime.
-at::Tensor tokens_of(const std::vector<std::int64_t>& tokens, const data::Batch& batch) {
-  const auto options = at::TensorOptions().dtype(at::kLong);
+at::Tensor tokens_of(const std::vector<std::int64_t>& tokens, const data::Batch& batch,
+                     const comm::World& world) {
   return at::from_blob(const_cast<std::int64_t*>(tokens.data()),
-                       {batch.num_sequences, batch.length}, options)
-      .clone();
+                       {batch.num_sequences, batch.length}, at::TensorOptions().dtype(at::kLong))
+      .to(world.options(at::kLong), /*non_blocking=*/false, /*copy=*/true);
 }
 
-MicrobatchInput input_of(const data::Batch& batch) {
-  return {.ids = tokens_of(batch.inputs, batch),
-          .targets = tokens_of(batch.targets, batch),
+MicrobatchInput input_of(const data::Batch& batch, const comm::World& world) {
+  return {.ids = tokens_of(batch.inputs, batch, world),
+          .targets = tokens_of(batch.targets, batch, world),
           .first_sample = batch.first_sample};
 }
 
@@ -47,11 +47,11 @@ param::ArenaAllocator allocator_of(comm::World& world) {
   return [&world](std::int64_t bytes) { return world.allocate(bytes); };
 }
 
-DataAxis make_axis(const EngineSetup& setup, comm::World& world) {
+DataAxis make_axis(const EngineSetup& setup) {
   const ActionLists lists = engine_actions(setup.model, setup.options);
   DataAxisOptions options = axis_options(setup.options, lists);
   options.disk = setup.disk.get();
-  return {setup.model, setup.layout, setup.groups, allocator_of(world), lists, options};
+  return {setup.model, setup.layout, setup.groups, allocator_of(setup.world), lists, options};
 }
 
 BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
@@ -74,9 +74,9 @@ param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId un
 
 }  // namespace
 
-Executor::Executor(const EngineSetup& setup, comm::World& world)
+Executor::Executor(const EngineSetup& setup)
     : setup_(setup),
-      axis_(make_axis(setup, world)),
+      axis_(make_axis(setup)),
       runner_(setup.model, axis_.parameters().views(), axis_.gradients(), *setup.tensor_axis,
               runner_options(setup, num_gradient_sums(axis_.step().actions))),
       transfers_(setup.groups) {}
@@ -135,7 +135,7 @@ void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
 void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {
   switch (action.kind) {
     case ActionKind::begin_microbatch:
-      return runner_.begin(action.microbatch, input_of(batch));
+      return runner_.begin(action.microbatch, input_of(batch, setup_.world));
     case ActionKind::forward:
       return forward(action, input);
     case ActionKind::backward:
@@ -162,7 +162,7 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
 void Executor::offer(Channel channel, const Action& action, const data::Batch& batch) {
   transfers_.offer(channel, action.block, action.microbatch,
                    {batch.num_sequences, batch.length, setup_.model.width},
-                   setup_.options.precision.compute);
+                   setup_.world.options(setup_.options.precision.compute));
 }
 
 void Executor::forward(const Action& action, const ExecutorInput& input) {

@@ -35,8 +35,8 @@ struct ExecutorInput {
 /// Threads:    one.
 class Executor {
  public:
-  /// `setup` and `world` must outlive this.
-  Executor(const EngineSetup& setup, comm::World& world);
+  /// `setup` must outlive this.
+  explicit Executor(const EngineSetup& setup);
 
   /// What an executor with these options holds. microbatch: of a rank, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dtrain/comm/process_group.h"
+#include "dtrain/parallel/engine/engine_setup.h"
 
 namespace dtrain::parallel {
 
@@ -24,12 +24,13 @@ struct StepLoss {
 
 /// Sums losses in float64, each in its slot, and counts votes.
 ///
-/// Collective: reduce, by every rank of `world`, with as many losses and votes.
+/// Collective: reduce, by every rank of the world, with as many losses and votes.
 /// Throws:     sum and votes what Work::wait throws.
 /// Threads:    one.
 class LossReport {
  public:
-  LossReport(comm::ProcessGroup& world, std::int64_t num_losses, std::size_t num_votes);
+  /// `setup` must outlive this.
+  LossReport(const EngineSetup& setup, std::int64_t num_losses, std::size_t num_votes);
 
   /// Room for the losses that this rank reports, (num_losses) float64, zero. Adding the zeros of
   /// ranks that write nothing there is exact.
@@ -46,7 +47,7 @@ class LossReport {
   [[nodiscard]] Votes votes();
 
  private:
-  comm::ProcessGroup& world_;
+  const EngineSetup& setup_;
   std::int64_t num_losses_;
   at::Tensor slots_;  // (losses + votes) float64
   comm::Work reduced_;

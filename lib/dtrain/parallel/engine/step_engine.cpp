@@ -15,8 +15,8 @@ std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * 
 
 StepEngine::StepEngine(model::Model& model, comm::World& world, const mesh::MeshGroups& groups,
                        EngineOptions options)
-    : setup_(model, groups, std::move(options)),
-      executor_(setup_, world),
+    : setup_(model, world, groups, std::move(options)),
+      executor_(setup_),
       updater_(setup_),
       whole_(setup_, executor_.parameters(), executor_.axis().gradients(), updater_) {
   whole_.initialise();
@@ -44,9 +44,8 @@ data::MicrobatchDeal StepEngine::deal() const {
 void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes) {
   DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
   const std::int64_t num_tokens = tokens_in(microbatches.front()) * num_microbatches();
-  Step& step =
-      step_.emplace(Step{.report = {setup_.groups.world(), num_microbatches(), votes.size()},
-                         .num_tokens = num_tokens});
+  Step& step = step_.emplace(
+      Step{.report = {setup_, num_microbatches(), votes.size()}, .num_tokens = num_tokens});
   executor_.step({.microbatches = microbatches,
                   // The mean over the global batch enters here, once; nothing divides later.
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),

@@ -3,6 +3,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <utility>
@@ -11,13 +12,15 @@ namespace dtrain::parallel {
 namespace {
 
 // Optimizer state is never communicated, so it need not lie where the backend communicates from.
-param::ArenaAllocator state_allocator(param::DiskMemory* disk) {
-  if (disk == nullptr) return param::private_memory;
-  return [disk](std::int64_t bytes) { return disk->allocate(bytes); };
+param::ArenaAllocator state_allocator(const EngineSetup& setup) {
+  return [&setup](std::int64_t bytes) {
+    return setup.disk == nullptr ? at::zeros({bytes}, setup.world.options(at::kByte))
+                                 : setup.disk->allocate(bytes);
+  };
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
-  const param::ArenaAllocator allocate = state_allocator(setup.disk.get());
+  const param::ArenaAllocator allocate = state_allocator(setup);
   return optim::make_optimizer({.layout = setup.layout,
                                 .specs = setup.model.parameters,
                                 .shard = setup.shard(),

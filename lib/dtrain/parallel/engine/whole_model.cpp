@@ -141,7 +141,7 @@ void WholeModel::load_weights(checkpoint::Source& source) {
 void WholeModel::load(checkpoint::Source& source, const std::string& task,
                       const std::function<bool(const std::string& name)>& is_wanted) {
   const checkpoint::State pieces = state();
-  comm::run_long(setup_.groups.world(), task, [&] {
+  comm::run_long(setup_.world.control(), task, [&] {
     const at::NoGradGuard no_grad;
     for (const checkpoint::Piece& piece : pieces) {
       if (is_wanted(piece.name)) source.read(piece);

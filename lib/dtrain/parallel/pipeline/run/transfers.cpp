@@ -20,10 +20,10 @@ comm::ProcessGroup& Transfers::group(Channel channel) const {
 }
 
 void Transfers::offer(Channel channel, BlockId block, MicrobatchId microbatch,
-                      at::IntArrayRef shape, at::ScalarType dtype) {
+                      at::IntArrayRef shape, const at::TensorOptions& options) {
   const comm::ProcessGroup& ranks = group(channel);
   const std::int64_t peer = channel == Channel::activations ? previous(ranks) : next(ranks);
-  const at::Tensor room = at::empty(shape, at::TensorOptions().dtype(dtype));
+  const at::Tensor room = at::empty(shape, options);
   const bool is_new = offered_[static_cast<std::size_t>(channel)]
                           .insert({{block, microbatch}, {room, group(channel).recv(room, peer)}})
                           .second;

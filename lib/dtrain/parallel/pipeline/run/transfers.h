@@ -33,7 +33,7 @@ class Transfers {
   ///
   /// Async: wait() returns the value.
   void offer(Channel channel, BlockId block, MicrobatchId microbatch, at::IntArrayRef shape,
-             at::ScalarType dtype);
+             const at::TensorOptions& options);
   /// True where room was offered for a value that nobody has waited for yet.
   [[nodiscard]] bool is_offered(Channel channel, BlockId block, MicrobatchId microbatch) const {
     return offered_[static_cast<std::size_t>(channel)].contains({block, microbatch});
