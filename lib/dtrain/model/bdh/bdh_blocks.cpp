@@ -100,7 +100,10 @@ BlockMemory BdhEmbedding::memory(const BatchShape& shape) const {
   const std::int64_t looked_up = part_.splits_vocab() ? 2 * rows : 0;
   memory.forward = memory.saved + std::max(looked_up, normed + memory.output);
   memory.forward_without_graph = memory.forward;
-  memory.backward = memory.saved + 2 * rows + weight + (low == wide ? 0 : weight / 2);
+  // The norm's gradients, and before them the wide one of a rounded output; then the matrix's.
+  const std::int64_t at_norm = memory.saved + rows + normed + looked_up;
+  const std::int64_t at_matrix = rows + looked_up + weight + (low == wide ? 0 : weight / 2);
+  memory.backward = std::max(at_norm, at_matrix);
   return memory;
 }
 
@@ -192,8 +195,13 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   BlockMemory memory{.output = row};
   const std::int64_t attention_saved = scores + values + attended + normed + table + statistics;
   memory.saved = 4 * neurons + widened_gate + attention_saved + 2 * row;  // decoded, input + y
-  memory.forward = memory.saved + std::max({dropped, normed, summed}) + row + memory.output;
-  const std::int64_t attending = 2 * neurons + rounded + attention_saved + head_sum;
+  // The decoder's product by head is there before its sum and what is made of it.
+  const std::int64_t late_statistics = 2 * rows * 2 * wide;
+  const std::int64_t at_product = normed - row - late_statistics;
+  memory.forward =
+      memory.saved + std::max({row + memory.output + summed, at_product, dropped - 2 * row});
+  const std::int64_t attending =
+      2 * neurons + rounded + attention_saved - late_statistics - 2 * row + head_sum;
   const std::int64_t gating = 3 * neurons + widened_gate + std::max(dropped, normed) + normed;
   memory.forward_without_graph = std::max(attending, gating) + 2 * row;
   // The gradients of the input by its two ways.

@@ -188,7 +188,7 @@ class FeedbackReducer final : public GradientReducer {
     const at::Tensor left = left_.flat();
     store_.finish({0, gradients.numel()});
     left.add_(gradients);
-    const at::Tensor sent = codec_->encode(left);
+    const at::Tensor sent = codec_->encode(left.clone());
     codec_->decode(sent, gradients);
     left.sub_(gradients);
     group_.all_reduce(sent).wait();

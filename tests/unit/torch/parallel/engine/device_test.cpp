@@ -1,6 +1,7 @@
 // A step whose tensors lie where the world says.
 #include <ATen/ATen.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "dtrain/parallel/engine/step_engine.h"
@@ -33,11 +34,28 @@ class MetaWorld final : public comm::World {
   comm::World& inner_;
 };
 
+// Rows of a matrix as products, since lookups want memory.
+class Rows final : public model::Block {
+ public:
+  at::Tensor forward(const at::Tensor& ids, const model::BlockContext& context) override {
+    const at::Tensor weight = context.use(ids_[0]);  // (V, D)
+    const at::Tensor chosen =
+        at::zeros({ids.size(0), ids.size(1), weight.size(0)}, weight.options());
+    return at::matmul(chosen.scatter(2, ids.unsqueeze(2), 1), weight);
+  }
+  std::span<const param::ParameterId> parameters() const override { return ids_; }
+  model::BlockMemory memory(const model::BatchShape&) const override { return {}; }
+
+ private:
+  std::array<param::ParameterId, 1> ids_{param::ParameterId(0)};
+};
+
 TEST_CASE("Parameters, gradients, tokens and losses of a step lie on the world's device") {
   testing::on_threads(1, [](comm::World& inner) {
     MetaWorld world(inner);
     const mesh::MeshGroups groups(world, mesh::DeviceMesh({}));
     const auto model = testing::small_model({{}, {.is_native = true}});
+    model->blocks.front() = std::make_unique<Rows>();
     StepEngine engine(*model, world, groups, {.grad_accum_steps = 2, .seed = 3, .optimizer = {}});
     const std::vector<data::Batch> batches{testing::small_batch(0), testing::small_batch(2)};
     engine.forward_backward(batches);
