@@ -40,7 +40,7 @@ class Job {
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
   /// The CPU types of all ranks.
   [[nodiscard]] const CpuTypes& cpus() const { return cpus_; }
-  /// What all ranks compute together; its parameters have the numbers that StepEngine's visits
+  /// The model that all ranks compute; its parameters have the numbers that StepEngine's visits
   /// give.
   [[nodiscard]] const model::Model& whole_model() const { return *whole_model_; }
   /// This rank's.
