@@ -20,7 +20,7 @@ struct WholeParameters {
   std::vector<std::vector<std::int64_t>> stages;  ///< by number: those that hold it, ascending
 };
 
-/// Of one rank that holds the whole model.
+/// The parameters of one rank that holds the whole model.
 [[nodiscard]] WholeParameters whole_parameters(const model::Model& model);
 
 /// Ids count the parameters that this rank holds.
