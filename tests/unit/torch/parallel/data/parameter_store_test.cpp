@@ -20,7 +20,7 @@ using testing::values_of;
 const std::vector<param::ParameterSpec> kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0, 2}, .num_shards = 2});
 
-// What a unit should be after the owners have set their shards in round `round`.
+// The expected unit after the owners have set their shards in round `round`.
 at::Tensor expected_unit(std::int64_t unit, std::int64_t round) {
   return values_of(unit + 2 * round, kLayout.unit_range(unit).size(), at::kFloat);
 }

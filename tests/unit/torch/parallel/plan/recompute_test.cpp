@@ -139,7 +139,7 @@ TEST_CASE("A stage keeps what it received, and not what it has sent") {
       {ActionKind::forward, 1, 1},         {ActionKind::send_activation, 1, 1}};
   const RecomputePlan both{.groups = {{0, 2}}};
   const ReceivedInputs received{.blocks = {0}, .bytes = 7};
-  // Of two microbatches the inputs, and the output that the second has not yet sent.
+  // The inputs of two microbatches, and the output that the second has not yet sent.
   CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
   CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
 }
