@@ -55,14 +55,14 @@ def command(checkout, layout, settings, folder, *more):
 
 
 def train(*arguments):
-    """What the run computed, or no bytes and why it failed."""
+    """The results of the run, or no bytes and why it failed."""
     result = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
     folder = arguments[3]
     return outcome(folder) if result.returncode == 0 else (f"status {result.returncode}: {result.stderr[-1000:]}", None)
 
 
 def compare(other, layout, settings, base):
-    """What tells the two builds apart, or nothing."""
+    """Describes the difference between the two builds, or nothing."""
     folders = {"this": base / "this", "other": base / "other"}
     found = train(ROOT, layout, settings, folders["this"])
     expected = train(other, layout, settings, folders["other"])

@@ -258,7 +258,7 @@ class Attack:
             os._exit(1)
 
     def end(self, *needed):
-        """Whether the attackers did all that they should: attempts of each kind, of which those at ports came through."""
+        """Returns whether all attackers ended well and made attempts of each kind; those at ports came through."""
         good, counts = True, {}
         for child, end, report in self.children:
             os.close(end)
@@ -282,7 +282,7 @@ class Attack:
 # --- the campaign ------------------------------------------------------------------------------------------------------
 
 def attacked_starts(folder, way, seed, expected, *needed):
-    """Whether all starts of a way led to the losses of a run that was left alone."""
+    """Returns whether all starts of a way led to the losses of a run that was left alone."""
     attack = Attack(folder, seed)
     failures = []
     begun = time.monotonic()
@@ -301,8 +301,8 @@ def attacked_starts(folder, way, seed, expected, *needed):
 
 
 def attacked_job(folder, backend, steps, seed, *needed, has_begun=False):
-    """Whether all was tried, the job's status, what it printed, and its folder. The attack lasts to the job's end, and
-    begins before the job does, or where it `has_begun`, after its first steps."""
+    """Returns whether all was tried, the job's status, what it printed, and its folder. The attack lasts to the job's
+    end, and begins before the job does, or where it `has_begun`, after its first steps."""
     run_dir = folder / f"attacked-{backend}{'-later' if has_begun else ''}"
     job = start_by_dtrun(run_dir, backend, steps) if has_begun else None
     metrics = run_dir / "metrics.jsonl"

@@ -45,7 +45,7 @@ def children(pid):
 
 
 def saving(folder):
-    """Whether a save is under way."""
+    """Returns whether a save is under way."""
     checkpoints = folder / "checkpoints"
     try:
         return any(".tmp-" in name for name in os.listdir(checkpoints))

@@ -82,7 +82,7 @@ def random_legs(settings, microbatches):
 
 
 def train(settings, microbatches, environment, legs, folder):
-    """What the run computed: compared keys of every step, its validation loss and the model file's bytes; or, with no
+    """The results of the run: compared keys of every step, its validation loss and the model file's bytes; or, with no
     bytes, why it failed."""
     for ranks, layout, end in legs:
         processes = ranks if "dp" not in layout else 1
@@ -102,7 +102,7 @@ def train(settings, microbatches, environment, legs, folder):
 
 
 def outcome(folder):
-    """What the run in this folder computed, in the form of train()."""
+    """The results of the run in this folder, in the form of train()."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     numbers = [{key: repr(line[key]) for key in COMPARED} for line in lines if "event" not in line]
     validation = [repr(line["val_loss"]) for line in lines if line.get("event") == "end"][-1:]
@@ -110,7 +110,7 @@ def outcome(folder):
 
 
 def difference(found, expected):
-    """What tells two outcomes of train() apart, or nothing."""
+    """Describes the difference between two outcomes of train(), or nothing."""
     if found[1] is None:
         return found[0]
     if found[0] != expected[0]:

@@ -26,7 +26,7 @@ CASES = {
 
 
 def outcome(flags):
-    """What a process computed: losses and norms as text of every bit, and the model file's checksum."""
+    """The results of a process: losses and norms as text of every bit, and the model file's checksum."""
     with tempfile.TemporaryDirectory(prefix="dtrain-repeat-") as folder:
         launcher = [BIN / "dtrun", "-n", 2, "--"] if "tp" in flags else []
         command = [*launcher, BIN / "dtrain", *MODEL, *flags, "--run-dir", folder]

@@ -70,7 +70,7 @@ std::string time_of(const fs::path& path) {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-// Of all files in a folder, whatever the manifest says.
+// The size of all files in a folder, whatever the manifest says.
 std::int64_t bytes_in(const std::string& folder) {
   std::int64_t bytes = 0;
   std::error_code error;
@@ -138,7 +138,7 @@ std::string tensors_text(const format::Contents& contents) {
   return text;
 }
 
-/// What verification has read, and how much of it is damaged.
+/// The amount that verification has read, and how much of it is damaged.
 struct Tally {
   std::int64_t files = 0;
   std::int64_t bytes = 0;
@@ -178,7 +178,7 @@ bool is_gone(const std::string& path) {
   return fs::symlink_status(path, error).type() == fs::file_type::not_found;
 }
 
-// Of a run folder's checkpoints, one that is removed meanwhile does not count.
+// A run folder's checkpoint that is removed meanwhile does not count.
 void verify_one(const std::string& path, bool is_of_run, Tally& tally) {
   Tally own;
   const std::vector<std::string> damage = verify_checkpoint(path, own);

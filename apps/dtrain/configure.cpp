@@ -67,7 +67,7 @@ void refuse_empty_run_dir(const config::CommandLine& command_line) {
   }
 }
 
-// What the command says, or the run that it goes on with.
+// Reads the settings of the command, or of the run that it resumes.
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
   refuse_empty_run_dir(command_line);
   const config::Loaded given = config::load(command_line);

@@ -7,7 +7,7 @@
 
 namespace dtrain::app {
 
-/// Of `dtrain --help`: the subcommands, and the flags of `train`.
+/// The text of `dtrain --help`: the subcommands, and the flags of `train`.
 [[nodiscard]] std::string overview_help();
 [[nodiscard]] std::string command_help(config::Command command);
 [[nodiscard]] std::string data_help();

@@ -63,7 +63,7 @@ std::string provenance(std::int64_t ranks) {
                                       {"cpu", cpu_model()},
                                       {"started", now()},
                                       {"ranks", ranks}};
-  // What is not UTF-8 in an argument is replaced: a run must not fail for its record.
+  // Bytes that are not UTF-8 are replaced: a run must not fail for its record.
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

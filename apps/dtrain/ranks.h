@@ -1,4 +1,4 @@
-// What the ranks of one machine do together before they can communicate.
+// Steps that the ranks of one machine take together before they can communicate.
 #pragma once
 
 #include <functional>

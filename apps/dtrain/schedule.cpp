@@ -74,7 +74,7 @@ parallel::PipelineShape shape_of(const ScheduleOptions& options) {
   return {.stages = stages, .microbatches = microbatches, .order = setting};
 }
 
-// What a chunk keeps counts as its part of a microbatch.
+// The activations of a chunk count as its part of a microbatch.
 std::string memory_line(const parallel::PipelineShape& shape,
                         const std::vector<parallel::InFlight>& kept) {
   std::string counts;

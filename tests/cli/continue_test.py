@@ -169,7 +169,7 @@ class Continue(unittest.TestCase):
 
 
 class OneResult(unittest.TestCase):
-    """What prints one JSON object prints it alone, whatever the number of ranks."""
+    """A command that prints one JSON object prints it alone, whatever the number of ranks."""
 
     def print_config(self, *arguments):
         result = subprocess.run([DTRUN, "-n", "3", "--", DTRAIN, *arguments, "--print-config"], capture_output=True,

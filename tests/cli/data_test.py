@@ -159,7 +159,7 @@ class Baseline(Case):
 
 
 class BadData(Case):
-    """What a run is given must be found before anything starts, and leave no run folder."""
+    """A run's inputs must be found before anything starts, and leave no run folder."""
 
     def train_refused(self, *parts, path, flags=()):
         run_folder = self.folder / "run"

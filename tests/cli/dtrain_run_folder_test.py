@@ -1,4 +1,4 @@
-"""What the front end hands to libdtrain.so, and that it leaves the run folder alone: seen by a stand-in library."""
+"""The front end hands requests to libdtrain.so and leaves the run folder alone: seen by a stand-in library."""
 
 import json
 import os

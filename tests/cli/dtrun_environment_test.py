@@ -1,4 +1,4 @@
-"""What a rank finds when it starts: variables, descriptors, input, signals."""
+"""The environment of a rank when it starts: variables, descriptors, input, signals."""
 
 import json
 import os

@@ -47,7 +47,7 @@ def children_of(pid):
 
 
 def number_of_gpus():
-    """Of NVIDIA, as its driver tells."""
+    """Counts NVIDIA's GPUs, as its driver tells."""
     return (len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))) or
             len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))))
 

@@ -50,7 +50,7 @@ class BadDiskTest(DtrunTest):
             self.skipTest("strace may not look at a process here: " + attached.strip())
 
     def hangs(self):
-        """Whether a thread of the supervisor stays where strace has stopped it."""
+        """Returns whether a thread of the supervisor stays where strace has stopped it."""
         for _ in range(5):
             if "t" not in map(state_of, os.listdir(f"/proc/{self.supervisor}/task")):
                 return False

@@ -1,4 +1,4 @@
-"""What all ranks find wrong is one line under dtrun, as it is without."""
+"""An error that all ranks find is one line under dtrun, as it is without."""
 
 import os
 

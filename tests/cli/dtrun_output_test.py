@@ -338,7 +338,7 @@ class FilesTest(DtrunTest):
 
 class TerminalTest(DtrunTest):
     def on_terminal(self, text, *options, ranks=2, columns=97, then=lambda process, resize: None):
-        """What dtrun writes to a terminal of the given width; `then` may resize it meanwhile."""
+        """Returns dtrun's output to a terminal of the given width; `then` may resize it meanwhile."""
         master, slave = pty.openpty()
 
         def resize(width):

@@ -1,4 +1,4 @@
-"""What the ranks of a machine will hold is compared with what it has, before anything is allocated."""
+"""The predicted memory of a machine's ranks is compared with what it has, before anything is allocated."""
 
 import os
 import pathlib
@@ -29,7 +29,7 @@ class MachineMemory(unittest.TestCase):
         return result.returncode, result.stderr
 
     def tebibytes(self, error, subject):
-        """What is predicted, of the one line that refuses."""
+        """Returns the prediction in the one line that refuses."""
         lines = [line for line in error.splitlines() if "dtrain: error:" in line]
         for line in lines:
             self.assertEqual(line.split("dtrain: error: ")[1], lines[0].split("dtrain: error: ")[1])

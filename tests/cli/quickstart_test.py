@@ -64,7 +64,7 @@ class Quickstart(unittest.TestCase):
 
 
 def is_up_to_date(build):
-    """Whether quickstart.sh would find nothing to build in this folder."""
+    """Returns whether quickstart.sh would find nothing to build in this folder."""
     sources = [SOURCE / "CMakeLists.txt"]
     sources += [path for folder in ("apps", "cmake", "launcher", "lib") for path in (SOURCE / folder).rglob("*")]
     log = build / ".ninja_log"

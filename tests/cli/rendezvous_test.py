@@ -113,7 +113,7 @@ class RendezvousTest(TrainTest):
 
 
 class Open(RendezvousTest):
-    """What a running job leaves open."""
+    """The sockets that a running job leaves open."""
 
     def sockets_of_job(self, *flags):
         job = self.start([DTRUN, "-n", "2", "--", *self.ddp_command("--log-every", "1", *flags, steps=1_000_000)])
@@ -185,7 +185,7 @@ print(len(got))
 """, port)
 
     def disturb(self, port):
-        """What a port scanner, a browser and a clumsy program of the same user would send; one of them stays."""
+        """Sends what a port scanner, a browser and a clumsy program of the same user would; one of them stays."""
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0" * 4096):
             with socket.create_connection(("127.0.0.1", port)) as guest:
                 guest.sendall(data)
@@ -300,7 +300,7 @@ class StandIns(RendezvousTest):
 
 class Secrets(RendezvousTest):
     def refused(self, rank, status=2, **variables):
-        """What the rank says that finds a mistake before it waits for another one."""
+        """Returns the error of a rank that finds a mistake before it waits for another one."""
         return self.one_error(self.end_of(self.start_rank(rank, free_port(), **variables), status))
 
     def test_a_secret_that_cannot_be_used_is_refused_by_the_name_of_its_variable(self):

@@ -1,4 +1,4 @@
-"""What configs/ and the documents tell a user to run fits, and means the same on any number of ranks."""
+"""Commands in configs/ and the documents fit, and mean the same on any number of ranks."""
 
 import functools
 import hashlib
@@ -49,7 +49,7 @@ class Memory(TestCase):
     @classmethod
     @functools.cache
     def gibibytes(cls, *words):
-        """What the fullest rank of a command is predicted to hold: it says so when it may hold one byte."""
+        """The predicted memory of a command's fullest rank: it says so when it may hold one byte."""
         words = [BIN / word if word in ("dtrain", "dtrun") else word for word in words]
         with tempfile.TemporaryDirectory(prefix="dtrain-shipped-") as folder:
             result = run([*words, "--data", TEXT, "--run-dir", folder + "/run", "--memory-limit", "1"])

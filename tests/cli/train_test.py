@@ -147,7 +147,7 @@ class Layouts(TrainTest):
 
 class Screen(TrainTest):
     def on_terminal(self, command, columns=140, status=0, then=lambda process, resize: None, **more):
-        """What is written to a terminal of the given width; `then` may resize it meanwhile."""
+        """Returns the output to a terminal of the given width; `then` may resize it meanwhile."""
         master, slave = pty.openpty()
 
         def resize(width):

@@ -26,7 +26,7 @@ std::int64_t count_of(std::int64_t from, std::int64_t to, std::int64_t base) {
   return (2 * from + to) % 3 == 1 ? 0 : base + 13 * from + 5 * to;
 }
 
-/// What rank `from` has for rank `to`.
+/// The part that rank `from` has for rank `to`.
 at::Tensor part_of(std::int64_t from, std::int64_t to, std::int64_t base, at::ScalarType dtype) {
   return values_of(7 * from + to, count_of(from, to, base), dtype);
 }

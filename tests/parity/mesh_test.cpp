@@ -202,7 +202,7 @@ TEST_CASE("Processes on a mesh have the bits of threads, over shm and over gloo"
   }
 }
 
-// What every rank holds, by name and place; ranks that hold the same piece must hold the same bits.
+// Compares ranks' state by name and place; ranks that hold the same piece must hold the same bits.
 TEST_CASE("All copies of a piece of the state end with the same bits") {
   const Layout layout =
       GENERATE(Layout{.mesh = {{Axis::tp, 4}}}, Layout{.mesh = {{Axis::pp, 4}}},
@@ -259,8 +259,8 @@ const Alone& alone_in(const std::string& dtype, const Variant& variant) {
   return found->second;
 }
 
-// What is asked of 16 bits is that nothing is lost but their precision. In float16 the first
-// steps overflow and are left out; most of the eight update the weights.
+// Training in 16 bits may lose nothing but precision. In float16 the first steps overflow and are
+// left out; most of the eight update the weights.
 TEST_CASE("Meshes train in 16 bits what one rank trains, to their precision") {
   const std::string dtype = GENERATE("bfloat16", "float16");
   const Layout layout =
@@ -307,7 +307,7 @@ Sent sent_by(const comm::ProcessGroup& group) {
   return {counters.calls, counters.bytes_sent};
 }
 
-// Of one step's forward_backward: activations group, gradients group.
+// Messages of one step's forward_backward: activations group, gradients group.
 TEST_CASE("Stages send each microbatch's activation and gradient once, and nothing else") {
   const std::string schedule = GENERATE("gpipe", "1f1b", "interleaved:2");
   config::Config config =

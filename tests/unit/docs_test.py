@@ -33,7 +33,7 @@ def expand(pattern):
 
 
 class Names:
-    """What a source tree holds."""
+    """The contents of a source tree."""
 
     def __init__(self, root):
         self.root = pathlib.Path(root)

@@ -1,4 +1,4 @@
-"""What scripts/test.sh prints last tells the truth about ctest's results."""
+"""The last lines that scripts/test.sh prints tell the truth about ctest's results."""
 
 import os
 import pathlib

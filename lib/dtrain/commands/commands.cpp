@@ -57,7 +57,7 @@ std::string job_name(comm::ProcessGroup& world) {
   return comm::exchange_texts(world, checkpoint::store::new_start_id()).front();
 }
 
-// What the run folder is like after a job has begun in it: this job's, and cut back to its start.
+// Begins a job in the run folder: makes the folder this job's and cuts it back to the start.
 void begin_in(job::RunFolder& folder, const train::StartPoint& start) {
   if (start.checkpoint.empty()) return folder.begin();
   const checkpoint::store::SetAside aside = folder.go_on(start.step);
@@ -99,7 +99,7 @@ train::StopRequests::Options stop_options(const config::Config& config, const ba
           .answers = env.rank == 0};
 }
 
-// What a start was asked for: its settings, resolved, and what is recorded of it.
+// The request of a start: its settings, resolved, and what is recorded of it.
 struct Asked {
   const config::Config& config;
   const config::StartRecord& record;

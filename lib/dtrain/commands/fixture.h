@@ -34,7 +34,7 @@ struct Fixture {
   std::map<std::string, double> noise;
 };
 
-/// What it returns is consistent: the tensors of one model and one batch, tokens in its vocabulary.
+/// The result is consistent: the tensors of one model and one batch, tokens in its vocabulary.
 ///
 /// Throws: Error{checkpoint} naming the file and the tensor that is missing, of another dtype or
 ///         shape, not of this model, or holds a token outside the vocabulary.

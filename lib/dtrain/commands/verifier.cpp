@@ -130,7 +130,7 @@ class Verifier {
   [[nodiscard]] at::Tensor slice_like(const at::Tensor& found, at::Tensor expected) const;
   void check_gradients();
   void check_final_weights(const Trajectory& trajectory);
-  /// Of 16 bits.
+  /// Returns whether the dtype has 16 bits.
   [[nodiscard]] bool is_low() const { return at::isReducedFloatingType(dtype()); }
   [[nodiscard]] at::ScalarType dtype() const { return engine_.precision().compute; }
   [[nodiscard]] std::int64_t data_ranks() const { return groups_.along(mesh::Axis::dp).size(); }

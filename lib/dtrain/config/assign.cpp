@@ -114,7 +114,7 @@ struct Alias {
   std::string_view word;
   std::string_view choice;
 };
-// What others call our choices, where letters alone do not tell.
+// Other programs' names for our choices, where letters alone do not tell.
 constexpr Alias kAliases[] = {{"fp16", "float16"}, {"half", "float16"},   {"bf16", "bfloat16"},
                               {"fp32", "float32"}, {"float", "float32"},  {"single", "float32"},
                               {"fp64", "float64"}, {"double", "float64"}, {"gpu", "cuda"},

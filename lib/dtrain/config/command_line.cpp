@@ -58,7 +58,7 @@ void add_settings(CommandLine& result, CLI::App& app) {
       ->trigger_on_parse();
 }
 
-// What an option's value looks like: "auto|PATH|none".
+// The form of an option's value: "auto|PATH|none".
 std::string value_name_of(const std::string& flag, Command command) {
   if (flag == "--config") return "FILE";
   if (flag == "--set") return "KEY=VALUE";
@@ -80,7 +80,7 @@ void add_with_equals(const CLI::Option& option, const std::string& word, std::si
   } else if (value == "on" || value == "true") {
     words.push_back(flag);
   } else if (value == "off" || value == "false") {
-    // What a file turned on is turned off; --help is no setting.
+    // Turns off what a file turned on; --help is no setting.
     if (const Setting* setting = find_flag(flag)) {
       words.insert(words.end(), {"--set", fmt::format("{}=off", setting->key)});
     }

@@ -10,7 +10,7 @@
 
 namespace dtrain::config {
 
-/// What a file and those that it extends set.
+/// The settings that a file and those that it extends set.
 struct FileSettings {
   std::vector<const Setting*> given;
   std::vector<std::string> unused;  ///< keys that the command does not use, config.json's left out

@@ -6,7 +6,7 @@
 
 namespace dtrain::config {
 
-/// What the text of a file that is no JSON seems to be, for a message: "YAML", "UTF-16 text";
+/// The likely format of a file's text that is no JSON, for a message: "YAML", "UTF-16 text";
 /// empty where nothing is recognised.
 [[nodiscard]] std::string_view foreign_format(const std::string& path, std::string_view text);
 

@@ -21,7 +21,7 @@ constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
 constexpr std::string_view kSteps = "a number of steps, or a time as 10m";
 
-// Of PyTorch's examples and torchtitan, nanoGPT, llm.c, DeepSpeed, Megatron and Hugging Face.
+// Names in PyTorch's examples and torchtitan, nanoGPT, llm.c, DeepSpeed, Megatron and Hugging Face.
 constexpr ForeignName kForeignNames[] = {
     {"batch-size", "batch.microbatch", kPerRank},
     {"local-batch-size", "batch.microbatch", kPerRank},

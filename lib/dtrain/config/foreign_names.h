@@ -9,7 +9,7 @@
 
 namespace dtrain::config {
 
-/// What another program calls a setting of ours.
+/// Another program's name for a setting of ours.
 struct ForeignName {
   std::string_view
       name;  ///< in small letters, with '-' between words: "gradient-accumulation-steps"

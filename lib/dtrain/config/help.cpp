@@ -52,7 +52,7 @@ std::string notes(const Setting& setting) {
   return text.empty() ? text : " (" + text + ")";
 }
 
-// What the setting takes, and the words that are reserved.
+// The values that the setting takes, and the words that are reserved.
 std::string allowed_text(const Setting& setting) {
   if (setting.choices.empty()) return setting.range.text();
   std::string reserved;

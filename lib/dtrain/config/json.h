@@ -19,7 +19,7 @@ namespace dtrain::config {
 /// Throws: Error{usage} as a configuration file.
 [[nodiscard]] Config from_json(std::string_view text);
 
-/// What the front end asks of libdtrain.so (runtime.h).
+/// The front end's request to libdtrain.so (runtime.h).
 struct Request {
   Command command = Command::train;
   Config config;

@@ -12,7 +12,7 @@ namespace dtrain::config {
 /// part is nearest ("width" means "model.width"); empty when none is close.
 [[nodiscard]] std::string_view nearest_key(std::string_view key);
 
-/// What to say after `unknown setting "KEY"`: the setting that other programs call so, that the key
+/// Advice after `unknown setting "KEY"`: the setting that other programs call so, that the key
 /// names a group of settings, or the nearest key. Empty where nothing is near.
 [[nodiscard]] std::string advice_for_key(std::string_view key, Command command);
 

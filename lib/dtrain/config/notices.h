@@ -1,4 +1,4 @@
-// What a start says of its settings.
+// Notices at a start about its settings.
 #pragma once
 
 #include <string>

@@ -38,12 +38,12 @@ void resolve_dtypes(MachineConfig& machine);
 /// Throws: Error{usage} naming the settings, their values and what to change.
 [[nodiscard]] Config resolve(Command command, Config config, const Launch& launch);
 
-/// What of the batch changes with the number of ranks, so that runs on different numbers of them
+/// Describes what in the batch depends on the number of ranks, so that runs on different numbers
 /// differ: one line, or nothing. asked: before resolve(); config: after it.
 [[nodiscard]] std::string batch_note(const BatchConfig& asked, const Config& config);
 
-/// Whether gradients are float16 somewhere on their way, so that small ones would be lost. Of a
-/// resolved configuration.
+/// Returns whether gradients are float16 at some point, so that small ones would be lost. machine:
+/// of a resolved configuration.
 [[nodiscard]] bool needs_loss_scaling(const MachineConfig& machine);
 
 }  // namespace dtrain::config

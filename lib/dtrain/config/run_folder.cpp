@@ -15,14 +15,14 @@ namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
 
-// What tells that a folder holds a run.
+// Entries that show that a folder holds a run.
 constexpr const char* kRunFiles[] = {"metrics.jsonl", "final/model.safetensors", "checkpoints",
                                      "config.json"};
 
 // Where runs without a folder of their own go.
 constexpr const char* kRuns = "runs";
 constexpr int kMostRuns = 10'000;
-// What a run writes to and removes from below its folder.
+// Folders that a run writes to and removes from below its own.
 constexpr const char* kOwnFolders[] = {"checkpoints", "final"};
 
 // The nearest parent that exists, where missing folders would be made.
@@ -54,7 +54,7 @@ void check_own_folder(const std::string& run_dir, const char* name) {
        run_dir, path.string(), fs::read_symlink(path, error).string());
 }
 
-// Whether the run goes on from something that the folder holds.
+// Returns whether the run resumes from something that the folder holds.
 bool resumes_within(const Config& config) {
   const Resume& from = config.checkpoint.resume;
   if (from.kind != Resume::Kind::path) return from.is_automatic();

@@ -16,7 +16,7 @@ namespace dtrain::config {
 inline constexpr std::string_view kResolvedKey = "resolved";
 inline constexpr std::string_view kProvenanceKey = "provenance";
 
-/// What is known of a start besides the resolved configuration.
+/// The facts of a start besides the resolved configuration.
 struct StartRecord {
   std::optional<Config> asked = {};  ///< before it was resolved; none: nothing else was asked for
   std::string provenance = "{}";     ///< a JSON object: version, command line, host, ...
@@ -30,7 +30,7 @@ struct StartRecord {
 /// --config on any number of ranks; what they became stands in a section of its own.
 [[nodiscard]] std::string saved_text(const Config& resolved, const StartRecord& record);
 
-/// What config.json of a run says.
+/// The contents of a run's config.json.
 struct SavedRun {
   Config asked;
   Config resolved;

@@ -72,7 +72,7 @@ using ResumeRule = OnResume (*)(const Config& now, const Config& saved);
 
 using Condition = bool (*)(const Config& resolved);
 
-/// What a setting needs to have an effect.
+/// A condition for a setting to have an effect.
 struct Need {
   std::string_view otherwise;  ///< the end of "--flag has no effect ..."
   Condition is_met;

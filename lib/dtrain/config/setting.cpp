@@ -1,4 +1,4 @@
-// What can be asked of settings; the table itself is in schema.cpp.
+// Queries of settings; the table itself is in schema.cpp.
 #include <algorithm>
 #include <bit>
 

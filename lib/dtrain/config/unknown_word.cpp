@@ -18,7 +18,7 @@ using base::fail;
 // En dash, em dash and minus sign, which editors and web pages write for "--".
 constexpr std::string_view kOtherDashes[] = {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"};
 
-// What to say of a word that begins with such a dash; empty where it does not.
+// Advice on a word that begins with such a dash; empty where it does not.
 std::string advice_for_dashes(std::string_view word) {
   const std::size_t whole = word.size();
   for (bool found = true; found;) {

@@ -1,4 +1,4 @@
-// What to say about arguments that a subcommand does not know.
+// Advice about arguments that a subcommand does not know.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct KnownFlags {
 ///         command, and what was probably meant.
 [[noreturn]] void refuse_word(const std::string& word, const KnownFlags& known);
 
-/// What to do with a word where none belongs: "; it is a file: give it as --data book.txt" and the
+/// Advice on a word where none belongs: "; it is a file: give it as --data book.txt" and the
 /// like; empty where nothing is known of it.
 [[nodiscard]] std::string advice_for_word(const std::string& word, Command command);
 

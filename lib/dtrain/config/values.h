@@ -53,7 +53,7 @@ struct Sequences {
   [[nodiscard]] std::string text() const;
 };
 
-/// What a run goes on from: "none", "auto", or a path.
+/// The point that a run resumes from: "none", "auto", or a path.
 struct Resume {
   enum class Kind { none, automatic, path };
   Kind kind = Kind::none;

@@ -20,7 +20,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Of cpuid's leaf 7: subleaf 0 has ebx, ecx and edx, subleaf 1 eax.
+// Bits of cpuid's leaf 7: subleaf 0 has ebx, ecx and edx, subleaf 1 eax.
 constexpr unsigned kAvx512Core = 1U << 16 | 1U << 17 | 1U << 30 | 1U << 31;  // ebx: f, dq, bw, vl
 constexpr unsigned kVnni = 1U << 11;                                         // ecx, avx512
 constexpr unsigned kFp16 = 1U << 23;                                         // edx, avx512

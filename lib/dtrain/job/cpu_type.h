@@ -1,4 +1,4 @@
-// What decides how a rank's CPU rounds, and whether all ranks have the same.
+// The type of a rank's CPU, which decides how it rounds; compares it over all ranks.
 #pragma once
 
 #include <string>

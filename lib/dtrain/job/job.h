@@ -40,7 +40,7 @@ class Job {
   [[nodiscard]] const mesh::MeshGroups& groups() const { return groups_; }
   /// The CPU types of all ranks.
   [[nodiscard]] const CpuTypes& cpus() const { return cpus_; }
-  /// What all ranks compute together, uncut.
+  /// The model that all ranks compute together, uncut.
   [[nodiscard]] const model::Model& whole_model() const { return *whole_model_; }
   /// This rank's.
   [[nodiscard]] const parallel::RankPlan& plan() const { return plan_; }

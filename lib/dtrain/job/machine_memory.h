@@ -1,4 +1,4 @@
-// Whether the machine has the memory that its ranks are predicted to hold.
+// Checks that the machine has the memory that its ranks are predicted to hold.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace dtrain::job {
 /// Meets the other ranks. Collective: every rank of the job.
 using JoinWorld = std::function<std::shared_ptr<comm::World>()>;
 
-/// What a rank does from its start to its end; returns the exit status. It joins the world when it
+/// A rank's work from its start to its end; returns the exit status. It joins the world when it
 /// is ready to.
 using RankBody = std::function<int(const base::RankEnv& env, const JoinWorld& join)>;
 

@@ -61,7 +61,7 @@ RunFolder::RunFolder(const config::Config& config, std::string run, config::Star
   remove_leftovers();
 }
 
-// What a refused start leaves is its lock.
+// Removes what a refused start leaves: its lock.
 RunFolder::~RunFolder() {
   if (!is_for_removal_) return;
   ::unlink((dir_ + "/lock").c_str());
@@ -129,7 +129,7 @@ std::string RunFolder::metrics_file(const std::string& run_dir) {
   return run_dir + "/metrics.jsonl";
 }
 
-// What cannot be written at the end is found at the start.
+// Finds at the start what cannot be written at the end.
 void RunFolder::check_writable() {
   check();
   const std::string model = store::final_model(dir_);

@@ -68,7 +68,7 @@ model::TensorShapes tensor_shapes(const SafetensorsFile& file, const std::string
 }
 
 ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Told& told) {
-  // What tensors say goes the same way as text, whose ranges are checked.
+  // A description of tensors goes the same way as text, whose ranges are checked.
   return parse_description(describe(model::recognise(tensors, told)),
                            fmt::format("model file '{}': bad shapes", tensors.path));
 }

@@ -1,4 +1,4 @@
-// What model a file of weights belongs to: said in its metadata, else read off its tensors.
+// The model that a file of weights belongs to: said in its metadata, else read off its tensors.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ using checkpoint::store::kModelKey;
 [[nodiscard]] config::ModelConfig parse_description(std::string_view json,
                                                     const std::string& origin);
 
-/// Whether the file has the names and shapes of checkpoints (model.NAME, a row for each neuron)
+/// Returns whether the file has the names and shapes of checkpoints (model.NAME, a row per neuron)
 /// instead of the reference's.
 [[nodiscard]] bool has_storage_shapes(const checkpoint::format::SafetensorsFile& file);
 

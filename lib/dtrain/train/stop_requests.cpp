@@ -22,7 +22,7 @@ static_assert(decltype(stop_signal)::is_always_lock_free &&
                   decltype(save_asked)::is_always_lock_free,
               "a handler may use nothing that takes a lock");
 
-// What the handler writes on SIGINT: a step may take long, and people press Ctrl-C again when
+// The handler's answer to SIGINT: a step may take long, and people press Ctrl-C again when
 // nothing happens.
 std::atomic<const char*> answer = nullptr;
 static_assert(std::atomic<const char*>::is_always_lock_free);
@@ -50,7 +50,7 @@ constexpr std::array<Handled, 4> kHandled{
      {SIGINT, "SIGINT", ask_to_stop, static_cast<int>(SA_RESTART | SA_RESETHAND)},
      {SIGUSR2, "SIGUSR2", ask_to_save, SA_RESTART}}};
 
-// What the process's signals did before the first StopRequests, and how many there are.
+// The process's signal actions before the first StopRequests, and how many there are.
 std::mutex users_mutex;
 std::int64_t num_users = 0;                                // guarded by users_mutex
 std::array<struct sigaction, kHandled.size()> previous{};  // guarded by users_mutex

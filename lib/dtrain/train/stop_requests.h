@@ -26,12 +26,12 @@ class StopRequests {
   StopRequests& operator=(const StopRequests&) = delete;
   ~StopRequests();
 
-  /// Whether this rank was asked to save and leave; once it was, that stays.
+  /// Returns whether this rank was asked to save and leave; once it was, that stays.
   [[nodiscard]] bool wants_stop();
-  /// Whether this process was asked to save since the last call, on whichever of its threads.
+  /// Returns whether this process was asked to save since the last call, on any of its threads.
   [[nodiscard]] bool take_save();
 
-  /// What asked this rank to stop: "SIGTERM", "--time-limit", "the file RUN/STOP"; empty: nothing.
+  /// The cause of this rank's stop: "SIGTERM", "--time-limit", "the file RUN/STOP"; empty: nothing.
   [[nodiscard]] const std::string& reason() const { return reason_; }
 
  private:

@@ -197,7 +197,7 @@ std::string Trainer::advice_on_skips(const parallel::StepResult& result) const {
       scaler->scale(), advice());
 }
 
-// What ends a run for its numbers ends it on all ranks after the same step.
+// Ends the run because of its numbers, on all ranks after the same step.
 void Trainer::fail(const std::string& found, const std::string& advice) {
   checkpoints_.finish();  // what was good when its save began
   const std::string& newest = checkpoints_.newest();
@@ -207,8 +207,8 @@ void Trainer::fail(const std::string& found, const std::string& advice) {
              advice);
 }
 
-// What ranks of different CPUs have as copies of one value drifts apart. What is measured or saved
-// is of equal ones.
+// Copies of one value drift apart on ranks of different CPUs. They are made equal before anything
+// is measured or saved.
 void Trainer::make_copies_equal() {
   if (!are_cpus_mixed_ || equal_step_ == step_) return;
   engine_.make_copies_equal();

@@ -26,7 +26,7 @@ std::int64_t slice_bytes(const SlicedReduction& reduction, std::int64_t slice) {
   return slice_offset(reduction, slice + 1) - slice_offset(reduction, slice);
 }
 
-// Of a reduction that is carried out in pieces.
+// The size of a piece, where a reduction is carried out in pieces.
 std::int64_t bytes_of_piece(std::int64_t ranks) {
   const std::int64_t grain = kSliceGrain * static_cast<std::int64_t>(sizeof(double));
   const std::int64_t room = OrderedReducer::kScratchBytes / (2 * (ranks - 1));

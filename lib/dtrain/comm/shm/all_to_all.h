@@ -25,7 +25,7 @@ class AllToAll {
  private:
   /// Lays out all peers' pieces of one round, from byte `first` of their parts.
   void lay_out(std::int64_t first);
-  /// What a peer can read of this part in this round.
+  /// The bytes of this part that a peer can read in this round.
   [[nodiscard]] std::span<std::byte> piece_for(std::int64_t peer, std::int64_t first);
   /// Copies this rank's pieces to byte `first` of its parts; returns whether any rank has more.
   [[nodiscard]] bool take(std::int64_t first);

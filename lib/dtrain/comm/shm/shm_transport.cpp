@@ -17,7 +17,7 @@ namespace {
 
 // A piece of a message: small enough to stay in the caches.
 constexpr std::int64_t kPieceBytes = 256 << 10;
-// Of a lane one piece is filled while the other is read.
+// One piece of a lane is filled while the other is read.
 constexpr std::int64_t kLaneBytes = 2 * kPieceBytes;
 // A block is summed before it is written to the others, while it is in the core's own cache.
 constexpr std::int64_t kBlockBytes = 32 << 10;

@@ -35,7 +35,7 @@ class BucketReducer final : public GradientReducer {
   void finish() override;
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
 
-  /// Of buckets of kBucketBytes.
+  /// With buckets of kBucketBytes.
   [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
   [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup);
 

@@ -39,7 +39,7 @@ struct DataAxisOptions {
   RecomputePlan recompute = {};
 };
 
-/// What a rank gathers and reduces over one group of shards in a step; all zero where nothing is
+/// A rank's gathers and reductions over one group of shards in a step; all zero where nothing is
 /// sharded. Sums over replicas, the norm and the loss come on top.
 ///
 /// Units: calls, and bytes that each rank sends in a ring.

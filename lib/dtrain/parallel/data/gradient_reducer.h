@@ -15,7 +15,7 @@
 
 namespace dtrain::parallel {
 
-/// What every reducer is made with.
+/// The options that every reducer is made with.
 struct ReducerOptions {
   at::ScalarType dtype = at::kFloat;  ///< of gradients
   std::shared_ptr<const GradientCodec> codec = travel_in(at::kFloat);
@@ -60,7 +60,7 @@ struct ReducerSetup {
   [[nodiscard]] std::int64_t num_replicas() const { return num_ranks / layout.num_shards(); }
 };
 
-/// What a rank sends in a step, in a ring.
+/// The traffic of a rank in a step, in a ring.
 struct ReducerTraffic {
   std::int64_t reductions = 0;     ///< calls, over the shards or, without shards, over all ranks
   std::int64_t bytes = 0;          ///< that they send

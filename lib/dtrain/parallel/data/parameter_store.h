@@ -35,7 +35,7 @@ class ParameterStore {
   ParameterStore(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                  const param::ArenaAllocator& allocate, const Options& options);
 
-  /// What a store holds, and at most while a step gathers and frees units.
+  /// The memory that a store holds, and its peak while a step gathers and frees units.
   [[nodiscard]] static MemoryPlan memory(const param::ArenaLayout& layout,
                                          const UnitSchedule& schedule, const Options& options);
 

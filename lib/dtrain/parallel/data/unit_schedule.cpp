@@ -63,7 +63,7 @@ class Builder {
 
   [[nodiscard]] bool goes_on(const Visit& visit, std::size_t action) const {
     if (is_per_use(visit.unit)) return false;
-    // What passes between stages in between keeps no unit from staying.
+    // Sends and receives do not end a unit's visit.
     return options_.reshard == Reshard::after_backward ||
            places_[visit.last] + 1 == places_[action];
   }

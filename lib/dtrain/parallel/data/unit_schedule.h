@@ -43,7 +43,7 @@ struct UnitEvent {
   bool operator==(const UnitEvent&) const = default;
 };
 
-/// What happens around each action, in order; gathers and reductions begin there and run beside
+/// The events around each action, in order; gathers and reductions begin there and run beside
 /// what follows. A unit that an action uses is waited for between `before` and the action.
 struct UnitSchedule {
   std::vector<std::vector<UnitEvent>> before;  ///< by action

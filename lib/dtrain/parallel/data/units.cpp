@@ -40,7 +40,7 @@ std::vector<ParameterId> merged(std::span<const ParameterId> begins, const model
       elements += model.parameters[id].num_elements();
     }
   }
-  // What is left at the end is no unit of its own.
+  // Elements left at the end are no unit of their own.
   if (elements < min_elements && result.size() > 1) result.pop_back();
   return result;
 }

@@ -10,7 +10,7 @@ namespace {
 
 bool is_backward(const Action& action) { return action.kind == ActionKind::backward; }
 
-// Whether the backward passes of several microbatches alternate.
+// Returns whether the backward passes of several microbatches alternate.
 bool mixes_microbatches(std::span<const Action> actions) {
   std::set<MicrobatchId> begun;
   std::optional<MicrobatchId> current;

@@ -68,7 +68,7 @@ class BlockRunner : private param::GradientSink {
   BlockRunner(model::Model& model, const param::ParameterViews& parameters,
               param::GradientMemory& gradients, model::TensorAxis& axis, Options options);
 
-  /// What a runner holds while it works through a step: what it keeps from forward to backward, and
+  /// The memory that a runner holds in a step: what it keeps from forward to backward, and
   /// work on top at the peak. blocks: of each block; actions: of the step.
   [[nodiscard]] static MemoryPlan memory(const BlockMemories& blocks,
                                          std::span<const Action> actions,
@@ -103,7 +103,7 @@ class BlockRunner : private param::GradientSink {
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
  private:
-  // What is kept of one block between its forward and its backward.
+  // The tensors kept of one block between its forward and its backward.
   struct SavedBlock {
     at::Tensor input;
     at::Tensor output;                                // with a graph, unless the backward is native

@@ -18,7 +18,7 @@ class Rounds {
     }
   }
   [[nodiscard]] double sum() const { return sum_; }
-  /// Whether any rank wanted to stop after a round whose losses have come; equal on all ranks.
+  /// Returns whether any rank wanted to stop after a round with known losses; equal on all ranks.
   [[nodiscard]] bool is_stopped() const { return is_stopped_; }
 
  private:

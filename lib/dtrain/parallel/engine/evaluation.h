@@ -18,7 +18,7 @@ struct EvaluationPlan {
   std::int64_t batch_size = 1;
   /// Reads the sequences [first, first + count). Asked for this rank's batches, one at a time.
   std::function<data::Batch(std::int64_t first, std::int64_t count)> read = {};
-  /// Whether this rank wants to end early; asked after each batch. Empty: it never does.
+  /// Returns whether this rank wants to end early; asked after each batch. Empty: it never does.
   std::function<bool()> wants_stop = {};
 };
 

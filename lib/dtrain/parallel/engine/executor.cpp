@@ -64,7 +64,7 @@ BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_s
           .settled_together = options.grad_accum_steps / num_sums};
 }
 
-// Of the parameters of a unit that this rank holds.
+// Returns the first parameter of a unit that this rank holds.
 param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId unit) {
   for (const param::ParameterId id : layout.parameters_of(unit)) {
     if (!layout.range(id).is_empty()) return id;

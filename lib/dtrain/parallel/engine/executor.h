@@ -38,7 +38,7 @@ class Executor {
   /// `setup` must outlive this.
   explicit Executor(const EngineSetup& setup);
 
-  /// What an executor with these options holds. microbatch: of a rank, in the compute dtype.
+  /// The memory of an executor with these options. microbatch: of a rank, in the compute dtype.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options,
                                          const model::BatchShape& microbatch);
 

@@ -74,7 +74,7 @@ class Partition {
   }
 
  private:
-  // Of levels begin to end - 1, and of the embedding and head where they belong to the part.
+  // Sums levels begin to end - 1, and the embedding and head where they belong to the part.
   [[nodiscard]] double sum(const std::vector<double>& up_to, std::int64_t part, std::int64_t begin,
                            std::int64_t end) const {
     const std::int64_t first = part == 0 ? 0 : begin + 1;

@@ -10,7 +10,7 @@
 
 namespace dtrain::parallel {
 
-/// What one block of the model costs a stage.
+/// The cost of one block of the model to a stage.
 struct BlockLoad {
   double flops = 0;        ///< of one microbatch, in any unit
   std::int64_t bytes = 0;  ///< that one microbatch keeps from forward to backward
@@ -27,7 +27,7 @@ using model::BlockRange;
                                                     std::int64_t num_levels,
                                                     const std::vector<std::int64_t>& split);
 
-/// Of all ways to give every part at least one level, one whose most expensive part has the fewest
+/// A split that gives every part at least one level and whose most expensive part has the fewest
 /// FLOPs: all stages wait for the slowest. Among these it is one whose largest part is the
 /// smallest, by what its blocks keep of as many microbatches as the schedule has in flight there.
 ///

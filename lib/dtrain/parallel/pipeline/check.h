@@ -8,7 +8,7 @@
 
 namespace dtrain::parallel {
 
-/// What a stage keeps for backwards to come: activations of one microbatch in one chunk, run
+/// Counts what a stage keeps for later backwards: activations of one microbatch in one chunk, run
 /// forward and not yet back.
 struct InFlight {
   std::int64_t activations = 0;        ///< of all chunks, at the peak

@@ -1,4 +1,4 @@
-// What a stage sends and receives between its passes.
+// The messages that a stage sends and receives between its passes.
 #pragma once
 
 #include <optional>

@@ -50,7 +50,7 @@ struct StageAction {
   bool operator==(const StageAction&) const = default;
 };
 
-/// What one stage does in a step, in order. Sends do not block; receives are posted, and the pass
+/// One stage's actions in a step, in order. Sends do not block; receives are posted, and the pass
 /// that needs one waits for it. Messages of one kind between one pair of stages arrive in the order
 /// in which they were sent, which is the order of the receives.
 using StageSchedule = std::vector<StageAction>;

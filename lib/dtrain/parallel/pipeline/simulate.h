@@ -7,7 +7,7 @@
 
 namespace dtrain::parallel {
 
-/// Of one microbatch through one chunk; every chunk takes as long as every other.
+/// Durations of one microbatch's passes through one chunk; all chunks take equally long.
 ///
 /// Units: any, the same for both.
 struct PassDurations {

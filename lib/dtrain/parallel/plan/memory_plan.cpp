@@ -19,7 +19,7 @@ namespace {
 
 using metrics::format_bytes;
 
-// What a step asks of the groups of a mesh (mesh/mesh_groups.h). Gradients and parameters lie in
+// A step's load on the groups of a mesh (mesh/mesh_groups.h). Gradients and parameters lie in
 // the world's memory, except for copies in another dtype.
 std::vector<comm::GroupLoad> group_loads(const config::Config& config, const model::Model& model,
                                          const EngineOptions& options) {
@@ -69,7 +69,7 @@ std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> run
   return plans;
 }
 
-// What the setting allows, the cheapest first.
+// The plans that the setting allows, the cheapest first.
 std::vector<RecomputePlan> candidates(const config::RecomputeSetting& setting,
                                       std::span<const model::BlockRange> runs, std::int64_t limit) {
   using Kind = config::RecomputeSetting::Kind;

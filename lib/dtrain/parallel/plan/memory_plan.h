@@ -16,7 +16,7 @@ namespace dtrain::parallel {
 [[nodiscard]] MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                      const EngineOptions& options);
 
-/// What --recompute says; with auto the plan of the fewest extra FLOPs that --memory-limit allows
+/// The plan of --recompute; with auto that of the fewest extra FLOPs that --memory-limit allows
 /// (docs/memory.md).
 ///
 /// Throws: Error{usage} if the limit cannot be met, naming the least that would fit.

@@ -8,7 +8,7 @@ namespace {
 using config::LayoutConfig;
 using config::Sharding;
 
-// What each sharding leaves on every rank.
+// The data plan of a sharding: what it leaves on every rank.
 DataPlan sharded(const LayoutConfig& layout, const Sharding sharding) {
   DataPlan plan;
   plan.num_ranks = layout.dp;

@@ -7,7 +7,7 @@
 
 namespace dtrain::parallel {
 
-/// What partial sums of values of this dtype travel in. float16 ends at 65,504, which a partial sum
+/// The dtype that partial sums of `dtype` travel in. float16 ends at 65,504, which a partial sum
 /// can pass though the whole sum does not, so it travels as float32; bfloat16 has float32's range.
 [[nodiscard]] at::ScalarType travel_dtype(at::ScalarType dtype);
 

@@ -26,7 +26,7 @@ constexpr const char* kConfig =
     R"({"model": {"levels": 1}, "train": {"steps": 1}, "layout": {"strategy": "ddp"}, "run": {"dir": ""}})";
 constexpr const char* kStart = R"({"event":"start","parameters":1})";
 
-// Of a safetensors file without tensors, as dtrain marks its own.
+// The bytes of a safetensors file without tensors, as dtrain marks its own.
 std::string model_file() {
   const std::string header = R"({"__metadata__":{"dtrain.model":"{}"}})";
   std::string length(8, '\0');

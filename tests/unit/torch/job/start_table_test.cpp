@@ -54,7 +54,7 @@ const testing::RankProgram kMeasure("measure", [](comm::World& world, const std:
   return found;
 });
 
-// What one rank has of each run. All have as many ranks.
+// One rank's measurements of each run. All have as many ranks.
 std::vector<Measured> measure(std::vector<config::Config> configs, std::size_t rank = 0,
                               const std::string& backend = "gloo") {
   std::string requests;

@@ -1,4 +1,4 @@
-// What LibTorch and the reduction do to ranges of arenas, range by range: an element gets the same
+// LibTorch and the reduction on ranges of arenas, range by range: an element gets the same
 // bits wherever the range begins and ends. (The optimizers' own rules: optim/update_rules_test.)
 #include <ATen/ATen.h>
 

@@ -18,7 +18,7 @@ namespace {
 using testing::MemorySource;
 using testing::TempFolder;
 
-// What one rank of a training run left behind.
+// The results that one rank of a training run left.
 struct RankResult {
   std::string error;  // empty: none
   std::map<std::string, at::Tensor> state;

@@ -47,7 +47,7 @@ std::vector<BlockRange> own_chunks(std::span<const BlockRange> parts) {
   return chunks;
 }
 
-// Of the parameters that the stage holds; those between them belong to no region of their own.
+// Regions of the parameters that the stage holds; those between them have none of their own.
 std::vector<param::ParameterId> regions_of(const ParameterHolders& holders, std::int64_t stage) {
   std::vector<param::ParameterId> begins{param::ParameterId(0)};
   const std::vector<std::int64_t>* last = nullptr;

@@ -1,4 +1,4 @@
-// What a sharded step asks of the group, and when, beside the schedule that was printed.
+// The calls of a sharded step to the group, and their times, beside the schedule that was printed.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ struct Calls {
   bool operator==(const Calls&) const = default;
 };
 
-// Of one operation, since call number `after`.
+// The calls of one operation since call number `after`.
 Calls calls_of(const comm::ProcessGroup& group, std::string_view op, std::uint64_t after = 0) {
   Calls calls;
   for (const comm::CallRecord& record : group.calls().records()) {

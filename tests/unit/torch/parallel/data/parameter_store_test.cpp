@@ -23,7 +23,7 @@ using testing::operator""_u;
 const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};
 const param::ArenaLayout kLayout(kSpecs, {.unit_begins = {0_p, 2_p}, .num_shards = 2});
 
-// What a unit should be after the owners have set their shards in round `round`.
+// A unit as it should be after the owners have set their shards in round `round`.
 at::Tensor expected_unit(param::UnitId unit, std::int64_t round) {
   return values_of(unit.value() + 2 * round, kLayout.unit_range(unit).size(), at::kFloat);
 }

@@ -228,7 +228,7 @@ TEST_CASE("A reducer of one's own holds and sends what it says") {
   CHECK_NOTHROW(check_costs(kReducerKind<FeedbackReducer>, false, false));
 }
 
-// What a rank had when it saved.
+// The state of a rank when it saved.
 class Saved final : public checkpoint::Source {
  public:
   explicit Saved(const checkpoint::State& state) {

@@ -43,7 +43,7 @@ param::ArenaLayout layout_for(std::int64_t num_shards) {
 
 std::int64_t count_of(param::ParameterId id) { return kSpecs[id].shape[0]; }
 
-// Of global microbatch m; undefined: none. Two uses, whose sum is one gradient.
+// The gradient of global microbatch m; undefined: none. Two uses, whose sum is one gradient.
 at::Tensor gradient_of(param::ParameterId id, std::int64_t m) {
   if (id == kFrozen || (id == kRare && m != 1)) return {};
   return values_of(m + 9 * id.value(), count_of(id), at::kFloat);

@@ -37,7 +37,7 @@ mesh::MeshGroups replicas_of(comm::World& world) {
   return {world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}})};
 }
 
-// Of the loss and of gradients.
+// Counts the calls for the loss and for gradients.
 std::int64_t calls_of(const mesh::MeshGroups& groups) {
   return groups.world().calls().counters().calls +
          groups.along(mesh::Axis::dp).calls().counters().calls;

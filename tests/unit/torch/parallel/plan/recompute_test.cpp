@@ -148,7 +148,7 @@ TEST_CASE("A stage keeps what it received, and not what it has sent") {
       {ActionKind::forward, 1_b, 1_m},         {ActionKind::send_activation, 1_b, 1_m}};
   const RecomputePlan both{.groups = {{0_b, 2_b}}};
   const ReceivedInputs received{.blocks = {0_b}, .bytes = 7};
-  // Of two microbatches the inputs, and the output that the second has not yet sent.
+  // The inputs of two microbatches, and the output that the second has not yet sent.
   CHECK(BlockRunner::memory(blocks, actions, both, received).activations == 2 * 7 + 1);
   CHECK(BlockRunner::memory(blocks, actions, {}, received).activations == 2 * (7 + 2 * 101));
 }

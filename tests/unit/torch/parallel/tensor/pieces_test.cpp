@@ -28,7 +28,7 @@ at::Tensor part_of(const at::Tensor& whole, std::int64_t dim, std::int64_t parts
   return whole.narrow(dim, r * size, size).contiguous();
 }
 
-/// What each rank's body returns, by rank.
+/// The results of each rank's body, by rank.
 std::vector<Tensors> on_ranks(std::int64_t size,
                               const std::function<Tensors(comm::ProcessGroup&)>& body) {
   std::vector<Tensors> results(static_cast<std::size_t>(size));

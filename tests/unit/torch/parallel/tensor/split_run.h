@@ -37,7 +37,7 @@ struct SplitCase {
 /// "3 all_reduce of 24 float64".
 using CallCounts = std::map<std::string, std::int64_t>;
 
-/// What one rank computed in a microbatch.
+/// The results of one rank in a microbatch.
 struct SplitResult {
   at::Tensor losses;                            ///< (B, T)
   std::map<std::string, at::Tensor> gradients;  ///< by parameter, of the rank's slice
@@ -54,7 +54,7 @@ inline at::Tensor whole_weight(const param::ParameterSpec& spec, double scale) {
   return at::randn(spec.whole_shape(), generator, at::kDouble).mul(scale);
 }
 
-/// What a rank holds of a whole parameter.
+/// The slice of a whole parameter that a rank holds.
 inline at::Tensor slice_of(const param::ParameterSpec& spec, const at::Tensor& whole) {
   if (!spec.cut) return whole;
   return whole.narrow(spec.cut->dim, spec.cut->begin,
