@@ -7,10 +7,20 @@
 #include "dtrain/parallel/engine/step_engine.h"
 #include "support/local_ranks.h"
 #include "support/small_blocks.h"
+#include "support/stub_group.h"
 #include "support/values.h"
 
 namespace dtrain::parallel {
 namespace {
+
+// One rank, whose sums are its own values.
+class AloneOnMeta final : public testing::StubGroup {
+  std::int64_t size() const override { return 1; }
+  comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp) override {
+    testing::expect(tensor.is_meta(), "what is communicated");
+    return {};
+  }
+};
 
 // A world on LibTorch's device without memory, where an operation on tensors of several devices is
 // an error.
@@ -24,9 +34,9 @@ class MetaWorld final : public comm::World {
   at::Tensor allocate(std::int64_t bytes) override {
     return at::empty({bytes}, options(at::kByte));
   }
-  std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
-                                            std::string_view name) override {
-    return inner_.split(ranks, name);
+  std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t>,
+                                            std::string_view) override {
+    return std::make_shared<AloneOnMeta>();
   }
   comm::ProcessGroup& control() override { return inner_.control(); }
 
