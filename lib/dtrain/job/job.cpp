@@ -2,12 +2,13 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/cpu_memory.h"
@@ -17,8 +18,16 @@
 namespace dtrain::job {
 namespace {
 
-mesh::MeshShape place_of(const config::Config& config, const comm::World& world) {
-  return mesh::DeviceMesh(parallel::make_plan(config.layout).mesh).coordinate(world.rank());
+// Collective: what one rank alone cannot plan for ends the others at once, and names it.
+parallel::RankPlan plan_of(const config::Config& config, const model::Model& whole,
+                           comm::World& world) {
+  const mesh::DeviceMesh mesh(parallel::make_plan(config.layout).mesh);
+  mesh::require_fit(mesh, world);
+  std::optional<parallel::RankPlan> plan;
+  comm::run_long(world.control(), "planning its part of the model", [&] {
+    plan.emplace(parallel::rank_plan(config, whole, mesh.coordinate(world.rank())));
+  });
+  return std::move(*plan);
 }
 
 mesh::MeshGroups make_groups(const config::Config& config, comm::World& world,
@@ -55,7 +64,7 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
       whole_model_(model::make_model(config.model, config.data.seq_len)),
-      plan_(parallel::rank_plan(config, *whole_model_, place_of(config, *world_))),
+      plan_(plan_of(config, *whole_model_, *world_)),
       groups_(make_groups(config, *world_, plan_.options.stage.holders)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   check_machine_memory(config, world_->control(), plan_.memory.total());

@@ -36,16 +36,6 @@ Lines across_runs(const Lines& lines, std::int64_t size) {
   return across;
 }
 
-const DeviceMesh& checked(const DeviceMesh& mesh, const comm::World& world) {
-  if (mesh.world_size() != world.size()) {
-    base::fail(base::ErrorKind::usage,
-               "a mesh of {} wants {} ranks, but {} were started; change the sizes, or start as "
-               "many",
-               mesh.sizes().text(" x "), mesh.world_size(), world.size());
-  }
-  return mesh;
-}
-
 Lines all_ranks(std::int64_t count) {
   Lines lines(1, std::vector<std::int64_t>(static_cast<std::size_t>(count)));
   std::iota(lines.front().begin(), lines.front().end(), std::int64_t{0});
@@ -54,8 +44,19 @@ Lines all_ranks(std::int64_t count) {
 
 }  // namespace
 
+void require_fit(const DeviceMesh& mesh, const comm::World& world) {
+  if (mesh.world_size() == world.size()) return;
+  std::vector<std::string> flags;
+  for (const Axis axis : kAxes) flags.push_back(fmt::format("--{}", name_of(axis)));
+  base::fail(base::ErrorKind::usage,
+             "a mesh of {} wants {} ranks, but {} were started; change one of {}, or start as many",
+             mesh.sizes().text(" x "), mesh.world_size(), world.size(), fmt::join(flags, ", "));
+}
+
 MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts)
-    : mesh_(checked(mesh, world)), coordinate_(mesh.coordinate(world.rank())) {
+    : mesh_(mesh) {
+  require_fit(mesh, world);
+  coordinate_ = mesh.coordinate(world.rank());
   world_ = make(world, all_ranks(world.size()), "world");
   for (const Axis axis : kAxes) {
     along_[static_cast<std::size_t>(axis)] = make(world, mesh.lines(axis), name_of(axis));

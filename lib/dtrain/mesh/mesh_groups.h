@@ -24,11 +24,14 @@ struct AxisCuts {
   std::vector<std::vector<std::int64_t>> stages = {};
 };
 
+/// Throws: Error{usage} if the mesh and the world differ in size.
+void require_fit(const DeviceMesh& mesh, const comm::World& world);
+
 /// All groups of one rank. None is ever missing: an axis of one rank, and a cut that leaves this
 /// rank alone, have a group of one, whose operations end at once, send nothing and need no thread.
 ///
 /// Collective: constructed by every rank of the world with the same arguments.
-/// Throws:     Error{usage} if the mesh and the world differ in size; what World::split throws.
+/// Throws:     as require_fit; what World::split throws.
 class MeshGroups {
  public:
   /// The sizes of runs divide their axes.

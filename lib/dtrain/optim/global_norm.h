@@ -55,7 +55,7 @@ class GlobalNorm {
 /// norm () is that small or not finite, or where max_norm is 0.
 [[nodiscard]] at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
 
-/// Multiplies `values` by factor () float64, whose value the host does not see.
+/// Multiplies `values` by factor () float64, read where the product runs.
 void scale_by(const at::Tensor& values, const at::Tensor& factor);
 
 }  // namespace dtrain::optim

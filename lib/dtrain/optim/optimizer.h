@@ -63,7 +63,7 @@ class Optimizer {
   /// Updates `parameters` in place; `gradients` are read only. Both hold the shard's elements at
   /// least. An observer (may be null) sees ranges of at most kObservedElements.
   ///
-  /// may_update: () bool, which the host does not see; where it is false nothing changes.
+  /// may_update: () bool, read where the update runs; where it is false nothing changes.
   void step(const param::Arena& parameters, const param::Arena& gradients, double learning_rate,
             const at::Tensor& may_update, UpdateObserver* observer = nullptr);
   static constexpr std::int64_t kObservedElements = std::int64_t{1} << 20;

@@ -97,8 +97,8 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
   const std::int64_t tokens = 2 * microbatch.rows();  // their ids and their targets
-  memory.buffers = param::bytes_of(model.table_values, options.precision.buffer) +
-                   param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
+  memory.buffers += param::bytes_of(model.table_values, options.precision.buffer) +
+                    param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
   return memory;
 }
 

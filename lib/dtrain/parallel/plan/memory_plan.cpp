@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -31,8 +32,8 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
   const bool sends_copies = options.precision.reduce != options.precision.master ||
                             (shards > 1 && options.precision.compute != options.precision.master) ||
                             (shards > 1 && !options.disk_folder.empty());
-  const std::int64_t activations =
-      param::bytes_of(config.batch.microbatch * config.data.seq_len * model.width, at::kFloat);
+  const std::int64_t activations = param::bytes_of(
+      config.batch.microbatch * config.data.seq_len * model.width, options.precision.master);
   const bool is_cut = shards > 1 && shards < layout.dp;  // into shards and replicas
   const std::int64_t at_data = shards == 1 ? gradients : is_cut ? 0 : unit;
   const bool has_chunks = options.stage.chunk_begins.size() > 1;
@@ -49,7 +50,12 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
       {.size = layout.pp, .reduced = unit, .peers = sends_on ? 1 : 0},
       {.size = layout.pp, .peers = sends_back ? 1 : 0}};
   for (const mesh::Subgroup& heads : model::tensor_subgroups(config.model, layout.tp)) {
+    if (heads.size == layout.tp) continue;  // the axis's own group
     loads.push_back({.size = heads.size, .reduced = activations, .foreign = activations});
+  }
+  for (const auto& stages : std::set(options.stage.holders.begin(), options.stage.holders.end())) {
+    if (std::ssize(stages) == layout.pp) continue;
+    loads.push_back({.size = std::ssize(stages), .reduced = unit});
   }
   return loads;
 }
@@ -131,24 +137,6 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
              "auto; raise the limit, lower --microbatch or --seq-len, or shard over more ranks "
              "(--strategy fsdp)",
              machine.memory_limit, machine.recompute, others, format_bytes(least));
-}
-
-std::string describe(const RecomputePlan& plan, const model::Model& model) {
-  double forward = 0;
-  double again = 0;
-  std::int64_t levels = 0;
-  for (const model::BlockCost& cost : model.costs) forward += cost.forward_flops_per_token;
-  for (const RecomputeGroup& group : plan.groups) {
-    for (model::BlockId block = group.begin; block < group.end; ++block) {
-      const double flops = model.costs[block].forward_flops_per_token;
-      again += block + 1 < group.end ? 2 * flops : flops;
-      ++levels;
-    }
-  }
-  if (levels == 0) return "no level runs again";
-  return fmt::format("{} of {} levels run again, {} at a time ({:.0f}% more FLOPs)", levels,
-                     model.levels().size(), plan.groups.front().end - plan.groups.front().begin,
-                     100 * again / (3 * forward));
 }
 
 }  // namespace dtrain::parallel

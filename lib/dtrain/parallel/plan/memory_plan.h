@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "dtrain/config/config.h"
 #include "dtrain/parallel/engine/engine_setup.h"
@@ -22,8 +21,5 @@ namespace dtrain::parallel {
 /// Throws: Error{usage} if the limit cannot be met, naming the least that would fit.
 [[nodiscard]] RecomputePlan choose_recompute(const config::Config& config,
                                              const model::Model& model, EngineOptions options);
-
-/// "2 of 4 levels run again (17% more FLOPs)".
-[[nodiscard]] std::string describe(const RecomputePlan& plan, const model::Model& model);
 
 }  // namespace dtrain::parallel

@@ -50,11 +50,11 @@ std::vector<BlockRange> own_chunks(std::span<const BlockRange> parts) {
 // Regions of the parameters that the stage holds; those between them have none of their own.
 std::vector<param::ParameterId> regions_of(const ParameterHolders& holders, std::int64_t stage) {
   std::vector<param::ParameterId> begins{param::ParameterId(0)};
-  const std::vector<std::int64_t>* last = nullptr;
   for (const param::ParameterId id : holders.ids()) {
-    if (std::find(holders[id].begin(), holders[id].end(), stage) == holders[id].end()) continue;
-    if (last != nullptr && holders[id] != *last) begins.push_back(id);
-    last = &holders[id];
+    const bool is_held =
+        std::find(holders[id].begin(), holders[id].end(), stage) != holders[id].end();
+    // All stages of a set cut alike, whatever else each of them holds.
+    if (is_held && id > begins.front() && holders[id] != holders[id - 1]) begins.push_back(id);
   }
   return begins;
 }
