@@ -172,11 +172,6 @@ std::vector<std::string> exchange_notes(StoreClient& store, const std::string& k
   return notes;
 }
 
-void meet_members(StoreClient& store, const std::string& key, std::int64_t own_rank,
-                  const std::vector<std::int64_t>& world_ranks, const Deadline& deadline) {
-  (void)exchange_notes(store, key, own_rank, world_ranks, "here", deadline);
-}
-
 void fail_together(std::int64_t own_rank, const base::Error& error) {
   if (own_rank == 0) std::this_thread::sleep_for(kRefusalGrace);
   throw error;
