@@ -75,11 +75,4 @@ struct FilePlan {
 [[nodiscard]] FilePlan plan_safetensors(std::span<const TensorView> tensors,
                                         const Metadata& metadata);
 
-/// Writes a safetensors file as plan_safetensors lays it out. It appears whole or not at all and is
-/// durable on return.
-///
-/// Throws: Error{checkpoint} naming the file if it cannot be written; as plan_safetensors.
-void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
-                       const Metadata& metadata = {});
-
 }  // namespace dtrain::checkpoint::format
