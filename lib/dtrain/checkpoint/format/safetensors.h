@@ -22,6 +22,10 @@ enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64
 /// Bytes per element.
 [[nodiscard]] std::int64_t size_of(Dtype dtype);
 
+/// The element whose size_of(dtype) bytes begin at `bytes`, aligned or not; of integers beyond 2^53
+/// the nearest double.
+[[nodiscard]] double value_at(Dtype dtype, const std::byte* bytes);
+
 using Metadata = std::map<std::string, std::string>;
 
 /// A tensor of a file being read. `bytes` lies in the file's mapping: row-major, little-endian, in

@@ -1,4 +1,4 @@
-#include "dtrain/checkpoint/format/slabs.h"
+#include "dtrain/checkpoint/format/box.h"
 
 #include <catch2/catch.hpp>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "dtrain/checkpoint/format/values.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
