@@ -229,6 +229,15 @@ std::string value_text(const Setting& setting, const Config& config) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+std::string default_text(const Setting& setting) {
+  static const Config plain;
+  return value_text(setting, plain);
+}
+
+bool is_default(const Setting& setting, const Config& config) {
+  return value_text(setting, config) == default_text(setting);
+}
+
 std::vector<std::pair<std::string, std::string>> value_texts(Command command,
                                                              const Config& config) {
   std::vector<std::pair<std::string, std::string>> texts;
