@@ -54,15 +54,14 @@ int run_help(const Arguments& arguments) {
 }  // namespace
 
 int run(const Arguments& arguments) {
-  if (arguments.empty() || arguments[0].starts_with('-')) {
-    if (!arguments.empty() && arguments[0] == "--version") return print_version();
-    if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
-      print(overview_help());
-      return 0;
-    }
-    return run_train(arguments);
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--version") return print_version();
+  if (is_help(first)) {
+    print(overview_help());
+    return 0;
   }
-  return run_named(arguments[0], {arguments.begin() + 1, arguments.end()});
+  if (arguments.empty() || first.starts_with('-')) return run_train(arguments);
+  return run_named(first, {arguments.begin() + 1, arguments.end()});
 }
 
 }  // namespace dtrain::app

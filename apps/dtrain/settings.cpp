@@ -6,7 +6,7 @@
 namespace dtrain::app {
 
 int run_settings(const Arguments& arguments) {
-  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
+  if (!arguments.empty() && is_help(arguments[0])) {
     print(settings_help());
     return 0;
   }
