@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dtrain/base/cpu_quota.h"
-#include "dtrain/base/cpu_settings.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
 

@@ -17,7 +17,6 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/full_disk.h"
 #include "dtrain/base/log.h"
 
 namespace dtrain::metrics {
