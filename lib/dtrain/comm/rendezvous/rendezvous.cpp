@@ -25,15 +25,8 @@ using base::ErrorKind;
 using base::fail;
 using std::chrono::milliseconds;
 
-// Under which all ranks of the job meet; part of a message.
-constexpr const char* kJobKey = "the job";
-
 // The time for which rank 0 serves a refusal, so that the others can read it.
 constexpr milliseconds kRefusalGrace(500);
-
-std::string member_key(const std::string& key, std::int64_t rank) {
-  return fmt::format("{}/{}", key, rank);
-}
 
 /// dtrun's door, which no program that is started from here may hold open.
 base::Descriptor take_door(int store_fd) {
