@@ -2,6 +2,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/config/help.h"
 #include "dtrain/config/unknown_word.h"
 #include "help.h"
 #include "provenance.h"
@@ -11,6 +12,19 @@ namespace {
 
 int print_version() {
   print(fmt::format("dtrain {}\n", version_text()));
+  return 0;
+}
+
+int run_settings(const Arguments& arguments) {
+  if (!arguments.empty() && is_help(arguments[0])) {
+    print(settings_help());
+    return 0;
+  }
+  if (!arguments.empty()) {
+    base::fail(base::ErrorKind::usage, "dtrain settings takes no arguments; found {}",
+               arguments[0]);
+  }
+  print(config::settings_markdown());
   return 0;
 }
 
