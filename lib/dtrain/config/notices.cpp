@@ -27,8 +27,9 @@ std::string idle_line(const Setting& setting, const Config& config) {
     if (!need->shown.empty()) {
       reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
     }
-    return fmt::format("{}{} has no effect {}", setting.flag,
-                       setting.effect.names_value ? " " + value_text(setting, config) : "", reason);
+    return fmt::format(
+        "{}{} has no effect {}", setting.flag,
+        setting.effect.names_value ? fmt::format(" {}", value_text(setting, config)) : "", reason);
   }
   return {};
 }
