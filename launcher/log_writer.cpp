@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/base/full_disk.h"
+#include "dtrain/base/file_system.h"
 #include "launcher/writer_thread.h"
 
 namespace launcher {

@@ -14,7 +14,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/print.h"
-#include "dtrain/base/standard_streams.h"
+#include "dtrain/base/process.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"

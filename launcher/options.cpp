@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
 #include "launcher/environment.h"
 
@@ -27,13 +27,11 @@ struct OptionRow {
 
 template <typename Number>
 Number number_in(std::string_view name, std::string_view text, Number low, Number high) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= low) ||
-      !(value <= high)) {
+  const auto value = dtrain::base::number_in<Number>(text);
+  if (!value || !(*value >= low) || !(*value <= high)) {
     fail(ErrorKind::usage, "{}: found '{}'; give a number from {} to {}", name, text, low, high);
   }
-  return value;
+  return *value;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dtrain/base/clock.h"
-#include "dtrain/base/full_disk.h"
+#include "dtrain/base/file_system.h"
 #include "launcher/writer_thread.h"
 
 namespace launcher {

@@ -108,7 +108,7 @@ MUTATIONS = [
     Mutation("gradients of a scaled loss that are not scaled back", "parallel/engine/updater.cpp",
              "optim::clip_factor(norm, max_norm).div_(loss_scale());", "optim::clip_factor(norm, max_norm);", "unit_tests"),
     Mutation("an overflow that leaves the scale alone", "optim/grad_scaler.cpp", "state[kScale] = std::max(state[kScale] / 2, kSmallestScale);", "", "unit_tests"),
-    Mutation("bfloat16 gradients that are summed in bfloat16", "param/gradient_memory.cpp",
+    Mutation("bfloat16 gradients that are summed in bfloat16", "param/gradient_memory.h",
              "place.view.add_(grad);",
              "place.view.copy_(place.view.to(grad.scalar_type()) + grad);", "parity_tests"),
     Mutation("a free before the backward that uses the unit", "parallel/data/unit_schedule.cpp",

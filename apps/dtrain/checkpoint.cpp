@@ -18,18 +18,14 @@ constexpr Tool kTools[] = {{"list", list_checkpoints},     {"inspect", inspect_c
                            {"verify", verify_checkpoints}, {"diff", diff_checkpoints},
                            {"export", export_checkpoint},  {"import", import_checkpoint}};
 
-bool asks_for_help(const Arguments& arguments) {
-  return !arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h");
-}
-
 }  // namespace
 
 int run_checkpoint(const Arguments& arguments) {
-  if (asks_for_help(arguments)) {
+  const std::string name = arguments.empty() ? "" : arguments[0];
+  if (is_help(name)) {
     print(checkpoint_help());
     return 0;
   }
-  const std::string name = arguments.empty() ? "" : arguments[0];
   std::vector<std::string_view> names;
   for (const Tool& tool : kTools) {
     if (tool.name == name) return tool.run({arguments.begin() + 1, arguments.end()});

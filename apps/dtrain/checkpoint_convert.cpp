@@ -6,6 +6,7 @@
 #include "checkpoint.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/verify.h"
@@ -17,11 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::ErrorKind;
 using base::fail;
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+using base::is_there;
 
 // "model-00001-of-00002.safetensors" has a part of each tensor.
 void refuse_piece(const std::string& path) {
@@ -48,11 +45,11 @@ int export_checkpoint(const Arguments& arguments) {
     fail(ErrorKind::usage,
          "dtrain checkpoint export takes PATH FILE: a checkpoint, and the file to write");
   }
-  if (exists(wanted.file) && !wanted.overwrite) {
+  if (is_there(wanted.file) && !wanted.overwrite) {
     fail(ErrorKind::usage, "'{}' exists: name another file, or give --overwrite to replace it",
          wanted.file);
   }
-  if (std::error_code error; exists(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
+  if (std::error_code error; is_there(wanted.file) && !fs::is_regular_file(wanted.file, error)) {
     fail(ErrorKind::usage, "'{}' is not a regular file and is not replaced; name another file",
          wanted.file);
   }
@@ -71,7 +68,7 @@ int import_checkpoint(const Arguments& arguments) {
     fail(ErrorKind::usage,
          "dtrain checkpoint import takes FILE FOLDER: a model file, and the checkpoint to write");
   }
-  if (exists(wanted.checkpoint)) {
+  if (is_there(wanted.checkpoint)) {
     fail(ErrorKind::usage, "'{}' exists: name another folder for the checkpoint",
          wanted.checkpoint);
   }

@@ -32,7 +32,7 @@ std::optional<Arguments> words(std::string_view tool, std::initializer_list<std:
                                const Arguments& arguments) {
   Arguments found;
   for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "-h") {
+    if (is_help(argument)) {
       print(checkpoint_help());
       return std::nullopt;
     }

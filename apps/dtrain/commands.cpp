@@ -2,6 +2,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/config/help.h"
 #include "dtrain/config/unknown_word.h"
 #include "help.h"
 #include "provenance.h"
@@ -11,6 +12,19 @@ namespace {
 
 int print_version() {
   print(fmt::format("dtrain {}\n", version_text()));
+  return 0;
+}
+
+int run_settings(const Arguments& arguments) {
+  if (!arguments.empty() && is_help(arguments[0])) {
+    print(settings_help());
+    return 0;
+  }
+  if (!arguments.empty()) {
+    base::fail(base::ErrorKind::usage, "dtrain settings takes no arguments; found {}",
+               arguments[0]);
+  }
+  print(config::settings_markdown());
   return 0;
 }
 
@@ -54,15 +68,14 @@ int run_help(const Arguments& arguments) {
 }  // namespace
 
 int run(const Arguments& arguments) {
-  if (arguments.empty() || arguments[0].starts_with('-')) {
-    if (!arguments.empty() && arguments[0] == "--version") return print_version();
-    if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
-      print(overview_help());
-      return 0;
-    }
-    return run_train(arguments);
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--version") return print_version();
+  if (is_help(first)) {
+    print(overview_help());
+    return 0;
   }
-  return run_named(arguments[0], {arguments.begin() + 1, arguments.end()});
+  if (arguments.empty() || first.starts_with('-')) return run_train(arguments);
+  return run_named(first, {arguments.begin() + 1, arguments.end()});
 }
 
 }  // namespace dtrain::app

@@ -20,7 +20,6 @@ using Arguments = std::vector<std::string>;
 [[nodiscard]] int run_verify(const Arguments& arguments);
 [[nodiscard]] int run_checkpoint(const Arguments& arguments);
 [[nodiscard]] int run_schedule(const Arguments& arguments);
-[[nodiscard]] int run_settings(const Arguments& arguments);
 
 using base::print;
 

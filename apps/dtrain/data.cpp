@@ -87,7 +87,7 @@ int run_data(const Arguments& arguments) {
   const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
   if (action == "prepare") return run_prepare(rest);
   if (action == "baseline") return run_baseline(rest);
-  if (action == "--help" || action == "-h") {
+  if (is_help(action)) {
     print(data_help());
     return 0;
   }

@@ -2,10 +2,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "dtrain/config/schema.h"
 
 namespace dtrain::app {
+
+/// True for the flags that ask for help.
+[[nodiscard]] inline bool is_help(std::string_view word) {
+  return word == "--help" || word == "-h";
+}
 
 /// The text of `dtrain --help`: the subcommands, and the flags of `train`.
 [[nodiscard]] std::string overview_help();

@@ -1,7 +1,6 @@
 #include "commands.h"
-#include "dtrain/base/end_process.h"
 #include "dtrain/base/open_files.h"
-#include "dtrain/base/standard_streams.h"
+#include "dtrain/base/process.h"
 #include "ranks.h"
 
 int main(int argc, char** argv) {

@@ -54,7 +54,7 @@ void check_data(const Configured& configured) {
 void note_default_model(const config::Config& config) {
   for (const config::Setting& setting : config::settings()) {
     const bool is_of_model = setting.key.starts_with("model.");
-    if (is_of_model && value_text(setting, config) != value_text(setting, {})) return;
+    if (is_of_model && !is_default(setting, config)) return;
   }
   base::log_info(
       "without --config this trains a small model, for minutes on a laptop; larger ones: --config "

@@ -8,6 +8,7 @@
 
 #include "dtrain/comm/rendezvous/socket.h"
 #include "support/local_ranks.h"
+#include "support/port_of.h"
 
 namespace dtrain::testing {
 namespace {
@@ -22,7 +23,7 @@ std::shared_ptr<comm::World> other_world(comm::World& world, comm::ProcessGroup&
   const auto port = at::zeros({1}, at::kLong);
   if (world.rank() == 0) {
     const base::Descriptor probe(comm::listen_at("127.0.0.1", 0));
-    port.fill_(comm::port_of(probe.get()));  // which is free once more at the end of this block
+    port.fill_(port_of(probe.get()));  // which is free once more at the end of this block
   }
   group.broadcast(port, 0).wait();
   options.master_port = port.item<std::int64_t>();

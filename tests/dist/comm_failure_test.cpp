@@ -11,6 +11,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/rendezvous/socket.h"
 #include "support/local_ranks.h"
+#include "support/port_of.h"
 #include "support/values.h"
 
 namespace dtrain::testing {
@@ -428,7 +429,7 @@ TEST_CASE("A rank that was never started is named by all who wait for it") {
 TEST_CASE("Two processes with one rank are refused") {
   const int probe = comm::listen_at("127.0.0.1", 0);
   comm::WorldOptions options{.backend = "gloo", .size = 3, .group = {.timeout = seconds(5)}};
-  options.master_port = comm::port_of(probe);
+  options.master_port = port_of(probe);
   ::close(probe);
   std::vector<Failure> failures(3);
   {
@@ -448,7 +449,7 @@ TEST_CASE("Two processes with one rank are refused") {
 
 TEST_CASE("A store that does not answer is named with its address") {
   const int silent = comm::listen_at("127.0.0.1", 0);
-  const auto port = comm::port_of(silent);
+  const auto port = port_of(silent);
   ::close(silent);  // nobody listens there now
   const auto failure = failure_of([&] {
     (void)comm::create_world({.backend = "gloo",
@@ -469,7 +470,7 @@ TEST_CASE("A port that is taken is named") {
     (void)comm::create_world({.backend = "gloo",
                               .rank = 0,
                               .size = 2,
-                              .master_port = comm::port_of(taken),
+                              .master_port = port_of(taken),
                               .group = {.timeout = kShort}});
   });
   ::close(taken);

@@ -4,6 +4,7 @@
 #include "dtrain/comm/call_ring.h"
 #include "dtrain/comm/slices.h"
 #include "dtrain/comm/tree_order.h"
+#include "support/tree_sum.h"
 #include "support/values.h"
 
 namespace dtrain::testing {
@@ -13,7 +14,7 @@ namespace {
 std::string brackets(std::int64_t n) {
   std::vector<std::string> parts;
   for (std::int64_t i = 0; i < n; ++i) parts.emplace_back(1, static_cast<char>('a' + i));
-  comm::add_in_tree_order(n, [&](std::int64_t into, std::int64_t from) {
+  add_in_tree_order(n, [&](std::int64_t into, std::int64_t from) {
     auto& sum = parts[static_cast<std::size_t>(into)];
     sum = "(" + sum + parts[static_cast<std::size_t>(from)] + ")";
   });
@@ -52,7 +53,9 @@ TEST_CASE("Tensors are added into the first in tree order") {
   for (std::int64_t rank = 0; rank < 6; ++rank) {
     tensors.push_back(values_of(rank, 1000, at::kFloat));
   }
-  comm::add_tensors_in_tree_order(std::span<at::Tensor>(tensors));
+  add_in_tree_order(std::ssize(tensors), [&](std::int64_t into, std::int64_t from) {
+    tensors[static_cast<std::size_t>(into)].add_(tensors[static_cast<std::size_t>(from)]);
+  });
   CHECK(same_bits(tensors[0], tree_sum(0, 6, 1000, at::kFloat)));
 }
 

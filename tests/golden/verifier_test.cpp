@@ -18,6 +18,7 @@
 #include "support/local_ranks.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
+#include "support/tensor_file.h"
 
 namespace dtrain::commands {
 namespace {
@@ -114,7 +115,7 @@ std::string planted(const TempFolder& folder, const std::string& fixture, const 
   std::filesystem::copy_file(kGolden + "meta.json", folder.path("meta.json"),
                              std::filesystem::copy_options::overwrite_existing);
   const std::string path = folder.path(fixture + ".safetensors");
-  checkpoint::write_tensor_file(path, tensors);
+  testing::write_tensor_file(path, tensors);
   return path;
 }
 
@@ -211,7 +212,7 @@ std::string refusal(const std::function<void(Tensors&)>& edit) {
   edit(tensors);
   std::vector<checkpoint::NamedTensor> named;
   for (const auto& [name, value] : tensors) named.push_back({name, value});
-  checkpoint::write_tensor_file(folder.path("edited.safetensors"), named);
+  testing::write_tensor_file(folder.path("edited.safetensors"), named);
   const std::string message = message_of(base::ErrorKind::checkpoint, [&] {
     verify_on(config_for(folder.path("edited.safetensors"), "float32"), 1);
   });
@@ -321,7 +322,7 @@ TEST_CASE("Expected values that are all zero are compared by the difference itse
   for (auto& [name, value] : tensors) {
     if (name == "act.layer0.ymlp" || name == "grad.encoder") value.zero_();
   }
-  checkpoint::write_tensor_file(path, tensors);
+  testing::write_tensor_file(path, tensors);
   CHECK(error_of("act.layer0.ymlp") == 0);
   CHECK(error_of("grad.encoder") == 0);
 }

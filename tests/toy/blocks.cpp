@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "dtrain/model/dropout.h"
-#include "dtrain/model/widened.h"
 
 namespace dtrain::model::toy {
 namespace {

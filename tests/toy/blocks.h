@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/model/tensor_place.h"
 
 namespace dtrain::model::toy {
 

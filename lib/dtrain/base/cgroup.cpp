@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "dtrain/base/number.h"
+
 namespace dtrain::base {
 namespace {
 
@@ -118,11 +120,8 @@ std::optional<std::string> cgroup_line(const CgroupFolder& folder, const std::st
 
 std::optional<std::int64_t> cgroup_number(const CgroupFolder& folder, const std::string& file) {
   const auto line = cgroup_line(folder, file);
-  if (!line) return std::nullopt;
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(line->data(), line->data() + line->size(), number);
-  if (error != std::errc() || end != line->data() + line->size() || number < 0) return std::nullopt;
-  return number;
+  const auto number = line ? number_in<std::int64_t>(*line) : std::nullopt;
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 }  // namespace dtrain::base

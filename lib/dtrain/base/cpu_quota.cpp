@@ -1,20 +1,13 @@
 #include "dtrain/base/cpu_quota.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "dtrain/base/cgroup.h"
+#include "dtrain/base/number.h"
 
 namespace dtrain::base {
 namespace {
-
-std::optional<std::int64_t> number_of(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_whole = error == std::errc() && end == text.data() + text.size();
-  return is_whole ? std::optional(value) : std::nullopt;
-}
 
 // Version 2 has "QUOTA PERIOD" in one line ("max" for no quota), version 1 a file for each.
 std::optional<std::int64_t> cores_of(const CgroupFolder& folder) {
@@ -26,8 +19,8 @@ std::optional<std::int64_t> cores_of(const CgroupFolder& folder) {
   } else if (const auto line = cgroup_line(folder, "cpu.max")) {
     const auto space = line->find(' ');
     if (space == std::string::npos) return std::nullopt;
-    quota = number_of(std::string_view(*line).substr(0, space));
-    period = number_of(std::string_view(*line).substr(space + 1));
+    quota = number_in<std::int64_t>(std::string_view(*line).substr(0, space));
+    period = number_in<std::int64_t>(std::string_view(*line).substr(space + 1));
   }
   if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
   return std::max<std::int64_t>(1, *quota / *period);

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "dtrain/base/descriptor.h"
+
 namespace dtrain::base {
 namespace {
 
@@ -26,19 +28,16 @@ namespace {
 
 class DiskFile final : public OutputFile {
  public:
-  DiskFile(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail_with_errno(kind_, path_, "created");
-  }
-  DiskFile(const DiskFile&) = delete;
-  DiskFile& operator=(const DiskFile&) = delete;
-  ~DiskFile() override {
-    if (fd_ >= 0) ::close(fd_);
+  DiskFile(std::string path, ErrorKind kind)
+      : path_(std::move(path)),
+        kind_(kind),
+        file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+    if (!file_) fail_with_errno(kind_, path_, "created");
   }
 
   void write(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+      const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
       if (written < 0) {
         if (errno == EINTR) continue;
         fail_with_errno(kind_, path_, "written");
@@ -48,17 +47,17 @@ class DiskFile final : public OutputFile {
   }
 
   void sync() override {
-    if (::fsync(fd_) != 0) fail_with_errno(kind_, path_, "written to disk");
+    if (::fsync(file_.get()) != 0) fail_with_errno(kind_, path_, "written to disk");
   }
 
   void close() override {
-    if (::close(std::exchange(fd_, -1)) != 0) fail_with_errno(kind_, path_, "closed");
+    if (::close(file_.release()) != 0) fail_with_errno(kind_, path_, "closed");
   }
 
  private:
   std::string path_;
   ErrorKind kind_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace
@@ -72,17 +71,11 @@ void Disk::make_folder(const std::string& path) {
 }
 
 void Disk::sync_folder(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail_with_errno(kind_, path, "opened");
-  const int status = ::fsync(fd);
-  const int reason = errno;
-  const bool is_closed = ::close(fd) == 0;
+  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) fail_with_errno(kind_, path, "opened");
   // Some file systems cannot sync a folder and say EINVAL; there is nothing more to do there.
-  if (status != 0 && reason != EINVAL) {
-    errno = reason;
-    fail_with_errno(kind_, path, "made durable");
-  }
-  if (!is_closed) fail_with_errno(kind_, path, "closed");
+  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail_with_errno(kind_, path, "made durable");
+  if (::close(folder.release()) != 0) fail_with_errno(kind_, path, "closed");
 }
 
 void Disk::rename(const std::string& from, const std::string& to) {

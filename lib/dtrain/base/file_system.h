@@ -2,6 +2,7 @@
 // that forgets what was not synced.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,6 +64,12 @@ class Disk final : public FileSystem {
  private:
   ErrorKind kind_;
 };
+
+/// Returns whether a write failed with `error` for lack of room (disk, quota, limit on file sizes),
+/// which somebody may make.
+[[nodiscard]] constexpr bool is_full_disk(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
 
 /// The folder that `path` lies in; "." for a bare name.
 [[nodiscard]] std::string parent_folder(std::string_view path);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,18 +9,18 @@
 
 namespace dtrain::base {
 
-HeldFolder::HeldFolder(std::string path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
-  fd_ = ::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) fail(kind_, "folder '{}' cannot be opened ({})", path_, std::strerror(errno));
+HeldFolder::HeldFolder(std::string path, ErrorKind kind)
+    : path_(std::move(path)),
+      kind_(kind),
+      folder_(::open(path_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) {
+  if (!folder_) fail(kind_, "folder '{}' cannot be opened ({})", path_, std::strerror(errno));
 }
-
-HeldFolder::~HeldFolder() { ::close(fd_); }
 
 void HeldFolder::check() const {
   struct stat own {};
   struct stat there {};
   // The number of a folder that is open is not given to another one.
-  if (::fstat(fd_, &own) != 0) {
+  if (::fstat(folder_.get(), &own) != 0) {
     fail(kind_, "folder '{}' cannot be examined ({})", path_, std::strerror(errno));
   }
   if (::stat(path_.c_str(), &there) != 0) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/file_system.h"
 
 namespace dtrain::base {
@@ -15,9 +16,6 @@ namespace dtrain::base {
 class HeldFolder {
  public:
   HeldFolder(std::string path, ErrorKind kind);
-  HeldFolder(const HeldFolder&) = delete;
-  HeldFolder& operator=(const HeldFolder&) = delete;
-  ~HeldFolder();
 
   /// Throws: Error{kind} if the path no longer leads to the folder: it was moved, removed or
   ///         replaced, and what is there now may belong to another job.
@@ -26,7 +24,7 @@ class HeldFolder {
  private:
   std::string path_;
   ErrorKind kind_;
-  int fd_ = -1;
+  Descriptor folder_;
 };
 
 /// The machine's own file systems; every change is refused as by HeldFolder::check.

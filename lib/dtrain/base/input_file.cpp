@@ -12,13 +12,13 @@ namespace dtrain::base {
 InputFile InputFile::open(const std::string& path, const FileRole& role) {
   InputFile file(path, role);
   // Without O_NONBLOCK, opening a FIFO would wait for a writer.
-  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd_ < 0) {
+  file.descriptor_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.descriptor_) {
     file.refuse(errno == ENOENT ? std::string("does not exist")
                                 : fmt::format("cannot be opened ({})", std::strerror(errno)));
   }
   struct stat status {};
-  if (::fstat(file.fd_, &status) != 0) {
+  if (::fstat(file.descriptor(), &status) != 0) {
     file.refuse(fmt::format("cannot be examined ({})", std::strerror(errno)));
   }
   if (S_ISDIR(status.st_mode)) file.refuse("is a directory");
@@ -28,27 +28,9 @@ InputFile InputFile::open(const std::string& path, const FileRole& role) {
   return file;
 }
 
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      role_(other.role_),
-      size_(other.size_),
-      fd_(std::exchange(other.fd_, -1)) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(role_, other.role_);
-  std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-InputFile::~InputFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    const ssize_t count = ::pread(fd_, to.data(), to.size(), offset);
+    const ssize_t count = ::pread(descriptor(), to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse(fmt::format("cannot be read ({})", std::strerror(errno)));
     if (count == 0) refuse(fmt::format("ends at byte {}", offset));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 
 namespace dtrain::base {
@@ -29,15 +30,9 @@ class InputFile {
  public:
   [[nodiscard]] static InputFile open(const std::string& path, const FileRole& role);
 
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  ~InputFile();
-
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] int descriptor() const noexcept { return fd_; }
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
 
   /// Fills `to` with the bytes from `offset` on.
   ///
@@ -51,7 +46,7 @@ class InputFile {
   std::string path_;
   FileRole role_;
   std::int64_t size_ = 0;  // bytes
-  int fd_ = -1;
+  Descriptor descriptor_;
 };
 
 }  // namespace dtrain::base

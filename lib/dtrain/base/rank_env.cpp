@@ -3,14 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <vector>
 
 #include "dtrain/base/cpu_quota.h"
-#include "dtrain/base/cpu_settings.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
 
 namespace dtrain::base {
 namespace {
@@ -50,10 +49,8 @@ class Reader {
                                                    std::int64_t highest) const {
     const std::optional<std::string> text = name == nullptr ? std::nullopt : lookup_(name);
     if (!text) return std::nullopt;
-    std::int64_t value = 0;
-    const char* end = text->data() + text->size();
-    const auto [stop, error] = std::from_chars(text->data(), end, value);
-    if (error != std::errc() || stop != end || value < lowest || value > highest) {
+    const auto value = number_in<std::int64_t>(*text);
+    if (!value || *value < lowest || *value > highest) {
       fail(ErrorKind::usage,
            "environment variable {}: found \"{}\", but it must be a whole number from {} to {}",
            name, *text, lowest, highest);

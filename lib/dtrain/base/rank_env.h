@@ -47,6 +47,10 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// read_rank_env of this process's environment.
 [[nodiscard]] RankEnv rank_env_of_process();
 
+/// The variables that limit which instructions the mathematical libraries use, as far as they are
+/// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.
+[[nodiscard]] std::string cpu_settings_of_process();
+
 /// Cores this process may run on, by its affinity mask and its control groups' quota, at least 1.
 [[nodiscard]] std::int64_t usable_cores();
 

@@ -1,7 +1,9 @@
-// Finds out whether the system will start the threads that a program is about to need.
+// Starts threads as far as the system does, and finds out beforehand whether it will.
 #pragma once
 
 #include <cstdint>
+#include <future>
+#include <system_error>
 
 namespace dtrain::base {
 
@@ -10,5 +12,18 @@ namespace dtrain::base {
 ///
 /// Throws: Error{memory} telling how many the system started, and why no more.
 void require_threads(std::int64_t count);
+
+/// Runs `task` in a thread of its own, for whose end the destruction of the future waits. Where the
+/// system starts no more threads the task is done before this returns.
+template <typename Task>
+[[nodiscard]] auto start_task(const Task& task) {
+  try {
+    return std::async(std::launch::async, task);
+  } catch (const std::system_error&) {
+    std::packaged_task<decltype(task())()> here(task);
+    here();
+    return here.get_future();
+  }
+}
 
 }  // namespace dtrain::base

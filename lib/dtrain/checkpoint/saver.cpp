@@ -5,10 +5,10 @@
 
 #include <chrono>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/threads.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
@@ -33,18 +33,6 @@ std::string current_message() {
     return error.what();
   } catch (const store::Abandoned&) {
     return "given up";
-  }
-}
-
-// Where the system starts no more threads the work is done at once, and training waits for it.
-template <typename Work>
-auto start(const Work& work) {
-  try {
-    return std::async(std::launch::async, work);
-  } catch (const std::system_error&) {
-    std::packaged_task<decltype(work())()> task(work);
-    task();
-    return task.get_future();
   }
 }
 
@@ -74,7 +62,7 @@ void Saver::begin(const SavePoint& point, const State& state) {
              .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
   const State owned = owned_part(state);
   auto pieces = staging_ ? staging_->take(owned) : bytes_of(owned);
-  written_ = start([this, pieces = std::move(pieces)] { return write(pieces); });
+  written_ = base::start_task([this, pieces = std::move(pieces)] { return write(pieces); });
   phase_ = Phase::writing;
   report_.stall_seconds = base::seconds_since(start_);
 }
@@ -152,7 +140,7 @@ void Saver::collect() {
   if (!leads()) return;
   report_.bytes = format::bytes_in(manifest_.contents);
   const bool is_whole = report_.error.empty();
-  committed_ = start([this, is_whole] {
+  committed_ = base::start_task([this, is_whole] {
     Committed committed = is_whole ? commit() : Committed{};
     if (!is_whole || !committed.error.empty()) give_up();
     return committed;

@@ -79,15 +79,4 @@ void TensorFileWriter::write(const at::Tensor& tensor) {
   file_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
 }
 
-void write_tensor_file(const std::string& path, std::span<const NamedTensor> tensors,
-                       const format::Metadata& metadata) {
-  std::vector<TensorSpec> specs;
-  for (const NamedTensor& tensor : tensors) {
-    specs.push_back({tensor.name, tensor.value.scalar_type(), tensor.value.sizes().vec()});
-  }
-  TensorFileWriter writer(path, specs, metadata);
-  for (const std::size_t index : writer.order()) writer.write(tensors[index].value);
-  writer.commit();
-}
-
 }  // namespace dtrain::checkpoint

@@ -56,11 +56,4 @@ class TensorFileWriter {
   std::vector<std::size_t> order_;
 };
 
-/// Writes tensors of any strides as row-major values; the file appears whole or not at all.
-///
-/// Throws: Error{checkpoint} naming the file if it cannot be written; Error{internal} for a dtype
-///         that the format lacks or a name given twice.
-void write_tensor_file(const std::string& path, std::span<const NamedTensor> tensors,
-                       const format::Metadata& metadata = {});
-
 }  // namespace dtrain::checkpoint

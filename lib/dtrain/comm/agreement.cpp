@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <optional>
 
@@ -12,44 +11,30 @@
 #include "dtrain/base/hash.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/comm/rendezvous/wire.h"
 
 namespace dtrain::comm {
 
 namespace {
 
-void append_text(std::string& bytes, const std::string& text) {
-  const auto size = static_cast<std::uint64_t>(text.size());
-  bytes.append(reinterpret_cast<const char*>(&size), sizeof size);
-  bytes += text;
-}
-
 std::string packed(const std::vector<NamedValue>& values) {
-  std::string bytes;
-  for (const auto& [name, value] : values) {
-    append_text(bytes, name);
-    append_text(bytes, value);
-  }
-  return bytes;
-}
-
-std::string take_text(std::string_view& bytes) {
-  std::uint64_t size = 0;
-  const bool has_size = bytes.size() >= sizeof size;
-  if (has_size) std::memcpy(&size, bytes.data(), sizeof size);
-  if (!has_size || size > bytes.size() - sizeof size) {
-    base::fail(base::ErrorKind::comm, "a rank sent settings to compare that make no sense");
-  }
-  bytes.remove_prefix(sizeof size);
-  std::string text = base::printable(bytes.substr(0, size), size);
-  bytes.remove_prefix(size);
-  return text;
+  MessageWriter message;
+  for (const auto& [name, value] : values) message.text(name).text(value);
+  return message.bytes();
 }
 
 std::vector<NamedValue> unpacked(std::string_view bytes) {
   std::vector<NamedValue> values;
-  while (!bytes.empty()) {
-    std::string name = take_text(bytes);
-    values.emplace_back(std::move(name), take_text(bytes));
+  MessageReader message(bytes);
+  const auto take = [&] {
+    const std::string text = message.text();
+    return base::printable(text, text.size());
+  };
+  while (!message.is_whole()) {
+    std::string name = take();
+    values.emplace_back(std::move(name), take());
+    if (message.is_good()) continue;
+    base::fail(base::ErrorKind::comm, "a rank sent settings to compare that make no sense");
   }
   return values;
 }

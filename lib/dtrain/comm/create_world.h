@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/comm/group_load.h"
 #include "dtrain/comm/world.h"
 
 namespace dtrain::comm {

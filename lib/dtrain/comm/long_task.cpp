@@ -3,26 +3,14 @@
 #include <ATen/ops/zeros.h>
 
 #include <chrono>
-#include <future>
-#include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/threads.h"
 
 namespace dtrain::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kPoll(500);
-
-// Where the system starts no more threads the task is done at once.
-std::future<void> start(const std::function<void()>& task) {
-  try {
-    return std::async(std::launch::async, task);
-  } catch (const std::system_error&) {
-    std::packaged_task<void()> here(task);
-    here();
-    return here.get_future();
-  }
-}
 
 }  // namespace
 
@@ -30,7 +18,7 @@ void run_long(ProcessGroup& group, std::string_view what, const std::function<vo
   std::exception_ptr failure;
   std::future<void> running;
   if (task) {
-    running = start([&] {
+    running = base::start_task([&] {
       try {
         task();
       } catch (...) {

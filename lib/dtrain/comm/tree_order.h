@@ -5,11 +5,8 @@
 // 2^k group sums by a binary tree, neighbours first.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
-#include <span>
 
 namespace dtrain::comm {
 
@@ -31,34 +28,6 @@ struct TreeStep {
   const bool ends_group = index % q == q - 1;
   const auto groups = static_cast<std::uint64_t>(index / q + 1);
   return {.starts_slot = index % q == 0, .merges = ends_group ? std::countr_zero(groups) : 0};
-}
-
-/// Calls add(into, from) with indices below n for each addition, in order; the sum ends at index 0.
-template <typename Add>
-void add_in_tree_order(std::int64_t n, Add&& add) {
-  std::array<std::int64_t, 64> stack{};
-  std::size_t depth = 0;
-  for (std::int64_t index = 0; index < n; ++index) {
-    const TreeStep step = tree_step(index, n);
-    if (step.starts_slot) {
-      stack[depth++] = index;
-    } else {
-      add(stack[depth - 1], index);
-    }
-    for (int merge = 0; merge < step.merges; ++merge, --depth) {
-      add(stack[depth - 2], stack[depth - 1]);
-    }
-  }
-}
-
-/// Adds all `tensors` (or anything with add_) into the first one; the others are left with partial
-/// sums.
-template <typename Tensor>
-void add_tensors_in_tree_order(std::span<Tensor> tensors) {
-  add_in_tree_order(
-      static_cast<std::int64_t>(tensors.size()), [&](std::int64_t into, std::int64_t from) {
-        tensors[static_cast<std::size_t>(into)].add_(tensors[static_cast<std::size_t>(from)]);
-      });
 }
 
 }  // namespace dtrain::comm

@@ -2,15 +2,7 @@
 
 namespace dtrain::comm {
 
-void HostCompletion::finish() {
-  {
-    const std::lock_guard lock(mutex_);
-    completed_ = true;
-  }
-  changed_.notify_all();
-}
-
-void HostCompletion::fail(std::exception_ptr error) {
+void HostCompletion::end(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     completed_ = true;

@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "dtrain/comm/call_ring.h"
 
@@ -35,14 +36,16 @@ class HostCompletion final : public Completion {
   /// Time spent in waits is added to `ring`'s counters.
   explicit HostCompletion(std::shared_ptr<CallRing> ring) : ring_(std::move(ring)) {}
 
-  void finish();
-  void fail(std::exception_ptr error);
+  void finish() { end(nullptr); }
+  void fail(std::exception_ptr error) { end(std::move(error)); }
 
   void wait() override { wait_host(); }
   void wait_host() override;
   [[nodiscard]] bool is_completed() const override;
 
  private:
+  void end(std::exception_ptr error);
+
   std::shared_ptr<CallRing> ring_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,7 +1,6 @@
 #include "dtrain/config/assign.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/base/number.h"
 
 namespace dtrain::config {
 namespace {
@@ -42,15 +42,6 @@ template <typename T>
        range);
 }
 
-template <typename Number>
-std::optional<Number> parse_number(std::string_view text) {
-  Number value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return value;
-}
-
 // Splits "a,b" into its words; "" has none.
 std::vector<std::string> split_names(std::string_view text) {
   std::vector<std::string> names;
@@ -73,7 +64,7 @@ std::optional<T> from_text(std::string_view text) {
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     return split_names(text);
   } else {
-    return parse_number<T>(text);
+    return base::number_in<T>(text);
   }
 }
 
@@ -236,6 +227,15 @@ std::string value_text(const Setting& setting, const Config& config) {
     return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ","));
   if (value.is_number_float()) return fmt::format("{}", value.get<double>());
   return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+std::string default_text(const Setting& setting) {
+  static const Config plain;
+  return value_text(setting, plain);
+}
+
+bool is_default(const Setting& setting, const Config& config) {
+  return value_text(setting, config) == default_text(setting);
 }
 
 std::vector<std::pair<std::string, std::string>> value_texts(Command command,

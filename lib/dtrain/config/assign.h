@@ -32,6 +32,10 @@ void assign_json(const Setting& setting, const Json& value, std::string_view ori
 /// commas.
 [[nodiscard]] std::string value_text(const Setting& setting, const Config& config);
 
+/// value_text where nothing sets it, and whether `config` has that.
+[[nodiscard]] std::string default_text(const Setting& setting);
+[[nodiscard]] bool is_default(const Setting& setting, const Config& config);
+
 /// Key and value_text of every setting that `command` uses, in the schema's order.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> value_texts(Command command,
                                                                            const Config& config);

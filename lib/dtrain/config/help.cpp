@@ -37,8 +37,6 @@ std::string entry(std::string_view flag, std::string_view text) {
   return result + '\n';
 }
 
-std::string default_text(const Setting& setting) { return value_text(setting, Config{}); }
-
 // " (default 512 tokens; 1 to 65536)"
 std::string notes(const Setting& setting) {
   std::string text;

@@ -1,4 +1,4 @@
-// The one table of strategies: which axis each takes its ranks along, and how ranks share state.
+// The meaning of each strategy: along which axis its ranks lie, and how they share state.
 #pragma once
 
 #include <cstdint>

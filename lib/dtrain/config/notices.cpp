@@ -15,14 +15,9 @@ constexpr std::size_t kShown = 24;
 constexpr std::string_view kOfEveryRun[] = {"data.train", "data.validation", "run.dir",
                                             "run.overwrite", "checkpoint.resume"};
 
-bool is_default(const Setting& setting, const std::string& value) {
-  return value == value_text(setting, Config{});
-}
-
 // "--flag has no effect without ..."; empty where the setting has one, or its default.
 std::string idle_line(const Setting& setting, const Config& config) {
-  const std::string value = value_text(setting, config);
-  if (is_default(setting, value)) return {};
+  if (is_default(setting, config)) return {};
   if (!setting.family.empty() && setting.family != config.model.name) {
     return fmt::format("{} has no effect with --model {}", setting.flag, config.model.name);
   }
@@ -32,8 +27,9 @@ std::string idle_line(const Setting& setting, const Config& config) {
     if (!need->shown.empty()) {
       reason.replace(reason.find("{}"), 2, value_text(*find_key(need->shown), config));
     }
-    return fmt::format("{}{} has no effect {}", setting.flag,
-                       setting.effect.names_value ? " " + value : "", reason);
+    return fmt::format(
+        "{}{} has no effect {}", setting.flag,
+        setting.effect.names_value ? fmt::format(" {}", value_text(setting, config)) : "", reason);
   }
   return {};
 }
@@ -82,13 +78,11 @@ void add_prices(const Config& config, std::vector<std::string>& lines) {
 std::string changed_settings(const Config& asked) {
   std::vector<std::string> changed;
   for (const Setting& setting : settings()) {
-    if (!setting.is_used(Command::train, asked) ||
+    if (!setting.is_used(Command::train, asked) || is_default(setting, asked) ||
         std::ranges::count(kOfEveryRun, setting.key) > 0) {
       continue;
     }
-    const std::string value = value_text(setting, asked);
-    if (is_default(setting, value)) continue;
-    changed.push_back(fmt::format("{}={}", setting.key, value));
+    changed.push_back(fmt::format("{}={}", setting.key, value_text(setting, asked)));
   }
   if (changed.size() <= kShown) return fmt::format("{}", fmt::join(changed, " "));
   const std::size_t rest = changed.size() - kShown;

@@ -9,6 +9,8 @@
 #include <functional>
 #include <limits>
 
+#include "dtrain/base/number.h"
+
 namespace dtrain::config {
 namespace {
 
@@ -45,11 +47,8 @@ std::optional<double> seconds_in(char unit) {
 
 // A whole number from `least` that fills the text.
 std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t least) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || rest != end || value < least) return std::nullopt;
-  return value;
+  const auto value = base::number_in<std::int64_t>(text);
+  return value && *value >= least ? value : std::nullopt;
 }
 
 // Reads the items of "a,b" one by one; false where `read` refuses one, or where nothing follows a
@@ -100,14 +99,12 @@ std::optional<double> seconds_of(std::string_view text) {
 }  // namespace
 
 std::optional<ByteSize> ByteSize::parse(std::string_view text) {
-  double value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (error != std::errc() || !(value >= 0)) return std::nullopt;
-  const auto unit = bytes_in(text.substr(static_cast<std::size_t>(end - text.data())));
-  if (!unit || value * *unit > kMostBytes) return std::nullopt;
-  if (value > 0 && value * *unit < 1) return std::nullopt;  // less than a byte is no 0
-  return ByteSize{static_cast<std::int64_t>(value * *unit), std::string(text)};
+  std::string_view rest = text;
+  const auto value = take_number(rest);
+  const auto unit = value ? bytes_in(rest) : std::nullopt;
+  if (!unit || *value * *unit > kMostBytes) return std::nullopt;
+  if (*value > 0 && *value * *unit < 1) return std::nullopt;  // less than a byte is no 0
+  return ByteSize{static_cast<std::int64_t>(*value * *unit), std::string(text)};
 }
 
 std::optional<Duration> Duration::parse(std::string_view text) {

@@ -11,8 +11,8 @@
 #include <map>
 #include <vector>
 
-#include "dtrain/base/cpu_settings.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::job {

@@ -15,7 +15,7 @@ namespace {
 // narrower has broken that line into several rows.
 constexpr std::string_view kClearLine = "\r\x1b[J";
 
-// A reader that went away must not end the training (SIGPIPE is ignored: base/standard_streams).
+// A reader that went away must not end the training (SIGPIPE is ignored: base/process.h).
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const auto written = ::write(fd, text.data(), text.size());

@@ -17,7 +17,6 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/full_disk.h"
 #include "dtrain/base/log.h"
 
 namespace dtrain::metrics {
@@ -36,20 +35,21 @@ Line kind_of(const std::string& line, std::int64_t step) {
 }
 
 // Follows no link, whose target would lose its content, and waits for no FIFO.
-int open_file(const std::string& path, MetricsFile::Start start) {
-  const int fd = ::open(path.c_str(),
-                        O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-  if (fd < 0) {
+base::Descriptor open_file(const std::string& path, MetricsFile::Start start) {
+  base::Descriptor file(::open(
+      path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
+  if (!file) {
     const bool is_odd = errno == ELOOP || errno == ENXIO;  // a link, a FIFO without a reader
     base::fail(base::ErrorKind::data, "{}: cannot be created: {}", path,
                is_odd ? "it is a link or a FIFO; remove it" : std::strerror(errno));
   }
   struct stat status {};
-  const bool is_fifo = ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode);
-  if (!is_fifo && (start == MetricsFile::Start::appended || ::ftruncate(fd, 0) == 0)) return fd;
-  const std::string why = is_fifo ? "it is a FIFO; remove it" : std::strerror(errno);
-  ::close(fd);
-  base::fail(base::ErrorKind::data, "{}: cannot be written: {}", path, why);
+  const bool is_fifo = ::fstat(file.get(), &status) == 0 && S_ISFIFO(status.st_mode);
+  if (!is_fifo && (start == MetricsFile::Start::appended || ::ftruncate(file.get(), 0) == 0)) {
+    return file;
+  }
+  base::fail(base::ErrorKind::data, "{}: cannot be written: {}", path,
+             is_fifo ? "it is a FIFO; remove it" : std::strerror(errno));
 }
 
 // Lines with an "event"; those that cannot be read are passed over.
@@ -73,11 +73,10 @@ MetricsFile::~MetricsFile() {
   if (!write_waiting()) {
     base::log_warning("{}: its last lines are lost: {}", path_, std::strerror(errno));
   }
-  if (fd_ >= 0) ::close(fd_);
 }
 
 void MetricsFile::write(const nlohmann::ordered_json& line) {
-  if (fd_ < 0) fd_ = open_file(path_, start_);
+  if (!file_) file_ = open_file(path_, start_);
   waiting_ += line.dump() + "\n";
   if (write_waiting()) return;
   const int reason = errno;
@@ -103,7 +102,7 @@ void MetricsFile::finish() {
 // Returns whether all is written; else errno says why not.
 bool MetricsFile::write_waiting() {
   while (!waiting_.empty()) {
-    const ssize_t written = ::write(fd_, waiting_.data(), waiting_.size());
+    const ssize_t written = ::write(file_.get(), waiting_.data(), waiting_.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return false;
     waiting_.erase(0, static_cast<std::size_t>(written));

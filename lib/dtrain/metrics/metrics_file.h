@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "dtrain/base/descriptor.h"
+
 namespace dtrain::metrics {
 
 /// The first line opens the file, so that a run that does not begin leaves an older one as it is.
@@ -42,7 +44,7 @@ class MetricsFile {
 
   std::string path_;
   Start start_;
-  int fd_ = -1;              // from the first line on
+  base::Descriptor file_;    // from the first line on
   std::string waiting_;      // text that the disk has not taken
   bool has_warned_ = false;  // that lines wait
 };

@@ -1,4 +1,4 @@
-// Ids of a model's blocks.
+// Ids of a model's blocks, without LibTorch: schedules are lists of them.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,6 @@
 #include "dtrain/config/config.h"
 #include "dtrain/mesh/device_mesh.h"
 #include "dtrain/model/model.h"
-#include "dtrain/model/tensor_place.h"
 #include "dtrain/param/arena.h"
 
 namespace dtrain::model {

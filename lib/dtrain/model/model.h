@@ -136,10 +136,18 @@ struct Model {
   [[nodiscard]] BlockRange levels() const {
     return {BlockId(takes_tokens ? 1 : 0), blocks.end_id() - (gives_losses ? 1 : 0)};
   }
-  [[nodiscard]] std::int64_t num_elements()
-      const;  ///< of all parameters, as far as this rank holds them
+  /// Of all parameters, as far as this rank holds them.
+  [[nodiscard]] std::int64_t num_elements() const {
+    std::int64_t total = 0;
+    for (const param::ParameterSpec& spec : parameters) total += spec.num_elements();
+    return total;
+  }
   /// Model FLOPs of forward and backward (3 times forward) for one token.
-  [[nodiscard]] double training_flops_per_token() const;
+  [[nodiscard]] double training_flops_per_token() const {
+    double forward = 0;
+    for (const BlockCost& cost : costs) forward += cost.forward_flops_per_token;
+    return 3 * forward;
+  }
 };
 
 }  // namespace dtrain::model

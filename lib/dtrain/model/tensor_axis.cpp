@@ -5,7 +5,6 @@
 #include <ATen/ops/embedding.h>
 
 #include "dtrain/base/check.h"
-#include "dtrain/model/widened.h"
 
 namespace dtrain::model {
 

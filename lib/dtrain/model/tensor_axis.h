@@ -1,4 +1,5 @@
-// The operations that a tensor-parallel block may ask for. Blocks know this and nothing of ranks.
+// The operations that a tensor-parallel block may ask for, and its place among the ranks that share
+// them. Blocks know this and nothing of ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +8,20 @@
 #include <cstdint>
 
 namespace dtrain::model {
+
+/// A rank's place on the tensor axis: what a model is made for. The default holds the whole model.
+struct TensorPlace {
+  std::int64_t index = 0;
+  std::int64_t size = 1;
+  bool splits_vocab = false;  ///< embedding and output matrix are cut too
+
+  [[nodiscard]] bool is_whole() const { return size == 1; }
+};
+
+/// bfloat16 and float16 -> float32, where 16 bits are too few; others as they are.
+[[nodiscard]] inline at::Tensor widened(const at::Tensor& x) {
+  return at::isReducedFloatingType(x.scalar_type()) ? x.to(at::kFloat) : x;
+}
 
 /// The result of a linear map that is split by its outputs.
 struct ColumnSplit {

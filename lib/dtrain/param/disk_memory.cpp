@@ -20,12 +20,12 @@ constexpr std::int64_t kPage = 4096;
 
 std::string reason() { return std::generic_category().message(errno); }
 
-int open_unnamed(const std::string& folder) {
-  const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+base::Descriptor open_unnamed(const std::string& folder) {
+  base::Descriptor file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
   std::string path = folder + "/dtrain-offload-XXXXXX";  // file systems without unnamed files
-  const int named = ::mkostemp(path.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(path.c_str());
+  base::Descriptor named(::mkostemp(path.data(), O_CLOEXEC));
+  if (named) ::unlink(path.c_str());
   return named;
 }
 
@@ -46,34 +46,29 @@ void DiskMemory::check_room(const std::string& folder, std::int64_t bytes) {
   }
 }
 
-DiskMemory::File::~File() {
-  ::munmap(data, static_cast<std::size_t>(bytes));
-  ::close(descriptor);
-}
+DiskMemory::File::~File() { ::munmap(data, static_cast<std::size_t>(bytes)); }
 
 at::Tensor DiskMemory::allocate(std::int64_t bytes) {
-  const int descriptor = open_unnamed(folder_);
-  if (descriptor < 0) {
+  base::Descriptor descriptor = open_unnamed(folder_);
+  if (!descriptor) {
     base::fail(base::ErrorKind::usage, "--offload disk:{}: {}; name a folder that can be written",
                folder_, reason());
   }
   // Other ranks may want the same room: reserved now, it cannot be missing in the middle of a run.
-  if (const int error = ::posix_fallocate(descriptor, 0, bytes); error != 0) {
-    ::close(descriptor);
+  if (const int error = ::posix_fallocate(descriptor.get(), 0, bytes); error != 0) {
     base::fail(base::ErrorKind::usage,
                "--offload disk:{}: cannot reserve {} bytes: {}; choose another folder, more ranks "
                "or a smaller model",
                folder_, bytes, std::generic_category().message(error));
   }
   void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
-                      descriptor, 0);
+                      descriptor.get(), 0);
   if (data == MAP_FAILED) {
-    const std::string why = reason();
-    ::close(descriptor);
     base::fail(base::ErrorKind::memory, "--offload disk:{}: cannot map {} bytes: {}", folder_,
-               bytes, why);
+               bytes, reason());
   }
-  const auto file = std::make_shared<const File>(descriptor, static_cast<char*>(data), bytes);
+  const auto file =
+      std::make_shared<const File>(std::move(descriptor), static_cast<char*>(data), bytes);
   files_.push_back(file);
   return at::from_blob(
       data, {bytes}, [file](void*) {}, at::TensorOptions().dtype(at::kByte));
@@ -101,7 +96,7 @@ void DiskMemory::read_ahead(const at::Tensor& part) const {
 void DiskMemory::write_back(const at::Tensor& part) const {
   const Pages pages = pages_of(part);
   if (pages.size == 0) return;
-  ::sync_file_range(pages.file.descriptor, pages.begin, pages.size, SYNC_FILE_RANGE_WRITE);
+  ::sync_file_range(pages.file.descriptor.get(), pages.begin, pages.size, SYNC_FILE_RANGE_WRITE);
 }
 
 void DiskMemory::release(const at::Tensor& part) const {
@@ -110,12 +105,12 @@ void DiskMemory::release(const at::Tensor& part) const {
   // The mapping lets go of the pages first: what it has written is in the cache then.
   ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_DONTNEED);
   const int written = ::sync_file_range(
-      pages.file.descriptor, pages.begin, pages.size,
+      pages.file.descriptor.get(), pages.begin, pages.size,
       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
   if (written != 0 && (errno == EIO || errno == ENOSPC)) {
     base::fail(base::ErrorKind::data, "--offload disk:{}: writing failed: {}", folder_, reason());
   }
-  ::posix_fadvise(pages.file.descriptor, pages.begin, pages.size, POSIX_FADV_DONTNEED);
+  ::posix_fadvise(pages.file.descriptor.get(), pages.begin, pages.size, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace dtrain::param

@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "dtrain/base/descriptor.h"
 
 namespace dtrain::param {
 
@@ -42,13 +45,11 @@ class DiskMemory {
  private:
   // Mapped until it is destroyed.
   struct File {
-    File(int opened, char* mapped, std::int64_t size)
-        : descriptor(opened), data(mapped), bytes(size) {}
+    File(base::Descriptor opened, char* mapped, std::int64_t size)
+        : descriptor(std::move(opened)), data(mapped), bytes(size) {}
     ~File();
-    File(const File&) = delete;
-    File& operator=(const File&) = delete;
 
-    int descriptor;
+    base::Descriptor descriptor;
     char* data;
     std::int64_t bytes;
   };

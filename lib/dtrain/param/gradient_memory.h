@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 
 #include "dtrain/param/parameter_spec.h"
 
@@ -23,7 +24,15 @@ class GradientMemory {
   [[nodiscard]] virtual GradientPlace gradient_of(ParameterId id) = 0;
 
   /// grad: the parameter's storage shape, any strides; valid during the call only.
-  void add_gradient(ParameterId id, const at::Tensor& grad);
+  void add_gradient(ParameterId id, const at::Tensor& grad) {
+    const at::NoGradGuard no_grad;
+    const GradientPlace place = gradient_of(id);
+    if (place.is_first) {
+      place.view.copy_(grad);  // not 0 + grad: a negative zero keeps its sign
+    } else {
+      place.view.add_(grad);
+    }
+  }
 };
 
 }  // namespace dtrain::param

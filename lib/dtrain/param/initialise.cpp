@@ -139,23 +139,13 @@ std::vector<StorageRows> pieces_of(const ParameterSpec& spec) {
   return pieces;
 }
 
-std::vector<std::int64_t> in_export_order(const ParameterSpec& spec,
-                                          const std::vector<std::int64_t>& of_view) {
-  std::vector<std::int64_t> result;
-  for (const std::int64_t dim : spec.export_order) {
-    result.push_back(of_view[static_cast<std::size_t>(dim)]);
-  }
-  return result;
-}
-
 }  // namespace
 
 void initialise(const ParameterSpec& spec, std::uint64_t seed, const at::Tensor& storage) {
   DTRAIN_CHECK(storage.sizes() == at::IntArrayRef(spec.shape), "{}", spec.name);
   const Values values(spec, seed);
   for (const StorageRows& piece : pieces_of(spec)) {
-    const Part exported{in_export_order(spec, piece.view.offsets),
-                        in_export_order(spec, piece.view.sizes)};
+    const Part exported{spec.exported(piece.view.offsets), spec.exported(piece.view.sizes)};
     const at::Tensor held = spec.cut ? storage.narrow(spec.cut->dim, piece.begin - spec.cut->begin,
                                                       piece.end - piece.begin)
                                      : storage;

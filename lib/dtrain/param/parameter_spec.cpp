@@ -24,11 +24,10 @@ std::vector<std::int64_t> ParameterSpec::whole_shape() const {
   return whole;
 }
 
-std::vector<std::int64_t> ParameterSpec::export_shape() const {
+std::vector<std::int64_t> ParameterSpec::exported(const std::vector<std::int64_t>& of_view) const {
   std::vector<std::int64_t> result;
-  result.reserve(export_order.size());
   for (const std::int64_t dim : export_order) {
-    result.push_back(export_view[static_cast<std::size_t>(dim)]);
+    result.push_back(of_view[static_cast<std::size_t>(dim)]);
   }
   return result;
 }

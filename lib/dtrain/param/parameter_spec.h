@@ -39,7 +39,9 @@ struct ParameterSpec {
   [[nodiscard]] ParameterSpec not_held() const;
   /// The storage shape of the whole parameter.
   [[nodiscard]] std::vector<std::int64_t> whole_shape() const;
-  [[nodiscard]] std::vector<std::int64_t> export_shape() const;
+  [[nodiscard]] std::vector<std::int64_t> export_shape() const { return exported(export_view); }
+  /// One number for each dim of export_view, as the exported dims are ordered.
+  [[nodiscard]] std::vector<std::int64_t> exported(const std::vector<std::int64_t>& of_view) const;
 };
 
 using ParameterSpecs = base::IndexedVector<ParameterId, ParameterSpec>;

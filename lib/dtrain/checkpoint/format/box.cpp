@@ -39,6 +39,14 @@ std::size_t first_run_dim(const Box& common, const Box& a, const Box& b) {
   return dim;
 }
 
+// The box of a tensor with one dim more in front: `count` of its rows, from `first` on.
+Box of_rows(std::int64_t first, std::int64_t count, const Box& within) {
+  Box box{.offsets = {first}, .sizes = {count}};
+  box.offsets.insert(box.offsets.end(), within.offsets.begin(), within.offsets.end());
+  box.sizes.insert(box.sizes.end(), within.sizes.begin(), within.sizes.end());
+  return box;
+}
+
 // The next position in row-major order over the dims before `end`; false after the last.
 bool advance(std::vector<std::int64_t>& position, const Box& box, std::size_t end) {
   for (std::size_t dim = end; dim-- > 0;) {
@@ -76,15 +84,11 @@ std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t 
   const auto rest = shape.subspan(1);
   const std::int64_t row = num_elements(rest);
   std::vector<Box> boxes;
-  const auto add = [&](std::int64_t first, std::int64_t count, const Box& within) {
-    Box box{.offsets = {first}, .sizes = {count}};
-    box.offsets.insert(box.offsets.end(), within.offsets.begin(), within.offsets.end());
-    box.sizes.insert(box.sizes.end(), within.sizes.begin(), within.sizes.end());
-    boxes.push_back(std::move(box));
-  };
   const auto add_part_of_row = [&](std::int64_t from, std::int64_t to) {
     const std::int64_t start = from / row * row;
-    for (const Box& part : boxes_of_run(rest, from - start, to - start)) add(from / row, 1, part);
+    for (const Box& part : boxes_of_run(rest, from - start, to - start)) {
+      boxes.push_back(of_rows(from / row, 1, part));
+    }
   };
   const std::int64_t first_whole = (begin + row - 1) / row;
   const std::int64_t end_whole = end / row;
@@ -93,9 +97,28 @@ std::vector<Box> boxes_of_run(std::span<const std::int64_t> shape, std::int64_t 
     return boxes;
   }
   if (begin < first_whole * row) add_part_of_row(begin, first_whole * row);
-  if (first_whole < end_whole) add(first_whole, end_whole - first_whole, whole(rest));
+  if (first_whole < end_whole) {
+    boxes.push_back(of_rows(first_whole, end_whole - first_whole, whole(rest)));
+  }
   if (end_whole * row < end) add_part_of_row(end_whole * row, end);
   return boxes;
+}
+
+std::vector<Box> slabs(std::span<const std::int64_t> shape, std::int64_t max_elements) {
+  if (num_elements(shape) == 0) return {};
+  if (num_elements(shape) <= max_elements) return {whole(shape)};
+  // Cut the first dim, and where one of its rows is still too large, that row.
+  const std::int64_t row = num_elements(shape.subspan(1));
+  const std::int64_t rows = std::max<std::int64_t>(1, max_elements / row);
+  const std::vector<Box> within_row = row > max_elements ? slabs(shape.subspan(1), max_elements)
+                                                         : std::vector{whole(shape.subspan(1))};
+  std::vector<Box> result;
+  for (std::int64_t first = 0; first < shape[0]; first += rows) {
+    for (const Box& part : within_row) {
+      result.push_back(of_rows(first, std::min(rows, shape[0] - first), part));
+    }
+  }
+  return result;
 }
 
 bool are_disjoint(const Box& a, const Box& b) { return !intersection(a, b).has_value(); }

@@ -22,6 +22,10 @@ enum class Dtype { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64
 /// Bytes per element.
 [[nodiscard]] std::int64_t size_of(Dtype dtype);
 
+/// The element whose size_of(dtype) bytes begin at `bytes`, aligned or not; of integers beyond 2^53
+/// the nearest double.
+[[nodiscard]] double value_at(Dtype dtype, const std::byte* bytes);
+
 using Metadata = std::map<std::string, std::string>;
 
 /// A tensor of a file being read. `bytes` lies in the file's mapping: row-major, little-endian, in
@@ -74,12 +78,5 @@ struct FilePlan {
 /// Throws: Error{internal} if bytes do not fit the shape or a name is given twice.
 [[nodiscard]] FilePlan plan_safetensors(std::span<const TensorView> tensors,
                                         const Metadata& metadata);
-
-/// Writes a safetensors file as plan_safetensors lays it out. It appears whole or not at all and is
-/// durable on return.
-///
-/// Throws: Error{checkpoint} naming the file if it cannot be written; as plan_safetensors.
-void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
-                       const Metadata& metadata = {});
 
 }  // namespace dtrain::checkpoint::format

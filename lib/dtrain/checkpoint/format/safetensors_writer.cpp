@@ -3,7 +3,6 @@
 #include <numeric>
 #include <set>
 
-#include "dtrain/base/atomic_file.h"
 #include "dtrain/base/check.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 
@@ -62,15 +61,6 @@ FilePlan plan_safetensors(std::span<const TensorView> tensors, const Metadata& m
   plan.header.assign(reinterpret_cast<const char*>(&length), kLengthBytes);
   plan.header += json;
   return plan;
-}
-
-void write_safetensors(const std::string& path, std::span<const TensorView> tensors,
-                       const Metadata& metadata) {
-  const FilePlan plan = plan_safetensors(tensors, metadata);
-  base::AtomicFile file(path, base::ErrorKind::checkpoint);
-  file.write(std::as_bytes(std::span(plan.header)));
-  for (const std::size_t index : plan.order) file.write(tensors[index].bytes);
-  file.commit();
 }
 
 }  // namespace dtrain::checkpoint::format

@@ -1,11 +1,10 @@
-#include "dtrain/checkpoint/format/values.h"
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

@@ -6,9 +6,6 @@
 #include <limits>
 #include <optional>
 
-#include "dtrain/checkpoint/format/slabs.h"
-#include "dtrain/checkpoint/format/values.h"
-
 namespace dtrain::checkpoint::store {
 namespace {
 

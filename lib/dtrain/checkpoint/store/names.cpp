@@ -54,16 +54,23 @@ std::string temporary_folder(const std::string& checkpoints, std::int64_t step,
   return fmt::format("{}/{}.tmp-{}", checkpoints, checkpoint_name(step), run);
 }
 
-std::vector<std::int64_t> list_steps(const std::string& checkpoints) {
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
   namespace fs = std::filesystem;
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
+std::vector<std::int64_t> list_steps(const std::string& checkpoints) {
   std::error_code error;
   std::vector<std::int64_t> steps;
-  fs::directory_iterator entry(checkpoints, error);
-  if (error == std::errc::no_such_file_or_directory) return steps;
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  for (const std::string& name : names_in(checkpoints, error)) {
+    if (const auto step = step_of(name)) steps.push_back(*step);
   }
-  if (error) {
+  if (error && error != std::errc::no_such_file_or_directory) {
     base::fail(base::ErrorKind::checkpoint, "folder '{}' cannot be read: {}", checkpoints,
                error.message());
   }

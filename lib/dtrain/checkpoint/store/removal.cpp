@@ -96,15 +96,6 @@ std::string why_no_folder(const std::string& path, const fs::file_status& status
 
 }  // namespace
 
-std::vector<std::string> names_in(const std::string& folder, std::error_code& error) {
-  std::vector<std::string> names;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  return names;
-}
-
 std::string why_kept(const std::string& folder, FolderKind kind) {
   std::string why = why_no_folder(folder, status_of(folder));
   return why.empty() ? why_kept(folder, kind, all_names_in(folder)) : why;

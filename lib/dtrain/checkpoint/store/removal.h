@@ -3,8 +3,6 @@
 #pragma once
 
 #include <string>
-#include <system_error>
-#include <vector>
 
 #include "dtrain/base/file_system.h"
 
@@ -21,9 +19,6 @@ enum class FolderKind {
 ///
 /// Throws: Error{checkpoint} naming the folder or file if it cannot be read.
 [[nodiscard]] std::string why_kept(const std::string& folder, FolderKind kind);
-
-/// The names in a folder, as far as they could be read: `error` tells why no further.
-[[nodiscard]] std::vector<std::string> names_in(const std::string& folder, std::error_code& error);
 
 /// Removes an unfinished folder; one that does not exist is no error.
 ///

@@ -55,44 +55,40 @@ std::string why_no_lock_file(int fd) {
 }
 
 // The lock of another user's run is never to be removed: a job may hold it. Root can ask; a user
-// who may not open the file (`fd` < 0) cannot.
-void refuse_lock_of_another(const std::string& path, int fd) {
+// who may not open the file (none) cannot.
+void refuse_lock_of_another(const std::string& path, const base::Descriptor& file) {
   struct stat status {};
-  const bool known = (fd < 0 ? ::lstat(path.c_str(), &status) : ::fstat(fd, &status)) == 0;
+  const bool known = (file ? ::fstat(file.get(), &status) : ::lstat(path.c_str(), &status)) == 0;
   if (!known || !S_ISREG(status.st_mode) || status.st_uid == ::geteuid()) return;
-  const bool is_held = fd >= 0 && !try_lock(fd) && errno == EWOULDBLOCK;
-  const std::string holder = is_held ? read_holder(fd) : "";
-  if (fd >= 0) ::close(fd);
-  if (is_held) {
+  if (file && !try_lock(file.get()) && errno == EWOULDBLOCK) {
     fail(ErrorKind::usage,
          "'{}' is held by {}, a job of user {}: wait for it, stop it, or name another folder", path,
-         holder, status.st_uid);
+         read_holder(file.get()), status.st_uid);
   }
   const std::string folder = path.substr(0, path.rfind('/'));
   fail(ErrorKind::usage,
        "'{}' belongs to user {}, and this is user {}: run as that user, name another folder, or{} "
        "have the run made yours: chown -R {} {}",
-       path, status.st_uid, ::geteuid(), fd < 0 ? ", if no job of that user uses it," : "",
+       path, status.st_uid, ::geteuid(), file ? "" : ", if no job of that user uses it,",
        ::geteuid(), folder);
 }
 
 // Follows no link and waits for no FIFO. Throws before anything is written.
-int open_lock(const std::string& path) {
-  const int fd =
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0600);
-  const int reason = fd < 0 ? errno : 0;
+base::Descriptor open_lock(const std::string& path) {
+  base::Descriptor file(::open(
+      path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0600));
+  const int reason = file ? 0 : errno;
   const bool is_link = reason == ELOOP;
-  if (fd >= 0 || reason == EACCES) refuse_lock_of_another(path, fd);
-  if (fd < 0 && !is_link) {
+  if (file || reason == EACCES) refuse_lock_of_another(path, file);
+  if (!file && !is_link) {
     fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", path, std::strerror(reason));
   }
-  const std::string why = is_link ? "is a link" : why_no_lock_file(fd);
+  const std::string why = is_link ? "is a link" : why_no_lock_file(file.get());
   if (why.empty()) {
     // Who can read a file can lock it, and keep the run from its owner. An older one may be open.
-    (void)::fchmod(fd, 0600);
-    return fd;
+    (void)::fchmod(file.get(), 0600);
+    return file;
   }
-  if (fd >= 0) ::close(fd);
   fail(ErrorKind::usage, "'{}' {}: it cannot be this run's lock; remove it, or name another folder",
        path, why);
 }
@@ -102,32 +98,28 @@ int open_lock(const std::string& path) {
 RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
     : path_(run_dir + "/lock") {
   constexpr std::chrono::milliseconds kPause(50);
-  fd_ = open_lock(path_);
+  file_ = open_lock(path_);
   const auto end = base::Clock::now() + patience;
-  while (!try_lock(fd_)) {
+  while (!try_lock(file_.get())) {
     const int reason = errno;
     if (reason == EWOULDBLOCK && base::Clock::now() < end) {
       std::this_thread::sleep_for(kPause);
       continue;
     }
-    const std::string holder = reason == EWOULDBLOCK ? read_holder(fd_) : "";
-    ::close(fd_);
-    if (holder.empty()) {
+    if (reason != EWOULDBLOCK) {
       fail(ErrorKind::checkpoint, "'{}' cannot be locked ({})", path_, std::strerror(reason));
     }
     fail(ErrorKind::usage,
          "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir,
-         holder);
+         read_holder(file_.get()));
   }
-  write_holder(fd_);
+  write_holder(file_.get());
 }
-
-RunLock::~RunLock() { ::close(fd_); }
 
 bool RunLock::is_replaced() const {
   struct stat own {};
   struct stat there {};
-  if (::fstat(fd_, &own) != 0 || ::lstat(path_.c_str(), &there) != 0) return false;
+  if (::fstat(file_.get(), &own) != 0 || ::lstat(path_.c_str(), &there) != 0) return false;
   return own.st_dev != there.st_dev || own.st_ino != there.st_ino;
 }
 

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <string>
 
+#include "dtrain/base/descriptor.h"
+
 namespace dtrain::checkpoint::store {
 
 /// Holds RUN/lock from construction to destruction, or to the end of the process, however it ends.
@@ -20,9 +22,6 @@ class RunLock {
  public:
   explicit RunLock(const std::string& run_dir,
                    std::chrono::milliseconds patience = std::chrono::seconds(5));
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-  ~RunLock();
 
   /// Returns whether the path leads to a file other than the locked one, which another job may
   /// hold. False where there is no file any more.
@@ -30,7 +29,7 @@ class RunLock {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  base::Descriptor file_;
 };
 
 }  // namespace dtrain::checkpoint::store

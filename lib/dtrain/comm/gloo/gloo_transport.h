@@ -6,7 +6,6 @@
 
 #include "dtrain/comm/gloo/link.h"
 #include "dtrain/comm/gloo/ordered_reduce.h"
-#include "dtrain/comm/group_load.h"
 
 namespace dtrain::comm {
 

@@ -18,7 +18,6 @@
 #include "dtrain/comm/gloo/pair_proof.h"
 #include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/met_world.h"
-#include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/rendezvous/proof.h"
 
 namespace dtrain::comm {
@@ -54,34 +53,23 @@ std::shared_ptr<::gloo::transport::Device> make_device(const std::string& addres
 class GlooWorld final : public MetWorld {
  public:
   GlooWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous)
-      : MetWorld(std::move(rendezvous)), options_(options) {
+      : MetWorld(options, std::move(rendezvous)) {
     listener_ = listener_opened_by([this] { device_ = make_device(own_address()); });
-    control_ = split(ranks_below(size()), kControlName);
+    make_control();
   }
 
-  [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
-  [[nodiscard]] std::int64_t size() const override { return options_.size; }
-  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
   [[nodiscard]] std::string_view backend() const override { return "gloo"; }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return mapped_memory(bytes, options_.count_memory);
+    return mapped_memory(bytes, options().count_memory);
   }
-
-  [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
-                                                    std::string_view name) override {
-    // Numbered, since a store's keys must not be used twice.
-    const std::string key = fmt::format("group {} '{}'", splits_++, name);
-    return make_queued_group(ranks, name, rank(), options_.group,
-                             [&](const GroupIdentity& identity) { return connect(key, identity); });
-  }
-  [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
  private:
   void stop_listening() override { refuse_connections(listener_); }
 
-  std::unique_ptr<Transport> connect(const std::string& key, const GroupIdentity& identity) {
-    const Deadline deadline(options_.group.timeout);
+  std::unique_ptr<Transport> connect(const std::string& key,
+                                     const GroupIdentity& identity) override {
+    const Deadline deadline(options().group.timeout);
     require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
     const GroupSecret secret{
         .token = token(),
@@ -90,7 +78,7 @@ class GlooWorld final : public MetWorld {
             exchange_notes(store(), key, rank(), identity.world_ranks, new_challenge(), deadline)};
     std::unique_ptr<Link> link = connect_link(key, identity, deadline);
     check_peers(*link, secret, identity, deadline);
-    return std::make_unique<GlooTransport>(std::move(link), options_.group.reduction);
+    return std::make_unique<GlooTransport>(std::move(link), options().group.reduction);
   }
 
   std::unique_ptr<Link> connect_link(const std::string& key, const GroupIdentity& identity,
@@ -142,11 +130,8 @@ class GlooWorld final : public MetWorld {
     }
   }
 
-  WorldOptions options_;
   std::shared_ptr<::gloo::transport::Device> device_;
-  int listener_ = -1;        // device_'s
-  std::int64_t splits_ = 0;  // the same on every rank, since split is collective
-  std::shared_ptr<ProcessGroup> control_;
+  int listener_ = -1;  // device_'s
 };
 
 }  // namespace

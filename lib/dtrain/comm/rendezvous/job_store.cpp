@@ -14,7 +14,9 @@ ErrorKind kind_of_refusal(std::uint64_t number) {
   return is_known && kind != ErrorKind::interrupted ? kind : ErrorKind::comm;
 }
 
-std::string arrival_key(std::int64_t rank) { return fmt::format("the job/{}", rank); }
+std::string member_key(const std::string& key, std::int64_t rank) {
+  return fmt::format("{}/{}", key, rank);
+}
 
 void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
   if (size != static_cast<std::uint64_t>(size_)) {
@@ -34,7 +36,7 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
                   fmt::format("two processes were started as rank {} of {}; give each its own RANK",
                               rank, size));
   }
-  set(arrival_key(static_cast<std::int64_t>(rank)), "here");
+  set(member_key(kJobKey, static_cast<std::int64_t>(rank)), "here");
 }
 
 void JobStore::set(const std::string& key, std::string value) {

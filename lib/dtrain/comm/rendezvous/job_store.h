@@ -22,8 +22,11 @@ struct Refusal {
 /// must not become an exit status.
 [[nodiscard]] base::ErrorKind kind_of_refusal(std::uint64_t number);
 
-/// The key under which a rank is found once it has come.
-[[nodiscard]] std::string arrival_key(std::int64_t rank);
+/// The key under which all ranks of the job meet; part of a message.
+inline constexpr const char* kJobKey = "the job";
+
+/// The key under which a rank's note for a meeting is found once it has come.
+[[nodiscard]] std::string member_key(const std::string& key, std::int64_t rank);
 
 class JobStore {
  public:

@@ -25,15 +25,8 @@ using base::ErrorKind;
 using base::fail;
 using std::chrono::milliseconds;
 
-// Under which all ranks of the job meet; part of a message.
-constexpr const char* kJobKey = "the job";
-
 // The time for which rank 0 serves a refusal, so that the others can read it.
 constexpr milliseconds kRefusalGrace(500);
-
-std::string member_key(const std::string& key, std::int64_t rank) {
-  return fmt::format("{}/{}", key, rank);
-}
 
 /// dtrun's door, which no program that is started from here may hold open.
 base::Descriptor take_door(int store_fd) {
@@ -170,11 +163,6 @@ std::vector<std::string> exchange_notes(StoreClient& store, const std::string& k
   wait_for_members(store, key, world_ranks, deadline,
                    [&notes](std::string note) { notes.push_back(std::move(note)); });
   return notes;
-}
-
-void meet_members(StoreClient& store, const std::string& key, std::int64_t own_rank,
-                  const std::vector<std::int64_t>& world_ranks, const Deadline& deadline) {
-  (void)exchange_notes(store, key, own_rank, world_ranks, "here", deadline);
 }
 
 void fail_together(std::int64_t own_rank, const base::Error& error) {

@@ -37,15 +37,9 @@ struct Rendezvous {
 [[nodiscard]] std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
                                                          const Deadline& deadline);
 
-/// Returns when every member has called this with the same key.
+/// Returns each member's note, in their order, when every member has called this with the same key.
 ///
 /// Throws: Error{timeout} naming the members that did not come, Error{comm} if the store is gone.
-void meet_members(StoreClient& store, const std::string& key, std::int64_t own_rank,
-                  const std::vector<std::int64_t>& world_ranks, const Deadline& deadline);
-
-/// The same, and what each member has to say to the others: their texts, in that order.
-///
-/// Throws: as meet_members.
 [[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
                                                       std::int64_t own_rank,
                                                       const std::vector<std::int64_t>& world_ranks,

@@ -95,21 +95,6 @@ int listen_at(const std::string& host, std::int64_t port) {
              host, port, reason);
 }
 
-std::int64_t port_of(int descriptor) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  char text[NI_MAXSERV] = "0";
-  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, nullptr, 0, text, sizeof text,
-                    NI_NUMERICSERV) != 0) {
-    base::fail(ErrorKind::comm,
-               "descriptor {}, handed over to serve the store on, is no bound "
-               "socket: {}",
-               descriptor, std::strerror(errno));
-  }
-  return std::stoll(text);
-}
-
 std::pair<base::Descriptor, base::Descriptor> connected_pair() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {

@@ -22,9 +22,6 @@ namespace dtrain::comm {
 /// Throws: Error{comm} naming address and reason.
 [[nodiscard]] int listen_at(const std::string& host, std::int64_t port);
 
-/// The port that a bound socket has.
-[[nodiscard]] std::int64_t port_of(int descriptor);
-
 /// Two unix stream sockets, each the other's end.
 ///
 /// Throws: Error{comm} with the reason.

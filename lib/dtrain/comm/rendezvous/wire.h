@@ -1,4 +1,4 @@
-// Encodes numbers and texts as bytes of a message between ranks. Private to comm/rendezvous.
+// Encodes numbers and texts as bytes of a message between ranks. Private to comm.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 #include "dtrain/comm/shm/control_block.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "dtrain/base/number.h"
 #include "dtrain/comm/shm/futex.h"
 
 namespace dtrain::comm {
@@ -23,13 +23,11 @@ std::int64_t ControlBlock::bytes_for(std::int64_t size) {
 
 std::optional<std::int64_t> ControlBlock::offset_of(std::string_view text, std::int64_t size,
                                                     std::int64_t room) {
-  std::int64_t offset = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), offset);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  const auto offset = base::number_in<std::int64_t>(text);
   const auto alignment = static_cast<std::int64_t>(alignof(ControlBlock));
-  const bool fits = offset >= 0 && offset % alignment == 0 && bytes_for(size) <= room &&
-                    offset <= room - bytes_for(size);
-  return is_number && fits ? std::optional(offset) : std::nullopt;
+  const bool fits = offset && *offset >= 0 && *offset % alignment == 0 && bytes_for(size) <= room &&
+                    *offset <= room - bytes_for(size);
+  return fits ? offset : std::nullopt;
 }
 
 Member& ControlBlock::member(std::int64_t rank) {

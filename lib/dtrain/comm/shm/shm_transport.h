@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/group_load.h"
 #include "dtrain/comm/shm/meeting.h"
 #include "dtrain/comm/transport.h"
 

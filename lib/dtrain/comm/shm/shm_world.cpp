@@ -11,7 +11,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/comm/met_world.h"
-#include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/shm/introduction.h"
 #include "dtrain/comm/shm/segment.h"
 #include "dtrain/comm/shm/shm_transport.h"
@@ -89,28 +88,15 @@ class ShmWorld final : public MetWorld {
  public:
   ShmWorld(const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
            std::shared_ptr<ProcessNeighbours> neighbours)
-      : MetWorld(std::move(rendezvous)),
-        options_(options),
-        neighbours_(std::move(neighbours)),
-        control_(split(ranks_below(size()), kControlName)) {}
+      : MetWorld(options, std::move(rendezvous)), neighbours_(std::move(neighbours)) {
+    make_control();
+  }
 
-  [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
-  [[nodiscard]] std::int64_t size() const override { return options_.size; }
-  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
   [[nodiscard]] std::string_view backend() const override { return "shm"; }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
     return neighbours_->allocate(bytes);
   }
-
-  [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
-                                                    std::string_view name) override {
-    // Numbered, since a store's keys must not be used twice.
-    const std::string key = fmt::format("group {} '{}'", splits_++, name);
-    return make_queued_group(ranks, name, rank(), options_.group,
-                             [&](const GroupIdentity& identity) { return connect(key, identity); });
-  }
-  [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
  private:
   /// A control block lies in the segment of its group's first member.
@@ -120,13 +106,14 @@ class ShmWorld final : public MetWorld {
     std::int64_t bytes = 0;
   };
 
-  std::unique_ptr<Transport> connect(const std::string& key, const GroupIdentity& identity) {
+  std::unique_ptr<Transport> connect(const std::string& key,
+                                     const GroupIdentity& identity) override {
     std::string note = "here";
     if (identity.rank == 0) {
       note = std::to_string(make_block(static_cast<std::int64_t>(identity.world_ranks.size())));
     }
     const auto notes = exchange_notes(store(), key, rank(), identity.world_ranks, note,
-                                      Deadline(options_.group.timeout));
+                                      Deadline(options().group.timeout));
     auto* block = block_at(notes.front(), identity);
     Seat seat{.block = {neighbours_, block},  // as long as the mapping
               .rank = identity.rank,
@@ -165,11 +152,8 @@ class ShmWorld final : public MetWorld {
     return own.offset;
   }
 
-  WorldOptions options_;
   std::shared_ptr<ProcessNeighbours> neighbours_;
   std::vector<OwnBlock> own_blocks_;  // of groups that may still live; the last ones stay
-  std::int64_t splits_ = 0;           // the same on every rank, since split is collective
-  std::shared_ptr<ProcessGroup> control_;
 };
 
 std::string packed(const ShmCard& card) {

@@ -7,7 +7,6 @@
 
 #include "dtrain/config/config.h"
 #include "dtrain/model/model.h"
-#include "dtrain/model/tensor_place.h"
 
 namespace dtrain::model::bdh {
 

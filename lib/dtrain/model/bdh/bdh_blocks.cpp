@@ -12,7 +12,6 @@
 #include <algorithm>
 
 #include "dtrain/model/dropout.h"
-#include "dtrain/model/widened.h"
 
 // Each block's memory() counts what its forward and the backward pass of that save and make; its
 // lines name tensors as forward does.

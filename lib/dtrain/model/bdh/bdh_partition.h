@@ -10,7 +10,6 @@
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/model/tensor_place.h"
 
 namespace dtrain::model::bdh {
 

@@ -11,7 +11,6 @@
 #include "dtrain/base/check.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
 #include "dtrain/model/bdh/rope.h"
-#include "dtrain/model/widened.h"
 
 namespace dtrain::model::bdh {
 namespace {

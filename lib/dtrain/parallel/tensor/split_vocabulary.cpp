@@ -5,7 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "dtrain/model/widened.h"
+#include "dtrain/model/tensor_axis.h"
 #include "dtrain/parallel/tensor/row_split.h"
 
 namespace dtrain::parallel {

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/bmm.h>
 
-#include "dtrain/model/widened.h"
+#include "dtrain/model/tensor_axis.h"
 
 namespace dtrain::parallel {
 

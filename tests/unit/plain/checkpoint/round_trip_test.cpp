@@ -7,6 +7,7 @@
 #include "dtrain/checkpoint/store/reader.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "support/example_checkpoint.h"
+#include "support/safetensors.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::store {
@@ -128,7 +129,7 @@ TEST_CASE("A tensor that is not there and a file that is not the manifest's are 
   for (const auto& [dtype, shape] :
        {std::pair(format::Dtype::f32, std::vector<std::int64_t>{6, 8}),
         std::pair(format::Dtype::i32, std::vector<std::int64_t>{8, 6})}) {
-    format::write_safetensors(
+    dtrain::testing::write_safetensors(
         file, std::vector<format::TensorView>{
                   {.name = "model.rows", .dtype = dtype, .shape = shape, .bytes = bytes}});
     CHECK_THAT(refusal_of_rows(), Contains(file) && Contains("otherwise than its manifest says"));

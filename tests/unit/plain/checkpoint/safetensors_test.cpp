@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "support/safetensors.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::checkpoint::format {
@@ -14,6 +15,7 @@ using base::ErrorKind;
 using Catch::Matchers::Contains;
 using dtrain::testing::message_of;
 using dtrain::testing::TempFolder;
+using dtrain::testing::write_safetensors;
 
 /// A file from its header's text and its data, as the format's page says.
 std::string file_of(const std::string& header, std::size_t num_data_bytes) {

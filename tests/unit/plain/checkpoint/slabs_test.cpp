@@ -1,8 +1,8 @@
-#include "dtrain/checkpoint/format/slabs.h"
-
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <vector>
+
+#include "dtrain/checkpoint/format/box.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

@@ -1,11 +1,11 @@
-#include "dtrain/checkpoint/format/values.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <vector>
+
+#include "dtrain/checkpoint/format/safetensors.h"
 
 namespace dtrain::checkpoint::format {
 namespace {

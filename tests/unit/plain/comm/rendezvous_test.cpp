@@ -129,7 +129,7 @@ TEST_CASE("A value is had by whoever waits for it, as soon as it is set") {
 TEST_CASE("Nobody is taken in once every rank has come") {
   Meeting meeting(2);
   meeting.join(1);
-  REQUIRE(meeting.clients[1]->get(arrival_key(0), soon()));
+  REQUIRE(meeting.clients[1]->get(member_key(kJobKey, 0), soon()));
   const auto [own, handed] = connected_pair();
   CHECK(send_packet(meeting.door, 1, handed, soon()) == EPIPE);
 }

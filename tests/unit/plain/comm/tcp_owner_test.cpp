@@ -11,6 +11,7 @@
 
 #include "dtrain/base/descriptor.h"
 #include "dtrain/comm/rendezvous/socket.h"
+#include "support/port_of.h"
 
 namespace dtrain::comm {
 namespace {
@@ -22,7 +23,8 @@ struct Connection {
 
   explicit Connection(const std::string& host) : listener(listen_at(host, 0)) {
     std::string reason;
-    near = connect_to(host, port_of(listener.get()), Deadline(std::chrono::seconds(5)), reason);
+    near = connect_to(host, testing::port_of(listener.get()), Deadline(std::chrono::seconds(5)),
+                      reason);
     far = base::Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     REQUIRE(far.get() >= 0);
   }

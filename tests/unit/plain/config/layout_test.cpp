@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/tree_order.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/schema.h"
 #include "dtrain/data/microbatches.h"
 #include "support/settings.h"
+#include "support/tree_sum.h"
 
 namespace dtrain::config {
 namespace {
 
 // A sum, written with the brackets of its additions.
 std::string sum_of(std::vector<std::string> terms) {
-  comm::add_in_tree_order(
+  testing::add_in_tree_order(
       static_cast<std::int64_t>(terms.size()), [&](std::int64_t into, std::int64_t from) {
         std::string& sum = terms[static_cast<std::size_t>(into)];
         sum = fmt::format("({}+{})", sum, terms[static_cast<std::size_t>(from)]);

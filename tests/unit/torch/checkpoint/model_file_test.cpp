@@ -4,6 +4,7 @@
 
 #include "support/ids.h"
 #include "support/temp_folder.h"
+#include "support/tensor_file.h"
 #include "unit/torch/model/bdh_fixture.h"
 
 namespace dtrain::checkpoint {
@@ -12,6 +13,7 @@ namespace {
 using format::SafetensorsFile;
 using testing::BdhFixture;
 using testing::TempFolder;
+using testing::write_tensor_file;
 using testing::operator""_p;
 
 constexpr model::bdh::BdhSizes kSizes{

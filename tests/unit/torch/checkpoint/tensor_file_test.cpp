@@ -6,11 +6,13 @@
 #include <cstring>
 
 #include "support/temp_folder.h"
+#include "support/tensor_file.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
 using format::SafetensorsFile;
+using testing::write_tensor_file;
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor left = a.contiguous();

@@ -1,9 +1,11 @@
-#include "dtrain/base/standard_streams.h"
+#include "dtrain/base/process.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 
 namespace dtrain::base {
 
@@ -15,5 +17,14 @@ void secure_standard_streams() {
 }
 
 void survive_file_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
+
+void end_process(int status) {
+#ifdef __SANITIZE_ADDRESS__
+  std::exit(status);
+#else
+  std::fflush(nullptr);
+  ::_exit(status);
+#endif
+}
 
 }  // namespace dtrain::base
