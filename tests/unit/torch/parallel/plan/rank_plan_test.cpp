@@ -106,7 +106,9 @@ std::string text_of(const RankPlan& plan) {
       plan.place.stage, plan.memory.total(), plan.memory.state, plan.traffic.gathers,
       plan.traffic.reductions, plan.traffic.reduction_bytes, plan.flops.passes,
       plan.units.num_elements(), plan.units.num_units(), plan.options.stage.chunk_begins.size());
-  for (const param::ParameterSpec& spec : plan.model->parameters) text += " " + spec.name;
+  for (const param::ParameterSpec& spec : plan.model->parameters) {
+    text += fmt::format(" {} from {}", spec.name, spec.cut ? spec.cut->begin : 0);
+  }
   return text;
 }
 
@@ -124,7 +126,9 @@ TEST_CASE("What a rank plans for itself is what any other process plans for it")
   for (std::int64_t rank = 0; rank < 8; ++rank) {
     plans.push_back(text_of(rank_plan(meshed, *whole, mesh::DeviceMesh(kCube).coordinate(rank))));
   }
-  CHECK(plans[0] != plans[4]);
+  CHECK(plans[0] != plans[1]);  // other slices
+  CHECK(plans[0] == plans[2]);  // other data
+  CHECK(plans[0] != plans[4]);  // other levels
   testing::on_threads(8, [&](comm::World& world) {
     EngineRun run(meshed, world);
     const std::string found = text_of(run.job().plan());
