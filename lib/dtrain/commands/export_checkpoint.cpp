@@ -11,7 +11,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {

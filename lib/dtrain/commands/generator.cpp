@@ -8,7 +8,7 @@
 #include "dtrain/commands/prompt.h"
 #include "dtrain/commands/token_sampler.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {

@@ -10,7 +10,7 @@
 #include "dtrain/parallel/data/gradient_reducer.h"
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 
 namespace dtrain::parallel {
 

@@ -8,7 +8,7 @@
 #include "dtrain/comm/process_group.h"
 #include "dtrain/parallel/data/unit_buffer.h"
 #include "dtrain/parallel/data/unit_schedule.h"
-#include "dtrain/parallel/plan/memory.h"
+#include "dtrain/parallel/memory.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/disk_memory.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dtrain/config/words.h"
+#include "dtrain/parallel/action.h"
 #include "dtrain/parallel/data/units.h"
-#include "dtrain/parallel/engine/action.h"
 
 namespace dtrain::parallel {
 

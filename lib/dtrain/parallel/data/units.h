@@ -7,8 +7,8 @@
 
 #include "dtrain/config/values.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/engine/action.h"
-#include "dtrain/parallel/plan/recompute.h"
+#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
 
 namespace dtrain::parallel {

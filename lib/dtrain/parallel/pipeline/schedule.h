@@ -17,13 +17,11 @@
 #include <vector>
 
 #include "dtrain/config/pipeline.h"
-#include "dtrain/data/microbatches.h"
-#include "dtrain/parallel/pipeline/action_kind.h"
+#include "dtrain/parallel/action.h"
 
 namespace dtrain::parallel {
 
 using config::PipelineKind;
-using data::MicrobatchId;
 
 /// With S stages and V chunks on each of them the model has S * V parts. Chunk c of stage s is part
 /// c * S + s, so that every part's successor is on the next stage, around from the last to the

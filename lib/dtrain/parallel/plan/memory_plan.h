@@ -5,7 +5,7 @@
 
 #include "dtrain/config/config.h"
 #include "dtrain/parallel/engine/engine_setup.h"
-#include "dtrain/parallel/plan/memory.h"
+#include "dtrain/parallel/memory.h"
 
 namespace dtrain::parallel {
 

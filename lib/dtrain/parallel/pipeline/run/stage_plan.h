@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/engine/action.h"
+#include "dtrain/parallel/action.h"
 #include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dtrain/mesh/mesh_groups.h"
-#include "dtrain/parallel/engine/action.h"
+#include "dtrain/parallel/action.h"
 
 namespace dtrain::parallel {
 

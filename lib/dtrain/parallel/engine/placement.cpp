@@ -1,4 +1,4 @@
-#include "dtrain/parallel/plan/placement.h"
+#include "dtrain/parallel/engine/placement.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -10,6 +10,7 @@
 #include "dtrain/optim/global_norm.h"
 
 namespace dtrain::parallel {
+
 Placement::Placement(const model::Model& model, ParameterHolders holders,
                      const mesh::MeshGroups& groups)
     : model_(model), holders_(std::move(holders)), groups_(groups) {
