@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/snapshot.h"

@@ -2,7 +2,6 @@
 
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "dtrain/base/error.h"
 

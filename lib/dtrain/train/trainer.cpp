@@ -4,8 +4,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <optional>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"

@@ -1,7 +1,6 @@
 // Which parameters form a unit: what is gathered, freed and reduced at once.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"

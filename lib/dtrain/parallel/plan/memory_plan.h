@@ -1,8 +1,6 @@
 // Predicts the memory of a rank, and chooses what is recomputed so that it fits.
 #pragma once
 
-#include <cstdint>
-
 #include "dtrain/config/config.h"
 #include "dtrain/parallel/engine/engine_setup.h"
 #include "dtrain/parallel/memory.h"

@@ -1,7 +1,6 @@
 // Sends and receives activations and gradients between the stages of a pipeline.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <utility>
