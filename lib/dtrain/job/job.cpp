@@ -19,14 +19,12 @@ namespace dtrain::job {
 namespace {
 
 // Collective: what one rank alone cannot plan for ends the others at once, and names it.
-parallel::RankPlan plan_of(const config::Config& config, const model::Model& whole,
-                           comm::World& world) {
+parallel::RankPlan plan_of(const config::Config& config, comm::World& world) {
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   mesh::require_fit(mesh, world);
   std::optional<parallel::RankPlan> plan;
-  comm::run_long(world.control(), "planning its part of the model", [&] {
-    plan.emplace(parallel::rank_plan(config, whole, mesh.coordinate(world.rank())));
-  });
+  comm::run_long(world.control(), "planning its part of the model",
+                 [&] { plan.emplace(parallel::rank_plan(config, mesh.coordinate(world.rank()))); });
   return std::move(*plan);
 }
 
@@ -54,7 +52,7 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
       whole_model_(model::make_model(config.model, config.data.seq_len)),
-      plan_(plan_of(config, *whole_model_, *world_)),
+      plan_(plan_of(config, *world_)),
       groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
               parallel::axis_cuts(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {

@@ -56,9 +56,11 @@ using StageSchedule = std::vector<StageAction>;
 /// "forward of microbatch 3", with its chunk where a stage has several.
 [[nodiscard]] std::string describe(const StageAction& action);
 
-/// The lists of all stages.
+/// The list of one stage.
 ///
 /// Throws: Error{usage} where microbatches or stages do not fit an interleaved schedule.
+[[nodiscard]] StageSchedule make_stage_schedule(const PipelineShape& shape, std::int64_t stage);
+/// The lists of all stages.
 [[nodiscard]] std::vector<StageSchedule> make_pipeline_schedule(const PipelineShape& shape);
 
 }  // namespace dtrain::parallel
