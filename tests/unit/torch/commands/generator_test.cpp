@@ -1,4 +1,4 @@
-#include "dtrain/commands/generator.h"
+#include "dtrain/commands/commands.h"
 
 #include <catch2/catch.hpp>
 
