@@ -60,6 +60,17 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
   return loads;
 }
 
+// The levels of each chunk.
+std::vector<model::BlockRange> runs_of_levels(const model::Model& model, const StagePlan& stage) {
+  const model::BlockRange all = model.levels();
+  std::vector<model::BlockRange> runs;
+  for (const BlockId begin : stage.chunk_begins) {
+    if (!runs.empty()) runs.back().end = begin;
+    runs.push_back({std::max(begin, all.begin), all.end});
+  }
+  return runs;
+}
+
 // From no extra FLOPs to the most: some levels alone, in eighths; all; all in ever larger groups.
 std::vector<RecomputePlan> cheapest_first(std::span<const model::BlockRange> runs) {
   std::int64_t levels = 0;
@@ -127,7 +138,7 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
     options.recompute = plan;
     return plan_memory(config, model, options).total();
   };
-  const std::vector<model::BlockRange> runs = options.stage.levels(model);
+  const std::vector<model::BlockRange> runs = runs_of_levels(model, options.stage);
   const std::vector<RecomputePlan> allowed = candidates(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {

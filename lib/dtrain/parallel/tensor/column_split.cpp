@@ -5,7 +5,6 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/model/widened.h"
-#include "dtrain/parallel/tensor/sum_over.h"
 
 namespace dtrain::parallel {
 namespace {
