@@ -10,33 +10,17 @@
 #include "dtrain/parallel/data/bucket_reducer.h"
 #include "dtrain/parallel/data/shard_reducer.h"
 #include "dtrain/parallel/engine/step_engine.h"
-#include "support/ids.h"
-#include "support/local_ranks.h"
 #include "support/small_blocks.h"
-#include "support/specs.h"
-#include "support/values.h"
+#include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel {
 namespace {
-
-using testing::expect;
-using testing::same_bits;
-using testing::spec;
-using testing::values_of;
-using testing::operator""_p;
-using testing::operator""_u;
 
 // Each is a unit of its own.
 const param::ParameterSpecs kSpecs{spec("a", 6400), spec("b", 12800), spec("c", 3200)};
 
 param::ArenaLayout layout_for(std::int64_t num_shards) {
   return param::ArenaLayout(kSpecs, {.unit_begins = {0_p, 1_p, 2_p}, .num_shards = num_shards});
-}
-
-UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards) {
-  const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
-  return make_unit_schedule(sequential_actions(3, num_microbatches), uses,
-                            {.reduce_every_microbatch = keeps_shards});
 }
 
 at::Tensor gradient_of(param::ParameterId id, std::int64_t rank) {
@@ -75,11 +59,6 @@ struct Meter {
     };
   }
 };
-
-// Where the state is sharded, ranks 0 and 1 share one copy of it, and ranks 2 and 3 another one.
-mesh::MeshGroups groups_of(comm::World& world, std::int64_t shard_size) {
-  return {world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}), {.shard_size = shard_size}};
-}
 
 std::int64_t bytes_sent(const comm::ProcessGroup& group) {
   return group.calls().counters().bytes_sent;
