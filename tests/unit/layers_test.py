@@ -19,6 +19,13 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
     {"commands"},
     {"runtime"},
 ]
+PARALLEL = [  # the folders of parallel, whose own files are below them; here neighbours do not see each other either
+    {""},
+    {"pipeline"},
+    {"data", "pipeline/run", "tensor"},
+    {"engine"},
+    {"plan"},
+]
 WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/", "lib/dtrain/checkpoint/store/",
                     "lib/dtrain/parallel/pipeline/", "lib/dtrain/comm/rendezvous/",
                     "launcher/", "apps/")
@@ -44,8 +51,13 @@ def module_of(name):
     return match.group(1) if match else None
 
 
-def layer_of(module):
-    return next((level for level, modules in enumerate(LAYERS) if module in modules), None)
+def layer_of(module, layers=LAYERS):
+    return next((level for level, modules in enumerate(layers) if module in modules), None)
+
+
+def folder_of_parallel(name):
+    match = re.match(r"(?:lib/)?dtrain/parallel/(?:(.+)/)?[^/]+$", name)
+    return (match.group(1) or "") if match else None
 
 
 class Tree:
@@ -89,6 +101,8 @@ class Tree:
             target = module_of(header)
             if header.startswith("launcher/") and not name.startswith("launcher/"):
                 yield f"includes {header}, which belongs to dtrun"
+            if own == target == "parallel":
+                yield from self.wrong_folder(folder_of_parallel(name), header)
             if target is None or target == own:
                 continue
             if name.startswith("launcher/") and target != "base":
@@ -102,6 +116,11 @@ class Tree:
                         if TRANSPORT.match(header))
         if name.startswith(WITHOUT_LIBTORCH) and not name.startswith(RUNS_STAGES):
             yield from (f"sees LibTorch through {header}" for header in self.closure(name) if LIBTORCH.match(header))
+
+    def wrong_folder(self, own, header):
+        target = folder_of_parallel(header)
+        if own != target and layer_of(target, PARALLEL) >= layer_of(own, PARALLEL):
+            yield f"includes {header}, which is in no lower folder of parallel"
 
     def wrong_uses(self, name, text):
         code = without_comments_and_strings(text)
@@ -150,6 +169,11 @@ class TheTestItself(unittest.TestCase):
 
     def test_including_a_neighbour(self):
         self.assert_noticed({"lib/dtrain/optim/a.h": '#include "dtrain/data/b.h"\n'}, "lib/dtrain/optim/a.h")
+
+    def test_including_upwards_within_parallel(self):
+        for folder, header in (("", "data/b.h"), ("data/", "tensor/b.h"), ("engine/", "plan/b.h"), ("pipeline/", "pipeline/run/b.h")):
+            self.assert_noticed({f"lib/dtrain/parallel/{folder}a.h": f'#include "dtrain/parallel/{header}"\n'},
+                                f"lib/dtrain/parallel/{folder}a.h")
 
     def test_the_launcher_knowing_more_than_base(self):
         self.assert_noticed({"launcher/a.cpp": '#include "dtrain/config/config.h"\n'}, "launcher/a.cpp")

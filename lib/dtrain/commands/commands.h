@@ -26,4 +26,29 @@ using Output = std::function<void(std::string_view)>;
 /// and train::verify.
 void verify(const config::Config& config, const Output& output);
 
+/// Gives `output` the prompt of config.generate, then max_tokens bytes, each as soon as it is
+/// drawn. An empty prompt starts a text after a newline that is not written. The same file,
+/// settings and seed give the same bytes on one machine.
+///
+/// Throws: Error{checkpoint} if the model file is missing, damaged or no byte model, or does not
+///         say its number of levels; Error{usage} if prompt and tokens exceed the positions of the
+///         model; Error{numerics} from sampling; what `output` throws.
+void generate(const config::Config& config, const Output& output);
+
+/// Writes what config.exporting asks for, the same file as the run would write at its end, after
+/// checking every checksum of the weights. Gives one line to `output`.
+///
+/// Throws: Error{checkpoint} naming what is missing, damaged or of another model, or the file that
+///         cannot be written.
+void export_checkpoint(const config::Config& config, const Output& output);
+
+/// Writes the weights of config.importing's file as a checkpoint of step 0 without optimizer state:
+/// float64 if the file has such weights, else float32. The folder appears whole or not at all.
+/// Gives one line to `output`.
+///
+/// Throws: Error{checkpoint} naming the file and the tensor that is missing, unknown or of another
+///         shape than the file's model, or the folder that exists or cannot be written; as
+///         train::model_of.
+void import_checkpoint(const config::Config& config, const Output& output);
+
 }  // namespace dtrain::commands

@@ -1,5 +1,3 @@
-#include "dtrain/commands/export_checkpoint.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +8,9 @@
 #include "dtrain/checkpoint/reader_source.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/commands/commands.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {

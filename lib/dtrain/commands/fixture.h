@@ -4,9 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,14 +1,18 @@
-#include "dtrain/commands/generator.h"
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
-#include "dtrain/commands/prompt.h"
+#include "dtrain/commands/commands.h"
 #include "dtrain/commands/token_sampler.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
 
 namespace dtrain::commands {
@@ -35,6 +39,39 @@ std::unique_ptr<model::Generator> open_model(const SafetensorsFile& file,
       checkpoint::read_model_file(file, model->parameters, train::exported_buffers(*model), dtype));
 }
 
+[[noreturn]] void refuse(const std::string& name) {
+  base::fail(ErrorKind::data, "prompt '{}' cannot be read: {}", name, std::strerror(errno));
+}
+
+std::string read_all(int fd, const std::string& name, std::int64_t max_bytes) {
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (static_cast<std::int64_t>(text.size()) <= max_bytes) {
+    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(name);
+    if (count == 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+// The bytes of --prompt, of standard input where that is "-", or of the file of --prompt-file,
+// which may be a pipe. Reading ends soon after max_bytes, so that an endless input ends in an
+// error.
+std::string read_prompt(const config::GenerateConfig& generate, std::int64_t max_bytes) {
+  constexpr std::string_view kStandardInput = "-";
+  if (generate.prompt == kStandardInput || generate.prompt_file == kStandardInput) {
+    return read_all(STDIN_FILENO, "standard input", max_bytes);
+  }
+  if (generate.prompt_file.empty()) return generate.prompt;
+  const int fd = ::open(generate.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) refuse(generate.prompt_file);
+  std::string text = read_all(fd, generate.prompt_file, max_bytes);
+  ::close(fd);
+  return text;
+}
+
 void check_length(const config::GenerateConfig& generate, const std::string& text,
                   std::int64_t max_positions) {
   const auto prompt = static_cast<std::int64_t>(text.size());
@@ -49,7 +86,7 @@ void check_length(const config::GenerateConfig& generate, const std::string& tex
 
 }  // namespace
 
-void generate(const config::Config& config, const TextSink& write) {
+void generate(const config::Config& config, const Output& output) {
   const SafetensorsFile file = SafetensorsFile::open(config.generate.from);
   const config::ModelConfig described = train::model_of(
       file, {.levels = config.generate.from_levels, .levels_flag = "--from-levels"});
@@ -58,7 +95,7 @@ void generate(const config::Config& config, const TextSink& write) {
   const std::string prompt = read_prompt(config.generate, max_positions);
   check_length(config.generate, prompt, max_positions);
   const auto model = open_model(file, described, parallel::dtype_of(config.machine.dtype));
-  write(prompt);
+  output(prompt);
   at::Tensor logits;  // (V)
   for (const char c : prompt.empty() ? std::string("\n") : prompt) {
     logits = model->step(static_cast<unsigned char>(c));
@@ -69,7 +106,7 @@ void generate(const config::Config& config, const TextSink& write) {
   for (std::int64_t index = 0; index < config.generate.max_tokens; ++index) {
     const std::int64_t token = sample_token(logits, rule, index);
     const char byte = static_cast<char>(token);
-    write({&byte, 1});
+    output({&byte, 1});
     if (index + 1 < config.generate.max_tokens) logits = model->step(token);
   }
 }

@@ -1,10 +1,7 @@
-#include "dtrain/commands/import_checkpoint.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/snapshot.h"
@@ -12,6 +9,7 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
+#include "dtrain/commands/commands.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/train/model_description.h"
 

@@ -7,7 +7,6 @@
 #include <cpuid.h>
 #endif
 
-#include <cstdint>
 #include <map>
 #include <vector>
 

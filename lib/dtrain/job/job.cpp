@@ -10,34 +10,22 @@
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/parallel/plan/plan.h"
 
 namespace dtrain::job {
 namespace {
 
 // Collective: what one rank alone cannot plan for ends the others at once, and names it.
-parallel::RankPlan plan_of(const config::Config& config, const model::Model& whole,
-                           comm::World& world) {
-  const mesh::DeviceMesh mesh(parallel::make_plan(config.layout).mesh);
+parallel::RankPlan plan_of(const config::Config& config, comm::World& world) {
+  const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   mesh::require_fit(mesh, world);
   std::optional<parallel::RankPlan> plan;
-  comm::run_long(world.control(), "planning its part of the model", [&] {
-    plan.emplace(parallel::rank_plan(config, whole, mesh.coordinate(world.rank())));
-  });
+  comm::run_long(world.control(), "planning its part of the model",
+                 [&] { plan.emplace(parallel::rank_plan(config, mesh.coordinate(world.rank()))); });
   return std::move(*plan);
-}
-
-mesh::MeshGroups make_groups(const config::Config& config, comm::World& world,
-                             const parallel::ParameterHolders& holders) {
-  const parallel::Plan plan = parallel::make_plan(config.layout);
-  return {world,
-          mesh::DeviceMesh(plan.mesh),
-          {.shard_size = plan.data.shard_size,
-           .tensor = model::tensor_subgroups(config.model, plan.mesh[mesh::Axis::tp]),
-           .stages = holders.values()}};
 }
 
 }  // namespace
@@ -64,8 +52,9 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
       whole_model_(model::make_model(config.model, config.data.seq_len)),
-      plan_(plan_of(config, *whole_model_, *world_)),
-      groups_(make_groups(config, *world_, plan_.options.stage.holders)),
+      plan_(plan_of(config, *world_)),
+      groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
+              parallel::axis_cuts(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   check_machine_memory(config, world_->control(), plan_.memory.total());
   if (const std::string& folder = plan_.options.disk_folder; !folder.empty()) {

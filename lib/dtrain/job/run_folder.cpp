@@ -11,11 +11,9 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/log.h"
-#include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/run_files.h"
-#include "dtrain/config/json.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/job/shared_folder.h"
 #include "dtrain/metrics/metrics_file.h"

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "dtrain/base/held_folder.h"
 #include "dtrain/checkpoint/store/commit.h"

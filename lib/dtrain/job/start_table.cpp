@@ -9,9 +9,9 @@
 
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/pipeline/simulate.h"
-#include "dtrain/parallel/plan/plan.h"
 
 namespace dtrain::job {
 namespace {
@@ -127,7 +127,7 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
 
 std::string start_table(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split] = facts;
-  const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
+  const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
   const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
                         static_cast<double>(split.train.size());
@@ -154,7 +154,7 @@ std::string start_table(const StartFacts& facts) {
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split] = facts;
-  const mesh::MeshShape mesh = parallel::make_plan(config.layout).mesh;
+  const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
   nlohmann::ordered_json sizes;
   for (const mesh::Axis axis : mesh::kAxes) sizes[name_of(axis)] = mesh[axis];

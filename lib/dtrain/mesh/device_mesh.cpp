@@ -26,15 +26,15 @@ std::int64_t DeviceMesh::rank(const MeshShape& coordinate) const {
   return rank;
 }
 
-std::vector<std::int64_t> DeviceMesh::line(Axis axis, std::int64_t rank) const {
+Ranks DeviceMesh::line(Axis axis, std::int64_t rank) const {
   MeshShape place = coordinate(rank);
-  std::vector<std::int64_t> ranks;
+  Ranks ranks;
   for (place[axis] = 0; place[axis] < size(axis); ++place[axis]) ranks.push_back(this->rank(place));
   return ranks;
 }
 
-std::vector<std::vector<std::int64_t>> DeviceMesh::lines(Axis axis) const {
-  std::vector<std::vector<std::int64_t>> result;
+Lines DeviceMesh::lines(Axis axis) const {
+  Lines result;
   for (std::int64_t first = 0; first < world_size(); ++first) {
     if (coordinate(first)[axis] == 0) result.push_back(line(axis, first));
   }

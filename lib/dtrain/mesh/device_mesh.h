@@ -13,6 +13,9 @@ using config::Axis;
 using config::kAxes;
 using config::MeshShape;
 
+using Ranks = std::vector<std::int64_t>;
+using Lines = std::vector<Ranks>;
+
 /// Runs of neighbours on an axis, each a group of its own.
 struct Subgroup {
   std::string name;       ///< in messages
@@ -34,9 +37,9 @@ class DeviceMesh {
   [[nodiscard]] std::int64_t rank(const MeshShape& coordinate) const;
 
   /// The ranks that differ from `rank` along `axis` alone, itself included, by coordinate.
-  [[nodiscard]] std::vector<std::int64_t> line(Axis axis, std::int64_t rank) const;
+  [[nodiscard]] Ranks line(Axis axis, std::int64_t rank) const;
   /// Every line along `axis`, by its first rank. Each rank is in exactly one.
-  [[nodiscard]] std::vector<std::vector<std::int64_t>> lines(Axis axis) const;
+  [[nodiscard]] Lines lines(Axis axis) const;
 
  private:
   MeshShape sizes_;

@@ -1,7 +1,7 @@
 #include "dtrain/mesh/mesh_groups.h"
 
-#include <numeric>
-#include <vector>
+#include <set>
+#include <utility>
 
 #include "dtrain/base/error.h"
 
@@ -9,37 +9,28 @@ namespace dtrain::mesh {
 
 namespace {
 
-using Lines = std::vector<std::vector<std::int64_t>>;
-
-// Runs of `size` neighbours of each line.
-Lines runs_of(const Lines& lines, std::int64_t size) {
-  Lines runs;
-  for (const auto& line : lines) {
-    for (auto first = line.begin(); first != line.end(); first += size) {
-      runs.emplace_back(first, first + size);
-    }
+// Groups of `size` among `count` places, whose members are `stride` apart.
+Lines combs(std::int64_t count, std::int64_t size, std::int64_t stride) {
+  Lines groups;
+  for (std::int64_t first = 0; first < count; ++first) {
+    if (first / stride % size != 0) continue;
+    auto& places = groups.emplace_back();
+    for (std::int64_t i = 0; i < size; ++i) places.push_back(first + i * stride);
   }
-  return runs;
+  return groups;
 }
 
-// The ranks in equal places of each line's runs.
-Lines across_runs(const Lines& lines, std::int64_t size) {
-  Lines across;
-  for (const auto& line : lines) {
-    for (std::size_t place = 0; place < static_cast<std::size_t>(size); ++place) {
-      auto& ranks = across.emplace_back();
-      for (std::size_t i = place; i < line.size(); i += static_cast<std::size_t>(size)) {
-        ranks.push_back(line[i]);
-      }
+// The ranks of each line that are in the places of each group.
+Lines ranks_in(const Lines& lines, const Lines& groups) {
+  Lines result;
+  for (const Ranks& line : lines) {
+    for (const Ranks& places : groups) {
+      Ranks& ranks = result.emplace_back();
+      for (const std::int64_t place : places)
+        ranks.push_back(line[static_cast<std::size_t>(place)]);
     }
   }
-  return across;
-}
-
-Lines all_ranks(std::int64_t count) {
-  Lines lines(1, std::vector<std::int64_t>(static_cast<std::size_t>(count)));
-  std::iota(lines.front().begin(), lines.front().end(), std::int64_t{0});
-  return lines;
+  return result;
 }
 
 }  // namespace
@@ -53,54 +44,60 @@ void require_fit(const DeviceMesh& mesh, const comm::World& world) {
              mesh.sizes().text(" x "), mesh.world_size(), world.size(), fmt::join(flags, ", "));
 }
 
+std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts) {
+  std::vector<GroupKind> kinds{{.name = "world", .lines = {comm::ranks_below(mesh.world_size())}}};
+  for (const Axis axis : kAxes) {
+    kinds.push_back({GroupUse::axis, std::string(name_of(axis)), axis, mesh.lines(axis)});
+  }
+  kinds.push_back({GroupUse::pp_gradients, "pp gradients", Axis::pp, mesh.lines(Axis::pp)});
+  const auto cut = [&](GroupUse use, std::string name, Axis axis, const Lines& groups) {
+    const bool is_axis = std::ssize(groups.front()) == mesh.size(axis);
+    kinds.push_back({use, std::move(name), axis, ranks_in(mesh.lines(axis), groups), is_axis});
+  };
+  const std::int64_t data = mesh.size(Axis::dp);
+  const std::int64_t shards = cuts.shard_size;
+  cut(GroupUse::shards, "shards", Axis::dp, combs(data, shards, 1));
+  cut(GroupUse::replicas, "replicas", Axis::dp, combs(data, data / shards, shards));
+  for (const Subgroup& runs : cuts.tensor) {
+    cut(GroupUse::tensor, runs.name, Axis::tp, combs(mesh.size(Axis::tp), runs.size, 1));
+  }
+  cut(GroupUse::one_stage, "one stage", Axis::pp, combs(mesh.size(Axis::pp), 1, 1));
+  for (const Ranks& set : std::set(cuts.stages.begin(), cuts.stages.end())) {
+    if (set.size() < 2) continue;
+    cut(GroupUse::stages, "stages", Axis::pp, {set});
+    kinds.back().stages = set;
+  }
+  return kinds;
+}
+
 MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts)
     : mesh_(mesh) {
   require_fit(mesh, world);
   coordinate_ = mesh.coordinate(world.rank());
-  world_ = make(world, all_ranks(world.size()), "world");
-  for (const Axis axis : kAxes) {
-    along_[static_cast<std::size_t>(axis)] = make(world, mesh.lines(axis), name_of(axis));
+  for (const GroupKind& kind : group_kinds(mesh, cuts)) {
+    comm::ProcessGroup* own = kind.is_axis ? &along(kind.axis) : make(world, kind);
+    if (kind.use == GroupUse::stages) {
+      stages_[kind.stages] = own;
+    } else {
+      own_[static_cast<std::size_t>(kind.use)].push_back(own);
+    }
   }
-  pp_gradients_ = make(world, mesh.lines(Axis::pp), "pp gradients");
-  shards_ = make_runs(world, Axis::dp, {"shards", cuts.shard_size});
-  replicas_ = cuts.shard_size == 1
-                  ? &along(Axis::dp)
-                  : make(world, across_runs(mesh.lines(Axis::dp), cuts.shard_size), "replicas");
-  for (const Subgroup& runs : cuts.tensor) tensor_.push_back(make_runs(world, Axis::tp, runs));
-  alone_ = make_runs(world, Axis::pp, {"one stage", 1});
-  for (const std::vector<std::int64_t>& set : cuts.stages) make_stages(world, set);
 }
 
 // Every rank names every line, in the same order: split is collective over the world.
-comm::ProcessGroup* MeshGroups::make(comm::World& world, const Lines& lines,
-                                     std::string_view name) {
+comm::ProcessGroup* MeshGroups::make(comm::World& world, const GroupKind& kind) {
   comm::ProcessGroup* own = nullptr;
-  for (const auto& line : lines) {
-    if (auto group = world.split(line, name)) own = groups_.emplace_back(std::move(group)).get();
+  for (const auto& line : kind.lines) {
+    if (auto group = world.split(line, kind.name)) {
+      own = groups_.emplace_back(std::move(group)).get();
+    }
   }
   return own;
 }
 
-comm::ProcessGroup* MeshGroups::make_runs(comm::World& world, Axis axis, const Subgroup& runs) {
-  if (runs.size == mesh_.size(axis)) return &along(axis);
-  return make(world, runs_of(mesh_.lines(axis), runs.size), runs.name);
-}
-
-void MeshGroups::make_stages(comm::World& world, const std::vector<std::int64_t>& set) {
-  const bool is_pair_or_more = set.size() > 1 && std::ssize(set) < mesh_.size(Axis::pp);
-  if (!is_pair_or_more || stages_.contains(set)) return;
-  Lines lines;
-  for (const auto& whole : mesh_.lines(Axis::pp)) {
-    auto& line = lines.emplace_back();
-    for (const std::int64_t stage : set) line.push_back(whole[static_cast<std::size_t>(stage)]);
-  }
-  comm::ProcessGroup* own = make(world, lines, "stages");
-  stages_[set] = own == nullptr ? alone_ : own;
-}
-
-comm::ProcessGroup& MeshGroups::stages(const std::vector<std::int64_t>& set) const {
-  if (std::ssize(set) == mesh_.size(Axis::pp)) return along(Axis::pp);
-  return set.size() == 1 ? *alone_ : *stages_.at(set);
+comm::ProcessGroup& MeshGroups::stages(const Ranks& set) const {
+  comm::ProcessGroup* own = set.size() < 2 ? nullptr : stages_.at(set);
+  return own == nullptr ? *of(GroupUse::one_stage).front() : *own;
 }
 
 comm::CallCounters MeshGroups::counters() const {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "dtrain/comm/world.h"
@@ -21,8 +20,25 @@ struct AxisCuts {
   /// Neighbours on tp that the model wants to talk to each other alone.
   std::vector<Subgroup> tensor = {};
   /// Sets of pp coordinates, ascending: the stages that share parameters. Sets may repeat.
-  std::vector<std::vector<std::int64_t>> stages = {};
+  Lines stages = {};
 };
+
+/// What groups are for; MeshGroups says which ranks they join.
+enum class GroupUse { world, axis, pp_gradients, shards, replicas, tensor, one_stage, stages };
+
+/// The groups of one use. Each rank is in one of them or, of a set of stages, possibly in none.
+struct GroupKind {
+  GroupUse use = GroupUse::world;
+  std::string name;      ///< in messages
+  Axis axis = {};        ///< that they lie along, but for the world's
+  Lines lines;           ///< the ranks of each
+  bool is_axis = false;  ///< each is the whole axis, whose groups serve
+  Ranks stages{};        ///< the set of AxisCuts::stages
+};
+
+/// All groups of a job, in the order in which they are made; those along an axis come before its
+/// cuts, which divide it.
+[[nodiscard]] std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts);
 
 /// Throws: Error{usage} if the mesh and the world differ in size.
 void require_fit(const DeviceMesh& mesh, const comm::World& world);
@@ -34,51 +50,47 @@ void require_fit(const DeviceMesh& mesh, const comm::World& world);
 /// Throws:     as require_fit; what World::split throws.
 class MeshGroups {
  public:
-  /// The sizes of runs divide their axes.
   MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCuts& cuts = {});
 
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const MeshShape& coordinate() const { return coordinate_; }
   /// All ranks.
-  [[nodiscard]] comm::ProcessGroup& world() const { return *world_; }
+  [[nodiscard]] comm::ProcessGroup& world() const { return *of(GroupUse::world).front(); }
   /// The ranks that share this rank's coordinates on the other axes.
   [[nodiscard]] comm::ProcessGroup& along(Axis axis) const {
-    return *along_[static_cast<std::size_t>(axis)];
+    return *of(GroupUse::axis)[static_cast<std::size_t>(axis)];
   }
 
   /// The ranks of dp that hold the parts of one copy of the state.
-  [[nodiscard]] comm::ProcessGroup& shards() const { return *shards_; }
+  [[nodiscard]] comm::ProcessGroup& shards() const { return *of(GroupUse::shards).front(); }
   /// The ranks of dp that hold the same part as this one.
-  [[nodiscard]] comm::ProcessGroup& replicas() const { return *replicas_; }
+  [[nodiscard]] comm::ProcessGroup& replicas() const { return *of(GroupUse::replicas).front(); }
   /// By subgroup of AxisCuts::tensor: the one that this rank is in.
-  [[nodiscard]] std::span<comm::ProcessGroup* const> tensor_subgroups() const { return tensor_; }
+  [[nodiscard]] std::span<comm::ProcessGroup* const> tensor_subgroups() const {
+    return of(GroupUse::tensor);
+  }
   /// The ranks of along(Axis::pp) once more, so that gradients need not wait for activations.
-  [[nodiscard]] comm::ProcessGroup& pp_gradients() const { return *pp_gradients_; }
+  [[nodiscard]] comm::ProcessGroup& pp_gradients() const {
+    return *of(GroupUse::pp_gradients).front();
+  }
   /// The ranks of pp in a set of AxisCuts::stages; this rank alone where it is not among them.
-  [[nodiscard]] comm::ProcessGroup& stages(const std::vector<std::int64_t>& set) const;
+  [[nodiscard]] comm::ProcessGroup& stages(const Ranks& set) const;
 
   /// The sum over all groups.
   [[nodiscard]] comm::CallCounters counters() const;
 
  private:
-  using Lines = std::vector<std::vector<std::int64_t>>;
-
   /// Makes the groups of all these ranks and keeps this rank's own; null where it is in none.
-  comm::ProcessGroup* make(comm::World& world, const Lines& lines, std::string_view name);
-  comm::ProcessGroup* make_runs(comm::World& world, Axis axis, const Subgroup& runs);
-  void make_stages(comm::World& world, const std::vector<std::int64_t>& set);
+  comm::ProcessGroup* make(comm::World& world, const GroupKind& kind);
+  [[nodiscard]] const std::vector<comm::ProcessGroup*>& of(GroupUse use) const {
+    return own_[static_cast<std::size_t>(use)];
+  }
 
   DeviceMesh mesh_;
   MeshShape coordinate_;
   std::vector<std::shared_ptr<comm::ProcessGroup>> groups_;  // each once; the rest points here
-  comm::ProcessGroup* world_;
-  std::array<comm::ProcessGroup*, kAxes.size()> along_{};  // by Axis
-  comm::ProcessGroup* pp_gradients_;
-  comm::ProcessGroup* shards_;
-  comm::ProcessGroup* replicas_;
-  std::vector<comm::ProcessGroup*> tensor_;  // by subgroup
-  comm::ProcessGroup* alone_;
-  std::map<std::vector<std::int64_t>, comm::ProcessGroup*> stages_;
+  std::array<std::vector<comm::ProcessGroup*>, 7> own_;      // by GroupUse, but for stages
+  std::map<Ranks, comm::ProcessGroup*> stages_;              // by set; null: this rank is not in it
 };
 
 }  // namespace dtrain::mesh

@@ -1,7 +1,6 @@
 #include "dtrain/model/part.h"
 
 #include <utility>
-#include <vector>
 
 #include "dtrain/base/check.h"
 

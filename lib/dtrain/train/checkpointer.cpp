@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/names.h"

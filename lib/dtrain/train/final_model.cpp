@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <system_error>
 #include <vector>

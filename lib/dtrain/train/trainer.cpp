@@ -4,8 +4,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <optional>
-#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
@@ -13,7 +11,6 @@
 #include "dtrain/job/ranks.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
-#include "dtrain/train/evaluator.h"
 #include "dtrain/train/final_model.h"
 
 namespace dtrain::train {
@@ -61,6 +58,20 @@ optim::Schedule schedule_of(const config::TrainConfig& train) {
           .warmup_steps = train.warmup_steps,
           .decay_steps = train.decay_steps,
           .total_steps = train.steps};
+}
+
+// The loss over all of `sequences`, in nats per token; nothing if wants_stop was true on a rank
+// before the end.
+std::optional<double> evaluate(parallel::StepEngine& engine,
+                               const data::EvaluationSequences& sequences, std::int64_t batch_size,
+                               const std::function<bool()>& wants_stop) {
+  const auto loss = engine.evaluate(
+      {.num_sequences = sequences.size(),
+       .length = sequences.length(),
+       .batch_size = batch_size,
+       .read = [&](std::int64_t first, std::int64_t count) { return sequences.read(first, count); },
+       .wants_stop = wants_stop});
+  return loss ? std::optional(loss->mean()) : std::nullopt;
 }
 
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.

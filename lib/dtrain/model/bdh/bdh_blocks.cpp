@@ -97,12 +97,14 @@ BlockMemory BdhEmbedding::memory(const BatchShape& shape) const {
   BlockMemory memory{.output = row * low, .saved = rows + statistics};
   // A split vocabulary takes the rows looked up here, and a copy without those of other ranks.
   const std::int64_t looked_up = part_.splits_vocab() ? 2 * rows : 0;
-  memory.forward = memory.saved + std::max(looked_up, normed + memory.output);
+  const std::int64_t widened_weight = low == wide ? 0 : weight;
+  memory.forward =
+      std::max(memory.saved + std::max(looked_up, normed + memory.output), rows + widened_weight);
   memory.forward_without_graph = memory.forward;
-  // The norm's gradients, and before them the wide one of a rounded output; then the matrix's.
-  const std::int64_t at_norm = memory.saved + rows + normed + looked_up;
-  const std::int64_t at_matrix = rows + looked_up + weight + (low == wide ? 0 : weight / 2);
-  memory.backward = std::max(at_norm, at_matrix);
+  // The gradients of the norm's output, if it was rounded, and of its input; then the weight's.
+  const std::int64_t at_norm = memory.saved + rows + (low == wide ? 0 : rows);
+  const std::int64_t at_weight = weight + std::max(rows + looked_up / 2, widened_weight / 2);
+  memory.backward = std::max(at_norm, at_weight);
   return memory;
 }
 
@@ -194,15 +196,17 @@ BlockMemory BdhLevel::memory(const BatchShape& shape) const {
   BlockMemory memory{.output = row};
   const std::int64_t attention_saved = scores + values + attended + normed + table + statistics;
   memory.saved = 4 * neurons + widened_gate + attention_saved + 2 * row;  // decoded, input + y
-  // The decoder's product by head is there before its sum and what is made of it.
-  const std::int64_t late_statistics = 2 * rows * 2 * wide;
-  const std::int64_t at_product = normed - row - late_statistics;
+  // After gating: each head's part of decoded, then two norms, whose input is not saved yet.
+  const std::int64_t norms = 2 * row + 2 * 2 * rows * wide;
+  const std::int64_t decoding = std::max({dropped, normed + row, summed});
   memory.forward =
-      memory.saved + std::max({row + memory.output + summed, at_product, dropped - 2 * row});
+      std::max(memory.saved - norms + decoding, memory.saved + row + memory.output);  // y
+  const std::int64_t head_statistics = 2 * rows * part_.heads * wide;
   const std::int64_t attending =
-      2 * neurons + rounded + attention_saved - late_statistics - 2 * row + head_sum;
-  const std::int64_t gating = 3 * neurons + widened_gate + std::max(dropped, normed) + normed;
-  memory.forward_without_graph = std::max(attending, gating) + 2 * row;
+      2 * neurons + rounded + scores + values + attended + head_sum +
+      std::max(normed + head_statistics, is_half ? normed + attended : 0);
+  memory.forward_without_graph =
+      std::max(attending, 3 * neurons + widened_gate + normed + decoding);
   // The gradients of the input by its two ways.
   const std::int64_t ways = 2 * row + summed;
   const std::int64_t at_decoder = 5 * neurons + 2 * widened_gate + attention_saved + weight;

@@ -23,6 +23,11 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
                       .reduction = options.reduction}};
 }
 
+UnitSchedule schedule_of(std::span<const Action> actions, const UnitUses& uses,
+                         const DataAxisOptions& options) {
+  return make_unit_schedule(actions, uses, options.plan.schedule);
+}
+
 ParameterStore::Options store_options(const DataAxisOptions& options) {
   return {.master_dtype = options.precision.master,
           .compute_dtype = options.precision.compute,
@@ -36,10 +41,9 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
                    const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
                    const ActionLists& lists, const DataAxisOptions& options)
     : uses_(unit_uses(model, layout, options.recompute)),
-      step_{.actions = lists.step,
-            .schedule = make_unit_schedule(lists.step, uses_, options.plan.schedule)},
+      step_{.actions = lists.step, .schedule = schedule_of(lists.step, uses_, options)},
       evaluation_{.actions = lists.evaluation,
-                  .schedule = make_unit_schedule(lists.evaluation, uses_, options.plan.schedule)},
+                  .schedule = schedule_of(lists.evaluation, uses_, options)},
       parameters_(layout, groups.shards(), allocate, store_options(options)),
       gradients_(reducer_of(options.plan)
                      .make(reducer_setup(layout, step_.schedule, options), groups, allocate)) {}
@@ -47,14 +51,16 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
 MemoryPlan DataAxis::memory(const model::Model& model, const param::ArenaLayout& layout,
                             std::span<const Action> step, const DataAxisOptions& options) {
   const UnitSchedule schedule =
-      make_unit_schedule(step, unit_uses(model, layout, options.recompute), options.plan.schedule);
+      schedule_of(step, unit_uses(model, layout, options.recompute), options);
   return ParameterStore::memory(layout, schedule, store_options(options)) +
          reducer_of(options.plan).memory(reducer_setup(layout, schedule, options));
 }
 
-DataTraffic data_traffic(const param::ArenaLayout& layout, const UnitSchedule& schedule,
-                         const DataAxisOptions& options) {
+DataTraffic DataAxis::traffic(const model::Model& model, const param::ArenaLayout& layout,
+                              std::span<const Action> step, const DataAxisOptions& options) {
   if (layout.num_shards() == 1) return {};
+  const UnitSchedule schedule =
+      schedule_of(step, unit_uses(model, layout, options.recompute), options);
   const ReducerTraffic reduced =
       reducer_of(options.plan).traffic(reducer_setup(layout, schedule, options));
   const bool keeps_units = options.plan.schedule.reshard == Reshard::never;

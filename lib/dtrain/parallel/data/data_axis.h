@@ -10,7 +10,7 @@
 #include "dtrain/parallel/data/gradient_reducer.h"
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 
 namespace dtrain::parallel {
 
@@ -53,11 +53,6 @@ struct DataTraffic {
   bool operator==(const DataTraffic&) const = default;
 };
 
-/// Predicts the traffic of a step. schedule: of the step.
-[[nodiscard]] DataTraffic data_traffic(const param::ArenaLayout& layout,
-                                       const UnitSchedule& schedule,
-                                       const DataAxisOptions& options);
-
 /// The data axis of one rank: the parameters it computes with and the gradients it ends a step
 /// with, moved by a schedule that is known beforehand. Its events are plain calls of the
 /// executor between two actions, never hooks inside autograd.
@@ -72,11 +67,16 @@ class DataAxis {
            const mesh::MeshGroups& groups, const param::ArenaAllocator& allocate,
            const ActionLists& lists, const DataAxisOptions& options);
 
-  /// Parameters and gradients of a rank. step: the actions of a step.
+  /// Predicts what a rank's parameters and gradients take, and what they send in a step. step: its
+  /// actions.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model,
                                          const param::ArenaLayout& layout,
                                          std::span<const Action> step,
                                          const DataAxisOptions& options);
+  [[nodiscard]] static DataTraffic traffic(const model::Model& model,
+                                           const param::ArenaLayout& layout,
+                                           std::span<const Action> step,
+                                           const DataAxisOptions& options);
 
   /// A list, with what happens to units around each of its actions.
   struct Pass {

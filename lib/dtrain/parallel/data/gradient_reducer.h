@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "dtrain/checkpoint/state.h"
 #include "dtrain/data/microbatches.h"
@@ -22,6 +23,8 @@ struct ReducerOptions {
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
 };
+
+inline constexpr std::string_view kReducerPrefix = "reducer.";
 
 /// Owns the gradients of a rank, from their memory to the messages in which they travel: receives
 /// the gradients of one rank's microbatches and ends a step with the sum over all ranks,
@@ -47,6 +50,8 @@ class GradientReducer : public param::GradientMemory {
   /// After finish(): the sum over the global batch, of the owned elements at least.
   [[nodiscard]] virtual const param::Arena& gradients() const = 0;
   /// Returns what the reducer carries from step to step, sharing memory; a checkpoint saves it.
+  /// Names begin with kReducerPrefix. A piece that a checkpoint lacks is zeros, so that a run may
+  /// go on with another reducer than the one that saved.
   [[nodiscard]] virtual checkpoint::State state() const { return {}; }
 };
 
@@ -56,15 +61,12 @@ struct ReducerSetup {
   const UnitSchedule& schedule;
   std::int64_t num_ranks = 1;  ///< of the data axis
   ReducerOptions options = {};
-
-  [[nodiscard]] std::int64_t num_replicas() const { return num_ranks / layout.num_shards(); }
 };
 
-/// The traffic of a rank in a step, in a ring.
+/// The traffic of a rank in a step, in a ring. Sums over replicas of shards come on top.
 struct ReducerTraffic {
-  std::int64_t reductions = 0;     ///< calls, over the shards or, without shards, over all ranks
-  std::int64_t bytes = 0;          ///< that they send
-  std::int64_t replica_bytes = 0;  ///< sent for sums over replicas of shards, on top
+  std::int64_t reductions = 0;  ///< calls, over the shards or, without shards, over all ranks
+  std::int64_t bytes = 0;       ///< that they send
 
   bool operator==(const ReducerTraffic&) const = default;
 };

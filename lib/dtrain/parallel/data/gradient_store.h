@@ -12,6 +12,7 @@
 #include "dtrain/param/gradient_memory.h"
 
 namespace dtrain::parallel {
+
 /// Gradient arenas and the order in which microbatches are added into one.
 ///
 /// With Reduction::ordered microbatch m's gradient has the same bits wherever it is computed, and

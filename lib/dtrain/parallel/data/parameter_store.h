@@ -1,14 +1,12 @@
 // The parameters of a rank: masters, which the optimizer updates, and the copies that blocks read.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/parallel/data/unit_buffer.h"
 #include "dtrain/parallel/data/unit_schedule.h"
-#include "dtrain/parallel/plan/memory.h"
+#include "dtrain/parallel/memory.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/disk_memory.h"
 

@@ -62,9 +62,6 @@ ReducerTraffic UnitReductions::traffic(const ReducerSetup& setup) {
     traffic.bytes +=
         reductions * setup.options.codec->sent_bytes(shard * (layout.num_shards() - 1));
   }
-  // A step's sums of shards travel among replicas as they are held.
-  traffic.replica_bytes = 2 * param::Arena::bytes_of_shard(layout, setup.options.dtype) *
-                          (setup.num_replicas() - 1) / setup.num_replicas();
   return traffic;
 }
 

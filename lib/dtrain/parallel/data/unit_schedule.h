@@ -5,12 +5,11 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "dtrain/config/words.h"
+#include "dtrain/parallel/action.h"
 #include "dtrain/parallel/data/units.h"
-#include "dtrain/parallel/engine/action.h"
 
 namespace dtrain::parallel {
 

@@ -1,14 +1,13 @@
 // Which parameters form a unit: what is gathered, freed and reduced at once.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "dtrain/config/values.h"
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/engine/action.h"
-#include "dtrain/parallel/plan/recompute.h"
+#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
 
 namespace dtrain::parallel {

@@ -1,8 +1,6 @@
 // Gradients kept in full until a step ends, then cut into shards: ZeRO-1, and local accumulation.
 #pragma once
 
-#include <cstdint>
-
 #include "dtrain/parallel/data/gradient_reducer.h"
 #include "dtrain/parallel/data/gradient_store.h"
 #include "dtrain/parallel/data/unit_reductions.h"

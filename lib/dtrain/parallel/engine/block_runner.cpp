@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "dtrain/base/check.h"
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/engine/action.h"
-#include "dtrain/parallel/plan/memory.h"
-#include "dtrain/parallel/plan/recompute.h"
+#include "dtrain/parallel/action.h"
+#include "dtrain/parallel/memory.h"
+#include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
 #include "dtrain/param/gradient_memory.h"
 #include "dtrain/param/parameter_use.h"

@@ -4,15 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/optim/make_optimizer.h"
 #include "dtrain/parallel/data/data_axis.h"
+#include "dtrain/parallel/engine/placement.h"
 #include "dtrain/parallel/pipeline/run/stage_plan.h"
-#include "dtrain/parallel/plan/placement.h"
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/param/disk_memory.h"
 
 namespace dtrain::parallel {

@@ -3,7 +3,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace dtrain::parallel {
 namespace {

@@ -2,10 +2,8 @@
 // passes values between stages.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"

@@ -2,8 +2,6 @@
 
 #include <ATen/ops/isfinite.h>
 
-#include <utility>
-
 #include "dtrain/base/check.h"
 
 namespace dtrain::parallel {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -128,9 +127,14 @@ void WholeModel::add_parameter(param::ParameterId id, const std::string& prefix,
 }
 
 void WholeModel::load_state(checkpoint::Source& source) {
-  // A run that goes on in float16 starts with a scale of its own.
-  load(source, "reading a checkpoint",
-       [&](const std::string& name) { return name != kLossScale || source.has(name); });
+  for (const checkpoint::Piece& piece : gradients_.state()) {
+    if (!source.has(piece.name)) at::Tensor(piece.tensor).zero_();
+  }
+  load(source, "reading a checkpoint", [&](const std::string& name) {
+    // A run that goes on in float16 starts with a scale of its own.
+    const bool may_lack = name == kLossScale || name.starts_with(kReducerPrefix);
+    return !may_lack || source.has(name);
+  });
 }
 
 void WholeModel::load_weights(checkpoint::Source& source) {

@@ -42,7 +42,8 @@ class WholeModel {
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
   /// optimizer.num_updates; with loss scaling optimizer.loss_scale. What the gradient reducer
-  /// carries from step to step follows.
+  /// carries from step to step follows. A loss scale or a reducer's state that a checkpoint
+  /// lacks begins anew.
   [[nodiscard]] checkpoint::State state() const;
   /// Collective: over all groups.
   void load_state(checkpoint::Source& source);

@@ -17,13 +17,11 @@
 #include <vector>
 
 #include "dtrain/config/pipeline.h"
-#include "dtrain/data/microbatches.h"
-#include "dtrain/parallel/pipeline/action_kind.h"
+#include "dtrain/parallel/action.h"
 
 namespace dtrain::parallel {
 
 using config::PipelineKind;
-using data::MicrobatchId;
 
 /// With S stages and V chunks on each of them the model has S * V parts. Chunk c of stage s is part
 /// c * S + s, so that every part's successor is on the next stage, around from the last to the
@@ -58,9 +56,11 @@ using StageSchedule = std::vector<StageAction>;
 /// "forward of microbatch 3", with its chunk where a stage has several.
 [[nodiscard]] std::string describe(const StageAction& action);
 
-/// The lists of all stages.
+/// The list of one stage.
 ///
 /// Throws: Error{usage} where microbatches or stages do not fit an interleaved schedule.
+[[nodiscard]] StageSchedule make_stage_schedule(const PipelineShape& shape, std::int64_t stage);
+/// The lists of all stages.
 [[nodiscard]] std::vector<StageSchedule> make_pipeline_schedule(const PipelineShape& shape);
 
 }  // namespace dtrain::parallel

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -20,8 +20,8 @@ namespace {
 
 using metrics::format_bytes;
 
-// A step's load on the groups of a mesh (mesh/mesh_groups.h). Gradients and parameters lie in
-// the world's memory, except for copies in another dtype.
+// A step's load on a mesh's groups. Gradients and parameters lie in the world's memory, except for
+// copies in another dtype.
 std::vector<comm::GroupLoad> group_loads(const config::Config& config, const model::Model& model,
                                          const EngineOptions& options) {
   const config::LayoutConfig& layout = config.layout;
@@ -39,25 +39,36 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
   const bool has_chunks = options.stage.chunk_begins.size() > 1;
   const bool sends_on = has_chunks || !model.gives_losses;
   const bool sends_back = has_chunks || !model.takes_tokens;
-  const std::int64_t all = config::mesh_of(layout).num_ranks();
-  std::vector<comm::GroupLoad> loads{
-      {.size = all},  // World::control()
-      {.size = all},
-      {.size = layout.dp, .reduced = at_data, .foreign = sends_copies ? at_data : 0},
-      {.size = is_cut ? shards : 1, .reduced = unit, .foreign = sends_copies ? unit : 0},
-      {.size = is_cut ? layout.dp / shards : 1, .reduced = gradients / shards},
-      {.size = layout.tp, .reduced = activations, .foreign = activations},
-      {.size = layout.pp, .reduced = unit, .peers = sends_on ? 1 : 0},
-      {.size = layout.pp, .peers = sends_back ? 1 : 0}};
-  for (const mesh::Subgroup& heads : model::tensor_subgroups(config.model, layout.tp)) {
-    if (heads.size == layout.tp) continue;  // the axis's own group
-    loads.push_back({.size = heads.size, .reduced = activations, .foreign = activations});
-  }
-  for (const auto& stages : std::set(options.stage.holders.begin(), options.stage.holders.end())) {
-    if (std::ssize(stages) == layout.pp) continue;
-    loads.push_back({.size = std::ssize(stages), .reduced = unit});
+  const comm::GroupLoad split{.reduced = activations, .foreign = activations};
+  std::map<mesh::Axis, comm::GroupLoad> of_axis{
+      {mesh::Axis::pp, {.reduced = unit, .peers = sends_on ? 1 : 0}},
+      {mesh::Axis::dp, {.reduced = at_data, .foreign = sends_copies ? at_data : 0}},
+      {mesh::Axis::tp, split}};
+  std::map<mesh::GroupUse, comm::GroupLoad> of_cut{
+      {mesh::GroupUse::pp_gradients, {.peers = sends_back ? 1 : 0}},
+      {mesh::GroupUse::shards, {.reduced = unit, .foreign = sends_copies ? unit : 0}},
+      {mesh::GroupUse::replicas, {.reduced = gradients / shards}},
+      {mesh::GroupUse::tensor, split},
+      {mesh::GroupUse::stages, {.reduced = unit}}};
+  const mesh::DeviceMesh mesh(config::mesh_of(layout));
+  std::vector<comm::GroupLoad> loads{{.size = mesh.world_size()}};  // World::control()
+  for (const mesh::GroupKind& kind : mesh::group_kinds(mesh, axis_cuts(config, options))) {
+    if (kind.is_axis) continue;
+    loads.push_back(kind.use == mesh::GroupUse::axis ? of_axis[kind.axis] : of_cut[kind.use]);
+    loads.back().size = std::ssize(kind.lines.front());
   }
   return loads;
+}
+
+// The levels of each chunk.
+std::vector<model::BlockRange> runs_of_levels(const model::Model& model, const StagePlan& stage) {
+  const model::BlockRange all = model.levels();
+  std::vector<model::BlockRange> runs;
+  for (const BlockId begin : stage.chunk_begins) {
+    if (!runs.empty()) runs.back().end = begin;
+    runs.push_back({std::max(begin, all.begin), all.end});
+  }
+  return runs;
 }
 
 // From no extra FLOPs to the most: some levels alone, in eighths; all; all in ever larger groups.
@@ -94,12 +105,19 @@ std::vector<RecomputePlan> candidates(const config::RecomputeSetting& setting,
 
 }  // namespace
 
+mesh::AxisCuts axis_cuts(const config::Config& config, const EngineOptions& options) {
+  return {.shard_size = options.data.shard_size,
+          .tensor = model::tensor_subgroups(config.model, config.layout.tp),
+          .stages = options.stage.holders.values()};
+}
+
 MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                        const EngineOptions& options) {
   MemoryPlan memory = StepEngine::memory(model, options,
                                          {.sequences = config.batch.microbatch,
                                           .length = config.data.seq_len,
                                           .dtype = options.precision.compute});
+  // Ranks that are threads hold 16 KiB for a group together, of which none is predicted.
   for (const comm::GroupLoad& load : group_loads(config, model, options)) {
     memory.buffers += comm::group_memory(text_of(config.machine.backend), load);
   }
@@ -120,7 +138,7 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
     options.recompute = plan;
     return plan_memory(config, model, options).total();
   };
-  const std::vector<model::BlockRange> runs = options.stage.levels(model);
+  const std::vector<model::BlockRange> runs = runs_of_levels(model, options.stage);
   const std::vector<RecomputePlan> allowed = candidates(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
   for (const RecomputePlan& plan : allowed) {

@@ -1,13 +1,14 @@
 // Predicts the memory of a rank, and chooses what is recomputed so that it fits.
 #pragma once
 
-#include <cstdint>
-
 #include "dtrain/config/config.h"
 #include "dtrain/parallel/engine/engine_setup.h"
-#include "dtrain/parallel/plan/memory.h"
+#include "dtrain/parallel/memory.h"
 
 namespace dtrain::parallel {
+
+/// The groups of a job beside those along its axes.
+[[nodiscard]] mesh::AxisCuts axis_cuts(const config::Config& config, const EngineOptions& options);
 
 /// Adds up the parts of whoever allocates: the engine, the groups' transports, the loader and the
 /// copy for a checkpoint. Where ranks differ, of a group it counts what its first rank holds.

@@ -14,26 +14,18 @@
 namespace dtrain::parallel {
 namespace {
 
-// Refuses a name that no parameter of the whole model has.
-void check_frozen(const config::TrainConfig& train, const model::Model& whole) {
+std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
+                                           const model::Model& model) {
+  std::vector<std::string_view> known;
+  for (const param::ParameterSpec& spec : model.parameters) known.push_back(spec.name);
+  std::vector<param::ParameterId> ids;
   for (const std::string& name : train.freeze) {
-    std::vector<std::string_view> known;
-    for (const param::ParameterSpec& spec : whole.parameters) known.push_back(spec.name);
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
+    const auto found = std::find(known.begin(), known.end(), name);
+    if (found == known.end()) {
       base::fail(base::ErrorKind::usage, "--freeze: the model has no parameter '{}'; it has {}",
                  name, fmt::join(known, ", "));
     }
-  }
-}
-
-std::vector<param::ParameterId> frozen_ids(const config::TrainConfig& train,
-                                           const model::Model& model) {
-  std::vector<param::ParameterId> ids;
-  for (const param::ParameterId id : model.parameters.ids()) {
-    const std::string& name = model.parameters[id].name;
-    if (std::find(train.freeze.begin(), train.freeze.end(), name) != train.freeze.end()) {
-      ids.push_back(id);
-    }
+    ids.emplace_back(found - known.begin());
   }
   return ids;
 }
@@ -109,14 +101,6 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
   return make_stage(std::move(model), place);
 }
 
-DataTraffic step_traffic(const model::Model& model, const param::ArenaLayout& units,
-                         const EngineOptions& options) {
-  const ActionLists lists = engine_actions(model, options);
-  const UnitSchedule schedule = make_unit_schedule(
-      lists.step, unit_uses(model, units, options.recompute), options.data.schedule);
-  return data_traffic(units, schedule, axis_options(options, lists));
-}
-
 StepFlops step_flops(const config::Config& config, const model::Model& model,
                      const RecomputePlan& recompute) {
   const std::int64_t tokens =
@@ -128,15 +112,15 @@ StepFlops step_flops(const config::Config& config, const model::Model& model,
 
 }  // namespace
 
-RankPlan rank_plan(const config::Config& config, const model::Model& whole,
-                   const mesh::MeshShape& coordinate) {
-  check_frozen(config.train, whole);
+RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate) {
   Stage stage = stage_at(config, coordinate);
   const model::Model& model = *stage.model;
   EngineOptions options = engine_options(config, model, std::move(stage.plan));
   param::ArenaLayout units = engine_layout(model, options);
   const MemoryPlan memory = plan_memory(config, model, options);
-  const DataTraffic traffic = step_traffic(model, units, options);
+  const ActionLists lists = engine_actions(model, options);
+  const DataTraffic traffic =
+      DataAxis::traffic(model, units, lists.step, axis_options(options, lists));
   const StepFlops flops = step_flops(config, model, options.recompute);
   return {.model = std::move(stage.model),
           .place = std::move(stage.place),

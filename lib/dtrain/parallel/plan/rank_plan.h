@@ -33,11 +33,10 @@ struct RankPlan {
 /// The plan of the rank at `coordinate` of the mesh. It allocates no tensor of a parameter's or an
 /// activation's size.
 ///
-/// config: resolved. whole: model::make_model of it, uncut.
+/// config: resolved.
 /// Throws: Error{usage} for a --freeze name without a parameter, a --pp-split or --schedule-pp that
 ///         does not fit, and as choose_recompute.
-[[nodiscard]] RankPlan rank_plan(const config::Config& config, const model::Model& whole,
-                                 const mesh::MeshShape& coordinate);
+[[nodiscard]] RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate);
 
 /// The order in which ranks add up.
 [[nodiscard]] comm::Reduction reduction_of(const config::MachineConfig& machine);

@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "dtrain/base/check.h"
-#include "dtrain/parallel/tensor/sum_over.h"
 
 namespace dtrain::parallel {
 namespace {

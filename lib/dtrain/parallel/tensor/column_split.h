@@ -17,7 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "dtrain/model/tensor_axis.h"
-#include "dtrain/parallel/tensor/split.h"
+#include "dtrain/parallel/tensor/sum_over.h"
 
 namespace dtrain::parallel {
 

@@ -2,8 +2,6 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "dtrain/parallel/tensor/sum_over.h"
-
 namespace dtrain::parallel {
 namespace {
 

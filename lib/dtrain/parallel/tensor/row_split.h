@@ -15,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "dtrain/parallel/tensor/split.h"
+#include "dtrain/parallel/tensor/sum_over.h"
 
 namespace dtrain::parallel {
 

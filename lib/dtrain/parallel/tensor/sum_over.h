@@ -30,6 +30,12 @@ class PendingSum {
   comm::Work work_;
 };
 
+/// The ranks over which a product is split, and how finely.
+struct ProductSplit {
+  comm::ProcessGroup& group;
+  bool shares_heads = false;  ///< parts are smaller than a head: see partial_product
+};
+
 /// The product a b of two batches of matrices that is one of several partial sums: where ranks
 /// share a head, float16 factors give a float32 product, as parts of a sum over the head's neurons
 /// may pass float16's range though the sum does not.

@@ -1,8 +1,7 @@
-#include "dtrain/commands/generator.h"
-
 #include <catch2/catch.hpp>
 
 #include "dtrain/checkpoint/model_file.h"
+#include "dtrain/commands/commands.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 #include "unit/torch/model/bdh_fixture.h"

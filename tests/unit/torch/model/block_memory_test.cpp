@@ -66,6 +66,7 @@ struct Case {
   at::ScalarType dtype = at::kFloat;
   double dropout = 0;
   std::int64_t neurons = 512;
+  std::int64_t vocab = 256;
 };
 
 std::string text_of(const BlockMemory& m) {
@@ -79,7 +80,7 @@ std::string measure_blocks(const Case& test) {
                                .width = 64,
                                .heads = 4,
                                .neurons = test.neurons,
-                               .vocab = 256,
+                               .vocab = test.vocab,
                                .dropout = test.dropout},
                               test.dtype, kLength);
   fixture.randomise(3);
@@ -112,7 +113,7 @@ const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std
   metrics::install_counting_allocator();
   Case test;
   int dtype = 0;
-  std::istringstream(text) >> dtype >> test.dropout >> test.neurons;
+  std::istringstream(text) >> dtype >> test.dropout >> test.neurons >> test.vocab;
   test.dtype = static_cast<at::ScalarType>(dtype);
   return measure_blocks(test);
 });
@@ -125,8 +126,8 @@ void check(const char* what, std::int64_t predicted, std::int64_t measured) {
 void check_blocks(const Case& test) {
   const auto outcome = testing::on_processes(
       "measure blocks", {.size = 1,
-                         .argument = fmt::format("{} {} {}", static_cast<int>(test.dtype),
-                                                 test.dropout, test.neurons)})[0];
+                         .argument = fmt::format("{} {} {} {}", static_cast<int>(test.dtype),
+                                                 test.dropout, test.neurons, test.vocab)})[0];
   INFO(outcome.standard_error << outcome.text);
   REQUIRE(outcome.status == 0);
   std::istringstream numbers(outcome.text);
@@ -154,9 +155,11 @@ TEST_CASE("Every block says what one microbatch takes of memory, run once or run
   check_blocks({.dtype = dtype});
 }
 
-TEST_CASE("With dropout, and with few neurons, a block's memory is as it says") {
+TEST_CASE("With dropout, with few neurons and with many tokens a block's memory is as it says") {
   check_blocks({.dropout = 0.1});
   check_blocks({.neurons = 32});
+  check_blocks({.vocab = 4096});
+  check_blocks({.dtype = at::kBFloat16, .vocab = 4096});
 }
 
 }  // namespace

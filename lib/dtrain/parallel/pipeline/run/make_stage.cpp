@@ -98,8 +98,7 @@ Stage make_stage(std::unique_ptr<model::Model> model, const StagePlace& place) {
   StagePlan plan;
   plan.holders = holders_of(*model, place);
   plan.region_begins = regions_of(plan.holders, place.stage);
-  const auto schedules = make_pipeline_schedule(place.shape);
-  plan.actions = block_actions(schedules[static_cast<std::size_t>(place.stage)], chunks);
+  plan.actions = block_actions(make_stage_schedule(place.shape, place.stage), chunks);
   plan.chunk_begins.clear();
   for (const BlockRange& chunk : chunks) plan.chunk_begins.push_back(chunk.begin);
   return {

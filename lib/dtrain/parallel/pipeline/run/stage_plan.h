@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dtrain/model/model.h"
-#include "dtrain/parallel/engine/action.h"
+#include "dtrain/parallel/action.h"
 #include "dtrain/param/parameter_spec.h"
 
 namespace dtrain::parallel {
@@ -23,9 +23,6 @@ struct StagePlan {
   std::vector<param::ParameterId> region_begins = {param::ParameterId(0)};
   /// The stages that hold each parameter, ascending; empty: there is one stage.
   ParameterHolders holders = {};
-
-  /// The levels of each chunk.
-  [[nodiscard]] std::vector<model::BlockRange> levels(const model::Model& model) const;
 };
 
 }  // namespace dtrain::parallel

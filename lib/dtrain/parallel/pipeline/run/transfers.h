@@ -1,13 +1,12 @@
 // Sends and receives activations and gradients between the stages of a pipeline.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <utility>
 
 #include "dtrain/mesh/mesh_groups.h"
-#include "dtrain/parallel/engine/action.h"
+#include "dtrain/parallel/action.h"
 
 namespace dtrain::parallel {
 

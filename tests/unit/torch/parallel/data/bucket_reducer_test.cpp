@@ -6,21 +6,10 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
-#include "support/action_ids.h"
-#include "support/ids.h"
-#include "support/local_ranks.h"
-#include "support/specs.h"
-#include "support/values.h"
+#include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel {
 namespace {
-
-using testing::expect;
-using testing::same_bits;
-using testing::spec;
-using testing::values_of;
-using testing::operator""_p;
-using testing::operator""_m;
 
 // 128 + 192 + 64 elements with padding: float32 buckets of 512 bytes begin in the middle of "b".
 const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 64)};

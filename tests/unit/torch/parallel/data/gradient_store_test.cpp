@@ -5,19 +5,10 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
-#include "support/action_ids.h"
-#include "support/ids.h"
-#include "support/specs.h"
-#include "support/values.h"
+#include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel {
 namespace {
-
-using testing::same_bits;
-using testing::spec;
-using testing::values_of;
-using testing::operator""_p;
-using testing::operator""_m;
 
 const param::ParameterSpecs kSpecs{spec("a", 200), spec("b", 70)};
 const param::ArenaLayout kLayout(kSpecs);

@@ -4,20 +4,10 @@
 
 #include <catch2/catch.hpp>
 
-#include "support/ids.h"
-#include "support/local_ranks.h"
-#include "support/specs.h"
-#include "support/values.h"
+#include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel {
 namespace {
-
-using testing::expect;
-using testing::same_bits;
-using testing::spec;
-using testing::values_of;
-using testing::operator""_p;
-using testing::operator""_u;
 
 // Unit 0: "a" and "b", 320 elements with padding; unit 1: "c", 128 for two shards.
 const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 70)};

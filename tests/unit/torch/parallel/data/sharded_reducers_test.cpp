@@ -8,20 +8,10 @@
 
 #include "dtrain/data/microbatches.h"
 #include "dtrain/parallel/data/shard_reducer.h"
-#include "support/ids.h"
-#include "support/local_ranks.h"
-#include "support/specs.h"
-#include "support/values.h"
+#include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel {
 namespace {
-
-using testing::expect;
-using testing::same_bits;
-using testing::spec;
-using testing::values_of;
-using testing::operator""_p;
-using testing::operator""_u;
 
 // Unit 0: "a", "b"; unit 1: "c"; unit 2: "frozen", "rare". Shards end within parameters.
 const param::ParameterSpecs kSpecs{spec("a", 100), spec("b", 192), spec("c", 200),
@@ -58,17 +48,6 @@ at::Tensor tree_of(param::ParameterId id, std::int64_t first, std::int64_t count
   return tree_of(id, first, count / 2) + tree_of(id, first + count / 2, count / 2);
 }
 
-mesh::MeshGroups groups_of(comm::World& world, const Case& test) {
-  return {
-      world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}), {.shard_size = test.num_shards}};
-}
-
-UnitSchedule schedule_of(const Case& test) {
-  const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
-  return make_unit_schedule(sequential_actions(3, test.grad_accum), uses,
-                            {.reduce_every_microbatch = test.keeps_shards});
-}
-
 void step(GradientReducer& reducer, const param::ArenaLayout& layout,
           const data::MicrobatchDeal& deal, bool every_microbatch) {
   for (const auto id : base::first_ids<data::MicrobatchId>(deal.grad_accum)) {
@@ -92,7 +71,7 @@ std::unique_ptr<GradientReducer> make_reducer(const param::ArenaLayout& layout,
                                               const mesh::MeshGroups& groups,
                                               const param::ArenaAllocator& allocate,
                                               const Case& test) {
-  const UnitSchedule schedule = schedule_of(test);
+  const UnitSchedule schedule = schedule_of(test.grad_accum, test.keeps_shards);
   const ReducerSetup setup{
       .layout = layout, .schedule = schedule, .options = {.num_microbatches = test.grad_accum}};
   if (!test.keeps_shards) {
@@ -122,7 +101,7 @@ void run_case(const Case& test) {
   const std::int64_t ranks = test.num_shards * test.num_replicas;
   const param::ArenaLayout layout = layout_for(test.num_shards);
   testing::on_threads(ranks, [&](comm::World& world) {
-    const mesh::MeshGroups groups = groups_of(world, test);
+    const mesh::MeshGroups groups = groups_of(world, test.num_shards);
     const auto reducer = make_reducer(
         layout, groups, [&](std::int64_t bytes) { return world.allocate(bytes); }, test);
     const data::MicrobatchDeal deal{.rank = world.rank(),
@@ -198,7 +177,7 @@ TEST_CASE("Of whole gradients at most two units are there at once, and none betw
   two_largest =
       std::max(two_largest, layout.unit_range(0_u).size() + layout.unit_range(2_u).size());
   testing::on_threads(2, [&](comm::World& world) {
-    const mesh::MeshGroups groups = groups_of(world, test);
+    const mesh::MeshGroups groups = groups_of(world, test.num_shards);
     CountedMemory memory;
     const auto reducer = make_reducer(
         layout, groups, [&](std::int64_t bytes) { return memory.allocate(bytes); }, test);
@@ -217,8 +196,8 @@ TEST_CASE(
   testing::on_threads(2, [&](comm::World& world) {
     const param::ArenaLayout layout = layout_for(2);
     const Case test{.grad_accum = 2};
-    const mesh::MeshGroups groups = groups_of(world, test);
-    const UnitSchedule schedule = schedule_of(test);
+    const mesh::MeshGroups groups = groups_of(world, test.num_shards);
+    const UnitSchedule schedule = schedule_of(test.grad_accum, test.keeps_shards);
     ShardReducer reducer({.layout = layout,
                           .schedule = schedule,
                           .options = {.codec = travel_in(at::kBFloat16), .num_microbatches = 2}},

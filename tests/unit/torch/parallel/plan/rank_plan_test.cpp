@@ -46,8 +46,7 @@ double covered(const config::Config& config, const model::Model& whole) {
   double elements = 0;
   for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
     for (std::int64_t tp = 0; tp < kMesh[Axis::tp]; ++tp) {
-      const RankPlan plan =
-          rank_plan(config, whole, {{Axis::pp, pp}, {Axis::dp, 0}, {Axis::tp, tp}});
+      const RankPlan plan = rank_plan(config, {{Axis::pp, pp}, {Axis::dp, 0}, {Axis::tp, tp}});
       for (const param::ParameterSpec& spec : plan.model->parameters) {
         const double copies = spec.cut ? 1 : static_cast<double>(kMesh[Axis::tp]);
         elements += static_cast<double>(spec.num_elements()) / copies;
@@ -68,7 +67,7 @@ TEST_CASE("Any rank of 4,096 is planned in milliseconds, and nothing of it is al
   const auto begin = base::Clock::now();
   std::int64_t planned = 0;
   for (std::int64_t rank = 0; rank < mesh.world_size(); rank += 89, ++planned) {
-    const RankPlan plan = rank_plan(config, *whole, mesh.coordinate(rank));
+    const RankPlan plan = rank_plan(config, mesh.coordinate(rank));
     CHECK(plan.place.stage == mesh.coordinate(rank)[Axis::pp]);
     CHECK(plan.memory.total() > (std::int64_t{1} << 28));
     CHECK(plan.traffic.gathers > 0);
@@ -88,7 +87,7 @@ TEST_CASE("The FLOPs of all ranks are those of the model, and recomputing a leve
   double passes = 0;
   double recomputed = 0;
   for (std::int64_t pp = 0; pp < kMesh[Axis::pp]; ++pp) {
-    const RankPlan plan = rank_plan(config, *whole, {{Axis::pp, pp}, {Axis::dp, 3}, {Axis::tp, 5}});
+    const RankPlan plan = rank_plan(config, {{Axis::pp, pp}, {Axis::dp, 3}, {Axis::tp, 5}});
     passes += plan.flops.passes;
     recomputed += plan.flops.recomputed;
   }
@@ -106,7 +105,9 @@ std::string text_of(const RankPlan& plan) {
       plan.place.stage, plan.memory.total(), plan.memory.state, plan.traffic.gathers,
       plan.traffic.reductions, plan.traffic.reduction_bytes, plan.flops.passes,
       plan.units.num_elements(), plan.units.num_units(), plan.options.stage.chunk_begins.size());
-  for (const param::ParameterSpec& spec : plan.model->parameters) text += " " + spec.name;
+  for (const param::ParameterSpec& spec : plan.model->parameters) {
+    text += fmt::format(" {} from {}", spec.name, spec.cut ? spec.cut->begin : 0);
+  }
   return text;
 }
 
@@ -119,12 +120,13 @@ TEST_CASE("What a rank plans for itself is what any other process plans for it")
   config.model.tie_levels = false;
   config.layout.data_axis = config::DataAxisKind::fsdp;
   const config::Config meshed = testing::meshed(config, kCube, 2);
-  const auto whole = whole_model(meshed);
   std::vector<std::string> plans;
   for (std::int64_t rank = 0; rank < 8; ++rank) {
-    plans.push_back(text_of(rank_plan(meshed, *whole, mesh::DeviceMesh(kCube).coordinate(rank))));
+    plans.push_back(text_of(rank_plan(meshed, mesh::DeviceMesh(kCube).coordinate(rank))));
   }
-  CHECK(plans[0] != plans[4]);
+  CHECK(plans[0] != plans[1]);  // other slices
+  CHECK(plans[0] == plans[2]);  // other data
+  CHECK(plans[0] != plans[4]);  // other levels
   testing::on_threads(8, [&](comm::World& world) {
     EngineRun run(meshed, world);
     const std::string found = text_of(run.job().plan());
@@ -156,15 +158,13 @@ TEST_CASE("One value holds all dtypes of a run") {
 TEST_CASE("A plan refuses names of parameters and bounds of memory that no model meets") {
   config::Config config = testing::tiny_config();
   config = testing::with_dtypes(testing::laid_out(config, 1, 1));
-  const auto whole = whole_model(config);
   config.train.freeze = {"encode"};
-  CHECK_THROWS_WITH(rank_plan(config, *whole, kFirst),
+  CHECK_THROWS_WITH(rank_plan(config, kFirst),
                     Catch::Contains("--freeze: the model has no parameter 'encode'"));
   config.train.freeze = {"encoder"};
-  CHECK_NOTHROW(rank_plan(config, *whole, kFirst));
+  CHECK_NOTHROW(rank_plan(config, kFirst));
   set(config, "machine.memory_limit", "1kB");
-  CHECK_THROWS_WITH(rank_plan(config, *whole, kFirst),
-                    Catch::Contains("--memory-limit 1kB cannot be met"));
+  CHECK_THROWS_WITH(rank_plan(config, kFirst), Catch::Contains("--memory-limit 1kB cannot be met"));
 }
 
 }  // namespace

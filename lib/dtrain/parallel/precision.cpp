@@ -1,4 +1,4 @@
-#include "dtrain/parallel/plan/precision.h"
+#include "dtrain/parallel/precision.h"
 
 #include "dtrain/base/check.h"
 #include "dtrain/config/resolve.h"

@@ -1,4 +1,4 @@
-// The actions of a step or an evaluation: the executor works through lists of them.
+// The actions of a step or an evaluation, as plain data: the executor works through lists of them.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,32 @@
 
 #include "dtrain/data/microbatches.h"
 #include "dtrain/model/block_range.h"
-#include "dtrain/parallel/pipeline/action_kind.h"
 
 namespace dtrain::parallel {
 
 using data::MicrobatchId;
 using model::BlockId;
+
+/// A stage's schedule counts chunks, and has passes and messages alone; a rank's list (Action)
+/// counts blocks.
+enum class ActionKind {
+  forward,
+  backward,
+  send_activation,  ///< the output of a block or chunk, to the next stage
+  recv_activation,  ///< the input of a block or chunk: room for it is offered to the stage before
+  send_gradient,    ///< of the input of a block or chunk, to the stage before
+  recv_gradient,    ///< of the output of a block or chunk: room for it is offered to the next stage
+  begin_microbatch,  ///< its tokens are there for the blocks
+  end_microbatch,    ///< nothing of it is kept any longer
+  begin_gradients,   ///< a sum of gradients, of number `microbatch`, begins
+  end_gradients,     ///< that sum is added to those before it; not for a step's last one
+  reduce_losses,     ///< this rank's losses are there
+};
+
+/// True where a block runs.
+[[nodiscard]] constexpr bool is_compute(ActionKind kind) {
+  return kind == ActionKind::forward || kind == ActionKind::backward;
+}
 
 /// One thing that a rank does for one microbatch.
 struct Action {

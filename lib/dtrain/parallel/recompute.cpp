@@ -1,4 +1,4 @@
-#include "dtrain/parallel/plan/recompute.h"
+#include "dtrain/parallel/recompute.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/engine/action.h"
+#include "dtrain/parallel/action.h"
 
 #include <algorithm>
 #include <map>

@@ -2,7 +2,6 @@
 // the pipeline axis distributes them.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "dtrain/checkpoint/state.h"

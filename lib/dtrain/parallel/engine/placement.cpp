@@ -1,15 +1,15 @@
-#include "dtrain/parallel/plan/placement.h"
+#include "dtrain/parallel/engine/placement.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "dtrain/optim/global_norm.h"
 
 namespace dtrain::parallel {
+
 Placement::Placement(const model::Model& model, ParameterHolders holders,
                      const mesh::MeshGroups& groups)
     : model_(model), holders_(std::move(holders)), groups_(groups) {

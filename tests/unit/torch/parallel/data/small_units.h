@@ -1,0 +1,34 @@
+// What the tests of stores and reducers share: small parameters, three units, ranks of a data axis.
+#pragma once
+
+#include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/parallel/data/unit_schedule.h"
+#include "support/action_ids.h"
+#include "support/ids.h"
+#include "support/local_ranks.h"
+#include "support/specs.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+
+using testing::expect;
+using testing::same_bits;
+using testing::spec;
+using testing::values_of;
+using testing::operator""_m;
+using testing::operator""_p;
+using testing::operator""_u;
+
+/// A step of three blocks, each with a unit of its own.
+inline UnitSchedule schedule_of(std::int64_t num_microbatches, bool keeps_shards) {
+  const UnitUses uses{.of_block = {{0_u}, {1_u}, {2_u}}, .is_tied = {false, false, false}};
+  return make_unit_schedule(sequential_actions(3, num_microbatches), uses,
+                            {.reduce_every_microbatch = keeps_shards});
+}
+
+/// Neighbours share one copy of the state: with shards of two ranks 0 and 1, ranks 2 and 3.
+inline mesh::MeshGroups groups_of(comm::World& world, std::int64_t shard_size) {
+  return {world, mesh::DeviceMesh({{mesh::Axis::dp, world.size()}}), {.shard_size = shard_size}};
+}
+
+}  // namespace dtrain::parallel
