@@ -4,12 +4,6 @@
 
 namespace dtrain::config {
 
-std::string_view name_of(Axis axis) {
-  constexpr std::string_view kNames[]{"pp", "dp", "tp"};  // by Axis
-  static_assert(std::size(kNames) == kAxes.size());
-  return kNames[static_cast<std::size_t>(axis)];
-}
-
 std::int64_t MeshShape::num_ranks() const { return stride(kAxes.front()) * values_.front(); }
 
 std::int64_t MeshShape::stride(Axis axis) const {

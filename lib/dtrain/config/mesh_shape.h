@@ -20,7 +20,11 @@ enum class Axis {
 inline constexpr std::array kAxes{Axis::pp, Axis::dp, Axis::tp};
 
 /// "pp", "dp" or "tp".
-[[nodiscard]] std::string_view name_of(Axis axis);
+[[nodiscard]] constexpr std::string_view name_of(Axis axis) {
+  constexpr std::string_view kNames[]{"pp", "dp", "tp"};  // by Axis
+  static_assert(std::size(kNames) == kAxes.size());
+  return kNames[static_cast<std::size_t>(axis)];
+}
 
 /// One number per axis: the sizes of a mesh, or a place in it.
 class MeshShape {
