@@ -1,0 +1,54 @@
+// What a fake device did, in numbers.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace dtrain::testing::fake {
+
+/// How often the host waited for a device, by cause.
+struct Synchronisations {
+  /// One element read: at::Tensor::item().
+  std::uint64_t item = 0;
+  /// Another operator whose value or output shape the host must know, such as equal or nonzero.
+  std::uint64_t value = 0;
+  /// A copy between device and host that is not asynchronous, or to pageable memory.
+  std::uint64_t copy = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t device = 0;
+  std::uint64_t event = 0;
+
+  [[nodiscard]] std::uint64_t total() const {
+    return item + value + copy + stream + device + event;
+  }
+};
+
+struct Counters {
+  std::uint64_t kernels = 0;
+  /// Those of them that ran after their launch had returned.
+  std::uint64_t late_kernels = 0;
+  std::uint64_t allocations = 0;
+  /// Bytes of device memory that tensors hold, now and at most since the counters were reset.
+  std::size_t bytes = 0;
+  std::size_t peak_bytes = 0;
+  Synchronisations host_waits;
+};
+
+/// What happened on a device since the last reset.
+///
+/// Threads: any.
+[[nodiscard]] Counters counters(c10::DeviceIndex device = 0);
+/// Sets all to zero, but `bytes`, and `peak_bytes` to that.
+///
+/// Threads: any.
+void reset_counters(c10::DeviceIndex device = 0);
+
+/// For the device's own code: adds to its counters.
+///
+/// Threads: any; `change` must not call the device.
+void change_counters(c10::DeviceIndex device, const std::function<void(Counters&)>& change);
+
+}  // namespace dtrain::testing::fake

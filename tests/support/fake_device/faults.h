@@ -1,0 +1,35 @@
+// Failures of a fake device on demand.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace dtrain::testing::fake {
+
+/// From now on the device has `bytes` of memory; nothing: no limit. An allocation beyond them
+/// throws c10::OutOfMemoryError, as CUDA's allocator does.
+///
+/// Threads: any.
+void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes);
+
+/// The device is lost after `kernels` more launches: its queued kernels do not run, and every call
+/// but giving back throws c10::AcceleratorError, as CUDA's do after an ECC error. Nothing: the
+/// device is whole again.
+///
+/// Threads: any.
+void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels);
+
+/// For the device's own code, which asks before each call, launch, kernel and allocation.
+///
+/// Throws:  check_device: AcceleratorError if the device is lost. check_launch: the same, and
+///          counts a launch. check_memory: OutOfMemoryError if `wanted` bytes exceed the limit.
+/// Threads: any.
+void check_device(c10::DeviceIndex device);
+void check_launch(c10::DeviceIndex device);
+void check_memory(c10::DeviceIndex device, std::size_t held, std::size_t wanted);
+[[nodiscard]] bool is_lost(c10::DeviceIndex device);
+
+}  // namespace dtrain::testing::fake

@@ -1,0 +1,105 @@
+#include "support/fake_device/guard.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "support/fake_device/current.h"
+#include "support/fake_device/device_memory.h"
+#include "support/fake_device/faults.h"
+#include "support/fake_device/streams.h"
+
+namespace dtrain::testing::fake {
+namespace {
+
+struct Event {
+  Clock clock;
+  c10::DeviceIndex device = 0;
+};
+
+StreamNumber number_of(const c10::Stream& stream) { return static_cast<StreamNumber>(stream.id()); }
+
+c10::Stream stream_of(c10::DeviceIndex device, StreamNumber number) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device),
+                     static_cast<c10::StreamId>(number));
+}
+
+// An index of -1 is the current device.
+c10::DeviceIndex index_of(const c10::Device& device) {
+  return device.has_index() ? device.index() : current_device();
+}
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    return {kType, exchange_current_device(index_of(device))};
+  }
+  c10::Device getDevice() const override { return {kType, current_device()}; }
+  void setDevice(c10::Device device) const override { exchangeDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { exchangeDevice(device); }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return stream_of(index_of(device), current_stream(index_of(device)));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return stream_of(index_of(device), static_cast<StreamNumber>(index_of(device)));
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return getNewStream(device, 0);
+  }
+  c10::Stream getNewStream(c10::Device device, int) const override {
+    check_device(index_of(device));
+    return stream_of(index_of(device), streams().create(index_of(device)));
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::DeviceIndex device = stream.device_index();
+    return stream_of(device, exchange_current_stream(device, number_of(stream)));
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    check_device(stream.device_index());
+    return streams().has_run(streams().launched(number_of(stream)));
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    streams().synchronise(streams().launched(number_of(stream)), stream.device_index(),
+                          &Synchronisations::stream);
+  }
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    streams().synchronise(streams().launched_on(device), device, &Synchronisations::device);
+  }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    check_device(stream.device_index());
+    if (*event == nullptr) *event = new Event;
+    *static_cast<Event*>(*event) = {.clock = streams().launched(number_of(stream)),
+                                    .device = stream.device_index()};
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    check_device(stream.device_index());
+    streams().order(number_of(stream), static_cast<Event*>(event)->clock);
+  }
+  bool queryEvent(void* event) const override {
+    const Event& own = *static_cast<Event*>(event);
+    check_device(own.device);
+    if (!streams().has_run(own.clock)) return false;
+    streams().learn(own.clock);
+    return true;
+  }
+  void synchronizeEvent(void* event) const override {
+    const Event& own = *static_cast<Event*>(event);
+    streams().synchronise(own.clock, own.device, &Synchronisations::event);
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    device_allocator().recordStream(data, stream);
+  }
+  double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 1; }
+};
+
+}  // namespace
+
+void register_guard() { c10::impl::registerDeviceGuard(kType, new Guard); }
+
+}  // namespace dtrain::testing::fake

@@ -1,0 +1,12 @@
+// Devices, streams and events as LibTorch's guards see them.
+#pragma once
+
+namespace dtrain::testing::fake {
+
+/// Makes c10::Stream, c10::Event and the guards work with the fake devices. A new stream is a new
+/// one: a pool's reuse would hide races.
+///
+/// Throws:  the calls, all but destroying an event: AcceleratorError if the device is lost.
+void register_guard();
+
+}  // namespace dtrain::testing::fake

@@ -1,0 +1,150 @@
+// The host cannot touch device memory, nor pinned memory that a copy uses.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "unit/fake/fixture.h"
+
+namespace dtrain::testing::fake {
+namespace {
+
+// Standard error of a child process that does this, if SIGSEGV ends it, else "no fault".
+std::string fault_of(const std::function<void()>& act) {
+  int pipe_ends[2];
+  REQUIRE(pipe(pipe_ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe_ends[1], STDERR_FILENO);
+    act();
+    _exit(0);
+  }
+  close(pipe_ends[1]);
+  std::string text;
+  char letter = 0;
+  while (read(pipe_ends[0], &letter, 1) == 1) text += letter;
+  close(pipe_ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV ? text : "no fault";
+}
+
+TEST_CASE("A stray access of the host ends the process and names the block") {
+  const Fixture fixture;
+  const at::Tensor x = at::ones({100}, on_device());
+  const auto read_it = [&] {
+    [[maybe_unused]] const volatile float value = x.const_data_ptr<float>()[2];
+  };
+  CHECK_THAT(fault_of(read_it), Catch::Matches("fake device: the host reads byte 8 of device "
+                                               "allocation [0-9]+ \\(400 bytes\\)\\s*"));
+  CHECK_THAT(fault_of([&] { x.mutable_data_ptr<float>()[3] = 1; }),
+             Catch::Contains("the host writes byte 12 of device allocation"));
+  CHECK_THAT(fault_of([&] { at::from_blob(x.data_ptr(), {100}, at::kFloat).sum(); }),
+             Catch::Contains("(400 bytes)"));
+}
+
+TEST_CASE("An access to freed memory ends the process") {
+  const Fixture fixture;
+  const float* address = at::ones({100}, on_device()).const_data_ptr<float>();
+  CHECK_THAT(fault_of([&] { [[maybe_unused]] const volatile float value = *address; }),
+             Catch::Contains("memory that is free"));
+}
+
+struct Pinned {
+  at::Tensor host = at::ones({4096}, on_device().device(at::kCPU).pinned_memory(true));
+  at::Tensor device = at::zeros({4096}, on_device());
+};
+
+TEST_CASE("Pinned memory is the host's and known as pinned") {
+  const Fixture fixture;
+  const Pinned both;
+  CHECK(both.host.is_pinned());
+  CHECK(both.host.slice(0, 7, 9).is_pinned());
+  CHECK_FALSE(at::ones({10}).is_pinned());
+  CHECK(at::ones({10}).pin_memory().sum().item<float>() == 10);
+}
+
+TEST_CASE("The source of a copy under way may be read and not be written") {
+  const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
+  Pinned both;
+  both.device.copy_(both.host, /*non_blocking=*/true);
+  CHECK(both.host[5].item<float>() == 1);
+  CHECK_THAT(fault_of([&] { both.host.fill_(2); }),
+             Catch::Contains("the host writes byte 0 of pinned allocation") &&
+                 Catch::Contains("while a copy uses it"));
+  streams_of_device().synchronizeDevice(0);
+  CHECK(fault_of([&] { both.host.fill_(2); }) == "no fault");
+  CHECK(both.device.sum().item<float>() == 4096);
+}
+
+TEST_CASE("The target of a copy under way may not be touched before the host has waited") {
+  const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
+  Pinned both;
+  both.host.copy_(both.device, /*non_blocking=*/true);
+  c10::Event event(kType);
+  event.record(streams_of_device().getStream(kDevice));
+  CHECK_THAT(fault_of([&] { both.host.sum(); }), Catch::Contains("the host reads"));
+  SECTION("by synchronize") { event.synchronize(); }
+  SECTION("by query") {
+    while (!event.query()) {
+    }
+  }
+  CHECK(both.host.sum().item<float>() == 0);
+}
+
+TEST_CASE("A wait for an earlier event leaves a later copy under way") {
+  const Fixture fixture;
+  Pinned both;
+  c10::Event event(kType);
+  event.record(streams_of_device().getStream(kDevice));
+  both.host.copy_(both.device, /*non_blocking=*/true);
+  event.synchronize();
+  CHECK_THAT(fault_of([&] { both.host.sum(); }), Catch::Contains("the host reads"));
+  streams_of_device().synchronizeDevice(0);
+}
+
+TEST_CASE("An asynchronous copy from pageable memory takes the values of its call") {
+  const Fixture fixture(Execution::late);
+  at::Tensor host = at::ones({10});
+  const at::Tensor device = host.to(kDevice, /*non_blocking=*/true);
+  host.fill_(2);
+  CHECK(counters().host_waits.total() == 0);
+  CHECK(device.sum().item<float>() == 10);
+}
+
+TEST_CASE("Host waits are counted by cause") {
+  const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
+  const at::Tensor x = at::ones({4}, on_device()).mul(2).relu();
+  CHECK(counters().host_waits.total() == 0);
+  CHECK(x.sum().item<float>() == 8);
+  CHECK(counters().host_waits.item == 1);
+  CHECK(at::equal(x, x));
+  CHECK(x.nonzero().size(0) == 4);
+  CHECK(counters().host_waits.value == 2);
+  CHECK(x.cpu().size(0) == 4);
+  (void)at::ones({4}).to(kDevice);
+  CHECK(counters().host_waits.copy == 2);
+  const c10::Stream stream = streams_of_device().getStream(kDevice);
+  stream.synchronize();
+  streams_of_device().synchronizeDevice(0);
+  c10::Event event(kType);
+  event.record(stream);
+  event.synchronize();
+  const Synchronisations waits = counters().host_waits;
+  CHECK((waits.stream == 1 && waits.device == 1 && waits.event == 1));
+  CHECK(waits.total() == 8);
+}
+
+TEST_CASE("Bytes of device memory and their peak are counted") {
+  const Fixture fixture;
+  const std::size_t before = counters().bytes;
+  {
+    const at::Tensor x = at::ones({1000}, on_device());
+    CHECK(counters().bytes == before + 4000);
+    (void)x.mul(2);
+  }
+  CHECK(counters().bytes == before);
+  CHECK(counters().peak_bytes == before + 8000);
+  CHECK(counters(1).peak_bytes == 0);
+}
+
+}  // namespace
+}  // namespace dtrain::testing::fake
