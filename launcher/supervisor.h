@@ -17,7 +17,9 @@ namespace launcher {
 /// Starts the ranks of a job and stays until no process of it is left.
 ///
 /// One thread waits for events (a rank's end or stop, output, control lines, signals passed on by
-/// the guard) and for one deadline; nothing it does blocks. A phase only ever moves forward:
+/// the guard) and for one deadline; nothing it does blocks but
+/// ending what the ranks have started, which takes a second at most. A phase only ever moves
+/// forward:
 ///
 ///   running -> leaving   a rank has saved and left (status 9), the others follow
 ///           -> stopping  SIGINT or SIGTERM: the ranks have --stop-grace to save

@@ -3,6 +3,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/fitting_ranks.h"
@@ -11,6 +12,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "help.h"
+#include "runtime_library.h"
 
 namespace dtrain::app {
 namespace {
@@ -22,7 +24,9 @@ config::Launch launch_of(const base::RankEnv& env) {
           .num_nodes = env.num_nodes,
           .local_world_size = env.local_world_size,
           .threads_hint = env.threads_hint,
-          .usable_cores = base::usable_cores()};
+          .usable_cores = base::usable_cores(),
+          .devices = RuntimeLibrary::devices(),
+          .has_gpu_driver = base::is_there("/dev/nvidiactl")};
 }
 
 // The variable beside the one that gave the rank.

@@ -1,6 +1,9 @@
 // libdtrain.so, opened at run time.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "dtrain/config/json.h"
 
 namespace dtrain::app {
@@ -11,6 +14,9 @@ namespace dtrain::app {
 class RuntimeLibrary {
  public:
   [[nodiscard]] static RuntimeLibrary open();
+
+  /// Kinds of devices whose plugins lie beside the library, in the order of their names.
+  [[nodiscard]] static std::vector<std::string> devices();
 
   /// Runs the command to its end and returns the exit status. Errors are reported by the library.
   [[nodiscard]] int run(const config::Request& request) const;

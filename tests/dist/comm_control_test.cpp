@@ -58,7 +58,7 @@ TEST_CASE("The control plane does not wait for calls of the data plane") {
 }
 
 std::string use_control_alone(World& world, const std::string&) {
-  comm::end_meeting(world);
+  world.end_meeting();
   return comm::exchange_texts(world.control(), "rank " + std::to_string(world.rank())).front();
 }
 

@@ -450,7 +450,7 @@ TEST_CASE("Ranks on different hosts, and one without shared memory, are named") 
 }
 
 std::string name_backend(World& world, const std::string&) {
-  comm::end_meeting(world);
+  world.end_meeting();
   world.control().barrier();  // rank 0, which serves the store, leaves last of all
   return std::string(world.backend());
 }

@@ -44,8 +44,8 @@ std::shared_ptr<comm::World> borrowed(comm::World& world) {
 // A tensor of which the ranks of a group hold disjoint parts: bytes that a rank lacks are zero, and
 // adding zeros changes nothing.
 at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece>& parts,
-                  at::IntArrayRef shape, at::ScalarType dtype) {
-  const at::Tensor whole = at::zeros(shape, dtype);
+                  at::IntArrayRef shape, const at::TensorOptions& options) {
+  const at::Tensor whole = at::zeros(shape, options);
   for (const checkpoint::Piece& piece : parts) {
     at::Tensor place = whole;
     for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
@@ -55,7 +55,7 @@ at::Tensor joined(comm::ProcessGroup& group, const std::vector<checkpoint::Piece
     place.copy_(piece.tensor);
   }
   group.all_reduce(whole.view(-1).view(at::kByte)).wait();
-  return whole;
+  return whole.cpu();
 }
 
 // Assembles AdamW's state from shards, slices and stages; takes the first of equal copies.
@@ -68,7 +68,7 @@ std::map<std::string, at::Tensor> assembled_state(job::Job& job) {
   }
   std::map<std::string, at::Tensor> whole;
   const auto add = [&](const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
-    whole[name] = joined(job.groups().world(), parts[name], shape, dtype);
+    whole[name] = joined(job.groups().world(), parts[name], shape, job.world().options(dtype));
   };
   add("optimizer.num_updates", {1}, counter);
   for (const param::ParameterSpec& spec : job.whole_model().parameters) {
@@ -89,7 +89,7 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   for (const checkpoint::Piece& piece : state) parts[piece.name].push_back(piece);
   std::map<std::string, at::Tensor> whole;
   for (const std::string name : {"optimizer.num_updates", "optimizer.loss_scale"}) {
-    if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone();
+    if (parts.contains(name)) whole[name] = parts.at(name).front().tensor.clone().cpu();
   }
   const std::vector<std::string> moments =
       std::holds_alternative<optim::SgdOptions>(job.plan().options.optimizer)
@@ -99,8 +99,8 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
     std::vector<std::string> prefixes = moments;
     prefixes.push_back("model.");
     for (const std::string& prefix : prefixes) {
-      whole[prefix + spec.name] =
-          joined(shards, parts[prefix + spec.name], spec.shape, job.engine().precision().master);
+      whole[prefix + spec.name] = joined(shards, parts[prefix + spec.name], spec.shape,
+                                         job.world().options(job.engine().precision().master));
     }
   }
   return whole;
@@ -109,7 +109,7 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
 }  // namespace
 
 MemorySource::MemorySource(const checkpoint::State& state) {
-  for (const checkpoint::Piece& piece : state) tensors_[piece.name] = piece.tensor.clone();
+  for (const checkpoint::Piece& piece : state) tensors_[piece.name] = piece.tensor.clone().cpu();
 }
 
 void MemorySource::read(const checkpoint::Piece& piece) {
@@ -230,13 +230,14 @@ std::int64_t num_ranks(const config::Config& config) {
   return config::mesh_of(config.layout).num_ranks();
 }
 
-std::vector<Trace> train_on_threads(const config::Config& config) {
+std::vector<Trace> train_on_threads(const config::Config& config, const WorldOf& world_of) {
   const std::int64_t ranks = num_ranks(config);
   std::vector<Trace> traces(static_cast<std::size_t>(ranks));
-  on_threads(ranks, [&](comm::World& world) {
-    EngineRun run(config, world);
+  on_threads(ranks, [&](comm::World& host) {
+    const auto world = world_of ? world_of(borrowed(host)) : borrowed(host);
+    EngineRun run(config, *world);
     run.steps(config.train.steps);
-    traces[static_cast<std::size_t>(world.rank())] = run.trace();
+    traces[static_cast<std::size_t>(world->rank())] = run.trace();
   });
   return traces;
 }

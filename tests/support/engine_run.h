@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -89,8 +91,12 @@ class EngineRun {
   Trace trace_;
 };
 
-/// Trains on ranks that are threads; the trace of each rank.
-[[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config);
+/// Makes a rank's world of the one that its thread has.
+using WorldOf = std::function<std::shared_ptr<comm::World>(std::shared_ptr<comm::World> host)>;
+
+/// Trains on ranks that are threads; the trace of each rank. world_of: empty for the host's.
+[[nodiscard]] std::vector<Trace> train_on_threads(const config::Config& config,
+                                                  const WorldOf& world_of = {});
 
 /// Largest difference over the largest expected value.
 [[nodiscard]] double largest_error(const at::Tensor& found, const at::Tensor& expected);

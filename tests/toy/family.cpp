@@ -131,7 +131,7 @@ class ToyFamily final : public Family {
     return tensors.has("bias") || tensors.has("levels.0.bias");
   }
 
-  ModelConfig read_sizes(const TensorShapes& tensors, const Told& told) const override {
+  ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& told) const override {
     if (tensors.is_storage) tensors.refuse_silent("groups", "a file with exported shapes");
     std::int64_t untied = 0;
     while (tensors.has(fmt::format("levels.{}.bias", untied))) ++untied;

@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 LAYERS = [  # lowest first; modules of one layer do not see each other
     {"base"},
     {"config", "comm"},
-    {"mesh", "param"},
+    {"device", "mesh", "param"},
     {"model", "data", "optim", "metrics", "checkpoint"},
     {"parallel"},
     {"job"},

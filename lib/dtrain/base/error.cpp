@@ -20,12 +20,12 @@ std::string_view name_of(ErrorKind kind) noexcept {
       return "memory";
     case ErrorKind::interrupted:
       return "interrupted";
-    case ErrorKind::rendezvous:
-      return "rendezvous";
     case ErrorKind::port:
       return "port";
     case ErrorKind::spawn:
       return "spawn";
+    case ErrorKind::device:
+      return "device";
     case ErrorKind::internal:
       return "internal";
   }

@@ -1,6 +1,7 @@
 #include "dtrain/checkpoint/model_file.h"
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -121,11 +122,16 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
 
 param::Arena read_model_file(const format::SafetensorsFile& file,
                              const param::ParameterSpecs& specs,
-                             std::span<const NamedTensor> buffers, at::ScalarType dtype) {
+                             std::span<const NamedTensor> buffers,
+                             const at::TensorOptions& options) {
   check_names(file, specs, buffers);
   for (const param::ParameterSpec& spec : specs) check_parameter(file, spec);
   for (const NamedTensor& buffer : buffers) check_buffer(file, buffer);
-  param::Arena arena(param::ArenaLayout(specs), dtype, param::private_memory);
+  const param::ArenaAllocator allocate = [&](std::int64_t bytes) {
+    return at::zeros({bytes}, options.dtype(at::kByte));
+  };
+  param::Arena arena(param::ArenaLayout(specs), c10::typeMetaToScalarType(options.dtype()),
+                     allocate);
   for (const param::ParameterId id : specs.ids()) {
     param::exported_view(specs[id], arena.view(id)).copy_(to_tensor(file.at(specs[id].name)));
   }

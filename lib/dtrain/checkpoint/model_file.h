@@ -43,16 +43,17 @@ void write_model_file(const std::string& path, const param::ParameterSpecs& spec
                       const param::Arena& arena, std::span<const NamedTensor> buffers,
                       const format::Metadata& metadata);
 
-/// The file's parameters in memory of their own, converted to `dtype`. A buffer may be missing from
-/// the file; one that is there must hold the values of `buffers` up to rounding, because the model
-/// computes with its own. Nothing is allocated before every shape is known to fit.
+/// The file's parameters in memory of their own, of the options' dtype and on their device. A
+/// buffer may be missing from the file; one that is there must hold the values of `buffers` up to
+/// rounding, because the model computes with its own. Nothing is allocated before every shape is
+/// known to fit.
 ///
 /// Throws: Error{checkpoint} naming file and tensor if one is missing, unknown, not of floating
 ///         point or of another shape, or a buffer has other values.
 [[nodiscard]] param::Arena read_model_file(const format::SafetensorsFile& file,
                                            const param::ParameterSpecs& specs,
                                            std::span<const NamedTensor> buffers,
-                                           at::ScalarType dtype);
+                                           const at::TensorOptions& options);
 
 /// A whole model in memory as the source of weights.
 class ArenaSource final : public Source {

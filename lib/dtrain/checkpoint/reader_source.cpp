@@ -30,10 +30,10 @@ void ReaderSource::read(const Piece& piece) {
                piece.name, fmt::join(found->shape, ", "), fmt::join(piece.global_shape, ", "));
   }
   const at::ScalarType type = scalar_type_of(found->dtype);
-  if (type == piece.tensor.scalar_type()) {
+  if (type == piece.tensor.scalar_type() && piece.tensor.is_cpu()) {
     return reader_.read(piece.name, piece.box, writable_bytes(piece.tensor));
   }
-  if (!at::isFloatingType(type)) {
+  if (type != piece.tensor.scalar_type() && !at::isFloatingType(type)) {
     base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': tensor '{}' holds {} values",
                reader_.path(), piece.name, format::name_of(found->dtype));
   }

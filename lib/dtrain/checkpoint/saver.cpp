@@ -60,9 +60,10 @@ void Saver::begin(const SavePoint& point, const State& state) {
   manifest_.tokens = point.tokens;
   report_ = {.step = point.step,
              .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
-  const State owned = owned_part(state);
-  auto pieces = staging_ ? staging_->take(owned) : bytes_of(owned);
-  written_ = base::start_task([this, pieces = std::move(pieces)] { return write(pieces); });
+  const State own = owned_part(state);
+  const State held = staging_ ? State{} : on_host(own);
+  auto pieces = staging_ ? staging_->take(own) : bytes_of(held);
+  written_ = base::start_task([this, held, pieces = std::move(pieces)] { return write(pieces); });
   phase_ = Phase::writing;
   report_.stall_seconds = base::seconds_since(start_);
 }

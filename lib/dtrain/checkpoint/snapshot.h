@@ -11,11 +11,15 @@
 
 namespace dtrain::checkpoint {
 
-/// The pieces as bytes in the tensors' own memory, which must not change while they are used.
+/// The pieces with tensors that the host can read: those that it can already share memory.
+[[nodiscard]] State on_host(const State& pieces);
+
+/// The pieces, which the host can read, as bytes in the tensors' own memory, which must not change
+/// while they are used.
 [[nodiscard]] std::vector<store::PieceBytes> bytes_of(const State& pieces);
 
 /// Memory for one copy of a rank's pieces, taken and touched once, so that a copy costs no more
-/// than moving the bytes.
+/// than moving the bytes. It is pinned where the pieces lie on a device.
 ///
 /// Threads: one caller; what take() gave may be read by another until the next take().
 class Staging {
@@ -32,6 +36,7 @@ class Staging {
 
  private:
   std::int64_t num_bytes_;
+  c10::Device device_;
   at::Tensor memory_;  // (num_bytes_) uint8: counted as all tensors are
 };
 

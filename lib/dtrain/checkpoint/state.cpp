@@ -1,5 +1,7 @@
 #include "dtrain/checkpoint/state.h"
 
+#include <ATen/ops/isfinite.h>
+
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -38,6 +40,13 @@ bool is_finite(const Float* values, std::int64_t count) {
   return (carried & kSign) == 0;
 }
 
+bool are_finite(const at::Tensor& values) {
+  if (!values.is_cpu()) return at::isfinite(values).all().item<bool>();
+  return values.scalar_type() == at::kDouble
+             ? is_finite<std::uint64_t>(values.const_data_ptr<double>(), values.numel())
+             : is_finite<std::uint32_t>(values.const_data_ptr<float>(), values.numel());
+}
+
 }  // namespace
 
 State owned_part(const State& state) {
@@ -58,12 +67,8 @@ State owned_part(const State& state) {
 std::string first_not_finite(const State& pieces) {
   for (const Piece& piece : pieces) {
     const at::Tensor& values = piece.tensor;
-    DTRAIN_CHECK(values.is_contiguous() && values.is_cpu(), "piece {}", piece.name);
-    const bool is_good =
-        values.scalar_type() == at::kDouble
-            ? is_finite<std::uint64_t>(values.const_data_ptr<double>(), values.numel())
-            : is_finite<std::uint32_t>(values.const_data_ptr<float>(), values.numel());
-    if (!is_good) return piece.name;
+    DTRAIN_CHECK(values.is_contiguous(), "piece {}", piece.name);
+    if (!are_finite(values)) return piece.name;
   }
   return {};
 }

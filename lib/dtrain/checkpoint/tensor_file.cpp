@@ -75,7 +75,7 @@ TensorFileWriter::TensorFileWriter(const std::string& path, std::span<const Tens
 }
 
 void TensorFileWriter::write(const at::Tensor& tensor) {
-  const at::Tensor rows = tensor.detach().contiguous();
+  const at::Tensor rows = tensor.detach().cpu().contiguous();
   file_.write({static_cast<const std::byte*>(rows.const_data_ptr()), rows.nbytes()});
 }
 

@@ -8,7 +8,6 @@
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/met_world.h"
 #include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
@@ -61,11 +60,6 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     return shm ? shm : create_gloo_world(options, std::move(rendezvous));
   }
   base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm or gloo", backend);
-}
-
-void end_meeting(World& world) {
-  // Ranks that are threads have met nowhere.
-  if (auto* met = dynamic_cast<MetWorld*>(&world)) met->end_meeting();
 }
 
 std::int64_t group_memory(std::string_view backend, const GroupLoad& load) {

@@ -39,10 +39,6 @@ struct WorldOptions {
 ///             naming an address where something else answers, or a rank that has gone.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
 
-/// Declares that this rank makes no more groups, so that the store through which the ranks met can
-/// be closed. split() fails afterwards.
-void end_meeting(World& world);
-
 /// Returns the bytes that a rank's part of a group takes, beside the tensors that are communicated;
 /// they count as tensor memory. For "auto" they are shm's, which it becomes where it can.
 [[nodiscard]] std::int64_t group_memory(std::string_view backend, const GroupLoad& load);

@@ -32,8 +32,8 @@ class MetWorld : public World {
   }
   [[nodiscard]] ProcessGroup& control() override { return *control_; }
 
-  /// Ends the making of groups on this rank. Rank 0 serves the others until they have ended it too.
-  void end_meeting() {
+  /// Rank 0 serves the others until they have ended it too.
+  void end_meeting() override {
     rendezvous_->store->leave();
     if (rendezvous_->server) rendezvous_->server->finish();
     stop_listening();

@@ -47,6 +47,10 @@ class World {
   [[nodiscard]] virtual std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,
                                                             std::string_view name) = 0;
 
+  /// Declares that this rank makes no more groups, so that the store through which the ranks met
+  /// can be closed. split() fails afterwards.
+  virtual void end_meeting() {}  // ranks that are threads have met nowhere
+
   /// The group of all ranks for CPU tensors, made with the world and given away by split() to
   /// nobody: its calls never wait for a device, nor for a call of another group. Lives as long as
   /// the world. A job's traffic counters leave it out.

@@ -159,7 +159,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
   job::Job job(resolved, join());
-  comm::end_meeting(job.world());  // all groups are made
+  job.world().end_meeting();  // all groups are made
   comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, resolved, split);
   if (world.rank() == 0) warn_of_equal_cpus(resolved, job.cpus());

@@ -16,7 +16,7 @@ namespace dtrain::commands {
 /// Throws:     as train::Trainer, job::make_world, job::Job, train::load_start and job::RunFolder.
 [[nodiscard]] int train(const config::Config& config, const config::StartRecord& record);
 
-/// Takes results as they come; the library itself never writes to standard output.
+/// Takes results as they come; `train` alone writes its table and lines itself.
 using Output = std::function<void(std::string_view)>;
 
 /// Checks golden numbers and gives one JSON object to `output`, on rank 0.

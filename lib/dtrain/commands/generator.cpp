@@ -11,6 +11,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/token_sampler.h"
+#include "dtrain/device/plugin.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
@@ -32,11 +33,11 @@ void check_vocabulary(const SafetensorsFile& file, const config::ModelConfig& si
 
 std::unique_ptr<model::Generator> open_model(const SafetensorsFile& file,
                                              const config::ModelConfig& config,
-                                             at::ScalarType dtype) {
+                                             const at::TensorOptions& options) {
   const auto model = model::make_model(config, /*seq_len=*/1);
   return model::family_of(config).make_generator(
-      config,
-      checkpoint::read_model_file(file, model->parameters, train::exported_buffers(*model), dtype));
+      config, checkpoint::read_model_file(file, model->parameters, train::exported_buffers(*model),
+                                          options));
 }
 
 [[noreturn]] void refuse(const std::string& name) {
@@ -94,7 +95,9 @@ void generate(const config::Config& config, const Output& output) {
   const std::int64_t max_positions = model::family_of(described).max_positions();
   const std::string prompt = read_prompt(config.generate, max_positions);
   check_length(config.generate, prompt, max_positions);
-  const auto model = open_model(file, described, parallel::dtype_of(config.machine.dtype));
+  const auto model = open_model(file, described,
+                                at::TensorOptions(device::open(config.machine.device))
+                                    .dtype(parallel::dtype_of(config.machine.dtype)));
   output(prompt);
   at::Tensor logits;  // (V)
   for (const char c : prompt.empty() ? std::string("\n") : prompt) {

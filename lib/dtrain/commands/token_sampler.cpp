@@ -12,7 +12,7 @@ namespace dtrain::commands {
 namespace {
 
 std::vector<double> finite_values(const at::Tensor& logits) {
-  const at::Tensor wide = logits.to(at::kDouble).contiguous();
+  const at::Tensor wide = logits.to(at::kDouble).cpu().contiguous();
   const auto* data = wide.const_data_ptr<double>();
   std::vector<double> values(data, data + wide.numel());
   for (const double value : values) {

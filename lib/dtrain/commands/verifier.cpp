@@ -46,7 +46,7 @@ double relative_error(const at::Tensor& found, const at::Tensor& expected) {
   if (found.sizes() != expected.sizes()) return INFINITY;
   const at::Tensor reference = expected.to(at::kDouble);
   const double scale = reference.abs().max().item<double>();
-  const double difference = (found.to(at::kDouble) - reference).abs().max().item<double>();
+  const double difference = (found.to(at::kDouble).cpu() - reference).abs().max().item<double>();
   return scale == 0 ? difference : difference / scale;
 }
 
@@ -357,7 +357,7 @@ Verification verify(const config::Config& config, std::shared_ptr<comm::World> w
     resolved.train = trajectory->train;
   }
   job::Job job(resolved, std::move(world));
-  comm::end_meeting(job.world());  // all groups are made
+  job.world().end_meeting();  // all groups are made
   Verifier verifier(job.engine(), job.groups(), job.whole_model(), resolved, fixture);
   verifier.load_weights();
   verifier.check_batch();

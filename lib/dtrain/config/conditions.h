@@ -45,7 +45,7 @@ inline constexpr Need kPrefetches{
     }};
 inline constexpr Need kOffloads{
     "on a CPU, whose memory holds everything anyway; disk:DIR does", [](const Config& c) {
-      return !c.machine.offload.folder.empty() || c.machine.device != Device::cpu;
+      return !c.machine.offload.folder.empty() || !c.machine.device.is_cpu();
     }};
 inline constexpr Need kLimit{"without --memory-limit", [](const Config& c) {
                                return c.machine.recompute.kind !=

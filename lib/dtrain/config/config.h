@@ -110,7 +110,7 @@ struct LayoutConfig {
 };
 
 struct MachineConfig {
-  Device device = Device::automatic;
+  DeviceName device;
   Backend backend = Backend::automatic;
   Dtype dtype = Dtype::float32;
   Dtype param_dtype = Dtype::automatic;   // automatic: dtype

@@ -71,6 +71,7 @@ constexpr ForeignName kForeignNames[] = {
     {"epsilon", "train.eps"},
     {"clip", "train.grad_clip"},
     {"clip-grad", "train.grad_clip"},
+    {"clip-norm", "train.grad_clip"},
     {"max-grad-norm", "train.grad_clip"},
     {"max-norm", "train.grad_clip"},
     {"gradient-clipping", "train.grad_clip"},

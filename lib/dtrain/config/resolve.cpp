@@ -12,8 +12,25 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
+constexpr const char* kGpu = "cuda";
+
+bool brings(const Launch& launch, std::string_view kind) {
+  return std::ranges::find(launch.devices, kind) != launch.devices.end();
+}
+
+void resolve_device(DeviceName& device, const Launch& launch) {
+  if (device.kind == "auto") {
+    device.kind = launch.has_gpu_driver && brings(launch, kGpu) ? kGpu : "cpu";
+  }
+  if (device.is_cpu() || brings(launch, device.kind)) return;
+  std::string choices = "auto, cpu";
+  for (const std::string& kind : launch.devices) choices += ", " + kind;
+  fail(ErrorKind::usage, "--device: found \"{}\", but it must be one of {}{}", device, choices,
+       brings(launch, kGpu) ? "" : " (cuda needs GPU support, which this build does not have)");
+}
+
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
-  machine.device = Device::cpu;
+  resolve_device(machine.device, launch);
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
   const std::int64_t share =

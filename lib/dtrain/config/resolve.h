@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "dtrain/config/schema.h"
 
@@ -11,10 +12,12 @@ namespace dtrain::config {
 /// How this process was started, as far as it decides settings.
 struct Launch {
   std::int64_t world_size = 1;
-  std::int64_t num_nodes = 1;         ///< 0: unknown
-  std::int64_t local_world_size = 1;  ///< ranks that share this machine's cores
-  std::int64_t threads_hint = 0;      ///< OMP_NUM_THREADS; 0: not set
-  std::int64_t usable_cores = 1;      ///< of this machine, for all its ranks
+  std::int64_t num_nodes = 1;             ///< 0: unknown
+  std::int64_t local_world_size = 1;      ///< ranks that share this machine's cores
+  std::int64_t threads_hint = 0;          ///< OMP_NUM_THREADS; 0: not set
+  std::int64_t usable_cores = 1;          ///< of this machine, for all its ranks
+  std::vector<std::string> devices = {};  ///< kinds that this build brings, beside the CPU
+  bool has_gpu_driver = false;
 };
 
 /// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal

@@ -18,7 +18,7 @@ constexpr std::int64_t kDefaultLocalRanks = 2;
 std::string_view plural(std::int64_t count) { return count == 1 ? "" : "s"; }
 
 // Threads that compute on one GPU would only wait for each other.
-void check_devices(const DeviceList& devices) {
+void check_devices(const DeviceList& devices, const Launch& launch) {
   std::set<std::int64_t> gpus;
   for (const auto& gpu : devices.devices) {
     if (gpu && !gpus.insert(*gpu).second) {
@@ -27,7 +27,7 @@ void check_devices(const DeviceList& devices) {
            *gpu);
     }
   }
-  if (!gpus.empty()) {
+  if (!gpus.empty() && launch.devices.empty()) {
     fail(ErrorKind::usage,
          "--devices {}: GPU {} needs GPU support, which this build does not have; use cpu for each "
          "rank",
@@ -138,7 +138,7 @@ Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
          "--strategy {}, or launch one",
          layout.strategy, launch.world_size, *strategy.with_processes);
   }
-  check_devices(layout.devices);
+  check_devices(layout.devices, launch);
   const auto num_devices = static_cast<std::int64_t>(layout.devices.devices.size());
   if (layout.local_ranks == 0) {
     layout.local_ranks = num_devices == 0 ? kDefaultLocalRanks : num_devices;

@@ -196,8 +196,8 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(layout.tied_reshard), one_of(kTiedReshards), kNeeds<kTiedShards>,
      changes_bits(kAddsUses)},
 
-    {"machine.device", "--device", "NAME", "", "where to compute", kModel, FIELD(machine.device),
-     one_of(kDevices)},
+    {"machine.device", "--device", "NAME", "", "where to compute; auto: a GPU where there is one",
+     kModel, FIELD(machine.device), form("auto, cpu, cuda or cuda:N")},
     {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
      "one node, else gloo",

@@ -207,6 +207,21 @@ std::optional<LevelSplit> LevelSplit::parse(std::string_view text) {
 
 std::string LevelSplit::text() const { return fmt::format("{}", fmt::join(levels, ",")); }
 
+std::optional<DeviceName> DeviceName::parse(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  DeviceName device{.kind = std::string(text.substr(0, colon))};
+  const bool is_name = !device.kind.empty() && std::ranges::all_of(device.kind, [](char c) {
+    return (c >= 'a' && c <= 'z') || c == '_';
+  });
+  if (!is_name) return std::nullopt;
+  if (colon == text.npos) return device;
+  device.index = whole_number(text.substr(colon + 1), 0);
+  const bool has_number = device.index && !device.is_cpu();
+  return has_number ? std::optional(device) : std::nullopt;
+}
+
+std::string DeviceName::text() const { return index ? fmt::format("{}:{}", kind, *index) : kind; }
+
 std::optional<DeviceList> DeviceList::parse(std::string_view text) {
   DeviceList list;
   const bool is_list = each_item(text, [&](std::string_view item) {

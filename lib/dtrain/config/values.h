@@ -137,6 +137,18 @@ struct LevelSplit {
   [[nodiscard]] std::string text() const;
 };
 
+/// "auto", "cpu", "cuda", "cuda:1": where to compute.
+struct DeviceName {
+  std::string kind = "auto";  ///< "auto", "cpu", or what libdtrain_KIND.so brings
+  /// Of the devices that the process sees; none: the one of the rank's number on its machine.
+  std::optional<std::int64_t> index = {};
+
+  static std::optional<DeviceName> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+  /// "auto" means the CPU unless resolve() has replaced it.
+  [[nodiscard]] bool is_cpu() const { return kind == "cpu" || kind == "auto"; }
+};
+
 /// "cpu,0,1": where each rank that is a thread computes; empty: it was not said.
 struct DeviceList {
   /// By rank: the number of a GPU; none: the CPU.

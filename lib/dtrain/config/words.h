@@ -32,7 +32,6 @@ enum class BackwardPrefetch {
   none,  ///< when it is needed
 };
 enum class TiedReshard { per_pass, per_use };
-enum class Device { automatic, cpu, cuda };
 enum class Backend { automatic, none, gloo, shm, local, nccl, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
 enum class Reduction { ordered, fast };
@@ -41,7 +40,6 @@ enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
 
 inline constexpr std::string_view kLater = "is not built yet";
-inline constexpr std::string_view kNoGpu = "needs GPU support, which this build does not have";
 
 inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
                                          {"ddp", Strategy::ddp},
@@ -67,8 +65,6 @@ inline constexpr Choice kBackwardPrefetches[] = {{"pre", BackwardPrefetch::pre},
                                                  {"none", BackwardPrefetch::none}};
 inline constexpr Choice kTiedReshards[] = {{"per-pass", TiedReshard::per_pass},
                                            {"per-use", TiedReshard::per_use}};
-inline constexpr Choice kDevices[] = {
-    {"auto", Device::automatic}, {"cpu", Device::cpu}, {"cuda", Device::cuda, kNoGpu}};
 inline constexpr Choice kBackends[] = {
     {"auto", Backend::automatic}, {"none", Backend::none},   {"gloo", Backend::gloo},
     {"shm", Backend::shm},        {"local", Backend::local}, {"nccl", Backend::nccl, kLater},
@@ -96,7 +92,6 @@ constexpr std::span<const Choice> words_of(FsdpSharding) { return kFsdpShardings
 constexpr std::span<const Choice> words_of(Accumulation) { return kAccumulations; }
 constexpr std::span<const Choice> words_of(BackwardPrefetch) { return kBackwardPrefetches; }
 constexpr std::span<const Choice> words_of(TiedReshard) { return kTiedReshards; }
-constexpr std::span<const Choice> words_of(Device) { return kDevices; }
 constexpr std::span<const Choice> words_of(Backend) { return kBackends; }
 constexpr std::span<const Choice> words_of(Dtype) { return kRoleDtypes; }
 constexpr std::span<const Choice> words_of(Reduction) { return kReductions; }

@@ -11,6 +11,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/device/plugin.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
@@ -36,17 +37,30 @@ comm::GroupOptions group_options(const config::Config& config) {
           .reduction = parallel::reduction_of(config.machine)};
 }
 
+config::DeviceName device_of(const config::Config& config, const base::RankEnv& env) {
+  config::DeviceName device = config.machine.device;
+  const auto& listed = config.layout.devices.devices;
+  if (!listed.empty()) {
+    const auto& own = listed.at(static_cast<std::size_t>(env.local_rank));
+    return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
+  }
+  if (!device.index && !device.is_cpu()) device.index = env.local_rank;
+  return device;
+}
+
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
-  return comm::create_world({.backend = std::string(text_of(config.machine.backend)),
-                             .rank = env.rank,
-                             .size = env.world_size,
-                             .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
-                             .master_port = env.master_port,
-                             .store_fd = env.store_fd,
-                             .token = env.job_token,
-                             .token_file = env.job_token_file,
-                             .group = group_options(config),
-                             .count_memory = metrics::count_other_memory});
+  auto host =
+      comm::create_world({.backend = std::string(text_of(config.machine.backend)),
+                          .rank = env.rank,
+                          .size = env.world_size,
+                          .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
+                          .master_port = env.master_port,
+                          .store_fd = env.store_fd,
+                          .token = env.job_token,
+                          .token_file = env.job_token_file,
+                          .group = group_options(config),
+                          .count_memory = metrics::count_other_memory});
+  return device::world_on(device_of(config, env), std::move(host), group_options(config));
 }
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)

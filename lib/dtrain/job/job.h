@@ -16,10 +16,14 @@ namespace dtrain::job {
 /// Options that all groups of a job share.
 [[nodiscard]] comm::GroupOptions group_options(const config::Config& config);
 
+/// Returns where a rank computes: with several ranks on its machine each takes the device of its
+/// number there, unless one was named.
+[[nodiscard]] config::DeviceName device_of(const config::Config& config, const base::RankEnv& env);
+
 /// The world that the configuration and the launcher's environment describe.
 ///
 /// Collective: every rank of the job.
-/// Throws:     as comm::create_world.
+/// Throws:     as comm::create_world and device::world_on.
 [[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
                                                       const base::RankEnv& env);
 

@@ -6,6 +6,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/device/plugin.h"
 #include "dtrain/job/job.h"
 
 namespace dtrain::job {
@@ -40,12 +41,15 @@ int run_ranks(const config::Config& config, const RankBody& body) {
     return body(process, [&] { return make_world(config, process); });
   }
   int status = 0;
-  comm::run_local_ranks(config.layout.local_ranks, group_options(config),
-                        [&](const std::shared_ptr<comm::World>& world) {
-                          at::set_num_threads(static_cast<int>(config.machine.threads));
-                          const int own = run_thread(env_of_thread(process, *world), world, body);
-                          if (world->rank() == 0) status = own;
-                        });
+  comm::run_local_ranks(
+      config.layout.local_ranks, group_options(config),
+      [&](const std::shared_ptr<comm::World>& world) {
+        at::set_num_threads(static_cast<int>(config.machine.threads));
+        const base::RankEnv env = env_of_thread(process, *world);
+        const int own = run_thread(
+            env, device::world_on(device_of(config, env), world, group_options(config)), body);
+        if (world->rank() == 0) status = own;
+      });
   return status;
 }
 

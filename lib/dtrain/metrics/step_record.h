@@ -14,7 +14,7 @@ struct LossScaling {
 };
 
 struct StepRecord {
-  std::int64_t step = 0;  ///< updates done, this one included
+  std::int64_t step = 0;  ///< steps done, this one and those without an update included
   double loss = 0;        ///< nats per token, mean over the global batch, before the update
   double grad_norm = 0;   ///< of all gradients, before clipping
   double learning_rate = 0;

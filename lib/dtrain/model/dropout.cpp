@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/philox.h"
+#include "dtrain/device/operator.h"
 #include "dtrain/model/dropout_bits.h"
 
 namespace dtrain::model {
@@ -59,13 +61,15 @@ void drop_row(const scalar_t* in, scalar_t* out, std::int64_t first, std::int64_
   }
 }
 
-at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlace& place) {
+at::Tensor drop_on_cpu(const at::Tensor& x, double probability, std::int64_t seed,
+                       std::int64_t level, std::int64_t first_sample, std::int64_t first_neuron) {
   const std::int64_t samples = x.size(1);
   const std::int64_t positions = x.size(2);
   const std::int64_t neurons = x.size(3);
   const auto threshold = static_cast<std::uint32_t>(std::lround(probability * 65536.0));
   const double scale = 65536.0 / (65536.0 - threshold);
-  const base::PhiloxKey key = base::philox_key(place.seed, base::RandomPurpose::dropout);
+  const base::PhiloxKey key =
+      base::philox_key(static_cast<std::uint64_t>(seed), base::RandomPurpose::dropout);
   at::Tensor out = at::empty_like(x);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     const auto* in_data = x.const_data_ptr<scalar_t>();
@@ -75,16 +79,31 @@ at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlac
         0, x.size(0) * samples * positions, 16, [&](std::int64_t begin, std::int64_t end) {
           for (std::int64_t r = begin; r < end; ++r) {
             const std::int64_t position = r % positions;
-            const std::int64_t sample = place.first_sample + r / positions % samples;
-            const std::int64_t first = place.first_neuron + r / positions / samples * neurons;
-            const DropoutRow row{
-                static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
-                static_cast<std::uint32_t>(place.level << 16 | (sample >> 32 & 0xFFFF))};
+            const std::int64_t sample = first_sample + r / positions % samples;
+            const std::int64_t first = first_neuron + r / positions / samples * neurons;
+            const DropoutRow row{static_cast<std::uint32_t>(position),
+                                 static_cast<std::uint32_t>(sample),
+                                 static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
             drop_row(in_data + r * neurons, out_data + r * neurons, first, neurons, row, key, rule);
           }
         });
   });
   return out;
+}
+
+TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
+  operators.def(
+      "dropout(Tensor x, float probability, int seed, int level, int first_sample, int "
+      "first_neuron) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("dropout", drop_on_cpu); }
+
+at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlace& place) {
+  static const device::Operator<at::Tensor(const at::Tensor&, double, std::int64_t, std::int64_t,
+                                           std::int64_t, std::int64_t)>
+      kDropout("dtrain::dropout");
+  return kDropout(x, probability, static_cast<std::int64_t>(place.seed), place.level,
+                  place.first_sample, place.first_neuron);
 }
 
 class CounterDropout : public torch::autograd::Function<CounterDropout> {

@@ -33,7 +33,7 @@ struct TensorShapes {
 };
 
 /// The user's flags that describe a file's model where the file does not; 0: not given.
-struct Told {
+struct UserHints {
   std::int64_t levels = 0;
   std::string_view levels_flag = "--levels";
   config::OwnSettings own = {};  ///< holds the families' flags of import
@@ -88,9 +88,9 @@ class Family {
   /// Throws: Error{checkpoint} naming a tensor that is missing or has no such shape, or the flag
   ///         that says what the file does not; Error{usage} if a flag cannot be.
   [[nodiscard]] virtual config::ModelConfig read_sizes(const TensorShapes& tensors,
-                                                       const Told& told) const = 0;
+                                                       const UserHints& told) const = 0;
   /// Throws: Error{usage} if a user's flag for the family's own settings contradicts the file.
-  virtual void check_own(const config::ModelConfig& /*found*/, const Told& /*told*/,
+  virtual void check_own(const config::ModelConfig& /*found*/, const UserHints& /*told*/,
                          std::string_view /*path*/) const {}
 
   /// The values that blocks report for `rows` sequences of `length` tokens, beside the logits.

@@ -48,7 +48,7 @@ std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, 
   return model::family_of(config).tensor_subgroups(config, tp);
 }
 
-config::ModelConfig recognise(const TensorShapes& tensors, const Told& told) {
+config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told) {
   std::vector<std::string_view> names;
   for (const Named& each : families()) {
     names.push_back(each.name);

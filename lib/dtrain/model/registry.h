@@ -32,6 +32,6 @@ namespace dtrain::model {
 ///
 /// Throws: Error{checkpoint} where no family recognises the tensors, or does not find the number of
 ///         levels; else as Family::read_sizes.
-[[nodiscard]] config::ModelConfig recognise(const TensorShapes& tensors, const Told& told);
+[[nodiscard]] config::ModelConfig recognise(const TensorShapes& tensors, const UserHints& told);
 
 }  // namespace dtrain::model

@@ -2,9 +2,11 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <torch/library.h>
 
 #include <cmath>
 
+#include "dtrain/device/operator.h"
 #include "dtrain/optim/update_rules.h"
 
 namespace dtrain::optim {
@@ -22,38 +24,31 @@ double power(double base, std::int64_t exponent) {
 
 // Computed in float64, whatever the elements are, and rounded once.
 template <typename T>
-AdamWFactors<T> factors_of(const AdamWOptions& options, double weight_decay, double learning_rate,
-                           std::int64_t step) {
-  const double first_correction = 1 - power(options.beta1, step);
-  const double second_correction = 1 - power(options.beta2, step);
+AdamWFactors<T> factors_of(double beta1, double beta2, double eps, double weight_decay,
+                           double learning_rate, std::int64_t step) {
+  const double first_correction = 1 - power(beta1, step);
+  const double second_correction = 1 - power(beta2, step);
   return {.keep = static_cast<T>(1 - learning_rate * weight_decay),
-          .beta1 = static_cast<T>(options.beta1),
-          .first_gain = static_cast<T>(1 - options.beta1),
-          .beta2 = static_cast<T>(options.beta2),
-          .second_gain = static_cast<T>(1 - options.beta2),
+          .beta1 = static_cast<T>(beta1),
+          .first_gain = static_cast<T>(1 - beta1),
+          .beta2 = static_cast<T>(beta2),
+          .second_gain = static_cast<T>(1 - beta2),
           .root_scale = static_cast<T>(1 / std::sqrt(second_correction)),
-          .eps = static_cast<T>(options.eps),
+          .eps = static_cast<T>(eps),
           .rate = static_cast<T>(learning_rate / first_correction)};
 }
 
-}  // namespace
-
-AdamW::AdamW(const OptimizerShard& shard, const AdamWOptions& options)
-    : Optimizer(update_groups(shard, options.weight_decay, options.frozen)),
-      options_(options),
-      first_moment_(state_arena(shard)),
-      second_moment_(state_arena(shard)) {}
-
-void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
-                   const param::Arena& gradients, double learning_rate) {
-  const at::Tensor weight = parameters.slice(group.range);
-  const at::Tensor gradient = gradients.slice(group.range);
-  const at::Tensor first = first_moment_.slice(group.range);
-  const at::Tensor second = second_moment_.slice(group.range);
-  const auto step = static_cast<std::int64_t>(*num_updates().const_data_ptr<float>());
+// num_updates (1) float32 counts this step; learning_rate () float64, may_update () bool.
+void update_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first,
+                   const at::Tensor& second, const at::Tensor& num_updates,
+                   const at::Tensor& learning_rate, const at::Tensor& may_update, double beta1,
+                   double beta2, double eps, double weight_decay) {
+  if (!*may_update.const_data_ptr<bool>()) return;
+  const auto step = static_cast<std::int64_t>(*num_updates.const_data_ptr<float>());
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw", [&] {
-    const auto factors = factors_of<scalar_t>(options_, group.weight_decay, learning_rate, step);
-    const AdamWElements<scalar_t> all{.count = group.range.size(),
+    const auto factors = factors_of<scalar_t>(beta1, beta2, eps, weight_decay,
+                                              *learning_rate.const_data_ptr<double>(), step);
+    const AdamWElements<scalar_t> all{.count = weight.numel(),
                                       .weight = weight.mutable_data_ptr<scalar_t>(),
                                       .gradient = gradient.const_data_ptr<scalar_t>(),
                                       .first_moment = first.mutable_data_ptr<scalar_t>(),
@@ -64,6 +59,34 @@ void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
                    factors);
     });
   });
+}
+
+TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
+  operators.def(
+      "adamw_(Tensor(a!) weight, Tensor gradient, Tensor(b!) first_moment, Tensor(c!) "
+      "second_moment, Tensor num_updates, Tensor learning_rate, Tensor may_update, float beta1, "
+      "float beta2, float eps, float weight_decay) -> ()");
+}
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("adamw_", update_on_cpu); }
+
+}  // namespace
+
+AdamW::AdamW(const OptimizerShard& shard, const AdamWOptions& options)
+    : Optimizer(update_groups(shard, options.weight_decay, options.frozen), shard.device),
+      options_(options),
+      first_moment_(state_arena(shard)),
+      second_moment_(state_arena(shard)) {}
+
+void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
+                   const param::Arena& gradients, const StepInputs& inputs) {
+  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                     const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                     const at::Tensor&, double, double, double, double)>
+      kAdamW("dtrain::adamw_");
+  kAdamW(parameters.slice(group.range), gradients.slice(group.range),
+         first_moment_.slice(group.range), second_moment_.slice(group.range), num_updates(),
+         inputs.learning_rate, inputs.may_update, options_.beta1, options_.beta2, options_.eps,
+         group.weight_decay);
 }
 
 }  // namespace dtrain::optim

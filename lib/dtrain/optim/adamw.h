@@ -32,7 +32,7 @@ class AdamW final : public Optimizer {
 
  private:
   void update(const UpdateGroup& group, const param::Arena& parameters,
-              const param::Arena& gradients, double learning_rate) override;
+              const param::Arena& gradients, const StepInputs& inputs) override;
 
   AdamWOptions options_;
   param::Arena first_moment_;

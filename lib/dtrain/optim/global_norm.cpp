@@ -3,15 +3,21 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
+
+#include "dtrain/device/operator.h"
+#include "dtrain/device/ordered_sum.h"
 
 namespace dtrain::optim {
 namespace {
@@ -48,14 +54,67 @@ void for_each_cell(const scalar_t* values, std::int64_t count, Cell cell) {
   }
 }
 
-std::vector<param::ParameterId> by_name(const param::ParameterSpecs& specs) {
-  std::vector<param::ParameterId> ids;
-  for (const param::ParameterId id : specs.ids()) ids.push_back(id);
-  std::sort(ids.begin(), ids.end(), [&](param::ParameterId a, param::ParameterId b) {
-    return specs[a].name < specs[b].name;
+// Adds to sums (slots) float64 what each block of `values` contributes. blocks (n, 4) int64: its
+// first value, their number, its slot, and 1 where each cell has a slot of its own.
+void norm_sums_on_cpu(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
+  auto* slots = sums.mutable_data_ptr<double>();
+  const auto* table = blocks.const_data_ptr<std::int64_t>();
+  AT_DISPATCH_FLOATING_TYPES(values.scalar_type(), "norm_sums", [&] {
+    const auto* all = values.const_data_ptr<scalar_t>();
+    at::parallel_for(0, blocks.size(0), 8, [&](std::int64_t begin, std::int64_t end) {
+      for (const std::int64_t* block = table + begin * 4; block != table + end * 4; block += 4) {
+        for_each_cell(all + block[0], block[1], [&](std::int64_t cell, double sum) {
+          slots[block[2] + cell * block[3]] += sum;
+        });
+      }
+    });
   });
-  return ids;
 }
+
+// Returns (parameters) float64. blocks (n, 2) int64: first slot, number of slots; ends (parameters)
+// int64: the block after the parameter's last.
+at::Tensor norm_squares_on_cpu(const at::Tensor& sums, const at::Tensor& blocks,
+                               const at::Tensor& ends) {
+  at::Tensor squares = at::zeros(ends.sizes(), sums.options());
+  const auto* slots = sums.const_data_ptr<double>();
+  const auto* table = blocks.const_data_ptr<std::int64_t>();
+  const auto* end = ends.const_data_ptr<std::int64_t>();
+  auto* parameter = squares.mutable_data_ptr<double>();
+  for (std::int64_t id = 0, block = 0; id < ends.numel(); ++id) {
+    for (; block < end[id]; ++block) {
+      const double* first = slots + table[block * 2];
+      parameter[id] += std::accumulate(first, first + table[block * 2 + 1], 0.0);
+    }
+  }
+  return squares;
+}
+
+void scale_on_cpu(const at::Tensor& values, const at::Tensor& factor) {
+  const double value = *factor.const_data_ptr<double>();
+  if (value != 1.0) values.mul_(value);
+}
+
+TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
+  operators.def("norm_sums_(Tensor values, Tensor blocks, Tensor(a!) sums) -> ()");
+  operators.def("norm_squares(Tensor sums, Tensor blocks, Tensor ends) -> Tensor");
+  operators.def("scale_(Tensor(a!) values, Tensor factor) -> ()");
+}
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) {
+  kernels.impl("norm_sums_", norm_sums_on_cpu);
+  kernels.impl("norm_squares", norm_squares_on_cpu);
+  kernels.impl("scale_", scale_on_cpu);
+}
+
+// A block of the layout, and where its sum goes.
+struct Block {
+  ElementRange range;
+  std::int64_t slot = 0;  // of its sum, or of its first cell's
+  bool is_cut = false;    // between shards
+
+  [[nodiscard]] std::int64_t num_slots() const {
+    return is_cut ? (range.size() + kCell - 1) / kCell : 1;
+  }
+};
 
 // Returns whether a boundary between shards of the unit lies inside the range.
 bool is_cut_by_shards(const param::ArenaLayout& layout, param::UnitId unit, ElementRange range) {
@@ -64,72 +123,92 @@ bool is_cut_by_shards(const param::ArenaLayout& layout, param::UnitId unit, Elem
   return (range.begin - begin) / size != (range.end - 1 - begin) / size;
 }
 
+// The parameter's blocks, with slots from `slot` on.
+std::vector<Block> blocks_of(const param::ArenaLayout& layout, param::ParameterId id,
+                             std::int64_t slot) {
+  std::vector<Block> blocks;
+  const ElementRange whole = layout.range(id);
+  for (std::int64_t begin = whole.begin; begin < whole.end; begin += kNormBlock) {
+    const ElementRange range{begin, std::min(begin + kNormBlock, whole.end)};
+    blocks.push_back({range, slot, is_cut_by_shards(layout, layout.unit_of(id), range)});
+    slot += blocks.back().is_cut ? kNormBlock / kCell : 1;
+  }
+  return blocks;
+}
+
+// (values / columns, columns) int64.
+at::Tensor table_of(const std::vector<std::int64_t>& values, std::int64_t columns,
+                    c10::Device device) {
+  return at::tensor(values, at::kLong).view({std::ssize(values) / columns, columns}).to(device);
+}
+
+// Rows of norm_sums_'s table: what lies in `owned` of the blocks.
+std::vector<std::int64_t> rows_within(ElementRange owned, const std::vector<Block>& blocks) {
+  std::vector<std::int64_t> rows;
+  for (const Block& block : blocks) {
+    const ElementRange own = common(block.range, owned);
+    if (own.is_empty()) continue;
+    const std::int64_t skipped = (own.begin - block.range.begin) / kCell;
+    rows.insert(rows.end(), {own.begin - owned.begin, own.size(), block.slot + skipped,
+                             static_cast<std::int64_t>(block.is_cut)});
+  }
+  return rows;
+}
+
+std::vector<std::int64_t> ids_by_name(const param::ParameterSpecs& specs) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(specs.size()));
+  std::iota(ids.begin(), ids.end(), std::int64_t{0});
+  std::sort(ids.begin(), ids.end(), [&](std::int64_t a, std::int64_t b) {
+    return specs[param::ParameterId(a)].name < specs[param::ParameterId(b)].name;
+  });
+  return ids;
+}
+
 }  // namespace
 
-GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, param::ShardId shard)
-    : parameters_(layout.num_parameters()) {
+GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, const param::ParameterSpecs& specs,
+                       param::ShardId shard, c10::Device device)
+    : by_name_(table_of(ids_by_name(specs), 1, device).flatten()) {
+  std::vector<Block> all;
+  std::vector<std::int64_t> slots;
+  std::vector<std::int64_t> ends;
   for (const param::ParameterId id : layout.parameters()) {
-    const param::UnitId unit = layout.unit_of(id);
-    const ElementRange whole = layout.range(id);
-    for (std::int64_t begin = whole.begin; begin < whole.end; begin += kNormBlock) {
-      const ElementRange range{begin, std::min(begin + kNormBlock, whole.end)};
-      const Block block{range, num_slots_, is_cut_by_shards(layout, unit, range)};
-      num_slots_ += block.is_cut ? kNormBlock / kCell : 1;
-      parameters_[id].push_back(block);
-      const ElementRange own = common(range, layout.shard_range(unit, shard));
-      if (own.is_empty()) continue;
-      const std::int64_t skipped = (own.begin - range.begin) / kCell;
-      own_.push_back({own, block.slot + skipped, block.is_cut});
+    for (const Block& block : blocks_of(layout, id, num_slots_)) {
+      all.push_back(block);
+      slots.insert(slots.end(), {block.slot, block.num_slots()});
+      num_slots_ = block.slot + (block.is_cut ? kNormBlock / kCell : 1);
     }
+    ends.push_back(std::ssize(all));
+  }
+  blocks_ = table_of(slots, 2, device);
+  ends_ = table_of(ends, 1, device).flatten();
+  for (const ElementRange owned : layout.owned_by(shard)) {
+    own_.push_back({owned, table_of(rows_within(owned, all), 4, device)});
   }
 }
 
 at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
-  const at::Tensor sums = at::zeros({num_slots_}, values.flat().options().dtype(at::kDouble));
-  auto* slots = sums.mutable_data_ptr<double>();
-  AT_DISPATCH_FLOATING_TYPES(values.flat().scalar_type(), "global_norm", [&] {
-    const auto* all = values.flat().const_data_ptr<scalar_t>();
-    at::parallel_for(0, static_cast<std::int64_t>(own_.size()), 8,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       for (std::int64_t i = begin; i < end; ++i) {
-                         const Block& block = own_[static_cast<std::size_t>(i)];
-                         for_each_cell(all + values.position_of(block.range), block.range.size(),
-                                       [&](std::int64_t cell, double sum) {
-                                         slots[block.slot + (block.is_cut ? cell : 0)] += sum;
-                                       });
-                       }
-                     });
-  });
+  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
+      kNormSums("dtrain::norm_sums_");
+  at::Tensor sums = at::zeros({num_slots_}, values.flat().options().dtype(at::kDouble));
+  for (const OwnBlocks& own : own_) kNormSums(values.slice(own.range), own.table, sums);
   return sums;
 }
 
 at::Tensor GlobalNorm::squares(const at::Tensor& sums) const {
-  const at::Tensor squares = at::zeros({parameters_.size()}, sums.options());
-  const auto* slots = sums.const_data_ptr<double>();
-  auto* parameter = squares.mutable_data_ptr<double>();
-  for (const std::vector<Block>& blocks : parameters_) {
-    for (const Block& block : blocks) {
-      const std::int64_t cells =
-          block.is_cut ? (block.range.size() + kCell - 1) / kCell : std::int64_t{1};
-      *parameter += std::accumulate(slots + block.slot, slots + block.slot + cells, 0.0);
-    }
-    ++parameter;
-  }
-  return squares;
+  static const device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
+      kNormSquares("dtrain::norm_squares");
+  return kNormSquares(sums, blocks_, ends_);
 }
 
-at::Tensor norm_of_squares(const at::Tensor& squares, const param::ParameterSpecs& specs) {
-  const at::Tensor total = at::zeros({}, squares.options());
-  const auto* square = squares.const_data_ptr<double>();
-  auto* sum = total.mutable_data_ptr<double>();
-  for (const param::ParameterId id : by_name(specs)) *sum += square[id.value()];
-  return total.sqrt_();
+at::Tensor GlobalNorm::norm(const at::Tensor& squares) const {
+  return device::ordered_sum(squares.index_select(0, by_name_)).sqrt_();
 }
 
 double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                    const param::ParameterSpecs& specs) {
-  const GlobalNorm norm(layout, param::ShardId(0));
-  return norm_of_squares(norm.squares(norm.sums_of(values)), specs).item<double>();
+  const GlobalNorm norm(layout, specs, param::ShardId(0), values.flat().device());
+  return norm.norm(norm.squares(norm.sums_of(values))).item<double>();
 }
 
 at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
@@ -140,8 +219,9 @@ at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
 }
 
 void scale_by(const at::Tensor& values, const at::Tensor& factor) {
-  const double value = *factor.const_data_ptr<double>();
-  if (value != 1.0) values.mul_(value);
+  static const device::Operator<void(const at::Tensor&, const at::Tensor&)> kScale(
+      "dtrain::scale_");
+  kScale(values, factor);
 }
 
 }  // namespace dtrain::optim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <vector>
 
@@ -20,8 +21,9 @@ inline constexpr std::int64_t kNormBlock = 4096;
 /// Threads: one.
 class GlobalNorm {
  public:
-  /// For the elements that `shard` owns.
-  GlobalNorm(const param::ArenaLayout& layout, param::ShardId shard);
+  /// For the elements that `shard` owns, in tensors on `device`.
+  GlobalNorm(const param::ArenaLayout& layout, const param::ParameterSpecs& specs,
+             param::ShardId shard, c10::Device device = at::kCPU);
 
   /// This shard's sums, zero in the places of other shards, (n) float64: to be summed over the
   /// shards, in any order.
@@ -29,23 +31,22 @@ class GlobalNorm {
   /// From the sums of all shards: the sum of squares of each parameter, by id, (parameters)
   /// float64.
   [[nodiscard]] at::Tensor squares(const at::Tensor& sums) const;
+  /// The norm of parameters with these sums of squares, () float64.
+  [[nodiscard]] at::Tensor norm(const at::Tensor& squares) const;
 
  private:
-  struct Block {
+  // Blocks of one range of elements that this shard owns.
+  struct OwnBlocks {
     param::ElementRange range;  // of the layout
-    std::int64_t slot = 0;      // of its sum, or of its first cell's
-    bool is_cut = false;        // between shards
+    at::Tensor table;           // (blocks, 4) int64: as norm_sums_ reads it
   };
 
-  base::IndexedVector<param::ParameterId, std::vector<Block>> parameters_;
-  std::vector<Block> own_;  // what this shard has of them
+  std::vector<OwnBlocks> own_;
   std::int64_t num_slots_ = 0;
+  at::Tensor blocks_;   // (blocks, 2) int64: slot, number of slots; of all parameters, by id
+  at::Tensor ends_;     // (parameters) int64: the block after each one's last
+  at::Tensor by_name_;  // (parameters) int64: ids
 };
-
-/// The norm of parameters with these sums of squares (parameters), added in the order of their
-/// names; () float64.
-[[nodiscard]] at::Tensor norm_of_squares(const at::Tensor& squares,
-                                         const param::ParameterSpecs& specs);
 
 /// The norm of values that are all here.
 [[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,

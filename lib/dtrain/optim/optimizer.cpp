@@ -51,15 +51,16 @@ std::vector<UpdateGroup> cut(const std::vector<UpdateGroup>& groups, std::int64_
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<UpdateGroup> groups)
+Optimizer::Optimizer(std::vector<UpdateGroup> groups, c10::Device device)
     : groups_(std::move(groups)),
-      num_updates_(at::zeros({1}, at::TensorOptions().dtype(at::kFloat))) {}
+      num_updates_(at::zeros({1}, at::TensorOptions(device).dtype(at::kFloat))),
+      learning_rate_(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble))) {}
 
 void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
                      double learning_rate, const at::Tensor& may_update, UpdateObserver* observer) {
-  if (!*may_update.const_data_ptr<bool>()) return;
   const at::NoGradGuard no_grad;
-  num_updates_.add_(1);
+  num_updates_.add_(may_update);
+  learning_rate_.fill_(learning_rate);
   const std::vector<UpdateGroup> parts =
       observer == nullptr ? groups_ : cut(groups_, kObservedElements);
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -68,7 +69,7 @@ void Optimizer::step(const param::Arena& parameters, const param::Arena& gradien
     if (observer != nullptr) {
       observer->before(range, is_last ? param::ElementRange{} : parts[i + 1].range);
     }
-    update(parts[i], parameters, gradients, learning_rate);
+    update(parts[i], parameters, gradients, {learning_rate_, may_update});
     if (observer != nullptr) observer->after(range);
   }
 }

@@ -25,6 +25,7 @@ struct OptimizerShard {
   param::ShardId shard;
   at::ScalarType dtype = at::kFloat;  ///< of parameters, gradients and state
   const param::ArenaAllocator& allocate;
+  c10::Device device = at::kCPU;  ///< of all of them, and of what `allocate` gives
 };
 
 /// Elements that are updated alike.
@@ -75,15 +76,21 @@ class Optimizer {
   [[nodiscard]] const at::Tensor& num_updates() const { return num_updates_; }
 
  protected:
-  explicit Optimizer(std::vector<UpdateGroup> groups);
+  Optimizer(std::vector<UpdateGroup> groups, c10::Device device);
 
+  /// The arguments of a step that its kernels read where they run.
+  struct StepInputs {
+    const at::Tensor& learning_rate;  ///< () float64
+    const at::Tensor& may_update;     ///< () bool
+  };
   /// One step of the group's elements; num_updates() counts it already.
   virtual void update(const UpdateGroup& group, const param::Arena& parameters,
-                      const param::Arena& gradients, double learning_rate) = 0;
+                      const param::Arena& gradients, const StepInputs& inputs) = 0;
 
  private:
   std::vector<UpdateGroup> groups_;
   at::Tensor num_updates_;
+  at::Tensor learning_rate_;
 };
 
 }  // namespace dtrain::optim

@@ -33,7 +33,7 @@ class Sgd final : public Optimizer {
 
  private:
   void update(const UpdateGroup& group, const param::Arena& parameters,
-              const param::Arena& gradients, double learning_rate) override;
+              const param::Arena& gradients, const StepInputs& inputs) override;
 
   SgdOptions options_;
   std::optional<param::Arena> momentum_;  // none where it is 0

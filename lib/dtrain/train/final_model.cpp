@@ -45,7 +45,8 @@ void write_final_model(parallel::StepEngine& engine, comm::ProcessGroup& world,
                    checkpoint::format::Metadata{{kModelKey, describe(final.settings)}});
   });
   engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
-    write([&] { writer->write(id, values); });
+    const at::Tensor on_host = values.cpu();  // in this thread, whose streams made them
+    write([&] { writer->write(id, on_host); });
   });
   write([&] {
     final.check();

@@ -67,13 +67,13 @@ model::TensorShapes tensor_shapes(const SafetensorsFile& file, const std::string
   return tensors;
 }
 
-ModelConfig recognised_model(const model::TensorShapes& tensors, const model::Told& told) {
+ModelConfig recognised_model(const model::TensorShapes& tensors, const model::UserHints& told) {
   // A description of tensors goes the same way as text, whose ranges are checked.
   return parse_description(describe(model::recognise(tensors, told)),
                            fmt::format("model file '{}': bad shapes", tensors.path));
 }
 
-ModelConfig model_of(const SafetensorsFile& file, const model::Told& told) {
+ModelConfig model_of(const SafetensorsFile& file, const model::UserHints& told) {
   const auto found = file.metadata().find(kModelKey);
   const ModelConfig model =
       found == file.metadata().end()

@@ -36,14 +36,14 @@ using checkpoint::store::kModelKey;
 
 /// As model::recognise; what it finds is within the ranges of the settings.
 [[nodiscard]] config::ModelConfig recognised_model(const model::TensorShapes& tensors,
-                                                   const model::Told& told);
+                                                   const model::UserHints& told);
 
 /// Settings of the model in the file, in either shapes. Its tensors are not checked against them.
 ///
 /// Throws: Error{checkpoint} naming the file and the tensor that is missing or has no such shape,
 ///         or the flag that says what the file does not; Error{usage} if a flag contradicts it.
 [[nodiscard]] config::ModelConfig model_of(const checkpoint::format::SafetensorsFile& file,
-                                           const model::Told& told);
+                                           const model::UserHints& told);
 
 /// The constants that a model file holds besides its parameters.
 [[nodiscard]] std::vector<checkpoint::NamedTensor> exported_buffers(const model::Model& model);

@@ -84,9 +84,9 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
 }
 
 // FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
-double peak_flops_of(comm::ProcessGroup& world, at::ScalarType dtype) {
+double peak_flops_of(comm::ProcessGroup& world, const at::TensorOptions& options) {
   world.barrier();
-  const double own = metrics::measure_peak_flops(dtype);
+  const double own = metrics::measure_peak_flops(options);
   world.barrier();
   return own * static_cast<double>(world.size());
 }
@@ -112,7 +112,8 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(peak_flops_of(world_, engine_.precision().compute)),
+      peak_flops_(peak_flops_of(
+          world_, engine_.parameters().flat().options().dtype(engine_.precision().compute))),
       predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
@@ -234,11 +235,10 @@ void Trainer::check_model() {
   const auto begin = base::Clock::now();
   const std::string name = bad_tensor(engine_, world_);
   if (!name.empty()) {
-    fail(
-        fmt::format("after step {}: '{}' holds values that are not finite, so nothing of it was "
-                    "saved",
-                    step_, name),
-        name.starts_with(checkpoint::kWeightPrefix) ? advice() : "give --grad-clip, or lower --lr");
+    fail(fmt::format("after step {}: '{}' holds values that are not finite, so nothing of it was "
+                     "saved",
+                     step_, name),
+         name.starts_with(checkpoint::kWeightPrefix) ? advice() : "lower --grad-clip or --lr");
   }
   if (evaluated_step_ != step_) {
     const double loss = evaluate(engine_, probe_, config_.batch.microbatch, {}).value();

@@ -49,7 +49,7 @@ class BdhFamily final : public Family {
   }
 
   // All sizes show in the weights except the number of tied levels, and in storage heads.
-  ModelConfig read_sizes(const TensorShapes& tensors, const Told& told) const override {
+  ModelConfig read_sizes(const TensorShapes& tensors, const UserHints& told) const override {
     const std::int64_t untied = count_untied_levels(tensors);
     const std::string encoder = untied > 0 ? "levels.0.encoder" : "encoder";
     const auto from_export = [&]() -> Settings {
@@ -64,7 +64,8 @@ class BdhFamily final : public Family {
             .tie_levels = untied == 0};
   }
 
-  void check_own(const ModelConfig& found, const Told& told, std::string_view path) const override {
+  void check_own(const ModelConfig& found, const UserHints& told,
+                 std::string_view path) const override {
     check_told(path, "--heads", told.own.of<Settings>().told_heads, found.own.of<Settings>().heads);
   }
 

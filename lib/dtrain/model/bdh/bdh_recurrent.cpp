@@ -47,7 +47,7 @@ at::Tensor BdhRecurrent::rotation() {
   const std::int64_t row = position_ % kRotationChunk;
   if (row == 0) {
     rotations_ =
-        rope_rotations(position_, position_ + kRotationChunk, {sizes_.neurons}, q_.scalar_type());
+        rope_rotations(position_, position_ + kRotationChunk, {sizes_.neurons}, q_.options());
   }
   return at::view_as_complex(rotations_.select(0, row));
 }

@@ -7,12 +7,14 @@
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 
 #include <cmath>
 #include <numbers>
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/elementary.h"
+#include "dtrain/device/operator.h"
 
 namespace dtrain::model::bdh {
 namespace {
@@ -31,8 +33,7 @@ void turn_row(const scalar_t* in, scalar_t* out, std::int64_t pairs, const float
   }
 }
 
-// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32.
-at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, float direction) {
+at::Tensor turn_on_cpu(const at::Tensor& v, const at::Tensor& table, double direction) {
   const std::int64_t neurons = v.size(-1);
   const std::int64_t positions = v.size(-2);
   at::Tensor out = at::empty_like(v);
@@ -43,11 +44,23 @@ at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, float directio
     at::parallel_for(0, v.numel() / neurons, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         turn_row(in_data + row * neurons, out_data + row * neurons, neurons / 2,
-                 turns + row % positions * neurons, direction);
+                 turns + row % positions * neurons, static_cast<float>(direction));
       }
     });
   });
   return out;
+}
+
+TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
+  operators.def("rope_turn(Tensor v, Tensor table, float direction) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("rope_turn", turn_on_cpu); }
+
+// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32; direction as in turn_row.
+at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, double direction) {
+  static const device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, double)> kTurn(
+      "dtrain::rope_turn");
+  return kTurn(v, table, direction);
 }
 
 // There are no complex numbers of 16 bits, and float32 copies of v would be the largest tensors of
@@ -58,30 +71,30 @@ class LowRotation : public torch::autograd::Function<LowRotation> {
                             const at::Tensor& table) {
     DTRAIN_CHECK(v.is_contiguous());
     ctx->save_for_backward({table});
-    return turn_low(v, table, 1.0F);
+    return turn_low(v, table, 1.0);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
-    return {turn_low(grads[0].contiguous(), ctx->get_saved_variables()[0], -1.0F), at::Tensor()};
+    return {turn_low(grads[0].contiguous(), ctx->get_saved_variables()[0], -1.0), at::Tensor()};
   }
 };
 
-constexpr auto kTurn = static_cast<float>(2 * std::numbers::pi);
+constexpr auto kFullTurn = static_cast<float>(2 * std::numbers::pi);
 
 // The frequency of the pair that begins with neuron `even`, with the float32 roundings of the
 // reference: 1 / 65536^(even/N) / 2pi.
 float frequency(std::int64_t even, std::int64_t neurons) {
   const float exponent = static_cast<float>(even) / static_cast<float>(neurons);
   const auto power = static_cast<float>(base::power_of_two(16.0 * static_cast<double>(exponent)));
-  return 1.0F / power / kTurn;
+  return 1.0F / power / kFullTurn;
 }
 
 // ATen's cosine and sine are not used: they come from a vector library whose bits depend on the
 // CPU, and whose first call, if two threads make it at once, can be 1.5e-4 off in one of them.
 void write_rotation(float position, float turns_per_position, float* out) {
   const float turns = position * turns_per_position;
-  const float angle = (turns - std::floor(turns)) * kTurn;
+  const float angle = (turns - std::floor(turns)) * kFullTurn;
   const auto [sine, cosine] = base::sine_cosine(angle);
   out[0] = static_cast<float>(cosine);
   out[1] = static_cast<float>(sine);
@@ -97,7 +110,7 @@ at::Tensor rope_frequencies(std::int64_t neurons) {
 }
 
 at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, const HeadSlice& neurons,
-                          at::ScalarType dtype) {
+                          const at::TensorOptions& options) {
   DTRAIN_CHECK(neurons.first % 2 == 0 && neurons.count % 2 == 0 &&
                neurons.first + neurons.count <= neurons.whole);
   const std::int64_t pairs = neurons.count / 2;
@@ -114,7 +127,7 @@ at::Tensor rope_rotations(std::int64_t begin, std::int64_t end, const HeadSlice&
       }
     }
   });
-  return table.to(dtype);
+  return table.to(options);
 }
 
 at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table) {
@@ -129,9 +142,10 @@ at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table) {
   return at::view_as_real(turned).view(v.sizes());
 }
 
-const at::Tensor& RopeTables::table(std::int64_t length, at::ScalarType dtype) {
-  const bool fits = table_.defined() && table_.size(0) == length && table_.scalar_type() == dtype;
-  if (!fits) table_ = rope_rotations(0, length, neurons_, dtype);
+const at::Tensor& RopeTables::table(std::int64_t length, const at::TensorOptions& options) {
+  const bool fits = table_.defined() && table_.size(0) == length &&
+                    table_.scalar_type() == options.dtype() && table_.device() == options.device();
+  if (!fits) table_ = rope_rotations(0, length, neurons_, options);
   return table_;
 }
 

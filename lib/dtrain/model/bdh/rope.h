@@ -19,14 +19,14 @@ struct HeadSlice {
 };
 
 /// Cosine and sine of 2*pi * (t*freq mod 1) for positions t in [begin, end) and the pairs of
-/// `neurons`: a table (end - begin, neurons.count/2, 2) of dtype.
+/// `neurons`: a table (end - begin, neurons.count/2, 2) of the options' dtype, on their device.
 ///
 /// The product t*freq is float32 whatever the dtype, as in the reference; cosine and sine are
 /// rounded once to float32, and then the table is cast. Equal bits on every CPU and with any number
 /// of threads.
 /// Source: Su et al., RoFormer (2021), interleaved form.
 [[nodiscard]] at::Tensor rope_rotations(std::int64_t begin, std::int64_t end,
-                                        const HeadSlice& neurons, at::ScalarType dtype);
+                                        const HeadSlice& neurons, const at::TensorOptions& options);
 
 /// v (..., T, N), contiguous -> v with each pair (2k, 2k+1) of position t turned by
 /// table[t][k], in v's dtype; differentiable in v. bfloat16 and float16 are turned in float32 and
@@ -40,8 +40,8 @@ class RopeTables {
  public:
   explicit RopeTables(const HeadSlice& neurons) : neurons_(neurons) {}
 
-  /// (length, neurons.count/2, 2) of dtype.
-  [[nodiscard]] const at::Tensor& table(std::int64_t length, at::ScalarType dtype);
+  /// (length, neurons.count/2, 2), as rope_rotations.
+  [[nodiscard]] const at::Tensor& table(std::int64_t length, const at::TensorOptions& options);
 
  private:
   HeadSlice neurons_;

@@ -66,10 +66,11 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGr
       masters_(make_masters(layout, shards, allocate, options)),
       units_(layout.num_units()) {
   const bool shares = copies_are_masters(options);
+  const at::TensorOptions copies = masters_.flat().options().dtype(options.compute_dtype);
   for (const param::UnitId unit : layout.units()) {
     auto& buffer = units_[unit].buffer;
     if (!shares) {
-      buffer = std::make_unique<UnitBuffer>(layout, unit, options.compute_dtype, allocate);
+      buffer = std::make_unique<UnitBuffer>(layout, unit, copies, allocate);
       if (options.keeps_units) buffer->take();
     }
     unit_values_.push_back(shares ? masters_.slice(layout.unit_range(unit)) : buffer->flat());

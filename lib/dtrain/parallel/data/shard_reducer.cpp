@@ -62,15 +62,15 @@ ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
       shard_(groups.shards().rank()),
       options_(setup.options),
       reductions_(groups, setup.options.codec) {
-  const at::ScalarType dtype = options_.dtype;
+  for (std::int64_t level = 0; level < num_levels(setup); ++level) {
+    sums_.push_back(param::Arena::of_shard(layout_, shard_, options_.dtype, allocate));
+  }
+  const at::TensorOptions options = sums_.front().flat().options();
   for (const param::UnitId unit : layout_.units()) {
-    units_.push_back({.buffer = std::make_unique<UnitBuffer>(layout_, unit, dtype, allocate),
+    units_.push_back({.buffer = std::make_unique<UnitBuffer>(layout_, unit, options, allocate),
                       .has_gradient = std::vector<bool>(
                           static_cast<std::size_t>(layout_.parameters_of(unit).size())),
                       .num_sums = setup.schedule.count(UnitEventKind::reduce, unit)});
-  }
-  for (std::int64_t level = 0; level < num_levels(setup); ++level) {
-    sums_.push_back(param::Arena::of_shard(layout_, shard_, dtype, allocate));
   }
 }
 

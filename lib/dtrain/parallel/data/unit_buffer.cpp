@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Storage.h>
 
-#include <cstring>
 #include <memory>
 
 #include "dtrain/base/check.h"
@@ -12,24 +11,24 @@ namespace dtrain::parallel {
 namespace {
 
 // (count) over a storage of the right size that points nowhere yet.
-at::Tensor tensor_without_memory(std::int64_t count, at::ScalarType dtype) {
-  const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(dtype);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, at::kCPU),
+at::Tensor tensor_without_memory(std::int64_t count, const at::TensorOptions& options) {
+  const auto bytes = static_cast<std::size_t>(count) * options.dtype().itemsize();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       at::DataPtr(nullptr, options.device()),
                        /*allocator=*/nullptr, /*resizable=*/false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(dtype));
+      std::move(storage), c10::DispatchKeySet(options.computeDispatchKey()), options.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous({count});
   return tensor;
 }
 
 }  // namespace
 
-UnitBuffer::UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, at::ScalarType dtype,
-                       param::ArenaAllocator allocate)
+UnitBuffer::UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit,
+                       const at::TensorOptions& options, param::ArenaAllocator allocate)
     : allocate_(std::move(allocate)),
       first_(layout.parameters_of(unit).front()),
-      flat_(tensor_without_memory(layout.unit_range(unit).size(), dtype)) {
+      flat_(tensor_without_memory(layout.unit_range(unit).size(), options)) {
   const std::int64_t begin = layout.unit_range(unit).begin;
   for (const param::ParameterId id : layout.parameters_of(unit)) {
     const param::ElementRange range = layout.range(id);
@@ -43,15 +42,15 @@ void UnitBuffer::take() {
   void* data = memory->mutable_data_ptr();
   set_data(at::DataPtr(
       data, memory.release(), [](void* owned) { delete static_cast<at::Tensor*>(owned); },
-      at::kCPU));
+      flat_.device()));
 }
 
 void UnitBuffer::give_back() {
   if (!is_taken()) return;
 #ifndef NDEBUG
-  std::memset(flat_.mutable_data_ptr(), 0xFF, flat_.nbytes());  // NaN in every float format
+  flat_.view(at::kByte).fill_(0xFF);  // NaN in every float format
 #endif
-  set_data(at::DataPtr(nullptr, at::kCPU));
+  set_data(at::DataPtr(nullptr, flat_.device()));
 }
 
 const at::Tensor& UnitBuffer::view(param::ParameterId id) const {

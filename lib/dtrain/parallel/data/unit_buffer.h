@@ -19,8 +19,9 @@ namespace dtrain::parallel {
 /// Threads: one.
 class UnitBuffer {
  public:
-  /// `layout` and what `allocate` refers to must outlive this.
-  UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, at::ScalarType dtype,
+  /// options: dtype, and the device of what `allocate` gives. `layout` and what `allocate` refers
+  /// to must outlive this.
+  UnitBuffer(const param::ArenaLayout& layout, param::UnitId unit, const at::TensorOptions& options,
              param::ArenaAllocator allocate);
 
   /// Gets zeroed memory; it must have none.

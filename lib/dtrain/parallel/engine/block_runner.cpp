@@ -1,6 +1,7 @@
 #include "dtrain/parallel/engine/block_runner.h"
 
 #include <ATen/ops/full_like.h>
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -8,6 +9,23 @@
 #include "dtrain/base/check.h"
 
 namespace dtrain::parallel {
+namespace {
+
+// Autograd has a thread for each device; the streams and the state of a rank belong to its own.
+class OwnThread {
+ public:
+  OwnThread() { state().set_multithreading_enabled(false); }
+  OwnThread(const OwnThread&) = delete;
+  OwnThread& operator=(const OwnThread&) = delete;
+  ~OwnThread() { state().set_multithreading_enabled(was_enabled_); }
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+
+  bool was_enabled_ = state().get_multithreading_enabled();
+};
+
+}  // namespace
 
 BlockRunner::BlockRunner(model::Model& model, const param::ParameterViews& parameters,
                          param::GradientMemory& gradients, model::TensorAxis& axis, Options options)
@@ -158,6 +176,7 @@ void BlockRunner::backward(BlockId block, MicrobatchId microbatch, double seed,
   if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
     active_->gradient = native_gradient(*native, saved, active_->input, gradient);
   } else {
+    const OwnThread backward;
     if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
     active_->gradient = saved.input.grad();
   }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
+
+#include "dtrain/device/ordered_sum.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -13,8 +14,9 @@ class Rounds {
   void begin(LossReport report) { under_way_.push_back(std::move(report)); }
   void wait_until(std::int64_t num_under_way) {
     for (; std::ssize(under_way_) > num_under_way; under_way_.pop_front()) {
-      sum_ = under_way_.front().sum(sum_);
-      is_stopped_ = is_stopped_ || under_way_.front().votes().front();
+      const LossReport::Findings found = under_way_.front().read(sum_);
+      sum_ = found.sum;
+      is_stopped_ = is_stopped_ || found.votes.front();
     }
   }
   [[nodiscard]] double sum() const { return sum_; }
@@ -26,18 +28,6 @@ class Rounds {
   double sum_ = 0;
   bool is_stopped_ = false;
 };
-
-// Writes the sum of each row of losses (B, T) to sums (B) float64, its tokens in order, whatever
-// the number of rows.
-void sum_rows(const at::Tensor& losses, const at::Tensor& sums) {
-  const at::Tensor wide = losses.to(at::kDouble).contiguous();  // (B, T)
-  const std::int64_t length = wide.size(1);
-  const auto* row = wide.const_data_ptr<double>();
-  auto* sum = sums.mutable_data_ptr<double>();
-  for (std::int64_t index = 0; index < wide.size(0); ++index, row += length) {
-    sum[index] = std::accumulate(row, row + length, 0.0);
-  }
-}
 
 }  // namespace
 
@@ -60,7 +50,7 @@ std::optional<StepLoss> evaluate(const EngineSetup& setup, Executor& executor,
         {.microbatches = batches,
          .on_losses =
              [&](MicrobatchId, const at::Tensor& losses) {
-               sum_rows(losses, report.losses().narrow(0, own, count));
+               report.losses().narrow(0, own, count).copy_(device::ordered_sum(losses));
              },
          .on_last_losses = [&] { report.reduce({plan.wants_stop && plan.wants_stop()}); }});
     rounds.begin(std::move(report));

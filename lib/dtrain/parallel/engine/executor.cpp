@@ -1,18 +1,22 @@
 #include "dtrain/parallel/engine/executor.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
 namespace dtrain::parallel {
 namespace {
 
-// (B, T) int64, a copy: the graph must not depend on the batch's lifetime.
+// (B, T) int64, a copy: the graph must not depend on the batch's lifetime. On its way to a device
+// it lies in pinned memory, so that the host need not wait.
 at::Tensor tokens_of(const std::vector<std::int64_t>& tokens, const data::Batch& batch,
                      const comm::World& world) {
-  return at::from_blob(const_cast<std::int64_t*>(tokens.data()),
-                       {batch.num_sequences, batch.length}, at::TensorOptions().dtype(at::kLong))
-      .to(world.options(at::kLong), /*non_blocking=*/false, /*copy=*/true);
+  const bool travels = at::accelerator::isAccelerator(world.device().type());
+  at::Tensor copy = at::empty({batch.num_sequences, batch.length},
+                              at::TensorOptions().dtype(at::kLong).pinned_memory(travels));
+  std::copy(tokens.begin(), tokens.end(), copy.mutable_data_ptr<std::int64_t>());
+  return copy.to(world.options(at::kLong), /*non_blocking=*/true);
 }
 
 MicrobatchInput input_of(const data::Batch& batch, const comm::World& world) {

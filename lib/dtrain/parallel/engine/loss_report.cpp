@@ -1,8 +1,10 @@
 #include "dtrain/parallel/engine/loss_report.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "dtrain/base/check.h"
@@ -23,21 +25,16 @@ void LossReport::reduce(const Votes& votes) {
   reduced_ = setup_.groups.world().all_reduce(slots_);
 }
 
-double LossReport::sum(double before) {
-  reduced_.wait_host();
-  const at::Tensor losses = slots_.cpu();
-  const auto* loss = losses.const_data_ptr<double>();
-  return std::accumulate(loss, loss + num_losses_, before);
-}
-
-Votes LossReport::votes() {
-  reduced_.wait_host();
-  const at::Tensor slots = slots_.cpu();
-  const auto* slot = slots.const_data_ptr<double>();
-  Votes votes;
-  std::transform(slot + num_losses_, slot + slots.numel(), std::back_inserter(votes),
+LossReport::Findings LossReport::read(double before, const at::Tensor& value) {
+  wait();
+  const at::Tensor last = value.defined() ? value.view(1) : slots_.new_zeros(1);
+  const at::Tensor all = at::cat({slots_, last}).cpu();
+  const auto* number = all.const_data_ptr<double>();
+  Findings found{.sum = std::accumulate(number, number + num_losses_, before)};
+  std::transform(number + num_losses_, number + slots_.numel(), std::back_inserter(found.votes),
                  [](double count) { return count > 0; });
-  return votes;
+  found.value = number[slots_.numel()];
+  return found;
 }
 
 }  // namespace dtrain::parallel

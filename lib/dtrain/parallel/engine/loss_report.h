@@ -25,7 +25,7 @@ struct StepLoss {
 /// Sums losses in float64, each in its slot, and counts votes.
 ///
 /// Collective: reduce, by every rank of the world, with as many losses and votes.
-/// Throws:     sum and votes what Work::wait throws.
+/// Throws:     wait and read what Work::wait throws.
 /// Threads:    one.
 class LossReport {
  public:
@@ -36,15 +36,20 @@ class LossReport {
   /// ranks that write nothing there is exact.
   [[nodiscard]] at::Tensor losses() const { return slots_.narrow(0, 0, num_losses_); }
 
-  /// Async: the losses are not touched until wait(), sum() or votes() returns.
+  /// Async: the losses are not touched until wait() or read() returns.
   void reduce(const Votes& votes);
 
   /// From now on losses() holds those of all ranks.
   void wait() { reduced_.wait(); }
 
-  /// `before` and the losses of all ranks, added in order.
-  [[nodiscard]] double sum(double before = 0);
-  [[nodiscard]] Votes votes();
+  /// The findings, where the host can read them.
+  struct Findings {
+    double sum = 0;    ///< of the losses of all ranks, added in order to what was before
+    Votes votes = {};  ///< of all ranks
+    double value = 0;
+  };
+  /// Blocks until all has come. value: () float64, is read along; undefined: 0.
+  [[nodiscard]] Findings read(double before = 0, const at::Tensor& value = {});
 
  private:
   const EngineSetup& setup_;

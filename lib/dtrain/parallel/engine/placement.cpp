@@ -6,8 +6,6 @@
 
 #include <utility>
 
-#include "dtrain/optim/global_norm.h"
-
 namespace dtrain::parallel {
 
 Placement::Placement(const model::Model& model, ParameterHolders holders,
@@ -48,14 +46,14 @@ bool Placement::speaks_for(param::ParameterId id) const {
   return stages(id).rank() == 0 && (is_slice || groups_.along(mesh::Axis::tp).rank() == 0);
 }
 
-at::Tensor Placement::norm(const at::Tensor& squares) const {
+at::Tensor Placement::squares_of_all(const at::Tensor& squares) const {
   const at::Tensor all = at::zeros(squares.sizes(), squares.options());
   for (const param::ParameterId id : model_.parameters.ids()) {
     if (speaks_for(id)) all[id.value()].copy_(squares[id.value()]);
   }
   groups_.along(mesh::Axis::tp).all_reduce(all).wait();
   groups_.along(mesh::Axis::pp).all_reduce(all).wait();
-  return optim::norm_of_squares(all, model_.parameters);
+  return all;
 }
 
 at::Tensor Placement::assembled(param::ParameterId id, const at::Tensor& part,

@@ -30,11 +30,11 @@ class Placement {
   /// This rank among all that hold the same values.
   [[nodiscard]] checkpoint::Replica replica(param::ParameterId id) const;
 
-  /// The norm of the whole model, () float64, from the sums of squares of this rank's parameters,
-  /// (parameters) float64, each counted once.
+  /// The sums of squares of all parameters of the model, (parameters) float64, from those of this
+  /// rank's part of each; equal on all ranks.
   ///
-  /// Collective: over the tensor and the pipeline axis. Equal on all ranks.
-  [[nodiscard]] at::Tensor norm(const at::Tensor& squares) const;
+  /// Collective: over the tensor and the pipeline axis.
+  [[nodiscard]] at::Tensor squares_of_all(const at::Tensor& squares) const;
 
   /// The whole parameter, in its storage shape. part: what this rank holds of it; undefined on
   /// stages that do not.

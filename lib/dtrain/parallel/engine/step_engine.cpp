@@ -39,6 +39,11 @@ data::MicrobatchDeal StepEngine::deal() const {
           .interleave = is_reduced_at_once ? setup_.groups.shards().size() : 1};
 }
 
+double StepEngine::parameter_norm() {
+  executor_.parameters().wait_for_all();  // copies of them may still be on their way
+  return updater_.norm_of(parameters()).item<double>();
+}
+
 void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes) {
   DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
   const std::int64_t num_tokens = tokens_in(microbatches.front()) * num_microbatches();
@@ -68,13 +73,12 @@ void StepEngine::optimizer_step(double learning_rate) {
 }
 
 StepResult StepEngine::finish_step() {
-  StepResult result{.loss = {.sum_nll = step_->report.sum(),
+  LossReport::Findings found = step_->report.read(0, step_->norm);
+  StepResult result{.loss = {.sum_nll = found.sum,
                              .num_tokens = step_->num_tokens,
-                             .votes = step_->report.votes()}};
-  if (step_->norm.defined()) {
-    result.grad_norm = step_->norm.item<double>();
-    result.has_overflowed = updater_.has_overflowed(result.grad_norm);
-  }
+                             .votes = std::move(found.votes)},
+                    .grad_norm = found.value};
+  if (step_->norm.defined()) result.has_overflowed = updater_.adjust_scale(result.grad_norm);
   step_.reset();
   return result;
 }

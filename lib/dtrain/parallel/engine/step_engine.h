@@ -22,7 +22,7 @@ struct StepOptions {
 /// The findings of a step before its update; equal on all ranks.
 struct StepResult {
   StepLoss loss = {};
-  double grad_norm = 0;         ///< before clipping; 0 where nothing was clipped
+  double grad_norm = 0;         ///< before clipping; 0 without clip_grad_norm
   bool has_overflowed = false;  ///< the loss's scale was too large, and is halved
 
   /// Else no update has followed.
@@ -49,7 +49,8 @@ class StepEngine {
                                          const model::BatchShape& microbatch);
 
   // A step is forward_backward, clip_grad_norm, optimizer_step (or without the last two), then
-  // finish_step. The host reads no result of a step before finish_step.
+  // finish_step. The host reads nothing of a step from a device before
+  // finish_step.
 
   /// Computes the gradients of the mean loss over the global batch and reduces them.
   /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
@@ -70,7 +71,7 @@ class StepEngine {
   /// Collective.
   void optimizer_step(double learning_rate);
 
-  /// Reads what the step found.
+  /// Reads what the step found; with loss scaling the scale follows from it.
   ///
   /// Throws: Error{numerics} where gradients overflow at the smallest scale of the loss.
   StepResult finish_step();
@@ -117,7 +118,7 @@ class StepEngine {
   /// The norm of all parameters of the whole model.
   ///
   /// Collective.
-  [[nodiscard]] double parameter_norm() { return updater_.norm_of(parameters()).item<double>(); }
+  [[nodiscard]] double parameter_norm();
 
   [[nodiscard]] const Precision& precision() const { return setup_.options.precision; }
   [[nodiscard]] const DataAxis& data_axis() const { return executor_.axis(); }

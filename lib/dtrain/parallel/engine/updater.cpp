@@ -25,7 +25,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
                                 .specs = setup.model.parameters,
                                 .shard = setup.shard(),
                                 .dtype = setup.options.precision.master,
-                                .allocate = allocate},
+                                .allocate = allocate,
+                                .device = setup.world.device()},
                                setup.options.optimizer);
 }
 
@@ -62,7 +63,9 @@ class DiskWindow final : public optim::UpdateObserver {
 }  // namespace
 
 Updater::Updater(const EngineSetup& setup)
-    : setup_(setup), norm_(setup.layout, setup.shard()), optimizer_(make_optimizer(setup)) {}
+    : setup_(setup),
+      norm_(setup.layout, setup.model.parameters, setup.shard(), setup.world.device()),
+      optimizer_(make_optimizer(setup)) {}
 
 MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& options) {
   const std::int64_t bytes = optim::state_bytes(options.optimizer, engine_layout(model, options),
@@ -73,7 +76,7 @@ MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& optio
 at::Tensor Updater::norm_of(const param::Arena& values) const {
   const at::Tensor sums = norm_.sums_of(values);
   setup_.groups.shards().all_reduce(sums).wait();
-  return setup_.placement.norm(norm_.squares(sums));
+  return norm_.norm(setup_.placement.squares_of_all(norm_.squares(sums)));
 }
 
 // The scale is a power of two: dividing by it changes no digit.
@@ -87,7 +90,7 @@ at::Tensor Updater::clip(const param::Arena& gradients, double max_norm) const {
   return norm;
 }
 
-bool Updater::has_overflowed(double grad_norm) {
+bool Updater::adjust_scale(double grad_norm) {
   if (!setup_.options.precision.scales_loss) return false;
   const bool overflowed = !std::isfinite(grad_norm);
   scaler_.update(overflowed);

@@ -41,11 +41,11 @@ class Updater {
   /// Collective: as norm_of.
   [[nodiscard]] at::Tensor clip(const param::Arena& gradients, double max_norm) const;
 
-  /// With loss scaling: learns how a step of this gradient norm went, and says whether it has
-  /// overflowed, so that no update may follow. Else false.
+  /// With loss scaling: adjusts the scale to a step of this gradient norm, and says whether it has
+  /// overflowed, so that no update has followed. Else false.
   ///
   /// Throws: Error{numerics} where the smallest scale overflows.
-  [[nodiscard]] bool has_overflowed(double grad_norm);
+  [[nodiscard]] bool adjust_scale(double grad_norm);
 
   /// Updates this rank's masters where may_update, () bool, is true.
   void update(const param::Arena& masters, const param::Arena& gradients, double learning_rate,

@@ -124,7 +124,6 @@ TEST_CASE("Values of a wrong type or out of range are refused with what was foun
   check_refused(R"({"train": {"schedule": "linaer"}})",
                 {"linaer", "constant, linear, cosine", "did you mean linear?"});
   check_refused(R"({"machine": {"backend": "mpi"}})", {"mpi is not built yet"});
-  check_refused(R"({"machine": {"device": "cuda"}})", {"no", "GPU support"});
 }
 
 TEST_CASE("What is not JSON is refused with its place") {

@@ -92,7 +92,7 @@ TEST_CASE("The setting --nnodes must agree with the launch") {
 TEST_CASE("Automatic machine settings become concrete") {
   const MachineConfig one = resolve_train({}).machine;
   CHECK(one.backend == Backend::none);
-  CHECK(one.device == Device::cpu);
+  CHECK(one.device.is_cpu());
   CHECK(one.threads == 8);
   const MachineConfig two = resolve_train({}, 2).machine;
   CHECK(two.backend == Backend::shm);
@@ -107,6 +107,24 @@ TEST_CASE("Automatic machine settings become concrete") {
             .machine.threads == 1);
   set(config, "machine.backend", "none");
   check_refused(config, "--backend none was launched with 2 ranks", 2);
+}
+
+TEST_CASE("A device is taken where the build brings it and its driver is there") {
+  const auto taken = [](const char* asked, bool has_driver) {
+    Config config;
+    set(config, "machine.device", asked);
+    const Launch launch{.usable_cores = 8, .devices = {"cuda"}, .has_gpu_driver = has_driver};
+    return resolve(Command::train, config, launch).machine.device.text();
+  };
+  CHECK(taken("auto", true) == "cuda");
+  CHECK(taken("auto", false) == "cpu");
+  CHECK(taken("cpu", true) == "cpu");
+  CHECK(taken("cuda:3", false) == "cuda:3");
+  Config config;
+  for (const char* device : {"cuda", "cuda:1", "cud"}) {
+    set(config, "machine.device", device);
+    check_refused(config, "one of auto, cpu (cuda needs GPU support");
+  }
 }
 
 TEST_CASE("The backend follows from the number of nodes, as far as it is known") {

@@ -53,7 +53,8 @@ TEST_CASE("A text that no value has is refused with what the setting takes") {
   for (const Setting& setting : settings()) {
     INFO(setting.key);
     Config config;
-    if (setting.form.text.empty()) continue;
+    // What devices there are is known at the start alone.
+    if (setting.form.text.empty() || setting.key == "machine.device") continue;
     CHECK_THROWS_WITH(assign_text(setting, "many", setting.flag, config),
                       std::string(setting.flag) + ": found \"many\", but it must be " +
                           std::string(setting.form.text));

@@ -111,6 +111,17 @@ TEST_CASE("Devices are a list of CPUs and numbers of GPUs") {
   }
 }
 
+TEST_CASE("A device is a kind, with a number where there are several") {
+  CHECK(DeviceName::parse("cuda")->kind == "cuda");
+  CHECK(DeviceName::parse("cuda:12")->index == 12);
+  CHECK(DeviceName::parse("cuda:12")->text() == "cuda:12");
+  for (const char* text :
+       {"", ":1", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "auto:0", "../x", "GPU"}) {
+    INFO(text);
+    CHECK_FALSE(DeviceName::parse(text));
+  }
+}
+
 TEST_CASE("A value's text is the one that it was read from") {
   CHECK(ByteSize::parse("1.5kib")->text() == "1.5kib");
   CHECK(Duration::parse("1h30m")->text() == "1h30m");

@@ -69,7 +69,7 @@ TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole
       const param::ArenaLayout layout(specs, {.unit_begins = begins, .num_shards = count});
       at::Tensor sums;
       for (const param::ShardId shard : base::first_ids<param::ShardId>(count)) {
-        const GlobalNorm norm(layout, shard);
+        const GlobalNorm norm(layout, specs, shard);
         const auto part = param::Arena::of_shard(layout, shard, at::kFloat, param::private_memory);
         for (const param::ParameterId id : specs.ids()) {
           const param::ElementRange all = layout.range(id);
@@ -82,8 +82,8 @@ TEST_CASE("Shards that cut blocks of the sum give the norm the bits of the whole
         sums = shard == 0_s ? mine : mine + sums;
       }
       INFO(count << " shards, " << begins.size() << " units");
-      const at::Tensor squares = GlobalNorm(layout, 0_s).squares(sums);
-      CHECK(norm_of_squares(squares, specs).item<double>() == whole.norm());
+      const GlobalNorm norm(layout, specs, 0_s);
+      CHECK(norm.norm(norm.squares(sums)).item<double>() == whole.norm());
     }
   }
 }

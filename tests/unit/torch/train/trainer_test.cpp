@@ -102,7 +102,7 @@ TEST_CASE("A loss that is not finite stops all ranks at once, before the update"
   for (const RankResult& result : results) check_same_state(result, expected[0]);
 }
 
-TEST_CASE("Told to skip, training goes on, warns of each step and leaves the weights alone") {
+TEST_CASE("UserHints to skip, training goes on, warns of each step and leaves the weights alone") {
   const TempFolder folder;
   config::Config config = diverging(2);
   set(config, "train.on_nonfinite", "skip");

@@ -1,0 +1,62 @@
+// Devices beside the CPU: each comes in a shared object of its own, opened when it is asked for.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dtrain/comm/world.h"
+#include "dtrain/config/values.h"
+
+namespace dtrain::device {
+
+/// Implemented by a shared object libdtrain_NAME.so, which registers the kernels of our operators
+/// for its devices when it is loaded, and gives its only Plugin through dtrain_device_plugin().
+///
+/// Threads: any.
+class Plugin {
+ public:
+  virtual ~Plugin() = default;
+
+  [[nodiscard]] virtual c10::DeviceType type() const = 0;
+  /// The devices of this process.
+  ///
+  /// Throws: Error{device} naming the driver that is missing or too old.
+  [[nodiscard]] virtual std::int64_t count() = 0;
+  /// Its name and memory, for the start table.
+  [[nodiscard]] virtual std::string describe(c10::Device device) = 0;
+  /// Makes `device` that of the calling thread.
+  virtual void use(c10::Device device) = 0;
+  /// A world of the same ranks whose groups move tensors between their `device`s. host: serves as
+  /// its control plane.
+  ///
+  /// Collective: every rank of `host`.
+  /// Throws:     Error{device} where ranks cannot communicate from their devices.
+  [[nodiscard]] virtual std::shared_ptr<comm::World> make_world(
+      std::shared_ptr<comm::World> host, c10::Device device, const comm::GroupOptions& options) = 0;
+};
+
+/// The plugin of this name, which is loaded once and stays. Must come before anything else asks
+/// LibTorch for such a device.
+///
+/// Throws: Error{device} naming the file that cannot be loaded and why.
+[[nodiscard]] Plugin& plugin(const std::string& kind);
+
+/// The device of this name, without an index number 0; it is the calling thread's from now on.
+///
+/// Throws: Error{device} where there is no such device; as plugin().
+[[nodiscard]] c10::Device open(const config::DeviceName& name);
+
+/// `host` itself for the CPU, else Plugin::make_world.
+///
+/// Collective: every rank of `host`.
+[[nodiscard]] std::shared_ptr<comm::World> world_on(const config::DeviceName& name,
+                                                    std::shared_ptr<comm::World> host,
+                                                    const comm::GroupOptions& options);
+
+}  // namespace dtrain::device
+
+/// The entry of a plugin.
+extern "C" dtrain::device::Plugin& dtrain_device_plugin();

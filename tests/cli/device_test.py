@@ -1,0 +1,82 @@
+"""Whole processes on a fake accelerator, whose memory the host cannot touch and whose kernels run late: the bits of the CPU,
+and what is told where a device is missing. The device is a plugin beside the libdtrain.so of build/PRESET/toy."""
+
+import functools
+import unittest
+
+from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
+
+TOY = BUILD / "toy" / "bin" / "dtrain"
+DEVICE = 13  # the exit status
+WORK = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
+        "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
+        "--steps", "4", "--checkpoint-every", "2", "--data", GOLDEN / "text.bin"]
+LATE = {"DTRAIN_FAKE": "late"}  # a kernel runs when somebody waits for it
+LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 0.1"),
+           "fsdp": (2, "--strategy fsdp --recompute level"), "zero 1": (2, "--strategy zero --zero-stage 1"),
+           "zero 3": (2, "--strategy zero --zero-stage 3"), "tp": (2, "--strategy tp"), "pp": (2, "--strategy pp"),
+           "dp": (1, "--strategy dp --local-ranks 2"), "mp": (1, "--strategy mp --local-ranks 2"),
+           "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp")}
+
+
+def train(run_dir, layout, *flags, environment=None):
+    ranks, setting = LAYOUTS[layout]
+    return run(*launched(ranks, *WORK, *setting.split(), "--run-dir", run_dir, *flags, program=TOY), environment=environment)
+
+
+@functools.cache
+def on_cpu(layout):
+    """The run folder of a layout on the CPU, which no test changes."""
+    run_dir = make_folder(unittest) / "run"
+    train(run_dir, layout, "--device", "cpu")
+    return run_dir
+
+
+def numbers(run_dir):
+    return {(line["step"], key): line[key] for line in metrics_of(run_dir) if "step" in line
+            for key in ("loss", "grad_norm", "val_loss") if key in line}
+
+
+class Training(FolderTest):
+    def assert_same(self, run_dir, layout):
+        self.assertEqual(numbers(run_dir), numbers(on_cpu(layout)))
+        self.assertEqual(final_model(run_dir).read_bytes(), final_model(on_cpu(layout)).read_bytes())
+
+    def test_every_layout_has_the_bits_of_the_cpu(self):
+        for index, layout in enumerate(LAYOUTS):
+            with self.subTest(layout):
+                run_dir = self.folder / layout
+                train(run_dir, layout, "--device", "fake", environment=LATE if index % 2 == 0 else None)
+                self.assert_same(run_dir, layout)
+
+    def test_a_run_moves_between_device_and_cpu(self):
+        for first, then in (("fake", "cpu"), ("cpu", "fake")):
+            run_dir = self.folder / first
+            train(run_dir, "ddp", "--device", first, "--steps", "2")
+            train(run_dir, "ddp", "--device", then, "--resume", "auto", environment=LATE)
+            self.assert_same(run_dir, "ddp")
+
+    def test_a_device_generates_and_verifies(self):
+        flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--temperature", "0"]
+        texts = [run(TOY, "generate", *flags, "--device", device).stdout for device in ("cpu", "fake")]
+        self.assertEqual(texts[0], texts[1])
+        run(TOY, "verify", "--golden", GOLDEN / "mini.safetensors", "--device", "fake", environment=LATE)
+
+
+class Missing(FolderTest):
+    def refused(self, status, part, *flags, program=DTRAIN):
+        result = run(program, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",
+                     *flags, status=status)
+        errors = [line for line in result.stderr.splitlines() if "error" in line]
+        self.assertEqual(len(errors), 1, result.stderr)
+        self.assertIn(part, errors[0])
+        self.assertFalse((self.folder / "run").exists())
+
+    def test_a_device_that_is_not_there_is_named(self):
+        self.refused(USAGE, '--device: found "fake", but it must be one of auto, cpu', "--device", "fake")
+        self.refused(USAGE, "auto, cpu, cuda or cuda:N", "--device", "../x")
+        self.refused(DEVICE, "--device fake:9: this process sees 8 devices", "--device", "fake:9", program=TOY)
+
+
+if __name__ == "__main__":
+    unittest.main()

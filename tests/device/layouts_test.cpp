@@ -1,0 +1,92 @@
+// Training on a fake accelerator gives the bits of the CPU, without a race and with one wait a
+// step.
+#include <catch2/catch.hpp>
+
+#include "support/engine_run.h"
+#include "support/fake_device/counters.h"
+#include "support/fake_device/fake_device.h"
+#include "support/fake_plugin/fake_world.h"
+#include "support/local_ranks.h"
+#include "support/settings.h"
+
+namespace dtrain::testing {
+namespace {
+
+std::shared_ptr<comm::World> on_fake(std::shared_ptr<comm::World> host) {
+  const c10::Device device(fake::kType, static_cast<c10::DeviceIndex>(host->rank()));
+  return make_fake_world(std::move(host), device);
+}
+
+void check_bits(const config::Config& config) {
+  fake::install();
+  const std::vector<Trace> expected = train_on_threads(config);
+  for (const fake::Execution execution : {fake::Execution::prompt, fake::Execution::late}) {
+    fake::set_options({.execution = execution, .seed = 7});
+    (void)fake::take_races();
+    const std::vector<Trace> found = train_on_threads(config, on_fake);
+    CHECK(fake::take_races() == std::vector<std::string>{});
+    for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+      INFO("rank " << rank);
+      CHECK(found[rank].text() == expected[rank].text());
+    }
+  }
+  fake::set_options({});
+}
+
+TEST_CASE("One device trains as the CPU does") { check_bits(tiny_config()); }
+
+TEST_CASE("Accumulation on a device has the CPU's bits") {
+  check_bits(laid_out(tiny_config(), 1, 4));
+}
+
+TEST_CASE("Replicas on devices have the CPU's bits") { check_bits(laid_out(tiny_config(), 2, 2)); }
+
+TEST_CASE("Shards on devices have the CPU's bits") {
+  for (const char* what :
+       {"fsdp:full", "fsdp:grad-op", "zero:1", "zero:2", "zero:3", "fsdp:full+local"}) {
+    INFO(what);
+    check_bits(sharded(tiny_config(), 2, 2, what));
+  }
+  check_bits(sharded(tiny_config(), 4, 1, "hybrid:2"));
+}
+
+TEST_CASE("Meshes of devices have the CPU's bits") {
+  check_bits(meshed(tiny_config(), {{Axis::tp, 2}}, 2));
+  check_bits(meshed(tiny_config(), {{Axis::pp, 2}}, 2));
+  check_bits(meshed(tiny_config(), {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, 2));
+}
+
+// Where `ranks` devices train: how often the host waits for the first one in a step.
+std::uint64_t waits_in_a_step(const config::Config& config) {
+  fake::install();
+  std::uint64_t waits = 0;
+  on_threads(num_ranks(config), [&](comm::World& host) {
+    const auto world = on_fake({std::shared_ptr<void>(), &host});
+    EngineRun run(config, *world);
+    run.steps(1);  // makes the tables
+    if (host.rank() == 0) fake::reset_counters(0);
+    run.steps(1);
+    if (host.rank() == 0) waits = fake::counters(0).host_waits.total();
+  });
+  return waits;
+}
+
+TEST_CASE("The host waits for a device once in a step") {
+  CHECK(waits_in_a_step(tiny_config()) == 1);
+  CHECK(waits_in_a_step(laid_out(tiny_config(), 1, 4)) == 1);
+  CHECK(waits_in_a_step(laid_out(tiny_config(), 2, 2)) == 1);
+  CHECK(waits_in_a_step(sharded(tiny_config(), 2, 2, "fsdp:full")) == 1);
+  CHECK(waits_in_a_step(sharded(tiny_config(), 2, 2, "zero:1")) == 1);
+  CHECK(waits_in_a_step(meshed(tiny_config(), {{Axis::pp, 2}, {Axis::tp, 2}}, 2)) == 1);
+}
+
+TEST_CASE("Devices compute in 16 bits what the CPU does") {
+  for (const char* dtype : {"bfloat16", "float16"}) {
+    config::Config config = tiny_config();
+    set(config, "machine.dtype", dtype);
+    check_bits(config);
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::testing

@@ -1,0 +1,164 @@
+#include "support/fake_plugin/fake_world.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/fake_device/fake_device.h"
+
+namespace dtrain::testing {
+namespace {
+
+c10::impl::VirtualGuardImpl devices() { return c10::impl::VirtualGuardImpl(fake::kType); }
+
+c10::Stream new_stream(c10::Device device) { return devices().getNewStream(device); }
+
+// The end of a kernel of a group.
+class OnStream final : public comm::Completion {
+ public:
+  explicit OnStream(c10::Event end) : end_(std::move(end)) {}
+
+  void wait() override { end_.block(devices().getStream(end_.device())); }
+  void wait_host() override { end_.synchronize(); }
+  [[nodiscard]] bool is_completed() const override { return end_.query(); }
+
+ private:
+  c10::Event end_;
+};
+
+class FakeGroup final : public comm::ProcessGroup {
+ public:
+  FakeGroup(std::shared_ptr<comm::ProcessGroup> host, c10::Device device)
+      : host_(std::move(host)),
+        device_(device),
+        together_(new_stream(device)),
+        sends_(new_stream(device)),
+        receives_(new_stream(device)) {}
+
+  std::int64_t rank() const override { return host_->rank(); }
+  std::int64_t size() const override { return host_->size(); }
+  const std::string& name() const override { return host_->name(); }
+  const comm::CallRing& calls() const override { return host_->calls(); }
+  void abort(const std::string& reason) noexcept override { host_->abort(reason); }
+  void barrier() override {
+    devices().synchronizeDevice(device_.index());
+    host_->barrier();
+  }
+
+  comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp op) override {
+    return launch(together_, "all_reduce", {}, {tensor},
+                  [op](auto& host, auto&, auto& writes) { return host.all_reduce(writes[0], op); });
+  }
+  comm::Work reduce_scatter(const at::Tensor& input, const at::Tensor& output) override {
+    return launch(together_, "reduce_scatter", {input}, {output},
+                  [](auto& host, auto& reads, auto& writes) {
+                    return host.reduce_scatter(reads[0], writes[0]);
+                  });
+  }
+  comm::Work all_gather(const at::Tensor& input, const at::Tensor& output) override {
+    return launch(
+        together_, "all_gather", {input}, {output},
+        [](auto& host, auto& reads, auto& writes) { return host.all_gather(reads[0], writes[0]); });
+  }
+  comm::Work all_gather_v(const at::Tensor& input, const at::Tensor& output,
+                          std::span<const std::int64_t> counts) override {
+    return launch(together_, "all_gather_v", {input}, {output},
+                  [counts = copy(counts)](auto& host, auto& reads, auto& writes) {
+                    return host.all_gather_v(reads[0], writes[0], counts);
+                  });
+  }
+  comm::Work all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
+                        const at::Tensor& output,
+                        std::span<const std::int64_t> recv_counts) override {
+    return launch(together_, "all_to_all", {input}, {output},
+                  [sent = copy(send_counts), received = copy(recv_counts)](auto& host, auto& reads,
+                                                                           auto& writes) {
+                    return host.all_to_all(reads[0], sent, writes[0], received);
+                  });
+  }
+  comm::Work broadcast(const at::Tensor& tensor, std::int64_t root) override {
+    return launch(together_, "broadcast", {}, {tensor}, [root](auto& host, auto&, auto& writes) {
+      return host.broadcast(writes[0], root);
+    });
+  }
+  comm::Work send(const at::Tensor& tensor, std::int64_t peer) override {
+    return launch(sends_, "send", {tensor}, {},
+                  [peer](auto& host, auto& reads, auto&) { return host.send(reads[0], peer); });
+  }
+  comm::Work recv(const at::Tensor& tensor, std::int64_t peer) override {
+    return launch(receives_, "recv", {}, {tensor},
+                  [peer](auto& host, auto&, auto& writes) { return host.recv(writes[0], peer); });
+  }
+
+ private:
+  using Tensors = std::vector<at::Tensor>;
+  using Call = std::function<comm::Work(comm::ProcessGroup& host, const Tensors& reads,
+                                        const Tensors& writes)>;
+
+  static std::vector<std::int64_t> copy(std::span<const std::int64_t> counts) {
+    return {counts.begin(), counts.end()};
+  }
+
+  // Puts the call on the stream, after all that the caller's has got.
+  comm::Work launch(const c10::Stream& stream, const char* name, const Tensors& reads,
+                    const Tensors& writes, const Call& call) {
+    c10::Event begin(fake::kType);
+    begin.record(devices().getStream(device_));
+    begin.block(stream);
+    fake::launch(stream, name, reads, writes,
+                 [host = host_, call](const Tensors& from, const Tensors& to) {
+                   call(*host, from, to).wait_host();
+                 });
+    for (const Tensors& used : {reads, writes}) {
+      for (const at::Tensor& tensor : used) at::Tensor(tensor).record_stream(stream);
+    }
+    c10::Event end(fake::kType);
+    end.record(stream);
+    return comm::Work(std::make_shared<OnStream>(std::move(end)));
+  }
+
+  std::shared_ptr<comm::ProcessGroup> host_;
+  c10::Device device_;
+  c10::Stream together_;
+  c10::Stream sends_;
+  c10::Stream receives_;
+};
+
+class FakeWorld final : public comm::World {
+ public:
+  FakeWorld(std::shared_ptr<comm::World> host, c10::Device device)
+      : host_(std::move(host)), device_(device) {}
+
+  std::int64_t rank() const override { return host_->rank(); }
+  std::int64_t size() const override { return host_->size(); }
+  c10::Device device() const override { return device_; }
+  std::string_view backend() const override { return host_->backend(); }
+  at::Tensor allocate(std::int64_t bytes) override {
+    return at::zeros({bytes}, options(at::kByte));
+  }
+  std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
+                                            std::string_view name) override {
+    auto host = host_->split(ranks, name);
+    return host == nullptr ? nullptr : std::make_shared<FakeGroup>(std::move(host), device_);
+  }
+  void end_meeting() override { host_->end_meeting(); }
+  comm::ProcessGroup& control() override { return host_->control(); }
+
+ private:
+  std::shared_ptr<comm::World> host_;
+  c10::Device device_;
+};
+
+}  // namespace
+
+std::shared_ptr<comm::World> make_fake_world(std::shared_ptr<comm::World> host,
+                                             c10::Device device) {
+  return std::make_shared<FakeWorld>(std::move(host), device);
+}
+
+}  // namespace dtrain::testing
