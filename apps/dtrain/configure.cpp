@@ -3,7 +3,6 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
-#include "dtrain/base/path_kind.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/continued_run.h"
 #include "dtrain/config/fitting_ranks.h"
@@ -26,7 +25,7 @@ config::Launch launch_of(const base::RankEnv& env) {
           .threads_hint = env.threads_hint,
           .usable_cores = base::usable_cores(),
           .devices = RuntimeLibrary::devices(),
-          .has_gpu_driver = base::is_there("/dev/nvidiactl")};
+          .num_gpus = RuntimeLibrary::num_gpus()};
 }
 
 // The variable beside the one that gave the rank.

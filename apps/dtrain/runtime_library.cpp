@@ -9,6 +9,8 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/config/values.h"
 
 namespace dtrain::app {
 namespace {
@@ -36,17 +38,27 @@ RuntimeLibrary RuntimeLibrary::open() {
 
 std::vector<std::string> RuntimeLibrary::devices() {
   constexpr std::string_view kPrefix = "libdtrain_";
+  constexpr std::string_view kSuffix = ".so";
   std::vector<std::string> kinds;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(library_folder(), error)) {
-    const std::filesystem::path& path = entry.path();
-    const std::string name = path.stem().string();
-    if (name.starts_with(kPrefix) && path.extension() == ".so") {
-      kinds.push_back(name.substr(kPrefix.size()));
-    }
+  for (const std::string& name : checkpoint::store::names_in(library_folder().string(), error)) {
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    const std::size_t length = name.size() - kPrefix.size() - kSuffix.size();
+    kinds.push_back(name.substr(kPrefix.size(), length));
+    if (!config::DeviceName::parse(kinds.back())) kinds.pop_back();
   }
   std::ranges::sort(kinds);
   return kinds;
+}
+
+std::int64_t RuntimeLibrary::num_gpus() {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::error_code error;
+  return std::ranges::count_if(
+      checkpoint::store::names_in("/dev", error), [kPrefix](const std::string& name) {
+        return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+               name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
+      });
 }
 
 int RuntimeLibrary::run(const config::Request& request) const {

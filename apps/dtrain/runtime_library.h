@@ -1,6 +1,7 @@
 // libdtrain.so, opened at run time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ class RuntimeLibrary {
 
   /// Kinds of devices whose plugins lie beside the library, in the order of their names.
   [[nodiscard]] static std::vector<std::string> devices();
+
+  /// NVIDIA's GPUs whose driver is loaded.
+  [[nodiscard]] static std::int64_t num_gpus();
 
   /// Runs the command to its end and returns the exit status. Errors are reported by the library.
   [[nodiscard]] int run(const config::Request& request) const;

@@ -92,6 +92,20 @@ int run(std::string_view text) {
   return 0;
 }
 
+// An error of LibTorch: its first line, and the status of what it is about.
+int report(const c10::Error& error) {
+  using base::ErrorKind;
+  const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+  const bool is_device = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
+  const std::string text = error.what_without_backtrace();
+  return base::report_error(
+      is_memory   ? ErrorKind::memory
+      : is_device ? ErrorKind::device
+                  : ErrorKind::internal,
+      is_memory || is_device ? text.substr(0, text.find('\n')) : "unexpected: " + text,
+      base::ErrorScope::own);
+}
+
 }  // namespace
 }  // namespace dtrain
 
@@ -99,9 +113,7 @@ int dtrain_run(const char* resolved_config) {
   try {
     return dtrain::run(resolved_config);
   } catch (const c10::Error& error) {
-    return dtrain::base::report_error(dtrain::base::ErrorKind::internal,
-                                      std::string("unexpected: ") + error.what_without_backtrace(),
-                                      dtrain::base::ErrorScope::own);
+    return dtrain::report(error);
   } catch (...) {
     return dtrain::base::report_current_exception();
   }

@@ -113,7 +113,7 @@ class Refusing(Case):
     def test_later_backends_and_devices_are_known_but_not_built(self):
         for flag, name in (("--backend", "mpi"), ("--backend", "nccl")):
             self.refused(USAGE, flag, f"{name} is not built yet", arguments=[flag, name])
-        self.refused(USAGE, "--device", "no", "GPU", arguments=["--device", "cuda"])
+        self.refused(USAGE, "--device", "one of auto, cpu", arguments=["--device", "tpu"])
 
     def test_contradictions(self):
         self.refused(USAGE, "--neurons 7 is odd", arguments=["--neurons", "7"])

@@ -100,8 +100,8 @@ class LocalRanks(ResumeTest):
             result = self.run_command([DTRUN, "-n", "2", "--", DTRAIN, *map(str, self.arguments("--strategy", strategy, steps=1))], 2)
             self.assertIn(f"--strategy {strategy} runs its ranks as threads", result.stderr)
             self.assertIn(f"use --strategy {instead}", result.stderr)
-        for flags, part in ((["--devices", "0,1"], "GPU 0 needs GPU support"),
-                            (["--devices", "0,0"], "two local ranks name GPU 0"),
+        for flags, part in ((["--devices", "0,0"], "two local ranks name GPU 0"),
+                            (["--devices", "0,1", "--device", "cpu"], "--devices 0,1 names a GPU, but --device is cpu"),
                             (["--devices", "cpu,cpu", "--local-ranks", "3"], "--local-ranks is 3"),
                             (["--backend", "shm"], "--backend shm does not go with --strategy dp")):
             result = self.dp(*flags, steps=1, status=2)

@@ -12,7 +12,7 @@ SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 
 class Format(unittest.TestCase):
     def test_clang_format_changes_nothing(self):
-        files = [path for folder in ("apps", "launcher", "lib", "tests") for path in sorted((SOURCE / folder).rglob("*"))
+        files = [path for folder in ("apps", "launcher", "lib", "plugins", "tests") for path in sorted((SOURCE / folder).rglob("*"))
                  if path.suffix in (".h", ".cpp")]
         result = subprocess.run(["clang-format", "--dry-run", "-Werror", "--style=file", *files],
                                 capture_output=True, text=True, check=False)

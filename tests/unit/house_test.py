@@ -8,7 +8,7 @@ import textwrap
 import unittest
 
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-FOLDERS = ("apps", "cmake", "launcher", "lib", "scripts", "tests", ".ci")
+FOLDERS = ("apps", "cmake", "launcher", "lib", "plugins", "scripts", "tests", ".ci")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 

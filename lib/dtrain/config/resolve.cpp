@@ -20,7 +20,8 @@ bool brings(const Launch& launch, std::string_view kind) {
 
 void resolve_device(DeviceName& device, const Launch& launch) {
   if (device.kind == "auto") {
-    device.kind = launch.has_gpu_driver && brings(launch, kGpu) ? kGpu : "cpu";
+    const bool each_has_one = launch.num_gpus >= std::max<std::int64_t>(1, launch.local_world_size);
+    device.kind = each_has_one && brings(launch, kGpu) ? kGpu : "cpu";
   }
   if (device.is_cpu() || brings(launch, device.kind)) return;
   std::string choices = "auto, cpu";
@@ -30,6 +31,14 @@ void resolve_device(DeviceName& device, const Launch& launch) {
 }
 
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
+  const auto& listed = layout.devices.devices;
+  const bool lists_gpus =
+      std::ranges::any_of(listed, [](const auto& gpu) { return gpu.has_value(); });
+  if (lists_gpus && machine.device.kind == "cpu") {
+    fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: leave out one of them",
+         layout.devices);
+  }
+  if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;

@@ -17,7 +17,7 @@ struct Launch {
   std::int64_t threads_hint = 0;          ///< OMP_NUM_THREADS; 0: not set
   std::int64_t usable_cores = 1;          ///< of this machine, for all its ranks
   std::vector<std::string> devices = {};  ///< kinds that this build brings, beside the CPU
-  bool has_gpu_driver = false;
+  std::int64_t num_gpus = 0;              ///< of this machine, with their driver
 };
 
 /// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal

@@ -33,6 +33,10 @@ void check_devices(const DeviceList& devices, const Launch& launch) {
          "rank",
          devices, *gpus.begin());
   }
+  if (!gpus.empty() && gpus.size() != devices.devices.size()) {
+    fail(ErrorKind::usage, "--devices {}: ranks on GPUs and ranks on the CPU cannot work together",
+         devices);
+  }
 }
 
 // "--pp, --dp and --tp"

@@ -17,10 +17,14 @@ using Entry = Plugin& (*)();
 // The folder of the library that this code is in, where plugins lie too.
 std::string own_folder() {
   Dl_info info;
-  if (::dladdr(reinterpret_cast<const void*>(&plugin), &info) == 0) return ".";
-  const std::string path = info.dli_fname;
+  const bool is_found = ::dladdr(reinterpret_cast<const void*>(&plugin), &info) != 0;
+  const std::string path = is_found ? info.dli_fname : "";
   const std::size_t slash = path.rfind('/');
-  return slash == path.npos ? "." : path.substr(0, slash);
+  if (slash == path.npos) {  // never the working folder, where anybody may have put a library
+    base::fail(ErrorKind::device,
+               "the folder of libdtrain.so is not known, so no plugin is opened");
+  }
+  return path.substr(0, slash);
 }
 
 Plugin& load(const std::string& kind) {
@@ -29,8 +33,10 @@ Plugin& load(const std::string& kind) {
   void* entry = library == nullptr ? nullptr : ::dlsym(library, "dtrain_device_plugin");
   if (entry == nullptr) {
     const char* reason = ::dlerror();
-    base::fail(ErrorKind::device, "--device {}: cannot load {}: {}", kind, path,
-               reason != nullptr ? reason : "it is no plugin of dtrain");
+    base::fail(ErrorKind::device,
+               "--device {}: cannot load {}: {}; scripts/setup.sh --{} installs the libraries that "
+               "it needs",
+               kind, path, reason != nullptr ? reason : "it is no plugin of dtrain", kind);
   }
   return reinterpret_cast<Entry>(entry)();
 }

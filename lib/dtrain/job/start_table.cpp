@@ -122,6 +122,8 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
     if (setting.changes_bits == nullptr || !setting.changes_bits(config)) continue;
     text += fmt::format("{}={} ", setting.flag.substr(2), config::value_text(setting, config));
   }
+  if (!config.machine.device.is_cpu())
+    text += fmt::format("device={} ", config.machine.device.kind);
   return text + "cpu=" + cpus.text;
 }
 

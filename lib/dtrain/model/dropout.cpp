@@ -1,7 +1,6 @@
 #include "dtrain/model/dropout.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -9,36 +8,22 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/philox.h"
 #include "dtrain/device/operator.h"
-#include "dtrain/model/dropout_bits.h"
+#include "dtrain/model/dropout_element.h"
 
 namespace dtrain::model {
 namespace {
 
-/// scale: in the type that scalar_t is multiplied in.
-template <typename scalar_t>
-struct DropRule {
-  std::uint32_t threshold;
-  at::opmath_type<scalar_t> scale;
-};
-
-// A loop of one width, compiled for each instruction set, since the build itself assumes none. It
-// multiplies by zero rather than choosing a zero, because a product that might trap keeps the
-// compiler from using vector instructions.
+// A loop of one width, compiled for each instruction set, since the build itself assumes none.
 #define DTRAIN_ALL_CPUS __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 
 #define DTRAIN_SELECT(scalar_t)                                                             \
   DTRAIN_ALL_CPUS void select(const std::uint32_t* random, std::int64_t count,              \
                               DropRule<scalar_t> rule, const scalar_t* in, scalar_t* out) { \
-    using Wide = at::opmath_type<scalar_t>;                                                 \
-    for (std::int64_t i = 0; i < count; ++i) {                                              \
-      const Wide factor = random[i] < rule.threshold ? Wide{0} : rule.scale;                \
-      out[i] = static_cast<scalar_t>(static_cast<Wide>(in[i]) * factor);                    \
-    }                                                                                       \
+    for (std::int64_t i = 0; i < count; ++i) out[i] = dropped(in[i], random[i], rule);      \
   }
 DTRAIN_SELECT(float)
 DTRAIN_SELECT(double)
@@ -63,30 +48,25 @@ void drop_row(const scalar_t* in, scalar_t* out, std::int64_t first, std::int64_
 
 at::Tensor drop_on_cpu(const at::Tensor& x, double probability, std::int64_t seed,
                        std::int64_t level, std::int64_t first_sample, std::int64_t first_neuron) {
-  const std::int64_t samples = x.size(1);
-  const std::int64_t positions = x.size(2);
-  const std::int64_t neurons = x.size(3);
-  const auto threshold = static_cast<std::uint32_t>(std::lround(probability * 65536.0));
-  const double scale = 65536.0 / (65536.0 - threshold);
+  const DropoutRows rows{.samples = x.size(1),
+                         .positions = x.size(2),
+                         .neurons = x.size(3),
+                         .level = level,
+                         .first_sample = first_sample,
+                         .first_neuron = first_neuron};
   const base::PhiloxKey key =
       base::philox_key(static_cast<std::uint64_t>(seed), base::RandomPurpose::dropout);
   at::Tensor out = at::empty_like(x);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     const auto* in_data = x.const_data_ptr<scalar_t>();
     auto* out_data = out.mutable_data_ptr<scalar_t>();
-    const DropRule<scalar_t> rule{threshold, static_cast<at::opmath_type<scalar_t>>(scale)};
-    at::parallel_for(
-        0, x.size(0) * samples * positions, 16, [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t r = begin; r < end; ++r) {
-            const std::int64_t position = r % positions;
-            const std::int64_t sample = first_sample + r / positions % samples;
-            const std::int64_t first = first_neuron + r / positions / samples * neurons;
-            const DropoutRow row{static_cast<std::uint32_t>(position),
-                                 static_cast<std::uint32_t>(sample),
-                                 static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
-            drop_row(in_data + r * neurons, out_data + r * neurons, first, neurons, row, key, rule);
-          }
-        });
+    const auto rule = drop_rule<scalar_t>(probability);
+    at::parallel_for(0, x.numel() / rows.neurons, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        drop_row(in_data + r * rows.neurons, out_data + r * rows.neurons, rows.first_of(r),
+                 rows.neurons, rows.counters_of(r), key, rule);
+      }
+    });
   });
   return out;
 }

@@ -4,39 +4,11 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
-#include <cmath>
-
 #include "dtrain/device/operator.h"
-#include "dtrain/optim/update_rules.h"
+#include "dtrain/optim/update_element.h"
 
 namespace dtrain::optim {
 namespace {
-
-// base^exponent by multiplications alone, which every CPU rounds alike; std::pow has variants for
-// CPUs with fused multiply-add.
-double power(double base, std::int64_t exponent) {
-  long double result = 1;
-  for (long double square = base; exponent > 0; exponent /= 2, square *= square) {
-    if (exponent % 2 == 1) result *= square;
-  }
-  return static_cast<double>(result);
-}
-
-// Computed in float64, whatever the elements are, and rounded once.
-template <typename T>
-AdamWFactors<T> factors_of(double beta1, double beta2, double eps, double weight_decay,
-                           double learning_rate, std::int64_t step) {
-  const double first_correction = 1 - power(beta1, step);
-  const double second_correction = 1 - power(beta2, step);
-  return {.keep = static_cast<T>(1 - learning_rate * weight_decay),
-          .beta1 = static_cast<T>(beta1),
-          .first_gain = static_cast<T>(1 - beta1),
-          .beta2 = static_cast<T>(beta2),
-          .second_gain = static_cast<T>(1 - beta2),
-          .root_scale = static_cast<T>(1 / std::sqrt(second_correction)),
-          .eps = static_cast<T>(eps),
-          .rate = static_cast<T>(learning_rate / first_correction)};
-}
 
 // num_updates (1) float32 counts this step; learning_rate () float64, may_update () bool.
 void update_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const at::Tensor& first,
@@ -46,8 +18,8 @@ void update_on_cpu(const at::Tensor& weight, const at::Tensor& gradient, const a
   if (!*may_update.const_data_ptr<bool>()) return;
   const auto step = static_cast<std::int64_t>(*num_updates.const_data_ptr<float>());
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw", [&] {
-    const auto factors = factors_of<scalar_t>(beta1, beta2, eps, weight_decay,
-                                              *learning_rate.const_data_ptr<double>(), step);
+    const auto factors = adamw_factors<scalar_t>({beta1, beta2, eps, weight_decay},
+                                                 *learning_rate.const_data_ptr<double>(), step);
     const AdamWElements<scalar_t> all{.count = weight.numel(),
                                       .weight = weight.mutable_data_ptr<scalar_t>(),
                                       .gradient = gradient.const_data_ptr<scalar_t>(),

@@ -18,19 +18,20 @@
 
 #include "dtrain/device/operator.h"
 #include "dtrain/device/ordered_sum.h"
+#include "dtrain/optim/norm_cell.h"
 
 namespace dtrain::optim {
 namespace {
 
 using param::ElementRange;
 
-constexpr std::int64_t kCell = param::kArenaAlignment;
+constexpr std::int64_t kCell = kNormCell;
+static_assert(param::kArenaAlignment % kCell == 0);
 
-// Eight running sums, so that the compiler may use vector instructions without changing the order
-// of additions.
+// As sum_of_lanes of the cell's lane_sums, in the form of which compilers make vector instructions.
 template <typename scalar_t>
 double cell_sum(const scalar_t* values, std::int64_t count) {
-  constexpr std::int64_t kLanes = 8;
+  constexpr std::int64_t kLanes = kNormLanes;
   std::array<double, kLanes> sums{};
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -43,7 +44,7 @@ double cell_sum(const scalar_t* values, std::int64_t count) {
     const auto value = static_cast<double>(values[i]);
     sums[static_cast<std::size_t>(i % kLanes)] += value * value;
   }
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  return sum_of_lanes(sums.data());
 }
 
 // Calls cell(index, sum) for the cells of `count` values, in order.

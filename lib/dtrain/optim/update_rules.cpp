@@ -1,7 +1,8 @@
 #include "dtrain/optim/update_rules.h"
 
 #include <array>
-#include <cmath>
+
+#include "dtrain/optim/update_element.h"
 
 namespace dtrain::optim {
 namespace {
@@ -12,11 +13,7 @@ template <typename T>
                                               T* __restrict first, T* __restrict second) {
   const AdamWFactors<T> f = by;
   for (std::int64_t i = 0; i < count; ++i) {
-    const T g = gradient[i];
-    first[i] = f.beta1 * first[i] + f.first_gain * g;
-    second[i] = f.beta2 * second[i] + f.second_gain * g * g;
-    const T root = std::sqrt(second[i]) * f.root_scale + f.eps;
-    weight[i] = f.keep * weight[i] - f.rate * first[i] / root;
+    adamw_element(f, gradient[i], weight[i], first[i], second[i]);
   }
 }
 
@@ -26,8 +23,7 @@ template <typename T>
                                                  T* __restrict buffer) {
   const SgdFactors<T> f = by;
   for (std::int64_t i = 0; i < count; ++i) {
-    buffer[i] = f.momentum * buffer[i] + (gradient[i] + f.decay * weight[i]);
-    weight[i] = weight[i] - f.rate * buffer[i];
+    momentum_element(f, gradient[i], weight[i], buffer[i]);
   }
 }
 
@@ -36,7 +32,7 @@ template <typename T>
                                               T* __restrict weight, const T* __restrict gradient) {
   const SgdFactors<T> f = by;
   for (std::int64_t i = 0; i < count; ++i) {
-    weight[i] = weight[i] - f.rate * (gradient[i] + f.decay * weight[i]);
+    sgd_element(f, gradient[i], weight[i]);
   }
 }
 

@@ -238,7 +238,8 @@ void Trainer::check_model() {
     fail(fmt::format("after step {}: '{}' holds values that are not finite, so nothing of it was "
                      "saved",
                      step_, name),
-         name.starts_with(checkpoint::kWeightPrefix) ? advice() : "lower --grad-clip or --lr");
+         name.starts_with(checkpoint::kWeightPrefix) ? advice()
+                                                     : "give --grad-clip, or lower it or --lr");
   }
   if (evaluated_step_ != step_) {
     const double loss = evaluate(engine_, probe_, config_.batch.microbatch, {}).value();

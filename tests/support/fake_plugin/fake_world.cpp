@@ -24,7 +24,9 @@ class OnStream final : public comm::Completion {
   explicit OnStream(c10::Event end) : end_(std::move(end)) {}
 
   void wait() override { end_.block(devices().getStream(end_.device())); }
-  void wait_host() override { end_.synchronize(); }
+  void wait_host() override {
+    if (!end_.query()) end_.synchronize();
+  }
   [[nodiscard]] bool is_completed() const override { return end_.query(); }
 
  private:

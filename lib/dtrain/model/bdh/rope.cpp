@@ -15,21 +15,17 @@
 #include "dtrain/base/check.h"
 #include "dtrain/base/elementary.h"
 #include "dtrain/device/operator.h"
+#include "dtrain/model/bdh/rope_element.h"
 
 namespace dtrain::model::bdh {
 namespace {
 
-// One position's pairs. direction: 1 turns, -1 turns back.
+// One position's pairs.
 template <typename scalar_t>
 void turn_row(const scalar_t* in, scalar_t* out, std::int64_t pairs, const float* table,
               float direction) {
   for (std::int64_t k = 0; k < pairs; ++k) {
-    const auto a = static_cast<float>(in[2 * k]);
-    const auto b = static_cast<float>(in[2 * k + 1]);
-    const float cosine = table[2 * k];
-    const float sine = direction * table[2 * k + 1];
-    out[2 * k] = static_cast<scalar_t>(a * cosine - b * sine);
-    out[2 * k + 1] = static_cast<scalar_t>(b * cosine + a * sine);
+    turn_pair(in + 2 * k, out + 2 * k, table + 2 * k, direction);
   }
 }
 
@@ -56,7 +52,7 @@ TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
 }
 TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("rope_turn", turn_on_cpu); }
 
-// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32; direction as in turn_row.
+// v (..., T, N) bfloat16 or float16, table (T, N/2, 2) float32; direction as in turn_pair.
 at::Tensor turn_low(const at::Tensor& v, const at::Tensor& table, double direction) {
   static const device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, double)> kTurn(
       "dtrain::rope_turn");

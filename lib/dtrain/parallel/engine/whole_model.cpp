@@ -127,13 +127,18 @@ void WholeModel::add_parameter(param::ParameterId id, const std::string& prefix,
 }
 
 void WholeModel::load_state(checkpoint::Source& source) {
-  for (const checkpoint::Piece& piece : gradients_.state()) {
-    if (!source.has(piece.name)) at::Tensor(piece.tensor).zero_();
+  // A run that goes on with another reducer starts with nothing carried; one that lost a part of it
+  // must not.
+  const checkpoint::State carried = gradients_.state();
+  const bool is_carried = std::ranges::any_of(
+      carried, [&](const checkpoint::Piece& piece) { return source.has(piece.name); });
+  if (!is_carried) {
+    for (const checkpoint::Piece& piece : carried) at::Tensor(piece.tensor).zero_();
   }
   load(source, "reading a checkpoint", [&](const std::string& name) {
+    if (name.starts_with(kReducerPrefix)) return is_carried;
     // A run that goes on in float16 starts with a scale of its own.
-    const bool may_lack = name == kLossScale || name.starts_with(kReducerPrefix);
-    return !may_lack || source.has(name);
+    return name != kLossScale || source.has(name);
   });
 }
 

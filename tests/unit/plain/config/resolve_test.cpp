@@ -110,17 +110,34 @@ TEST_CASE("Automatic machine settings become concrete") {
 }
 
 TEST_CASE("A device is taken where the build brings it and its driver is there") {
-  const auto taken = [](const char* asked, bool has_driver) {
+  const auto taken = [](const char* asked, std::int64_t num_gpus, std::int64_t ranks = 1) {
     Config config;
     set(config, "machine.device", asked);
-    const Launch launch{.usable_cores = 8, .devices = {"cuda"}, .has_gpu_driver = has_driver};
+    if (ranks > 1) set(config, "layout.strategy", "ddp");
+    const Launch launch{.world_size = ranks,
+                        .local_world_size = ranks,
+                        .usable_cores = 8,
+                        .devices = {"cuda"},
+                        .num_gpus = num_gpus};
     return resolve(Command::train, config, launch).machine.device.text();
   };
-  CHECK(taken("auto", true) == "cuda");
-  CHECK(taken("auto", false) == "cpu");
-  CHECK(taken("cpu", true) == "cpu");
-  CHECK(taken("cuda:3", false) == "cuda:3");
+  CHECK(taken("auto", 1) == "cuda");
+  CHECK(taken("auto", 0) == "cpu");
+  CHECK(taken("auto", 1, 2) == "cpu");
+  CHECK(taken("auto", 2, 2) == "cuda");
+  CHECK(taken("cpu", 1) == "cpu");
+  CHECK(taken("cuda:3", 0) == "cuda:3");
   Config config;
+  set(config, "layout.strategy", "dp");
+  set(config, "layout.devices", "0,1");
+  CHECK(resolve(Command::train, config, {.devices = {"cuda"}}).machine.device.text() == "cuda");
+  set(config, "machine.device", "cpu");
+  CHECK_THROWS_WITH(resolve(Command::train, config, {.devices = {"cuda"}}),
+                    Catch::Contains("--devices 0,1 names a GPU"));
+  set(config, "layout.devices", "cpu,1");
+  CHECK_THROWS_WITH(resolve(Command::train, config, {.devices = {"cuda"}}),
+                    Catch::Contains("--devices cpu,1: ranks on GPUs and ranks on the CPU"));
+  config = {};
   for (const char* device : {"cuda", "cuda:1", "cud"}) {
     set(config, "machine.device", device);
     check_refused(config, "one of auto, cpu (cuda needs GPU support");

@@ -1,0 +1,58 @@
+// What dropout does to one element, for the CPU and for kernels of devices.
+#pragma once
+
+#include <ATen/OpMathType.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "dtrain/base/device_function.h"
+#include "dtrain/model/dropout_bits.h"
+
+namespace dtrain::model {
+
+/// scale: in the type that scalar_t is multiplied in.
+template <typename scalar_t>
+struct DropRule {
+  std::uint32_t threshold;
+  at::opmath_type<scalar_t> scale;
+};
+
+template <typename scalar_t>
+[[nodiscard]] DropRule<scalar_t> drop_rule(double probability) {
+  const auto threshold = static_cast<std::uint32_t>(std::lround(probability * 65536.0));
+  return {threshold, static_cast<at::opmath_type<scalar_t>>(65536.0 / (65536.0 - threshold))};
+}
+
+/// random: 16 bits. Multiplies by zero rather than choosing a zero, because a product that might
+/// trap keeps the compiler from using vector instructions.
+template <typename scalar_t>
+[[gnu::always_inline]] DTRAIN_DEVICE_FUNCTION inline scalar_t dropped(scalar_t value,
+                                                                      std::uint32_t random,
+                                                                      DropRule<scalar_t> rule) {
+  using Wide = at::opmath_type<scalar_t>;
+  const Wide factor = random < rule.threshold ? Wide{0} : rule.scale;
+  return static_cast<scalar_t>(static_cast<Wide>(value) * factor);
+}
+
+/// The rows of a tensor (heads, samples, positions, neurons) in the whole model and data.
+struct DropoutRows {
+  std::int64_t samples;
+  std::int64_t positions;
+  std::int64_t neurons;  ///< of a row
+  std::int64_t level;
+  std::int64_t first_sample;
+  std::int64_t first_neuron;
+
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION DropoutRow counters_of(std::int64_t row) const {
+    const std::int64_t sample = first_sample + row / positions % samples;
+    return {static_cast<std::uint32_t>(row % positions), static_cast<std::uint32_t>(sample),
+            static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
+  }
+  /// The number of its first neuron, counted through all heads.
+  [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t first_of(std::int64_t row) const {
+    return first_neuron + row / positions / samples * neurons;
+  }
+};
+
+}  // namespace dtrain::model

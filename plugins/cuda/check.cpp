@@ -1,0 +1,13 @@
+#include "cuda/check.h"
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::cuda {
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  base::fail(base::ErrorKind::device, "CUDA: {}: {} ({})", what, cudaGetErrorString(status),
+             cudaGetErrorName(status));
+}
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,180 @@
+#include "cuda/collectives.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
+#include <ATen/ops/empty.h>
+#include <cuda_runtime_api.h>
+
+#include "cuda/check.h"
+#include "cuda/launch.h"
+#include "cuda/tree_reduce_body.h"
+#include "dtrain/base/check.h"
+#include "dtrain/comm/slices.h"
+
+namespace dtrain::cuda {
+namespace {
+
+// Tensors up to this size are gathered whole and reduced by every rank: one message less.
+constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
+
+ncclDataType_t nccl_type(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kLong:
+      return ncclInt64;
+    default:
+      return ncclUint8;
+  }
+}
+
+cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+std::byte* bytes_at(const at::Tensor& tensor, std::int64_t element) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr()) +
+         element * static_cast<std::int64_t>(tensor.element_size());
+}
+
+// parts (ranks, n) -> n elements at `output`.
+void reduce_parts(const at::Tensor& parts, std::byte* output, comm::ReduceOp op) {
+  AT_DISPATCH_V2(parts.scalar_type(), "tree_reduce", AT_WRAP([&] {
+                   const auto launch_with = [&]<bool is_max>() {
+                     const TreeReduceBody<scalar_t, is_max> body{
+                         .parts = parts.const_data_ptr<scalar_t>(),
+                         .stride = parts.size(1),
+                         .ranks = parts.size(0),
+                         .output = reinterpret_cast<scalar_t*>(output)};
+                     launch(parts.size(1), body, current_stream());
+                   };
+                   op == comm::ReduceOp::max ? launch_with.template operator()<true>()
+                                             : launch_with.template operator()<false>();
+                 }),
+                 at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kByte);
+}
+
+}  // namespace
+
+void Collectives::enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
+                          const comm::Deadline& deadline) const {
+  const cudaStream_t stream = current_stream();
+  communicator_->enqueue([&](ncclComm_t group) { return calls(group, stream); }, deadline);
+}
+
+void Collectives::fast_all_reduce(const at::Tensor& tensor, const comm::Deadline& deadline) const {
+  enqueue(
+      [&](ncclComm_t group, cudaStream_t stream) {
+        void* data = tensor.mutable_data_ptr();
+        return ncclAllReduce(data, data, static_cast<std::size_t>(tensor.numel()),
+                             nccl_type(tensor.scalar_type()), ncclSum, group, stream);
+      },
+      deadline);
+}
+
+void Collectives::fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                                      const comm::Deadline& deadline) const {
+  enqueue(
+      [&](ncclComm_t group, cudaStream_t stream) {
+        return ncclReduceScatter(input.const_data_ptr(), output.mutable_data_ptr(),
+                                 static_cast<std::size_t>(output.numel()),
+                                 nccl_type(input.scalar_type()), ncclSum, group, stream);
+      },
+      deadline);
+}
+
+void Collectives::tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
+                                  const comm::Deadline& deadline) const {
+  if (tensor.nbytes() <= kSmallBytes) {
+    const at::Tensor parts = at::empty({size_, tensor.numel()}, tensor.options());
+    all_gather(tensor, parts, deadline);
+    return reduce_parts(parts, bytes_at(tensor, 0), op);
+  }
+  const auto size_of = static_cast<std::int64_t>(tensor.element_size());
+  const auto begin_of = [&](std::int64_t rank) {
+    return comm::slice_begin(tensor.numel(), size_, rank);
+  };
+  const std::int64_t own = begin_of(rank_ + 1) - begin_of(rank_);
+  const auto own_bytes = static_cast<std::size_t>(own * size_of);
+  const at::Tensor parts = at::empty({size_, own}, tensor.options());
+  std::vector<Swap> scatter;
+  std::vector<Swap> gather;
+  for (std::int64_t peer = 0; peer < size_; ++peer) {
+    std::byte* slice = bytes_at(tensor, begin_of(peer));
+    const auto bytes = static_cast<std::size_t>((begin_of(peer + 1) - begin_of(peer)) * size_of);
+    scatter.push_back({slice, bytes, bytes_at(parts, peer * own), own_bytes});
+    gather.push_back({bytes_at(tensor, begin_of(rank_)), own_bytes, slice, bytes});
+  }
+  exchange(scatter, deadline);
+  reduce_parts(parts, bytes_at(tensor, begin_of(rank_)), op);
+  exchange(gather, deadline);
+}
+
+void Collectives::tree_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                                      const comm::Deadline& deadline) const {
+  const at::Tensor parts = at::empty({size_, output.numel()}, output.options());
+  std::vector<Swap> scatter;
+  for (std::int64_t peer = 0; peer < size_; ++peer) {
+    const std::int64_t at = peer * output.numel();
+    scatter.push_back({bytes_at(input, at), output.nbytes(), bytes_at(parts, at), output.nbytes()});
+  }
+  exchange(scatter, deadline);
+  reduce_parts(parts, bytes_at(output, 0), comm::ReduceOp::sum);
+}
+
+void Collectives::all_gather(const at::Tensor& input, const at::Tensor& output,
+                             const comm::Deadline& deadline) const {
+  enqueue(
+      [&](ncclComm_t group, cudaStream_t stream) {
+        return ncclAllGather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(),
+                             ncclInt8, group, stream);
+      },
+      deadline);
+}
+
+void Collectives::broadcast(const at::Tensor& tensor, std::int64_t root,
+                            const comm::Deadline& deadline) const {
+  enqueue(
+      [&](ncclComm_t group, cudaStream_t stream) {
+        void* data = tensor.mutable_data_ptr();
+        return ncclBroadcast(data, data, tensor.nbytes(), ncclInt8, static_cast<int>(root), group,
+                             stream);
+      },
+      deadline);
+}
+
+void Collectives::exchange(const std::vector<Swap>& peers, const comm::Deadline& deadline) const {
+  DTRAIN_CHECK(static_cast<std::int64_t>(peers.size()) == size_);
+  const Swap& own = peers[static_cast<std::size_t>(rank_)];
+  if (own.give != own.take && own.give_bytes > 0) {
+    check(cudaMemcpyAsync(own.take, own.give, own.give_bytes, cudaMemcpyDeviceToDevice,
+                          current_stream()),
+          "copying within a GPU");
+  }
+  enqueue(
+      [&](ncclComm_t group, cudaStream_t stream) {
+        ncclResult_t result = ncclSuccess;
+        const auto add = [&](ncclResult_t next) {
+          if (result == ncclSuccess || result == ncclInProgress) result = next;
+        };
+        for (std::int64_t peer = 0; peer < size_; ++peer) {
+          const Swap& with = peers[static_cast<std::size_t>(peer)];
+          if (peer == rank_) continue;
+          const int other = static_cast<int>(peer);
+          if (with.give_bytes > 0) {
+            add(ncclSend(with.give, with.give_bytes, ncclInt8, other, group, stream));
+          }
+          if (with.take_bytes > 0) {
+            add(ncclRecv(with.take, with.take_bytes, ncclInt8, other, group, stream));
+          }
+        }
+        return result;
+      },
+      deadline);
+}
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,58 @@
+// The collective operations of a group, put on its stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "cuda/communicator.h"
+#include "dtrain/comm/process_group.h"
+
+namespace dtrain::cuda {
+
+/// What a rank gives one peer, and gets from it. Units: bytes.
+struct Swap {
+  const std::byte* give = nullptr;
+  std::size_t give_bytes = 0;
+  std::byte* take = nullptr;
+  std::size_t take_bytes = 0;
+};
+
+/// Puts operations on the current stream, where their scratch memory comes from, too.
+///
+/// Throws: NcclFailure; c10::Error.
+class Collectives {
+ public:
+  Collectives(std::shared_ptr<Communicator> communicator, std::int64_t rank, std::int64_t size)
+      : communicator_(std::move(communicator)), rank_(rank), size_(size) {}
+
+  /// By NCCL's own algorithm. op: sum.
+  void fast_all_reduce(const at::Tensor& tensor, const comm::Deadline& deadline) const;
+  void fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                           const comm::Deadline& deadline) const;
+  /// In the order of comm/tree_order.h, whatever the ranks are: each rank reduces a slice.
+  void tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
+                       const comm::Deadline& deadline) const;
+  void tree_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                           const comm::Deadline& deadline) const;
+  void all_gather(const at::Tensor& input, const at::Tensor& output,
+                  const comm::Deadline& deadline) const;
+  void broadcast(const at::Tensor& tensor, std::int64_t root, const comm::Deadline& deadline) const;
+  /// peers: by rank; with itself a rank copies, unless both places are one.
+  void exchange(const std::vector<Swap>& peers, const comm::Deadline& deadline) const;
+
+ private:
+  void enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
+               const comm::Deadline& deadline) const;
+
+  std::shared_ptr<Communicator> communicator_;
+  std::int64_t rank_;
+  std::int64_t size_;
+};
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,78 @@
+// A communicator of NCCL, none of whose calls blocks for longer than a deadline.
+#pragma once
+
+#include <nccl.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include "dtrain/comm/deadline.h"
+
+namespace dtrain::cuda {
+
+/// A call of NCCL that failed, before it is known in which call of which group.
+class NcclFailure : public std::runtime_error {
+ public:
+  enum class Cause {
+    failed,     ///< NCCL says why
+    no_answer,  ///< the deadline passed
+    aborted,    ///< by another thread
+  };
+  NcclFailure(Cause cause, const std::string& text) : std::runtime_error(text), cause_(cause) {}
+  [[nodiscard]] Cause cause() const { return cause_; }
+
+ private:
+  Cause cause_;
+};
+
+/// This rank's place among the ranks of a communicator.
+struct CommunicatorRank {
+  int rank;
+  int size;
+};
+
+/// Non-blocking: a call that NCCL carries on with is polled until it has been put on its stream.
+/// Of no use before join(), or unless it comes from split().
+///
+/// Throws:  NcclFailure.
+/// Threads: one caller; abort() and poll() from any thread.
+class Communicator {
+ public:
+  Communicator() = default;
+  /// Collective: the ranks that share `id`, on the current devices of their threads; once.
+  void join(const ncclUniqueId& id, CommunicatorRank place, const comm::Deadline& deadline);
+  /// The communicator of the ranks that give the same `color`, in the order of `key`; null where it
+  /// is NCCL_SPLIT_NOCOLOR.
+  ///
+  /// Collective: all ranks of this communicator.
+  [[nodiscard]] std::shared_ptr<Communicator> split(int color, int key,
+                                                    const comm::Deadline& deadline);
+  /// Waits for what NCCL still does on the host, and gives up after a few seconds.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// Carries out `calls` as one group of NCCL's; they are on their stream when this returns.
+  void enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
+               const comm::Deadline& deadline);
+  /// What has failed in the background since; empty: nothing.
+  [[nodiscard]] std::string poll() noexcept;
+  /// Ends the kernels that run, and every later call.
+  void abort() noexcept;
+
+ private:
+  void require_handle() const;
+  /// Waits until the call that returned `result` is over. lock: is held, and given up in between.
+  void settle(ncclResult_t result, const comm::Deadline& deadline,
+              std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::string text_of(ncclResult_t result) const;
+
+  std::mutex mutex_;
+  ncclComm_t handle_ = nullptr;  // null: not joined, or aborted
+  bool is_aborted_ = false;
+};
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,215 @@
+#include "cuda/group_state.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/readable.h"
+
+namespace dtrain::cuda {
+namespace {
+
+using base::ErrorKind;
+
+// How long to sleep between two looks at a call that the host waits for.
+constexpr std::chrono::microseconds kPause{20};
+
+c10::Stream current_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& caught) {
+    return caught.what();
+  }
+}
+
+}  // namespace
+
+DeviceCall::DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> group)
+    : record_(std::move(record)),
+      group_(std::move(group)),
+      ready_(group_->device().type()),
+      end_(group_->device().type()) {
+  ready_.record(current_stream(group_->device()));
+}
+
+void DeviceCall::end_on(const c10::Stream& stream) {
+  end_.record(stream);
+  is_posted_ = true;
+}
+
+void DeviceCall::wait_until_posted() const {
+  while (!is_posted_) {
+    group_->rethrow_error();
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+void DeviceCall::wait() {
+  if (!is_posted_) {  // a link to a peer is still being made
+    const auto start = base::Clock::now();
+    wait_until_posted();
+    group_->ring().add_wait(base::Clock::now() - start);
+  }
+  if (!has_ended_) group_->rethrow_error();
+  end_.block(current_stream(group_->device()));
+}
+
+void DeviceCall::wait_host() {
+  if (has_ended()) return;
+  const auto start = base::Clock::now();
+  wait_until_posted();
+  while (!has_ended()) {
+    // The watchdog ends what is overdue.
+    group_->rethrow_error();
+    std::this_thread::sleep_for(kPause);
+  }
+  group_->ring().add_wait(base::Clock::now() - start);
+}
+
+bool DeviceCall::has_ended() const {
+  if (has_ended_) return true;
+  if (!is_posted_ || !end_.query()) return false;
+  // An abort is noted before it ends the kernels: none was under way when this one ended.
+  if (group_->error()) return false;
+  has_ended_ = true;
+  return true;
+}
+
+bool DeviceCall::is_completed() const { return has_ended() || group_->error() != nullptr; }
+
+std::exception_ptr GroupState::error() const {
+  if (!has_failed_) return nullptr;
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+void GroupState::rethrow_error() const {
+  if (const std::exception_ptr found = error()) std::rethrow_exception(found);
+}
+
+void GroupState::fail(std::exception_ptr error) noexcept {
+  const std::lock_guard lock(error_mutex_);
+  if (!error_) error_ = std::move(error);
+  has_failed_ = true;
+}
+
+void GroupState::fail(const comm::CallRecord& call, const NcclFailure& failure) {
+  fail(worded(call, failure));
+}
+
+void GroupState::fail(const std::string& reason) noexcept {
+  fail(std::make_exception_ptr(
+      base::Error(ErrorKind::comm, fmt::format("group '{}': {}", identity_.name, reason))));
+}
+
+std::exception_ptr GroupState::worded(const comm::CallRecord& call,
+                                      const NcclFailure& failure) const {
+  const auto rank = identity_.world_ranks[static_cast<std::size_t>(identity_.rank)];
+  const std::string where =
+      fmt::format("rank {}, group '{}', {}", rank, identity_.name, describe(call));
+  if (failure.cause() != NcclFailure::Cause::no_answer) {
+    return std::make_exception_ptr(
+        base::Error(ErrorKind::comm, fmt::format("{}: {}", where, failure.what())));
+  }
+  const std::string who = call.peer < 0 ? "a peer" : fmt::format("rank {}", call.peer);
+  const auto seconds = base::Seconds(options_.timeout).count();
+  return std::make_exception_ptr(base::Error(
+      ErrorKind::timeout, fmt::format("{}: {} did not answer within {} (--comm-timeout){}{}", where,
+                                      who, base::readable_time(seconds),
+                                      *failure.what() == '\0' ? "" : ": ", failure.what())));
+}
+
+void GroupState::add(std::shared_ptr<Communicator> communicator) {
+  const std::lock_guard lock(mutex_);
+  if (is_aborted_) communicator->abort();
+  communicators_.push_back(std::move(communicator));
+}
+
+void GroupState::watch(const c10::Stream& stream, std::shared_ptr<DeviceCall> call) {
+  const std::lock_guard lock(mutex_);
+  pending_[stream.id()].push_back(std::move(call));
+}
+
+bool GroupState::has_pending() const {
+  if (being_posted_ > 0) return true;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [stream, calls] : pending_) {
+    if (!calls.empty()) return true;
+  }
+  return false;
+}
+
+std::string GroupState::poll() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (is_aborted_) return {};
+    for (auto& [stream, calls] : pending_) follow(calls);
+    if (!has_failed_) check_communicators();
+    if (has_failed_) return abort_all();
+  } catch (const std::exception& caught) {  // the device itself has failed
+    fail(std::make_exception_ptr(base::Error(
+        ErrorKind::device, fmt::format("group '{}': {}", identity_.name, caught.what()))));
+  }
+  return {};
+}
+
+void GroupState::close() noexcept {
+  if (has_failed_) poll();
+  const std::lock_guard lock(mutex_);
+  communicators_.clear();
+}
+
+void GroupState::note_ends() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [stream, calls] : pending_) note_ends(calls);
+}
+
+void GroupState::note_ends(Calls& calls) {
+  while (!calls.empty() && calls.front()->has_ended()) {
+    ring_.finish(calls.front()->record().number, calls.front()->record().bytes_sent);
+    begun_.erase(calls.front().get());
+    calls.pop_front();
+  }
+}
+
+void GroupState::follow(Calls& calls) {
+  note_ends(calls);
+  if (calls.empty() || has_failed_ || !calls.front()->has_begun()) return;
+  const DeviceCall& first = *calls.front();
+  const auto now = base::Clock::now();
+  const auto [begun, is_new] = begun_.emplace(&first, now);
+  if (is_new) ring_.start(first.record().number);
+  if (now - begun->second > options_.timeout) {
+    fail(first.record(), NcclFailure(NcclFailure::Cause::no_answer, ""));
+  }
+}
+
+void GroupState::check_communicators() {
+  for (const auto& communicator : communicators_) {
+    const std::string found = communicator->poll();
+    if (!found.empty()) fail(found + "; what the peers printed says why");
+  }
+}
+
+std::string GroupState::abort_all() noexcept {
+  is_aborted_ = true;
+  for (const auto& [stream, calls] : pending_) {
+    for (const auto& call : calls) ring_.fail(call->record().number);
+  }
+  pending_.clear();
+  begun_.clear();
+  std::string reason = text_of(error());
+  host_->abort(reason);
+  for (const auto& communicator : communicators_) communicator->abort();
+  return reason;
+}
+
+}  // namespace dtrain::cuda

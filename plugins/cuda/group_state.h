@@ -1,0 +1,132 @@
+// The state of a group that its caller, the handles of its calls and the watchdog share.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/communicator.h"
+#include "dtrain/comm/call_ring.h"
+#include "dtrain/comm/process_group.h"
+#include "dtrain/comm/queued_group.h"
+#include "dtrain/comm/work.h"
+
+namespace dtrain::cuda {
+
+class GroupState;
+
+/// One call of a group, which runs on a stream of the group's.
+///
+/// Threads: wait() and the like from any; the rest as each says.
+class DeviceCall final : public comm::Completion {
+ public:
+  /// Begins after what the current stream of the device has got.
+  DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> group);
+
+  [[nodiscard]] const comm::CallRecord& record() const { return record_; }
+  /// Lets `stream` wait for the beginning.
+  void begin_on(const c10::Stream& stream) const { ready_.block(stream); }
+  /// Declares that all of it is on `stream`; once, before the watchdog gets it.
+  void end_on(const c10::Stream& stream);
+
+  void wait() override;
+  void wait_host() override;
+  [[nodiscard]] bool is_completed() const override;
+
+  /// Whether the stream has come to it; for the watchdog.
+  [[nodiscard]] bool has_begun() const { return ready_.query(); }
+  /// Whether it ended well: an aborted call is no such.
+  [[nodiscard]] bool has_ended() const;
+
+ private:
+  void wait_until_posted() const;
+
+  const comm::CallRecord record_;
+  const std::shared_ptr<GroupState> group_;
+  c10::Event ready_;
+  c10::Event end_;
+  std::atomic<bool> is_posted_{false};
+  mutable std::atomic<bool> has_ended_{false};
+};
+
+/// Threads: any.
+class GroupState {
+ public:
+  GroupState(comm::GroupIdentity identity, const comm::GroupOptions& options, c10::Device device,
+             std::shared_ptr<comm::ProcessGroup> host)
+      : identity_(std::move(identity)),
+        options_(options),
+        device_(device),
+        host_(std::move(host)) {}
+
+  [[nodiscard]] const comm::GroupIdentity& identity() const { return identity_; }
+  [[nodiscard]] const comm::GroupOptions& options() const { return options_; }
+  [[nodiscard]] c10::Device device() const { return device_; }
+  /// The group of the same ranks that the host communicates through.
+  [[nodiscard]] comm::ProcessGroup& host() const { return *host_; }
+  [[nodiscard]] comm::CallRing& ring() { return ring_; }
+
+  /// The first error; null: none.
+  [[nodiscard]] std::exception_ptr error() const;
+  void rethrow_error() const;
+  /// Keeps the first error; the watchdog then ends what is under way.
+  void fail(std::exception_ptr error) noexcept;
+  /// The same with an error that names the call.
+  void fail(const comm::CallRecord& call, const NcclFailure& failure);
+  /// Error{comm} giving the reason.
+  void fail(const std::string& reason) noexcept;
+
+  /// Aborts this communicator with the group.
+  void add(std::shared_ptr<Communicator> communicator);
+  /// Watches a call that is on the stream, after those watched there before.
+  void watch(const c10::Stream& stream, std::shared_ptr<DeviceCall> call);
+  /// Counts a call that is to be watched once its link is made; until was_posted().
+  void will_post() { ++being_posted_; }
+  void was_posted() { --being_posted_; }
+  [[nodiscard]] bool has_pending() const;
+  /// Notes the calls that have ended in the ring.
+  void note_ends();
+  /// Looks after the calls: notes beginnings and ends, finds what is overdue or has failed, and
+  /// then aborts. The watchdog calls it again and again. Returns the reason if it aborts.
+  std::string poll() noexcept;
+  /// Gives up the communicators, after an abort where there was an error.
+  void close() noexcept;
+
+ private:
+  using Calls = std::deque<std::shared_ptr<DeviceCall>>;
+
+  void note_ends(Calls& calls);
+  void follow(Calls& calls);
+  void check_communicators();
+  std::string abort_all() noexcept;
+  [[nodiscard]] std::exception_ptr worded(const comm::CallRecord& call,
+                                          const NcclFailure& failure) const;
+
+  const comm::GroupIdentity identity_;
+  const comm::GroupOptions options_;
+  const c10::Device device_;
+  const std::shared_ptr<comm::ProcessGroup> host_;
+  comm::CallRing ring_;
+
+  mutable std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::atomic<bool> has_failed_{false};
+  std::atomic<std::int64_t> being_posted_{0};
+
+  mutable std::mutex mutex_;  // of what follows
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+  std::map<c10::StreamId, Calls> pending_;  // by stream
+  std::map<const DeviceCall*, base::Clock::time_point> begun_;
+  bool is_aborted_ = false;
+};
+
+}  // namespace dtrain::cuda

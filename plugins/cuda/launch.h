@@ -1,0 +1,40 @@
+// Starts our kernels; what they compute stands in bodies.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "dtrain/optim/norm_cell.h"
+
+namespace dtrain::cuda {
+
+/// Calls body(0), ..., body(count - 1), in any order and at once, on the stream. Instantiated in
+/// launch.cu for the bodies of bodies.h and tree_reduce_body.h.
+///
+/// Throws:  Error{device}.
+/// Threads: any.
+template <typename Body>
+void launch(std::int64_t count, const Body& body, cudaStream_t stream);
+
+/// As the operator norm_sums_: `blocks` rows of the table.
+template <typename T>
+void launch_norm_sums(const T* values, const optim::NormBlock* table, std::int64_t blocks,
+                      double* sums, cudaStream_t stream);
+
+/// A run of slots that are added from the first to the last.
+struct SlotRange {
+  std::int64_t first;
+  std::int64_t count;
+};
+
+/// As the operator norm_squares.
+void launch_norm_squares(const double* sums, const SlotRange* blocks, const std::int64_t* ends,
+                         std::int64_t parameters, double* squares, cudaStream_t stream);
+
+/// As the operator ordered_sum: `rows` rows of `length` values.
+template <typename T>
+void launch_ordered_sum(const T* values, std::int64_t rows, std::int64_t length, double* sums,
+                        cudaStream_t stream);
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,19 @@
+// Ranks whose tensors lie on NVIDIA's GPUs, and communicate through NCCL.
+#pragma once
+
+#include <memory>
+
+#include "dtrain/comm/world.h"
+
+namespace dtrain::cuda {
+
+/// As device::Plugin::make_world. Two ranks may share a GPU only where their NCCL_HOSTID differ,
+/// which makes NCCL take it for two.
+///
+/// Throws:  Error{device} naming two ranks on one GPU; Error{comm} and Error{timeout} as
+///          comm::create_world.
+[[nodiscard]] std::shared_ptr<comm::World> make_nccl_world(std::shared_ptr<comm::World> host,
+                                                           c10::Device device,
+                                                           const comm::GroupOptions& options);
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,79 @@
+#include "cuda/versions.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <nccl.h>
+#include <torch/csrc/cuda/nccl.h>
+
+#include <cstdint>
+#include <string>
+
+#include "cuda/check.h"
+#include "dtrain/base/error.h"
+
+namespace dtrain::cuda {
+namespace {
+
+constexpr const char* kInstall = "scripts/setup.sh --cuda installs the one that fits";
+
+std::string cuda_text(long version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::string nccl_text(int code) {
+  return fmt::format("{}.{}.{}", code / 10000, code % 10000 / 100, code % 100);
+}
+
+void check_cuda() {
+  int loaded = 0;
+  check(cudaRuntimeGetVersion(&loaded), "asking for the version of libcudart.so.13");
+  const long torch = at::detail::getCUDAHooks().versionCUDART();
+  if (loaded / 1000 == CUDART_VERSION / 1000 && torch / 1000 == CUDART_VERSION / 1000 &&
+      loaded >= CUDART_VERSION) {
+    return;
+  }
+  base::fail(base::ErrorKind::device,
+             "--device cuda: the CUDA runtime loaded is {}, but LibTorch was built with {} and "
+             "libdtrain_cuda.so with {}; {}",
+             cuda_text(loaded), cuda_text(torch), cuda_text(CUDART_VERSION), kInstall);
+}
+
+void check_nccl() {
+  int loaded = 0;
+  ncclGetVersion(&loaded);
+  const std::uint64_t packed = torch::cuda::nccl::version();  // 16 bits a part, after 32
+  const int torch =
+      static_cast<int>((packed >> 32) * 10000 + (packed >> 16 & 0xFFFF) * 100 + (packed & 0xFFFF));
+  if (loaded == NCCL_VERSION_CODE && torch == NCCL_VERSION_CODE) return;
+  base::fail(base::ErrorKind::device,
+             "--device cuda: the NCCL loaded is {}, but LibTorch was built with {} and "
+             "libdtrain_cuda.so with {}; {}",
+             nccl_text(loaded), nccl_text(torch), nccl_text(NCCL_VERSION_CODE), kInstall);
+}
+
+}  // namespace
+
+void check_versions() {
+  check_cuda();
+  check_nccl();
+}
+
+void check_driver() {
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+  if (driver == 0) {
+    base::fail(base::ErrorKind::device,
+               "--device cuda: this machine has no NVIDIA driver (libcuda.so.1); --device cpu "
+               "trains without one");
+  }
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    base::fail(base::ErrorKind::device,
+               "--device cuda: the NVIDIA driver serves CUDA up to {}, but this build needs {}; "
+               "update the driver",
+               cuda_text(driver), cuda_text(CUDART_VERSION));
+  }
+}
+
+}  // namespace dtrain::cuda

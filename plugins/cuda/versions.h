@@ -1,0 +1,17 @@
+// Checks of what CUDA finds on this machine.
+#pragma once
+
+namespace dtrain::cuda {
+
+/// Returns if the CUDA runtime and NCCL that were loaded are the ones that LibTorch and this plugin
+/// were built with, as far as their interfaces go.
+///
+/// Throws: Error{device} naming both versions.
+void check_versions();
+
+/// Returns if a driver is there that serves this CUDA.
+///
+/// Throws: Error{device} saying what is missing and what to do.
+void check_driver();
+
+}  // namespace dtrain::cuda

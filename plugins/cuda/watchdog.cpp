@@ -1,0 +1,57 @@
+#include "cuda/watchdog.h"
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <utility>
+
+namespace dtrain::cuda {
+namespace {
+
+// Errors are noticed and ends are noted this much later than they happen.
+constexpr std::chrono::milliseconds kPeriod{5};
+
+}  // namespace
+
+Watchdog::Watchdog(c10::Device device, std::function<void(const std::string&)> on_failure)
+    : on_failure_(std::move(on_failure)), thread_([this, device] { run(device); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::add(std::shared_ptr<GroupState> group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+}
+
+void Watchdog::remove(const GroupState& group) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(groups_, [&](const auto& each) { return each.get() == &group; });
+}
+
+void Watchdog::fail_all(const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& group : groups_) group->fail(error);
+}
+
+void Watchdog::run(c10::Device device) {
+  cudaSetDevice(device.index());
+  // Its questions about events must not end the capture of a graph in another thread.
+  auto mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    for (const auto& group : groups_) {
+      if (const std::string reason = group->poll(); !reason.empty()) on_failure_(reason);
+    }
+    changed_.wait_for(lock, kPeriod);
+  }
+}
+
+}  // namespace dtrain::cuda

@@ -1,0 +1,59 @@
+"""GPUs without one: the plugin is built, and what it lacks on this machine is told in one line; a CPU's run loads none of it."""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from dtrain_harness import BUILD, DTRAIN, final_model, run
+
+DEVICE = 13
+PLUGIN = BUILD / "lib" / "libdtrain_cuda.so"
+HAS_DRIVER = pathlib.Path("/dev/nvidiactl").exists()
+SMALL = ["--width", "32", "--heads", "2", "--neurons", "64", "--levels", "2", "--seq-len", "16", "--global-batch", "2", "--steps", "1"]
+CUDA = ("libdtrain_cuda", "libtorch_cuda", "libc10_cuda", "libnccl", "libcublas", "libcudnn", "libcuda.so")
+
+
+@unittest.skipUnless(PLUGIN.exists(), "no nvcc of CUDA 13 was found when this was built, or no nccl.h")
+class Plugin(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.text = self.folder / "text.txt"
+        self.text.write_text("To be, or not to be, that is the question. " * 50)
+
+    def train(self, *arguments, **options):
+        return run(DTRAIN, "train", "--data", self.text, "--run-dir", self.folder / "run", *SMALL, *arguments, **options)
+
+    @unittest.skipIf(HAS_DRIVER, "this machine has a driver")
+    def test_a_missing_driver_or_library_is_one_line(self):
+        for device in ("cuda", "cuda:9"):
+            result = self.train("--device", device, status=DEVICE)
+            (line,) = [line for line in result.stderr.splitlines() if "error" in line]
+            self.assertRegex(line, r"^dtrain: error: --device cuda: (cannot load .*libdtrain_cuda\.so: \S*lib\S+: .*; scripts/setup\.sh --cuda installs"
+                                   r"|this machine has no NVIDIA driver)")
+            self.assertFalse((self.folder / "run" / "metrics.jsonl").exists())
+
+    @unittest.skipIf(HAS_DRIVER, "this machine has a driver")
+    def test_auto_is_the_cpu_without_a_driver(self):
+        self.train("--device", "auto")
+        self.assertTrue(final_model(self.folder / "run").exists())
+
+    def test_a_cpu_run_loads_no_cuda_library(self):
+        for arguments in (["--help"], ["train", "--data", self.text, "--run-dir", self.folder / "run", "--device", "cpu", *SMALL]):
+            run(DTRAIN, *arguments, environment={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(self.folder / "loaded")})
+            names = "".join(path.read_text(errors="replace") for path in self.folder.glob("loaded.*"))
+            self.assertIn("libc.so", names)
+            for library in CUDA:
+                self.assertNotIn(library, names, arguments)
+
+    def test_it_names_the_libraries_that_it_loads(self):
+        names = subprocess.run(["readelf", "-d", PLUGIN], capture_output=True, text=True, check=True).stdout
+        for library in ("libtorch_cuda.so", "libc10_cuda.so", "libcudart.so.13", "libnccl.so.2", "libdtrain.so"):
+            self.assertIn(f"[{library}]", names)
+        self.assertNotIn(str(BUILD), names)
+
+
+if __name__ == "__main__":
+    unittest.main()

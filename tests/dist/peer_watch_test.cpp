@@ -1,0 +1,86 @@
+// Ranks on GPUs notice through their hosts that another one has ended.
+#include "cuda/peer_watch.h"
+
+#include <catch2/catch.hpp>
+#include <future>
+
+#include "dtrain/base/error.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// What the watch of one rank has found, if it has found anything.
+class Finding {
+ public:
+  void operator()(const std::exception_ptr& error) { found_.set_value(error); }
+  [[nodiscard]] bool exists() { return future_.wait_for(milliseconds(0)) == kReady; }
+  [[nodiscard]] std::string text() {
+    if (future_.wait_for(seconds(5)) != kReady) return "nothing";
+    try {
+      std::rethrow_exception(future_.get());
+    } catch (const base::Error& error) {
+      return error.what();
+    }
+  }
+
+ private:
+  static constexpr auto kReady = std::future_status::ready;
+  std::promise<std::exception_ptr> found_;
+  std::future<std::exception_ptr> future_ = found_.get_future();
+};
+
+TEST_CASE("Ranks that end one after the other do not alarm each other") {
+  const std::int64_t ranks = GENERATE(2, 3);
+  static constexpr seconds kTimeout(2);
+  testing::on_threads(ranks,
+                      [](comm::World& world) {
+                        Finding finding;
+                        {
+                          const PeerWatch watch(
+                              testing::group_of_all(world), kTimeout,
+                              [&](const std::exception_ptr& error) { finding(error); });
+                          // Words keep the ranks that wait for the last one from being late.
+                          std::this_thread::sleep_for(milliseconds(world.rank() * 1200));
+                        }
+                        testing::expect(!finding.exists(), "no alarm");
+                      },
+                      {.timeout = kTimeout});
+}
+
+TEST_CASE("A rank that gives up ends the watch of all") {
+  testing::on_threads(3, [](comm::World& world) {
+    Finding finding;
+    const std::shared_ptr<comm::ProcessGroup> group = testing::group_of_all(world);
+    const PeerWatch watch(group, seconds(20),
+                          [&](const std::exception_ptr& error) { finding(error); });
+    if (world.rank() == 1) group->abort("out of memory");
+    const std::string text = finding.text();
+    testing::expect(text.find("out of memory") != std::string::npos, text);
+  });
+}
+
+TEST_CASE("An error on its way through one rank ends the watch of the others") {
+  testing::on_threads(2, [](comm::World& world) {
+    Finding finding;
+    const auto watched = [&] {
+      const PeerWatch watch(testing::group_of_all(world), seconds(20),
+                            [&](const std::exception_ptr& error) { finding(error); });
+      if (world.rank() == 1) throw std::runtime_error("no room");
+      const std::string text = finding.text();
+      testing::expect(text.find("ended with an error") != std::string::npos, text);
+    };
+    try {
+      watched();
+    } catch (const std::runtime_error& error) {
+      testing::expect(world.rank() == 1 && error.what() == std::string("no room"), error.what());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::cuda
