@@ -31,9 +31,7 @@ void resolve_device(DeviceName& device, const Launch& launch) {
 }
 
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
-  const auto& listed = layout.devices.devices;
-  const bool lists_gpus =
-      std::ranges::any_of(listed, [](const auto& gpu) { return gpu.has_value(); });
+  const bool lists_gpus = layout.devices.names_gpus();
   if (lists_gpus && machine.device.kind == "cpu") {
     fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: leave out one of them",
          layout.devices);

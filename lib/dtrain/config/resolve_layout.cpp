@@ -27,13 +27,14 @@ void check_devices(const DeviceList& devices, const Launch& launch) {
            *gpu);
     }
   }
-  if (!gpus.empty() && launch.devices.empty()) {
+  if (!devices.names_gpus()) return;
+  if (launch.devices.empty()) {
     fail(ErrorKind::usage,
          "--devices {}: GPU {} needs GPU support, which this build does not have; use cpu for each "
          "rank",
          devices, *gpus.begin());
   }
-  if (!gpus.empty() && gpus.size() != devices.devices.size()) {
+  if (gpus.size() != devices.devices.size()) {
     fail(ErrorKind::usage, "--devices {}: ranks on GPUs and ranks on the CPU cannot work together",
          devices);
   }

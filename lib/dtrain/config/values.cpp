@@ -238,4 +238,8 @@ std::string DeviceList::text() const {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
+bool DeviceList::names_gpus() const {
+  return std::ranges::any_of(devices, [](const auto& gpu) { return gpu.has_value(); });
+}
+
 }  // namespace dtrain::config

@@ -156,6 +156,7 @@ struct DeviceList {
 
   static std::optional<DeviceList> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] bool names_gpus() const;
 };
 
 template <typename Value>

@@ -33,10 +33,10 @@ Plugin& load(const std::string& kind) {
   void* entry = library == nullptr ? nullptr : ::dlsym(library, "dtrain_device_plugin");
   if (entry == nullptr) {
     const char* reason = ::dlerror();
-    base::fail(ErrorKind::device,
-               "--device {}: cannot load {}: {}; scripts/setup.sh --{} installs the libraries that "
-               "it needs",
-               kind, path, reason != nullptr ? reason : "it is no plugin of dtrain", kind);
+    const char* advice =
+        kind == "cuda" ? "; scripts/setup.sh --cuda installs the libraries that it needs" : "";
+    base::fail(ErrorKind::device, "--device {}: cannot load {}: {}{}", kind, path,
+               reason != nullptr ? reason : "it is no plugin of dtrain", advice);
   }
   return reinterpret_cast<Entry>(entry)();
 }

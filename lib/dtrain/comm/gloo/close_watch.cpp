@@ -58,6 +58,15 @@ std::vector<std::int64_t> CloseWatch::closed_peers() {
 }
 
 bool CloseWatch::wait(const Message& message, const Deadline& deadline) {
+  if (wait_for_word(message, deadline)) return true;
+  // gloo prefers the watch's word to a message that has come; freed of late words, a second wait
+  // tells. (One that times out would close all connections.)
+  message.work->abort();
+  message.work->wait(kLookAround);
+  return wait_for_word(message, deadline);
+}
+
+bool CloseWatch::wait_for_word(const Message& message, const Deadline& deadline) {
   std::list<const Message*>::iterator place;
   {
     const std::lock_guard lock(mutex_);

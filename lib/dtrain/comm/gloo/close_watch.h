@@ -29,14 +29,15 @@ class CloseWatch {
   /// The peers whose connections are closed.
   [[nodiscard]] std::vector<std::int64_t> closed_peers();
 
-  /// Waits until the message has come or gone. False: its connection is closed; the message may
-  /// have come before that.
+  /// Waits until the message has come or gone. False: its connection was closed before.
   ///
   /// Throws: what gloo throws.
   [[nodiscard]] bool wait(const Message& message, const Deadline& deadline);
 
  private:
   void run();
+  /// The same, but the message may have come where it returns false.
+  bool wait_for_word(const Message& message, const Deadline& deadline);
   [[nodiscard]] bool is_closed(std::int64_t peer);
 
   std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <set>
+#include <utility>
 
 namespace dtrain::comm {
 
@@ -12,6 +13,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kMoment(1);  // gloo takes 0 for ever
 constexpr milliseconds kLookAround(50);
+
+// A note waits behind the message that is halfway through on the same connection.
+constexpr milliseconds kNotePatience(200);
 
 // Within gloo's own all-reduce: from the end of a peer that had all it needs to that of this rank.
 constexpr milliseconds kPatience(5000);
@@ -70,30 +74,12 @@ Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag t
 }
 
 void Link::wait(const Message& message, const Deadline& deadline) {
-  bool has_come = false;
   try {
-    has_come = watch_.wait(message, deadline);
+    if (watch_.wait(message, deadline)) return;
   } catch (const std::exception&) {
     throw failure(message.peer);
   }
-  if (!has_come) end_cut(message);
-}
-
-void Link::end_cut(const Message& message) {
-  const TransportFailure cut = failure_of_connections(message.peer);
-  {
-    const std::lock_guard lock(close_mutex_);
-    cut_ = cut;
-  }
-  try {
-    while (!message.work->wait(kMoment)) {
-      // A late word of the watch ended this wait, not the message.
-    }
-  } catch (const std::exception&) {
-    throw blame_connections(message.peer);
-  }
-  const std::lock_guard lock(close_mutex_);
-  cut_.reset();
+  throw blame_connections(message.peer);
 }
 
 void Link::wait(const std::vector<Message>& messages, const Deadline& deadline) {
@@ -155,10 +141,6 @@ TransportFailure Link::failure(std::int64_t peer) {
 }
 
 TransportFailure Link::failure_of_connections(std::int64_t peer) {
-  {
-    const std::lock_guard lock(close_mutex_);
-    if (cut_) return *cut_;
-  }
   std::vector<std::int64_t> gone = watch_.closed_peers();
   if (gone.empty() && peer >= 0) gone.push_back(peer);
   std::set<std::int64_t> culprits;
@@ -171,9 +153,12 @@ TransportFailure Link::failure_of_connections(std::int64_t peer) {
 
 TransportFailure Link::blame_connections(std::int64_t peer) {
   TransportFailure failure = failure_of_connections(peer);
-  const std::lock_guard lock(close_mutex_);
-  if (closed_) return {TransportFailure::Cause::closed, {}, reason_};
-  if (culprit_ < 0 && !failure.peers().empty()) culprit_ = failure.peers().front();
+  {
+    const std::lock_guard lock(close_mutex_);
+    if (closed_) return {TransportFailure::Cause::closed, {}, reason_};
+    if (culprit_ < 0 && !failure.peers().empty()) culprit_ = failure.peers().front();
+  }
+  send_notes();
   return failure;
 }
 
@@ -203,6 +188,10 @@ void Link::close(const std::string& reason) noexcept {
 }
 
 void Link::send_notes() noexcept {
+  {
+    const std::lock_guard lock(close_mutex_);
+    if (std::exchange(has_sent_notes_, true)) return;
+  }
   std::vector<Message> notes;
   for (std::int64_t peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -211,6 +200,13 @@ void Link::send_notes() noexcept {
           send(reinterpret_cast<const std::byte*>(&culprit_), sizeof culprit_, peer, Tag::note));
     } catch (const std::exception&) {
       // Gone: it needs no note.
+    }
+  }
+  for (const Message& note : notes) {
+    try {
+      note.work->wait(kNotePatience);
+    } catch (const std::exception&) {
+      // Gone meanwhile, or too slow, which has cut all connections.
     }
   }
 }

@@ -50,16 +50,16 @@ class Link {
   ///
   /// Throws: what gloo throws.
   bool wait_collective(c10d::Work& work);
-  /// Returns if the message had come before its connection was closed, else fails.
-  void end_cut(const Message& message);
   /// The failure for the gloo exception being handled. `peer`: whom the call was about; -1: all.
   TransportFailure failure(std::int64_t peer);
   /// The failure that names the peers whose connections are closed.
   TransportFailure failure_of_connections(std::int64_t peer);
-  /// The same; remembers it, because the peers will be told it.
+  /// The same; tells it to the peers at once: a note cannot pass a message that is halfway through,
+  /// and which never ends once its sender, the caller, has given up its memory.
   TransportFailure blame_connections(std::int64_t peer);
   /// Returns the note that a gone peer wrote before it went, if any.
   std::optional<std::int64_t> note_from(std::int64_t peer);
+  /// Once; waits a moment for them to leave.
   void send_notes() noexcept;
   void cut_connections() noexcept;
 
@@ -68,12 +68,11 @@ class Link {
   std::mutex close_mutex_;
   bool closed_ = false;
   std::string reason_;
-  // Set before gloo is made to close all connections, after which everybody would look guilty.
-  std::optional<TransportFailure> cut_;
   // Before a rank cuts its connections, it tells its peers whose death was the reason (-1: its own
   // decision); else a slower peer would blame the messenger. After a deadline gloo has cut the
   // connections already, and the peers are pointed to the messenger's own message.
   std::int64_t culprit_ = -1;
+  bool has_sent_notes_ = false;
   std::vector<std::int64_t> notes_;  // by peer
   std::vector<std::int64_t> never_;  // by peer: room for messages that nobody sends
   std::vector<Message> note_recvs_;  // by peer: posted from the start, used once
