@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "support/nccl_model.h"
+#include "nccl/nccl_model.h"
 
 namespace dtrain::cuda {
 namespace {
