@@ -54,12 +54,17 @@ void Watchdog::run(c10::Device device) {
       has_failed = true;
       if (!error_) error_ = group->error();
     }
-    if (has_failed) abort_all();
+    if (has_failed) {
+      const auto communicators = end_all();
+      lock.unlock();  // nobody waits meanwhile who may have to end what the abort waits for
+      abort_together(communicators);
+      lock.lock();
+    }
     changed_.wait_for(lock, kPeriod);
   }
 }
 
-void Watchdog::abort_all() {
+std::vector<std::shared_ptr<Communicator>> Watchdog::end_all() {
   // All know why before the first kernel ends without its result.
   for (const auto& group : groups_) group->fail(error_);
   std::vector<std::shared_ptr<Communicator>> communicators;
@@ -67,7 +72,7 @@ void Watchdog::abort_all() {
     const auto of_group = group->end();
     communicators.insert(communicators.end(), of_group.begin(), of_group.end());
   }
-  abort_together(communicators);
+  return communicators;
 }
 
 }  // namespace dtrain::cuda

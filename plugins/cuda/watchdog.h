@@ -32,7 +32,8 @@ class Watchdog {
 
  private:
   void run(c10::Device device);
-  void abort_all();
+  /// Returns what is to be aborted.
+  [[nodiscard]] std::vector<std::shared_ptr<Communicator>> end_all();
 
   std::mutex mutex_;
   std::condition_variable changed_;
