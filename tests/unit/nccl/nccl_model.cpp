@@ -1,4 +1,4 @@
-#include "nccl/nccl_model.h"
+#include "unit/nccl/nccl_model.h"
 
 #include <nccl.h>
 

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "nccl/nccl_model.h"
 #include "support/stub_group.h"
+#include "unit/nccl/nccl_model.h"
 
 namespace dtrain::cuda {
 namespace {

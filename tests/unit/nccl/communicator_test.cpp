@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "nccl/nccl_model.h"
+#include "unit/nccl/nccl_model.h"
 
 namespace dtrain::cuda {
 namespace {
