@@ -134,4 +134,10 @@ struct ScaleBody {
   }
 };
 
+/// A run of slots that are added from the first to the last: a row of norm_squares's table.
+struct SlotRange {
+  std::int64_t first;
+  std::int64_t count;
+};
+
 }  // namespace dtrain::cuda

@@ -3,14 +3,21 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace dtrain::cuda {
 namespace {
 
 using Cause = NcclFailure::Cause;
 
-// How long to sleep between two looks at a call of NCCL that goes on.
+// How often to look at a call of NCCL that goes on before sleeping: most take as long as a thread
+// takes to start.
+constexpr int kLooks = 1000;
+
+// How long to sleep between two looks afterwards.
 constexpr std::chrono::microseconds kPause{50};
 
 // How long the destructor waits for peers.
@@ -22,12 +29,31 @@ ncclConfig_t config() {
   return chosen;
 }
 
+// One line.
+std::string text_of(ncclResult_t result) {
+  const char* last = ncclGetLastError(nullptr);
+  const std::string_view detail = last != nullptr ? last : "";
+  return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result), detail.empty() ? "" : ": ",
+                     detail.substr(0, detail.find('\n')));
+}
+
 }  // namespace
+
+void abort_together(std::span<const std::shared_ptr<Communicator>> communicators) noexcept {
+  std::vector<ncclComm_t> handles;
+  for (const auto& each : communicators) {
+    if (ncclComm_t handle = each->give_up()) handles.push_back(handle);
+  }
+  if (handles.empty()) return;
+  ncclGroupStart();
+  for (ncclComm_t handle : handles) ncclCommAbort(handle);
+  ncclGroupEnd();
+}
 
 void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
                         const comm::Deadline& deadline) {
   std::unique_lock lock(mutex_);
-  if (is_aborted_) throw NcclFailure(Cause::aborted, "the communicator was aborted");
+  if (is_given_up_) throw NcclFailure(Cause::aborted, "the communicator was aborted");
   ncclConfig_t chosen = config();
   settle(ncclCommInitRankConfig(&handle_, place.size, id, place.rank, &chosen), deadline, lock);
 }
@@ -38,18 +64,16 @@ void Communicator::require_handle() const {
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key,
                                                   const comm::Deadline& deadline) {
-  auto made = std::make_shared<Communicator>();
-  ncclComm_t handle = nullptr;
-  {
-    std::unique_lock lock(mutex_);
-    require_handle();
-    ncclConfig_t chosen = config();
-    settle(ncclCommSplit(handle_, color, key, &handle, &chosen), deadline, lock);
-  }
+  std::unique_lock lock(mutex_);
+  require_handle();
+  ncclConfig_t chosen = config();
+  settle(ncclCommSplit(handle_, color, key, &newest_, &chosen), deadline, lock);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
-  std::unique_lock lock(made->mutex_);
-  made->handle_ = handle;
-  made->settle(ncclInProgress, deadline, lock);
+  auto made = std::make_shared<Communicator>();
+  made->handle_ = std::exchange(newest_, nullptr);
+  lock.unlock();
+  std::unique_lock lock_of_made(made->mutex_);
+  made->settle(ncclInProgress, deadline, lock_of_made);
   return made;
 }
 
@@ -79,7 +103,7 @@ void Communicator::enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
 
 void Communicator::settle(ncclResult_t result, const comm::Deadline& deadline,
                           std::unique_lock<std::mutex>& lock) {
-  while (result == ncclInProgress) {
+  for (int looks = 0; result == ncclInProgress; ++looks) {
     require_handle();
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &state);
@@ -87,17 +111,10 @@ void Communicator::settle(ncclResult_t result, const comm::Deadline& deadline,
     if (result != ncclInProgress) break;
     if (deadline.passed()) throw NcclFailure(Cause::no_answer, "NCCL still connects the ranks");
     lock.unlock();
-    std::this_thread::sleep_for(kPause);
+    looks < kLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kPause);
     lock.lock();
   }
   if (result != ncclSuccess) throw NcclFailure(Cause::failed, text_of(result));
-}
-
-std::string Communicator::text_of(ncclResult_t result) const {
-  const char* detail = ncclGetLastError(handle_);
-  return fmt::format("NCCL: {}{}{}", ncclGetErrorString(result),
-                     detail != nullptr && *detail != '\0' ? ": " : "",
-                     detail != nullptr ? detail : "");
 }
 
 std::string Communicator::poll() noexcept {
@@ -107,12 +124,10 @@ std::string Communicator::poll() noexcept {
   return state == ncclSuccess || state == ncclInProgress ? std::string() : text_of(state);
 }
 
-void Communicator::abort() noexcept {
+ncclComm_t Communicator::give_up() noexcept {
   const std::lock_guard lock(mutex_);
-  is_aborted_ = true;
-  if (handle_ == nullptr) return;
-  ncclCommAbort(handle_);
-  handle_ = nullptr;
+  is_given_up_ = true;
+  return std::exchange(handle_, nullptr);
 }
 
 }  // namespace dtrain::cuda

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -34,11 +35,20 @@ struct CommunicatorRank {
   int size;
 };
 
+class Communicator;
+
+/// Ends the kernels of all of them that run, and every later call. All are told to end before the
+/// first gives back its memory: that waits for whatever runs on the GPU, which may be a kernel of
+/// the second. It waits, too, for graphs that hold their calls, so those must be able to end.
+///
+/// Threads: any, holding nothing that the caller of one of them may wait for.
+void abort_together(std::span<const std::shared_ptr<Communicator>> communicators) noexcept;
+
 /// Non-blocking: a call that NCCL carries on with is polled until it has been put on its stream.
 /// Of no use before join(), or unless it comes from split().
 ///
 /// Throws:  NcclFailure.
-/// Threads: one caller; abort() and poll() from any thread.
+/// Threads: one caller; give_up() and poll() from any thread.
 class Communicator {
  public:
   Communicator() = default;
@@ -50,7 +60,8 @@ class Communicator {
   /// Collective: all ranks of this communicator.
   [[nodiscard]] std::shared_ptr<Communicator> split(int color, int key,
                                                     const comm::Deadline& deadline);
-  /// Waits for what NCCL still does on the host, and gives up after a few seconds.
+  /// Waits for what NCCL still does on the host, and gives up after a few seconds. Graphs that hold
+  /// its calls end before.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -60,19 +71,19 @@ class Communicator {
                const comm::Deadline& deadline);
   /// What has failed in the background since; empty: nothing.
   [[nodiscard]] std::string poll() noexcept;
-  /// Ends the kernels that run, and every later call.
-  void abort() noexcept;
+  /// Every later call fails. Returns what is to be aborted, if there is anything.
+  [[nodiscard]] ncclComm_t give_up() noexcept;
 
  private:
   void require_handle() const;
   /// Waits until the call that returned `result` is over. lock: is held, and given up in between.
   void settle(ncclResult_t result, const comm::Deadline& deadline,
               std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] std::string text_of(ncclResult_t result) const;
 
   std::mutex mutex_;
-  ncclComm_t handle_ = nullptr;  // null: not joined, or aborted
-  bool is_aborted_ = false;
+  ncclComm_t handle_ = nullptr;  // null: not joined, or given up
+  ncclComm_t newest_ = nullptr;  // what is split off; NCCL writes it from a thread of its own
+  bool is_given_up_ = false;
 };
 
 }  // namespace dtrain::cuda

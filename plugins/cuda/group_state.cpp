@@ -63,6 +63,8 @@ void DeviceCall::wait() {
 }
 
 void DeviceCall::wait_host() {
+  // Whoever reads this result reads others, too, and a rank's calls are aborted together.
+  group_->rethrow_error();
   if (has_ended()) return;
   const auto start = base::Clock::now();
   wait_until_posted();
@@ -129,12 +131,13 @@ std::exception_ptr GroupState::worded(const comm::CallRecord& call,
 
 void GroupState::add(std::shared_ptr<Communicator> communicator) {
   const std::lock_guard lock(mutex_);
-  if (is_aborted_) communicator->abort();
+  if (has_ended_) abort_together({&communicator, 1});
   communicators_.push_back(std::move(communicator));
 }
 
 void GroupState::watch(const c10::Stream& stream, std::shared_ptr<DeviceCall> call) {
   const std::lock_guard lock(mutex_);
+  if (has_ended_) return ring_.fail(call->record().number);  // else nobody would take it away
   pending_[stream.id()].push_back(std::move(call));
 }
 
@@ -147,22 +150,37 @@ bool GroupState::has_pending() const {
   return false;
 }
 
-std::string GroupState::poll() noexcept {
+bool GroupState::poll() noexcept {
+  const std::lock_guard lock(mutex_);
   try {
-    const std::lock_guard lock(mutex_);
-    if (is_aborted_) return {};
-    for (auto& [stream, calls] : pending_) follow(calls);
+    // A device that has failed answers no question.
+    for (auto& [stream, calls] : pending_) {
+      if (!has_failed_) follow(calls);
+    }
     if (!has_failed_) check_communicators();
-    if (has_failed_) return abort_all();
-  } catch (const std::exception& caught) {  // the device itself has failed
+  } catch (const std::exception& caught) {
+    const std::string text = caught.what();
     fail(std::make_exception_ptr(base::Error(
-        ErrorKind::device, fmt::format("group '{}': {}", identity_.name, caught.what()))));
+        ErrorKind::device,
+        fmt::format("group '{}': {}", identity_.name, text.substr(0, text.find('\n'))))));
   }
-  return {};
+  return has_failed_ && !has_ended_;
+}
+
+std::vector<std::shared_ptr<Communicator>> GroupState::end() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(has_ended_, true)) return {};
+  for (const auto& [stream, calls] : pending_) {
+    for (const auto& call : calls) ring_.fail(call->record().number);
+  }
+  pending_.clear();
+  begun_.clear();
+  host_->abort(text_of(error()));
+  return communicators_;
 }
 
 void GroupState::close() noexcept {
-  if (has_failed_) poll();
+  if (has_failed_) abort_together(end());
   const std::lock_guard lock(mutex_);
   communicators_.clear();
 }
@@ -182,7 +200,7 @@ void GroupState::note_ends(Calls& calls) {
 
 void GroupState::follow(Calls& calls) {
   note_ends(calls);
-  if (calls.empty() || has_failed_ || !calls.front()->has_begun()) return;
+  if (calls.empty() || !calls.front()->has_begun()) return;
   const DeviceCall& first = *calls.front();
   const auto now = base::Clock::now();
   const auto [begun, is_new] = begun_.emplace(&first, now);
@@ -197,19 +215,6 @@ void GroupState::check_communicators() {
     const std::string found = communicator->poll();
     if (!found.empty()) fail(found + "; what the peers printed says why");
   }
-}
-
-std::string GroupState::abort_all() noexcept {
-  is_aborted_ = true;
-  for (const auto& [stream, calls] : pending_) {
-    for (const auto& call : calls) ring_.fail(call->record().number);
-  }
-  pending_.clear();
-  begun_.clear();
-  std::string reason = text_of(error());
-  host_->abort(reason);
-  for (const auto& communicator : communicators_) communicator->abort();
-  return reason;
 }
 
 }  // namespace dtrain::cuda

@@ -85,7 +85,7 @@ class GroupState {
   /// Error{comm} giving the reason.
   void fail(const std::string& reason) noexcept;
 
-  /// Aborts this communicator with the group.
+  /// Aborts this communicator with the group; at once where that has been.
   void add(std::shared_ptr<Communicator> communicator);
   /// Watches a call that is on the stream, after those watched there before.
   void watch(const c10::Stream& stream, std::shared_ptr<DeviceCall> call);
@@ -95,10 +95,12 @@ class GroupState {
   [[nodiscard]] bool has_pending() const;
   /// Notes the calls that have ended in the ring.
   void note_ends();
-  /// Looks after the calls: notes beginnings and ends, finds what is overdue or has failed, and
-  /// then aborts. The watchdog calls it again and again. Returns the reason if it aborts.
-  std::string poll() noexcept;
-  /// Gives up the communicators, after an abort where there was an error.
+  /// Looks after the calls: notes beginnings and ends, finds what is overdue or has failed. The
+  /// watchdog calls it again and again. Returns whether the group has failed and is still to end.
+  [[nodiscard]] bool poll() noexcept;
+  /// Ends a group that has failed, on the host and for its peers. Returns what is to be aborted.
+  [[nodiscard]] std::vector<std::shared_ptr<Communicator>> end() noexcept;
+  /// Lets go of the communicators, after end() where there was an error.
   void close() noexcept;
 
  private:
@@ -107,7 +109,6 @@ class GroupState {
   void note_ends(Calls& calls);
   void follow(Calls& calls);
   void check_communicators();
-  std::string abort_all() noexcept;
   [[nodiscard]] std::exception_ptr worded(const comm::CallRecord& call,
                                           const NcclFailure& failure) const;
 
@@ -126,7 +127,7 @@ class GroupState {
   std::vector<std::shared_ptr<Communicator>> communicators_;
   std::map<c10::StreamId, Calls> pending_;  // by stream
   std::map<const DeviceCall*, base::Clock::time_point> begun_;
-  bool is_aborted_ = false;
+  bool has_ended_ = false;
 };
 
 }  // namespace dtrain::cuda

@@ -3,105 +3,22 @@
 
 #include "cuda/bodies.h"
 #include "cuda/check.h"
+#include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/tree_reduce_body.h"
 
 namespace dtrain::cuda {
-namespace {
 
-constexpr int kThreads = 256;
-constexpr std::int64_t kMaxBlocks = 4096;  // several waves of any GPU; a thread takes several
-
-template <typename Body>
-__device__ auto prepared(const Body& body) {
-  if constexpr (requires { body.prepared(); }) {
-    return body.prepared();
-  } else {
-    return body;
+bool has_kernels() {
+  cudaFuncAttributes found{};
+  const cudaError_t status = cudaFuncGetAttributes(&found, run_norm_squares);
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    cudaGetLastError();  // it must not be found as a later call's
+    return false;
   }
+  check(status, "looking for the kernels");
+  return true;
 }
-
-template <typename Body>
-__global__ void __launch_bounds__(kThreads) run_each(std::int64_t count, Body body) {
-  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (first >= count) return;
-  const auto ready = prepared(body);
-  for (std::int64_t i = first; i < count; i += std::int64_t{gridDim.x} * kThreads) ready(i);
-}
-
-constexpr int kMaxCells = 64;  // of a block of 4096 values
-constexpr int kLanes = static_cast<int>(optim::kNormLanes);
-
-// A thread for each lane of each cell of a block; then one for each cell, and one for the block.
-template <typename T>
-__global__ void __launch_bounds__(kMaxCells* kLanes)
-    run_norm_sums(const T* values, const optim::NormBlock* table, double* slots) {
-  __shared__ double lanes[kMaxCells][kLanes];
-  __shared__ double cells[kMaxCells];
-  const optim::NormBlock block = table[blockIdx.x];
-  const int cell = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const auto num_cells = static_cast<int>(block.num_cells());
-  if (cell < num_cells) {
-    lanes[cell][lane] =
-        optim::lane_sum(values + block.first + cell * optim::kNormCell, block.count_of(cell), lane);
-  }
-  __syncthreads();
-  const auto thread = static_cast<int>(threadIdx.x);
-  if (thread < num_cells) {
-    cells[thread] = optim::sum_of_lanes(lanes[thread]);
-    if (block.is_cell_wise != 0) slots[block.slot + thread] += cells[thread];
-  }
-  __syncthreads();
-  if (thread == 0 && block.is_cell_wise == 0) {
-    double sum = slots[block.slot];
-    for (int i = 0; i < num_cells; ++i) sum += cells[i];
-    slots[block.slot] = sum;
-  }
-}
-
-// Adds value(0), ..., value(count - 1) to `sum` in that order: the block's threads fetch, one adds.
-template <typename Value>
-__device__ double add_in_order(double sum, std::int64_t count, Value value) {
-  __shared__ double fetched[kThreads];
-  for (std::int64_t begin = 0; begin < count; begin += kThreads) {
-    const std::int64_t own = begin + threadIdx.x;
-    if (own < count) fetched[threadIdx.x] = value(own);
-    __syncthreads();
-    const std::int64_t here = count - begin < kThreads ? count - begin : kThreads;
-    if (threadIdx.x == 0) {
-      for (std::int64_t i = 0; i < here; ++i) sum += fetched[i];
-    }
-    __syncthreads();
-  }
-  return sum;
-}
-
-// A block of threads for each parameter.
-__global__ void __launch_bounds__(kThreads)
-    run_norm_squares(const double* slots, const SlotRange* blocks, const std::int64_t* ends,
-                     double* squares) {
-  const std::int64_t begin = blockIdx.x == 0 ? 0 : ends[blockIdx.x - 1];
-  const double sum = add_in_order(0.0, ends[blockIdx.x] - begin, [&](std::int64_t i) {
-    const SlotRange range = blocks[begin + i];
-    double of_block = 0;
-    for (std::int64_t slot = 0; slot < range.count; ++slot) of_block += slots[range.first + slot];
-    return of_block;
-  });
-  if (threadIdx.x == 0) squares[blockIdx.x] = sum;
-}
-
-// A block of threads for each row.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    run_ordered_sum(const T* values, std::int64_t length, double* sums) {
-  const T* row = values + blockIdx.x * length;
-  const double sum =
-      add_in_order(0.0, length, [&](std::int64_t i) { return static_cast<double>(row[i]); });
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-}
-
-}  // namespace
 
 template <typename Body>
 void launch(std::int64_t count, const Body& body, cudaStream_t stream) {

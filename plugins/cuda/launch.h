@@ -5,9 +5,13 @@
 
 #include <cstdint>
 
+#include "cuda/bodies.h"
 #include "dtrain/optim/norm_cell.h"
 
 namespace dtrain::cuda {
+
+/// Whether the calling thread's GPU is of a kind that our kernels are compiled for.
+[[nodiscard]] bool has_kernels();
 
 /// Calls body(0), ..., body(count - 1), in any order and at once, on the stream. Instantiated in
 /// launch.cu for the bodies of bodies.h and tree_reduce_body.h.
@@ -21,12 +25,6 @@ void launch(std::int64_t count, const Body& body, cudaStream_t stream);
 template <typename T>
 void launch_norm_sums(const T* values, const optim::NormBlock* table, std::int64_t blocks,
                       double* sums, cudaStream_t stream);
-
-/// A run of slots that are added from the first to the last.
-struct SlotRange {
-  std::int64_t first;
-  std::int64_t count;
-};
 
 /// As the operator norm_squares.
 void launch_norm_squares(const double* sums, const SlotRange* blocks, const std::int64_t* ends,

@@ -19,8 +19,17 @@
 namespace dtrain::cuda {
 namespace {
 
-// How long the destructor waits for calls that the device still carries out.
+// How long the destructor waits for calls that the device still carries out, and then for the
+// watchdog to abort them.
 constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kLongestAbort{10};
+
+void wait_for_calls(const GroupState& state, std::chrono::seconds patience) {
+  const comm::Deadline deadline(patience);
+  while (state.has_pending() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 comm::CallRecord call_on(std::string_view op, const at::Tensor& tensor, std::int64_t bytes_sent,
                          std::int64_t peer = -1) {
@@ -75,12 +84,12 @@ NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communic
 }
 
 NcclGroup::~NcclGroup() {
-  const comm::Deadline deadline(kPatience);
-  while (state_->has_pending() && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  wait_for_calls(*state_, kPatience);
+  if (state_->has_pending()) {
+    abort("the group was closed while calls were under way");
+    wait_for_calls(*state_, kLongestAbort);
   }
   watchdog_->remove(*state_);
-  if (state_->has_pending()) abort("the group was closed while calls were under way");
   state_->close();
 }
 

@@ -62,14 +62,20 @@ class NcclWorld final : public comm::World {
         device_(device),
         options_(options),
         peer_group_(host_->split(comm::ranks_below(host_->size()), "peers of the device")),
-        watchdog_(std::make_shared<Watchdog>(
-            device, [peers = peer_group_](const std::string& reason) { peers->abort(reason); })) {
+        all_state_(std::make_shared<GroupState>(
+            comm::GroupIdentity{.name = "all ranks",
+                                .rank = host_->rank(),
+                                .world_ranks = comm::ranks_below(host_->size())},
+            options, device, peer_group_)),
+        watchdog_(std::make_shared<Watchdog>(device)) {
     if (size() == 1) return;
     refuse_shared_gpus(*host_, device_);
+    watchdog_->add(all_state_);
     peers_.emplace(peer_group_, options_.timeout,
                    [watchdog = watchdog_](std::exception_ptr error) { watchdog->fail_all(error); });
     all_ = connected("all ranks", [&](const comm::Deadline& deadline) {
       auto all = std::make_shared<Communicator>();
+      all_state_->add(all);  // from now on the death of a peer ends the wait
       all->join(exchanged_id(), {static_cast<int>(rank()), static_cast<int>(size())}, deadline);
       return all;
     });
@@ -130,6 +136,7 @@ class NcclWorld final : public comm::World {
     try {
       return connect(comm::Deadline(options_.timeout));
     } catch (const NcclFailure& failure) {
+      all_state_->rethrow_error();  // why another thread has ended it
       const bool is_late = failure.cause() == NcclFailure::Cause::no_answer;
       base::fail(is_late ? ErrorKind::timeout : ErrorKind::comm,
                  "rank {}, group '{}', connecting {} ranks: {}", rank(), name, size(),
@@ -141,6 +148,7 @@ class NcclWorld final : public comm::World {
   c10::Device device_;
   comm::GroupOptions options_;
   std::shared_ptr<comm::ProcessGroup> peer_group_;
+  std::shared_ptr<GroupState> all_state_;  // ends the watch of the peers, too
   std::shared_ptr<Watchdog> watchdog_;
   std::shared_ptr<Communicator> all_;  // of which groups are split; null in a world of one
   std::optional<PeerWatch> peers_;     // none in a world of one

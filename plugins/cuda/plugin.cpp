@@ -5,16 +5,35 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "cuda/check.h"
+#include "cuda/launch.h"
 #include "cuda/nccl_world.h"
 #include "cuda/versions.h"
+#include "dtrain/base/error.h"
 
 namespace dtrain::cuda {
 namespace {
+
+cudaDeviceProp properties_of(c10::Device device) {
+  cudaDeviceProp found{};
+  check(cudaGetDeviceProperties(&found, device.index()), "describing a GPU");
+  return found;
+}
+
+// There is none. Where somebody hides them, that is worth a word.
+std::int64_t no_device() {
+  cudaGetLastError();  // it is no failure, and must not be found as one later
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // a setting of CUDA's, not of ours
+  if (visible == nullptr) return 0;
+  base::fail(base::ErrorKind::device,
+             "--device cuda: this process sees no GPU, because CUDA_VISIBLE_DEVICES is '{}'",
+             visible);
+}
 
 class CudaPlugin final : public device::Plugin {
  public:
@@ -25,17 +44,13 @@ class CudaPlugin final : public device::Plugin {
     check_driver();
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status == cudaErrorNoDevice) {
-      cudaGetLastError();  // it is no failure, and must not be found as one later
-      return 0;
-    }
+    if (status == cudaErrorNoDevice) return no_device();
     check(status, "counting the GPUs");
     return devices;
   }
 
   [[nodiscard]] std::string describe(c10::Device device) override {
-    cudaDeviceProp found{};
-    check(cudaGetDeviceProperties(&found, device.index()), "describing a GPU");
+    const cudaDeviceProp found = properties_of(device);
     return fmt::format("{}, {:.1f} GiB", found.name,
                        static_cast<double>(found.totalGlobalMem) / (1024.0 * 1024.0 * 1024.0));
   }
@@ -43,6 +58,13 @@ class CudaPlugin final : public device::Plugin {
   void use(c10::Device device) override {
     check(cudaSetDevice(device.index()), "taking a GPU");
     c10::cuda::set_device(device.index());
+    if (!has_kernels()) {
+      const cudaDeviceProp found = properties_of(device);
+      base::fail(base::ErrorKind::device,
+                 "--device cuda: this build has no kernels for {}, of compute capability {}.{} "
+                 "(DTRAIN_CUDA_ARCHITECTURES when it is configured)",
+                 found.name, found.major, found.minor);
+    }
     at::globalContext().lazyInitDevice(c10::kCUDA);
   }
 

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <nccl.h>
 #include <torch/csrc/cuda/nccl.h>
@@ -17,6 +18,14 @@ namespace dtrain::cuda {
 namespace {
 
 constexpr const char* kInstall = "scripts/setup.sh --cuda installs the one that fits";
+
+// The library that a function comes from.
+template <typename Function>
+std::string file_of(Function* function) {
+  Dl_info info;
+  const bool is_found = ::dladdr(reinterpret_cast<const void*>(function), &info) != 0;
+  return is_found && info.dli_fname != nullptr ? info.dli_fname : "an unknown file";
+}
 
 std::string cuda_text(long version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -35,9 +44,10 @@ void check_cuda() {
     return;
   }
   base::fail(base::ErrorKind::device,
-             "--device cuda: the CUDA runtime loaded is {}, but LibTorch was built with {} and "
+             "--device cuda: the CUDA runtime in {} is {}, but LibTorch was built with {} and "
              "libdtrain_cuda.so with {}; {}",
-             cuda_text(loaded), cuda_text(torch), cuda_text(CUDART_VERSION), kInstall);
+             file_of(&cudaRuntimeGetVersion), cuda_text(loaded), cuda_text(torch),
+             cuda_text(CUDART_VERSION), kInstall);
 }
 
 void check_nccl() {
@@ -48,9 +58,10 @@ void check_nccl() {
       static_cast<int>((packed >> 32) * 10000 + (packed >> 16 & 0xFFFF) * 100 + (packed & 0xFFFF));
   if (loaded == NCCL_VERSION_CODE && torch == NCCL_VERSION_CODE) return;
   base::fail(base::ErrorKind::device,
-             "--device cuda: the NCCL loaded is {}, but LibTorch was built with {} and "
+             "--device cuda: the NCCL in {} is {}, but LibTorch was built with {} and "
              "libdtrain_cuda.so with {}; {}",
-             nccl_text(loaded), nccl_text(torch), nccl_text(NCCL_VERSION_CODE), kInstall);
+             file_of(&ncclGetVersion), nccl_text(loaded), nccl_text(torch),
+             nccl_text(NCCL_VERSION_CODE), kInstall);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace dtrain::cuda {
 /// Returns if the CUDA runtime and NCCL that were loaded are the ones that LibTorch and this plugin
 /// were built with, as far as their interfaces go.
 ///
-/// Throws: Error{device} naming both versions.
+/// Throws: Error{device} naming the file that does not fit, and the versions.
 void check_versions();
 
 /// Returns if a driver is there that serves this CUDA.

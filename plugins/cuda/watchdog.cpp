@@ -13,8 +13,7 @@ constexpr std::chrono::milliseconds kPeriod{5};
 
 }  // namespace
 
-Watchdog::Watchdog(c10::Device device, std::function<void(const std::string&)> on_failure)
-    : on_failure_(std::move(on_failure)), thread_([this, device] { run(device); }) {}
+Watchdog::Watchdog(c10::Device device) : thread_([this, device] { run(device); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -27,6 +26,7 @@ Watchdog::~Watchdog() {
 
 void Watchdog::add(std::shared_ptr<GroupState> group) {
   const std::lock_guard lock(mutex_);
+  if (error_) group->fail(error_);
   groups_.push_back(std::move(group));
 }
 
@@ -37,6 +37,7 @@ void Watchdog::remove(const GroupState& group) {
 
 void Watchdog::fail_all(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
+  if (!error_) error_ = error;
   for (const auto& group : groups_) group->fail(error);
 }
 
@@ -47,11 +48,31 @@ void Watchdog::run(c10::Device device) {
   cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
   while (!is_stopping_) {
+    bool has_failed = false;
     for (const auto& group : groups_) {
-      if (const std::string reason = group->poll(); !reason.empty()) on_failure_(reason);
+      if (!group->poll()) continue;
+      has_failed = true;
+      if (!error_) error_ = group->error();
+    }
+    if (has_failed) {
+      const auto communicators = end_all();
+      lock.unlock();  // nobody waits meanwhile who may have to end what the abort waits for
+      abort_together(communicators);
+      lock.lock();
     }
     changed_.wait_for(lock, kPeriod);
   }
+}
+
+std::vector<std::shared_ptr<Communicator>> Watchdog::end_all() {
+  // All know why before the first kernel ends without its result.
+  for (const auto& group : groups_) group->fail(error_);
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  for (const auto& group : groups_) {
+    const auto of_group = group->end();
+    communicators.insert(communicators.end(), of_group.begin(), of_group.end());
+  }
+  return communicators;
 }
 
 }  // namespace dtrain::cuda

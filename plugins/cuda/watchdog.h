@@ -3,10 +3,8 @@
 
 #include <condition_variable>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -14,13 +12,14 @@
 
 namespace dtrain::cuda {
 
-/// Polls its groups until it is destroyed.
+/// Polls its groups until it is destroyed. If one fails, all are aborted: a rank trains no further
+/// without one of them, and the memory of one is given back only when the kernels of all have
+/// ended.
 ///
 /// Threads: any.
 class Watchdog {
  public:
-  /// on_failure: called in the watchdog's thread with the reason for which a group was aborted.
-  Watchdog(c10::Device device, std::function<void(const std::string&)> on_failure);
+  explicit Watchdog(c10::Device device);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -28,16 +27,18 @@ class Watchdog {
   void add(std::shared_ptr<GroupState> group);
   /// Returns when the group is not polled any more.
   void remove(const GroupState& group);
-  /// Aborts all groups.
+  /// Lets all groups fail, those that are added later, too.
   void fail_all(const std::exception_ptr& error);
 
  private:
   void run(c10::Device device);
+  /// Returns what is to be aborted.
+  [[nodiscard]] std::vector<std::shared_ptr<Communicator>> end_all();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<GroupState>> groups_;
-  std::function<void(const std::string&)> on_failure_;
+  std::exception_ptr error_;  // of the first group that failed
   bool is_stopping_ = false;
   std::thread thread_;
 };

@@ -53,6 +53,7 @@ class Plugin(unittest.TestCase):
         for library in ("libtorch_cuda.so", "libc10_cuda.so", "libcudart.so.13", "libnccl.so.2", "libdtrain.so"):
             self.assertIn(f"[{library}]", names)
         self.assertNotIn(str(BUILD), names)
+        self.assertIn("(RPATH)", names)  # the libraries of LibTorch's folder come first, whatever LD_LIBRARY_PATH says
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ class Plugin {
   [[nodiscard]] virtual c10::DeviceType type() const = 0;
   /// The devices of this process.
   ///
-  /// Throws: Error{device} naming the driver that is missing or too old.
+  /// Throws: Error{device} saying why there is none: the driver is missing or too old, or somebody
+  ///         hides them.
   [[nodiscard]] virtual std::int64_t count() = 0;
   /// Its name and memory, for the start table.
   [[nodiscard]] virtual std::string describe(c10::Device device) = 0;

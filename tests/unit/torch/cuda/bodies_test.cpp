@@ -3,16 +3,19 @@
 
 #include <ATen/ATen.h>
 
-#include <array>
 #include <catch2/catch.hpp>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "cuda/tree_reduce_body.h"
 #include "dtrain/comm/reduce.h"
 #include "dtrain/device/operator.h"
+#include "dtrain/device/ordered_sum.h"
 #include "dtrain/model/bdh/rope.h"
 #include "dtrain/model/dropout.h"
 #include "dtrain/optim/norm_cell.h"
+#include "support/gpu_on_threads.h"
 #include "support/values.h"
 
 namespace dtrain::cuda {
@@ -25,6 +28,8 @@ template <typename Body>
 void run(std::int64_t count, const Body& body) {
   for (std::int64_t index = 0; index < count; ++index) body(index);
 }
+
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 TEMPLATE_TEST_CASE("The dropout kernel has the bits of the CPU's", "", float, double, at::BFloat16,
                    at::Half) {
@@ -65,35 +70,53 @@ TEMPLATE_TEST_CASE("The rotation kernel has the bits of the CPU's", "", at::BFlo
   CHECK(same_bits(out, model::bdh::rope_rotate(v, table)));
 }
 
-// As the kernel's three steps: a thread for each lane, then for each cell, then for the block.
-template <typename T>
-void norm_sums(const T* values, const optim::NormBlock& block, double* slots) {
-  for (std::int64_t cell = 0; cell < block.num_cells(); ++cell) {
-    std::array<double, optim::kNormLanes> lanes{};
-    for (std::int64_t lane = 0; lane < optim::kNormLanes; ++lane) {
-      lanes[static_cast<std::size_t>(lane)] = optim::lane_sum(
-          values + block.first + cell * optim::kNormCell, block.count_of(cell), lane);
-    }
-    slots[block.slot + cell * block.is_cell_wise] += optim::sum_of_lanes(lanes.data());
-  }
-}
-
 TEMPLATE_TEST_CASE("The norm kernel has the bits of the CPU's", "", float, double) {
   const at::Tensor values = values_of(3, 10'000, c10::CppTypeToScalarType<TestType>::value);
   const at::Tensor table =
       at::tensor({0, 4096, 0, 0, 4096, 4096, 1, 1, 8192, 1781, 70, 0, 9984, 13, 71, 1}, at::kLong)
           .view({4, 4});
-  at::Tensor expected = at::zeros({72}, at::kDouble);
-  at::Tensor found = at::zeros({72}, at::kDouble);
+  const at::Tensor expected = values_of(4, 72, at::kDouble);
+  const at::Tensor found = expected.clone();
   device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>(
       "dtrain::norm_sums_")(values, table, expected);
   const auto* blocks =
       reinterpret_cast<const optim::NormBlock*>(table.const_data_ptr<std::int64_t>());
-  for (int block = 0; block < 4; ++block) {
-    norm_sums(values.const_data_ptr<TestType>(), blocks[block], found.mutable_data_ptr<double>());
-  }
+  testing::start_on_threads(4, kMaxCells * kLanes, run_norm_sums<TestType>,
+                            values.const_data_ptr<TestType>(), blocks,
+                            found.mutable_data_ptr<double>());
   CHECK(same_bits(found, expected));
-  CHECK(at::all(found.slice(0, 0, 1) > 0).template item<bool>());
+  CHECK_FALSE(at::equal(found, values_of(4, 72, at::kDouble)));
+}
+
+TEST_CASE("The kernel that adds the sums of each parameter has the bits of the CPU's") {
+  // Parameters of one block, of more blocks than a block has threads, and of none.
+  const at::Tensor sums = values_of(4, 1400, at::kDouble);
+  std::vector<std::int64_t> table;
+  for (std::int64_t block = 0; block < 300; ++block) {
+    table.insert(table.end(), {block * 4, block % 5});
+  }
+  const at::Tensor blocks = at::tensor(table, at::kLong).view({300, 2});
+  const at::Tensor ends = at::tensor({1, 290, 290, 300}, at::kLong);
+  const at::Tensor found = at::full({4}, kNoNumber, at::kDouble);
+  testing::start_on_threads(4, kThreads, run_norm_squares, sums.const_data_ptr<double>(),
+                            reinterpret_cast<const SlotRange*>(blocks.const_data_ptr<int64_t>()),
+                            ends.const_data_ptr<std::int64_t>(), found.mutable_data_ptr<double>());
+  CHECK(same_bits(
+      found, device::Operator<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>(
+                 "dtrain::norm_squares")(sums, blocks, ends)));
+}
+
+TEMPLATE_TEST_CASE("The kernel of sums in order has the bits of the CPU's", "", float, double,
+                   at::BFloat16, at::Half) {
+  const std::int64_t length = GENERATE(1, 255, 256, 257, 1000);
+  CAPTURE(length);
+  const at::Tensor values =
+      values_of(10, 3 * length, c10::CppTypeToScalarType<TestType>::value).view({3, length});
+  const at::Tensor found = at::full({3}, kNoNumber, at::kDouble);
+  testing::start_on_threads(3, kThreads, run_ordered_sum<TestType>,
+                            values.const_data_ptr<TestType>(), length,
+                            found.mutable_data_ptr<double>());
+  CHECK(same_bits(found, device::ordered_sum(values)));
 }
 
 // Weight, gradient and two kinds of state, the second of which is never negative.
@@ -111,7 +134,8 @@ TEMPLATE_TEST_CASE("The AdamW kernel has the bits of the CPU's", "", float, doub
   constexpr auto kDtype = c10::CppTypeToScalarType<TestType>::value;
   const State expected(kDtype);
   State found(kDtype);
-  const at::Tensor updates = at::full({1}, 1000, at::kFloat);
+  const std::int64_t num_updates = GENERATE(1, 2, 1000);
+  const at::Tensor updates = at::full({1}, num_updates, at::kFloat);
   const at::Tensor rate = at::full({}, 1e-3, at::kDouble);
   const at::Tensor may = at::full({}, may_update, at::kBool);
   device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
@@ -139,8 +163,9 @@ TEMPLATE_TEST_CASE("The SGD kernel has the bits of the CPU's", "", float, double
   constexpr auto kDtype = c10::CppTypeToScalarType<TestType>::value;
   const State expected(kDtype);
   State found(kDtype);
+  const bool may_update = GENERATE(true, false);
   const at::Tensor rate = at::full({}, 1e-3, at::kDouble);
-  const at::Tensor may = at::full({}, true, at::kBool);
+  const at::Tensor may = at::full({}, may_update, at::kBool);
   device::Operator<void(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                         const at::Tensor&, const at::Tensor&, double, double)>("dtrain::sgd_")(
       expected.weight, expected.gradient,
@@ -156,6 +181,7 @@ TEMPLATE_TEST_CASE("The SGD kernel has the bits of the CPU's", "", float, double
           .buffer = has_momentum ? found.first.template mutable_data_ptr<TestType>() : nullptr});
   CHECK(same_bits(found.weight, expected.weight));
   CHECK(same_bits(found.first, expected.first));
+  CHECK(same_bits(found.weight, State(kDtype).weight) == !may_update);
 }
 
 TEMPLATE_TEST_CASE("The scaling kernel has the bits of the CPU's", "", float, double) {
@@ -164,8 +190,11 @@ TEMPLATE_TEST_CASE("The scaling kernel has the bits of the CPU's", "", float, do
   const at::Tensor found = expected.clone();
   const at::Tensor by = at::full({}, factor, at::kDouble);
   device::Operator<void(const at::Tensor&, const at::Tensor&)>("dtrain::scale_")(expected, by);
-  run(1000, ScaleBody<TestType>{.factor = by.const_data_ptr<double>(),
-                                .values = found.mutable_data_ptr<TestType>()});
+  // By fewer threads than elements, and by more.
+  const unsigned blocks = GENERATE(3u, 5u);
+  testing::start_on_threads(blocks, kThreads, run_each<ScaleBody<TestType>>, std::int64_t{1000},
+                            ScaleBody<TestType>{.factor = by.const_data_ptr<double>(),
+                                                .values = found.mutable_data_ptr<TestType>()});
   CHECK(same_bits(found, expected));
 }
 
@@ -174,9 +203,9 @@ TEMPLATE_TEST_CASE("The kernel that adds the parts of ranks has the bits of the 
   const std::int64_t ranks = GENERATE(1, 2, 3, 6, 8, 12);
   CAPTURE(ranks);
   constexpr std::int64_t kCount = 100;
-  const at::Tensor parts = (values_of(9, ranks * kCount, at::kDouble) * 1e-3)
-                               .to(c10::CppTypeToScalarType<TestType>::value)
-                               .view({ranks, kCount});
+  constexpr auto kDtype = c10::CppTypeToScalarType<TestType>::value;
+  const at::Tensor parts = values_of(9, ranks * kCount, kDtype).view({ranks, kCount});
+  if (at::isFloatingType(kDtype)) parts[ranks / 2][7].fill_(kNoNumber);
   std::vector<const std::byte*> inputs;
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     inputs.push_back(static_cast<const std::byte*>(parts[rank].const_data_ptr()));

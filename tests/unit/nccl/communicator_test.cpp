@@ -1,0 +1,117 @@
+// What a communicator makes of NCCL's habits.
+#include "cuda/communicator.h"
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "unit/nccl/nccl_model.h"
+
+namespace dtrain::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Cause = NcclFailure::Cause;
+
+const comm::Deadline& later() {
+  static const comm::Deadline deadline{seconds(60)};
+  return deadline;
+}
+
+std::shared_ptr<Communicator> joined() {
+  testing::let_peers_come();
+  auto made = std::make_shared<Communicator>();
+  made->join({}, {0, 2}, later());
+  return made;
+}
+
+// A kernel that waits for a peer for ever.
+void start_kernel(Communicator& communicator) {
+  communicator.enqueue(
+      [](ncclComm_t group) {
+        return ncclAllReduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, group, nullptr);
+      },
+      later());
+}
+
+// Why `call` fails.
+template <typename Call>
+NcclFailure failure_of(const Call& call) {
+  try {
+    call();
+  } catch (const NcclFailure& failure) {
+    return failure;
+  }
+  return {Cause::failed, "nothing"};
+}
+
+TEST_CASE("Communicators whose kernels run are aborted without waiting for each other") {
+  testing::forget_nccl();
+  const std::array both{joined(), joined()};
+  for (const auto& each : both) start_kernel(*each);
+  abort_together(both);
+  CHECK_FALSE(testing::nccl_notes().would_hang);
+  CHECK(testing::nccl_notes().aborted == 2);
+  CHECK(failure_of([&] { start_kernel(*both[0]); }).cause() == Cause::aborted);
+  abort_together(both);  // once more is no harm
+  CHECK(testing::nccl_notes().aborted == 2);
+}
+
+TEST_CASE("A communicator at rest is destroyed") {
+  testing::forget_nccl();
+  joined().reset();
+  CHECK(testing::nccl_notes().destroyed == 1);
+  CHECK(testing::nccl_notes().aborted == 0);
+}
+
+TEST_CASE("A communicator that is split off is there when the call returns") {
+  testing::forget_nccl();
+  const auto parent = joined();
+  CHECK(parent->split(NCCL_SPLIT_NOCOLOR, 0, later()) == nullptr);
+  const auto child = parent->split(0, 0, later());
+  start_kernel(*child);
+  CHECK(child->poll().empty());
+  CHECK(testing::nccl_notes().made == 2);
+  abort_together({&child, 1});
+}
+
+TEST_CASE("Who waits for peers gives up at the deadline") {
+  testing::forget_nccl();
+  auto alone = std::make_shared<Communicator>();
+  const NcclFailure late = failure_of([&] {
+    alone->join({}, {0, 2}, comm::Deadline(milliseconds(30)));
+  });
+  CHECK(late.cause() == Cause::no_answer);
+  alone.reset();
+  CHECK(testing::nccl_notes().aborted == 1);
+}
+
+TEST_CASE("Another thread ends the wait for peers") {
+  testing::forget_nccl();
+  const auto alone = std::make_shared<Communicator>();
+  auto waiting = std::async(std::launch::async, [&] {
+    return failure_of([&] { alone->join({}, {0, 2}, later()); });
+  });
+  while (testing::nccl_notes().made == 0) std::this_thread::yield();
+  abort_together({&alone, 1});
+  REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
+  CHECK(waiting.get().cause() == Cause::aborted);
+  // Nor does one wait that was ended before it began.
+  const auto later_one = std::make_shared<Communicator>();
+  abort_together({&later_one, 1});
+  CHECK(failure_of([&] { later_one->join({}, {0, 2}, later()); }).cause() == Cause::aborted);
+}
+
+TEST_CASE("What NCCL says of a failure is told in one line") {
+  testing::forget_nccl();
+  const auto one = joined();
+  const NcclFailure failure =
+      failure_of([&] { one->enqueue([](ncclComm_t) { return ncclSystemError; }, later()); });
+  CHECK(failure.cause() == Cause::failed);
+  CHECK(std::string(failure.what()) == "NCCL: unhandled system error: socket.cc says more");
+}
+
+}  // namespace
+}  // namespace dtrain::cuda

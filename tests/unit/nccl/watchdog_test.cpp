@@ -1,0 +1,115 @@
+// What becomes of a rank's groups when one of them fails.
+#include "cuda/watchdog.h"
+
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "dtrain/base/error.h"
+#include "support/stub_group.h"
+#include "unit/nccl/nccl_model.h"
+
+namespace dtrain::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// What the hosts of other ranks are told.
+class Host final : public testing::StubGroup {
+ public:
+  void abort(const std::string& reason) noexcept override { said.set_value(reason); }
+  std::promise<std::string> said;
+};
+
+// A group of two ranks whose kernel waits for the other for ever.
+struct Group {
+  Group() {
+    testing::let_peers_come();
+    const comm::Deadline later{seconds(60)};
+    communicator->join({}, {0, 2}, later);
+    communicator->enqueue(
+        [](ncclComm_t group) {
+          return ncclAllReduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, group, nullptr);
+        },
+        later);
+    state->add(communicator);
+  }
+
+  std::shared_ptr<Host> host = std::make_shared<Host>();
+  std::shared_ptr<Communicator> communicator = std::make_shared<Communicator>();
+  std::shared_ptr<GroupState> state =
+      std::make_shared<GroupState>(comm::GroupIdentity{.name = "some", .world_ranks = {0, 1}},
+                                   comm::GroupOptions{}, c10::kCPU, host);
+};
+
+std::string error_of(const GroupState& group) {
+  try {
+    group.rethrow_error();
+  } catch (const base::Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+bool comes(const std::function<bool()>& condition) {
+  const comm::Deadline deadline{seconds(5)};
+  while (!condition() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+  return condition();
+}
+
+TEST_CASE("If a group of a rank fails, all of them are aborted together and their peers told") {
+  testing::forget_nccl();
+  Group one;
+  Group other;
+  Watchdog watchdog(c10::kCPU);
+  watchdog.add(one.state);
+  watchdog.add(other.state);
+  other.state->fail("enough");
+  REQUIRE(comes([] { return testing::nccl_notes().aborted == 2; }));
+  CHECK_FALSE(testing::nccl_notes().would_hang);
+  for (const auto& each : {&one, &other}) {
+    CHECK(error_of(*each->state) == "group 'some': enough");
+    CHECK(each->host->said.get_future().get() == "group 'some': enough");
+  }
+
+  Group late;
+  watchdog.add(late.state);
+  REQUIRE(comes([] { return testing::nccl_notes().aborted == 3; }));
+  CHECK(error_of(*late.state) == "group 'some': enough");
+}
+
+TEST_CASE("The death of a peer ends the wait for it") {
+  testing::forget_nccl();
+  const auto host = std::make_shared<Host>();
+  const auto state =
+      std::make_shared<GroupState>(comm::GroupIdentity{.name = "all", .world_ranks = {0, 1}},
+                                   comm::GroupOptions{}, c10::kCPU, host);
+  Watchdog watchdog(c10::kCPU);
+  watchdog.add(state);
+  const auto communicator = std::make_shared<Communicator>();
+  state->add(communicator);
+  auto waiting = std::async(std::launch::async, [&] {
+    communicator->join({}, {0, 2}, comm::Deadline(seconds(60)));
+  });
+  while (testing::nccl_notes().made == 0) std::this_thread::yield();
+  watchdog.fail_all(
+      std::make_exception_ptr(base::Error(base::ErrorKind::comm, "rank 1 is no more")));
+  REQUIRE(waiting.wait_for(seconds(5)) == std::future_status::ready);
+  CHECK_THROWS_AS(waiting.get(), NcclFailure);
+  CHECK(error_of(*state) == "rank 1 is no more");
+}
+
+TEST_CASE("A communicator that comes to a group that has ended is of no use") {
+  testing::forget_nccl();
+  Group group;
+  group.state->fail("enough");
+  abort_together(group.state->end());
+  const auto late = std::make_shared<Communicator>();
+  group.state->add(late);
+  CHECK_THROWS_AS(late->join({}, {0, 2}, comm::Deadline(seconds(60))), NcclFailure);
+  CHECK(testing::nccl_notes().made == 1);
+}
+
+}  // namespace
+}  // namespace dtrain::cuda
