@@ -1,5 +1,6 @@
 #include "dtrain/runtime.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
@@ -73,6 +74,9 @@ int run(std::string_view text) {
   require_threads(request.config);
   metrics::install_counting_allocator();
   at::set_num_threads(static_cast<int>(request.config.machine.threads));
+  // setFloat32MatmulPrecision would change the CPU's products too.
+  at::globalContext().setAllowTF32CuBLAS(request.config.machine.matmul_precision ==
+                                         config::MatmulPrecision::tf32);
   switch (request.command) {
     case config::Command::train:
       return commands::train(request.config, request.record);

@@ -2,6 +2,7 @@
 and what is told where a device is missing. The device is a plugin beside the libdtrain.so of build/PRESET/toy."""
 
 import functools
+import json
 import unittest
 
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
@@ -10,7 +11,7 @@ TOY = BUILD / "toy" / "bin" / "dtrain"
 DEVICE = 13  # the exit status
 WORK = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
-        "--steps", "4", "--checkpoint-every", "2", "--data", GOLDEN / "text.bin"]
+        "--steps", "4", "--checkpoint-every", "2", "--reduction", "ordered", "--data", GOLDEN / "text.bin"]
 LATE = {"DTRAIN_FAKE": "late"}  # a kernel runs when somebody waits for it
 LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 0.1"),
            "fsdp": (2, "--strategy fsdp --recompute level"), "zero 1": (2, "--strategy zero --zero-stage 1"),
@@ -55,6 +56,29 @@ class Training(FolderTest):
             train(run_dir, "ddp", "--device", first, "--steps", "2")
             train(run_dir, "ddp", "--device", then, "--resume", "auto", environment=LATE)
             self.assert_same(run_dir, "ddp")
+
+    def test_a_device_adds_in_any_order_unless_it_is_told_one(self):
+        losses = []
+        for device, reduction in (("cpu", "ordered"), ("fake", "fast")):
+            run_dir = self.folder / device
+            result = train(run_dir, "ddp", "--device", device, "--reduction", "auto")
+            machine = json.loads((run_dir / "config.json").read_text())["machine"]
+            self.assertEqual(machine["reduction"], reduction)
+            self.assertIn(f" reduction={reduction} ", result.stdout + result.stderr)
+            losses.append(metrics_of(run_dir)[-1]["val_loss"])
+        self.assertAlmostEqual(*losses, delta=1e-3)
+
+    def test_tf32_has_an_effect_on_devices_alone(self):
+        for device, word in (("cpu", "--matmul-precision has no effect on the CPU"), ("fake", "matmul_precision=tf32")):
+            result = train(self.folder / device, "single", "--device", device, "--matmul-precision", "tf32")
+            self.assertIn(word, result.stdout + result.stderr)
+            self.assertEqual("has no effect" in result.stderr, device == "cpu")
+
+    def test_a_resume_on_another_kind_of_device_is_noted(self):
+        run_dir = self.folder / "run"
+        train(run_dir, "single", "--device", "fake", "--steps", "2")
+        result = train(run_dir, "single", "--device", "auto", "--resume", "auto")
+        self.assertRegex(result.stderr, r"going on from .* with other settings: .*machine.device is cpu, the checkpoint has fake")
 
     def test_a_device_generates_and_verifies(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--temperature", "0"]

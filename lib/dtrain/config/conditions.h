@@ -47,6 +47,8 @@ inline constexpr Need kOffloads{
     "on a CPU, whose memory holds everything anyway; disk:DIR does", [](const Config& c) {
       return !c.machine.offload.folder.empty() || !c.machine.device.is_cpu();
     }};
+inline constexpr Condition kOnDevice = [](const Config& c) { return !c.machine.device.is_cpu(); };
+inline constexpr Need kDevice{"on the CPU", kOnDevice};
 inline constexpr Need kLimit{"without --memory-limit", [](const Config& c) {
                                return c.machine.recompute.kind !=
                                           RecomputeSetting::Kind::automatic ||

@@ -113,11 +113,12 @@ struct MachineConfig {
   DeviceName device;
   Backend backend = Backend::automatic;
   Dtype dtype = Dtype::float32;
-  Dtype param_dtype = Dtype::automatic;   // automatic: dtype
-  Dtype reduce_dtype = Dtype::automatic;  // automatic: float32, or float64 with dtype float64
-  Dtype buffer_dtype = Dtype::automatic;  // the same
-  std::int64_t threads = 0;               // per rank; 0: OMP_NUM_THREADS or the usable cores
-  Reduction reduction = Reduction::ordered;
+  Dtype param_dtype = Dtype::automatic;        // automatic: dtype
+  Dtype reduce_dtype = Dtype::automatic;       // automatic: float32, or float64 with dtype float64
+  Dtype buffer_dtype = Dtype::automatic;       // the same
+  std::int64_t threads = 0;                    // per rank; 0: OMP_NUM_THREADS or the usable cores
+  Reduction reduction = Reduction::automatic;  // ordered on the CPU, fast on other devices
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;  // of float32 products on a GPU
   double comm_timeout_seconds = 600;
   Offload offload;
   RecomputeSetting recompute;

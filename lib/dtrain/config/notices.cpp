@@ -37,7 +37,7 @@ std::string idle_line(const Setting& setting, const Config& config) {
 // Counts of ranks and microbatches whose sums one rank would add in another order.
 std::string order_line(const Config& config) {
   const std::int64_t grad_accum = config.batch.grad_accum;
-  if (config.machine.reduction != Reduction::ordered ||
+  if (config.machine.reduction == Reduction::fast ||
       keeps_order_of_one_rank(config.layout, grad_accum)) {
     return {};
   }

@@ -38,6 +38,9 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
   }
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
+  if (machine.reduction == Reduction::automatic) {
+    machine.reduction = machine.device.is_cpu() ? Reduction::ordered : Reduction::fast;
+  }
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
   const std::int64_t share =
@@ -196,8 +199,8 @@ Config resolve(Command command, Config config, const Launch& launch) {
   }
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
-  resolve_sharding(config.layout, config.machine, ranks);
   resolve_machine(config.machine, config.layout, ranks);
+  resolve_sharding(config.layout, config.machine, ranks);
   resolve_dtypes(config.machine);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout);

@@ -179,8 +179,7 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
 void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
   resolve_shard_size(layout, launch);
   const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
-  if (layout.shard_size != layout.dp && !is_power_of_two &&
-      machine.reduction == Reduction::ordered) {
+  if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction != Reduction::fast) {
     fail(ErrorKind::usage,
          "--shard-size {} is no power of two, so --reduction ordered cannot keep its order over "
          "shards and replicas: choose a power of two, or --reduction fast",

@@ -31,6 +31,11 @@ constexpr ResumeRule kOfMomentum = [](const Config& now, const Config& saved) {
   return saved.train.momentum == 0 ? OnResume::fixed : OnResume::noted;
 };
 
+// GPU 1 computes as GPU 0 does, but no CPU as a GPU.
+constexpr ResumeRule kOfDeviceKind = [](const Config& now, const Config& saved) {
+  return now.machine.device.kind == saved.machine.device.kind ? OnResume::free : OnResume::noted;
+};
+
 #define FIELD(member) field_of([](auto& config) -> auto& { return config.member; })
 
 // The model's own settings stand before this one.
@@ -197,7 +202,7 @@ constexpr Setting kSettings[] = {
      changes_bits(kAddsUses)},
 
     {"machine.device", "--device", "NAME", "", "where to compute; auto: a GPU where there is one",
-     kModel, FIELD(machine.device), form("auto, cpu, cuda or cuda:N")},
+     kModel, FIELD(machine.device), form("auto, cpu, cuda or cuda:N"), kOfDeviceKind},
     {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
      "one node, else gloo",
@@ -217,8 +222,13 @@ constexpr Setting kSettings[] = {
      "per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine", kAll,
      FIELD(machine.threads), between(0, kMaxThreads), kChangesBits},
     {"machine.reduction", "--reduction", "NAME", "",
-     "ordered: sums in one fixed order, equal bits on any number of ranks; fast: in any order",
+     "ordered: sums in one fixed order, equal bits on any number of ranks; fast: in any order; "
+     "auto: ordered on the CPU, fast on GPUs",
      kEngine, FIELD(machine.reduction), one_of(kReductions), kNoted},
+    {"machine.matmul_precision", "--matmul-precision", "NAME", "",
+     "of float32 matrix products on a GPU; tf32: faster, from factors rounded to 11 bits", kModel,
+     FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,
+     changes_bits(kOnDevice)},
     {"machine.offload", "--offload", "WHAT", "",
      "what a GPU's memory need not hold: optimizer (masters, moments and update on the CPU), all "
      "(parameters too); disk:DIR keeps masters and moments in files of this folder",

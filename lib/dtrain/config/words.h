@@ -34,7 +34,8 @@ enum class BackwardPrefetch {
 enum class TiedReshard { per_pass, per_use };
 enum class Backend { automatic, none, gloo, shm, local, nccl, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
-enum class Reduction { ordered, fast };
+enum class Reduction { automatic, ordered, fast };
+enum class MatmulPrecision { highest, tf32 };
 enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
 enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
@@ -77,8 +78,10 @@ inline constexpr Choice kRoleDtypes[] = {{"auto", Dtype::automatic},
 inline constexpr std::span<const Choice> kDtypes = std::span(kRoleDtypes).subspan(1);
 inline constexpr Choice kExportDtypes[] = {kRoleDtypes[0], kRoleDtypes[1], kRoleDtypes[3],
                                            kRoleDtypes[4], kRoleDtypes[2]};
-inline constexpr Choice kReductions[] = {{"ordered", Reduction::ordered},
-                                         {"fast", Reduction::fast}};
+inline constexpr Choice kReductions[] = {
+    {"auto", Reduction::automatic}, {"ordered", Reduction::ordered}, {"fast", Reduction::fast}};
+inline constexpr Choice kMatmulPrecisions[] = {{"highest", MatmulPrecision::highest},
+                                               {"tf32", MatmulPrecision::tf32}};
 inline constexpr Choice kSchedules[] = {{"constant", ScheduleShape::constant},
                                         {"linear", ScheduleShape::linear},
                                         {"cosine", ScheduleShape::cosine},
@@ -95,6 +98,7 @@ constexpr std::span<const Choice> words_of(TiedReshard) { return kTiedReshards; 
 constexpr std::span<const Choice> words_of(Backend) { return kBackends; }
 constexpr std::span<const Choice> words_of(Dtype) { return kRoleDtypes; }
 constexpr std::span<const Choice> words_of(Reduction) { return kReductions; }
+constexpr std::span<const Choice> words_of(MatmulPrecision) { return kMatmulPrecisions; }
 constexpr std::span<const Choice> words_of(ScheduleShape) { return kSchedules; }
 constexpr std::span<const Choice> words_of(UpdateRule) { return kUpdateRules; }
 constexpr std::span<const Choice> words_of(OnNonfinite) { return kOnNonfinite; }

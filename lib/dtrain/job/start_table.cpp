@@ -110,7 +110,7 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
 }
 
 std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
-  if (config.machine.reduction != config::Reduction::ordered) {
+  if (config.machine.reduction == config::Reduction::fast) {
     return "none (--reduction fast adds in any order)";
   }
   if (cpus.are_mixed) {

@@ -109,6 +109,35 @@ TEST_CASE("Automatic machine settings become concrete") {
   check_refused(config, "--backend none was launched with 2 ranks", 2);
 }
 
+TEST_CASE("Sums have one order on the CPU, and any on a device unless it is asked for") {
+  const auto reduction = [](const char* device, const char* asked, std::int64_t ranks = 1) {
+    Config config;
+    set(config, "machine.device", device);
+    set(config, "machine.reduction", asked);
+    set(config, "layout.strategy", ranks > 1 ? "ddp" : "single");
+    const Launch launch{
+        .world_size = ranks, .local_world_size = ranks, .devices = {"cuda"}, .num_gpus = ranks};
+    return resolve(Command::train, config, launch).machine.reduction;
+  };
+  CHECK(reduction("cpu", "auto") == Reduction::ordered);
+  CHECK(reduction("auto", "auto", 2) == Reduction::fast);
+  CHECK(reduction("cuda", "auto") == Reduction::fast);
+  CHECK(reduction("cuda", "ordered") == Reduction::ordered);
+  CHECK(reduction("cpu", "fast") == Reduction::fast);
+}
+
+TEST_CASE("Shards of a hybrid need no power of two where sums have any order") {
+  Config config;
+  set(config, "layout.strategy", "fsdp");
+  set(config, "layout.fsdp_sharding", "hybrid");
+  set(config, "layout.shard_size", "3");
+  config.batch.global = 6;
+  check_refused(config, "--shard-size 3 is no power of two", 6);
+  set(config, "machine.device", "cuda");
+  const Launch launch{.world_size = 6, .local_world_size = 3, .devices = {"cuda"}, .num_gpus = 3};
+  CHECK(resolve(Command::train, config, launch).layout.shard_size == 3);
+}
+
 TEST_CASE("A device is taken where the build brings it and its driver is there") {
   const auto taken = [](const char* asked, std::int64_t num_gpus, std::int64_t ranks = 1) {
     Config config;
