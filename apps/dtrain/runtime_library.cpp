@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/values.h"
 
@@ -54,11 +55,11 @@ std::vector<std::string> RuntimeLibrary::devices() {
 std::int64_t RuntimeLibrary::num_gpus() {
   constexpr std::string_view kPrefix = "nvidia";
   std::error_code error;
-  return std::ranges::count_if(
+  return base::visible_gpus_of_process(std::ranges::count_if(
       checkpoint::store::names_in("/dev", error), [kPrefix](const std::string& name) {
         return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
                name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
-      });
+      }));
 }
 
 int RuntimeLibrary::run(const config::Request& request) const {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,39 +18,20 @@
 #include "cuda/peer_watch.h"
 #include "cuda/watchdog.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/exchange.h"
 
 namespace dtrain::cuda {
 namespace {
 
 using base::ErrorKind;
 
-// What NCCL tells a GPU by: the device, and the machine as NCCL_HOSTID names it.
-std::string identity_of_gpu(c10::Device device) {
-  cudaDeviceProp found{};
-  check(cudaGetDeviceProperties(&found, device.index()), "describing a GPU");
-  std::string text;
-  for (const char byte : found.uuid.bytes) {
-    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  }
-  const char* host = std::getenv("NCCL_HOSTID");  // a setting of NCCL's, not of ours
-  return text + (host != nullptr ? fmt::format(" of {}", host) : "");
-}
-
-// Collective.
-void refuse_shared_gpus(comm::World& host, c10::Device device) {
-  std::map<std::string, std::int64_t> owners;
-  std::int64_t rank = 0;
-  for (const std::string& gpu : comm::exchange_texts(host.control(), identity_of_gpu(device))) {
-    const auto [owner, is_first] = owners.emplace(gpu, rank);
-    if (!is_first) {
-      base::fail(ErrorKind::device,
-                 "ranks {} and {} are both on GPU {}: start as many ranks as there are GPUs, or, "
-                 "for tests alone, give each rank an NCCL_HOSTID of its own",
-                 owner->second, rank, gpu);
-    }
-    ++rank;
-  }
+// NCCL refuses a second rank on a GPU, unless it takes it for one of another machine, to which
+// nothing but the network leads. It reads these variables when it connects for the first time.
+void pretend_own_machine(std::int64_t rank) {
+  constexpr int kReplaces = 1;
+  ::setenv("NCCL_HOSTID", fmt::format("dtrain-rank-{}", rank).c_str(), kReplaces);
+  ::setenv("NCCL_P2P_DISABLE", "1", kReplaces);
+  ::setenv("NCCL_SHM_DISABLE", "1", kReplaces);
+  ::setenv("NCCL_NET", "Socket", kReplaces);
 }
 
 class NcclWorld final : public comm::World {
@@ -69,7 +49,7 @@ class NcclWorld final : public comm::World {
             options, device, peer_group_)),
         watchdog_(std::make_shared<Watchdog>(device)) {
     if (size() == 1) return;
-    refuse_shared_gpus(*host_, device_);
+    if (options_.shares_devices) pretend_own_machine(rank());
     watchdog_->add(all_state_);
     peers_.emplace(peer_group_, options_.timeout,
                    [watchdog = watchdog_](std::exception_ptr error) { watchdog->fail_all(error); });

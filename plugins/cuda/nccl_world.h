@@ -7,11 +7,10 @@
 
 namespace dtrain::cuda {
 
-/// As device::Plugin::make_world. Two ranks may share a GPU only where their NCCL_HOSTID differ,
-/// which makes NCCL take it for two.
+/// As device::Plugin::make_world. With options.shares_devices NCCL takes a GPU that several ranks
+/// share for several ones.
 ///
-/// Throws:  Error{device} naming two ranks on one GPU; Error{comm} and Error{timeout} as
-///          comm::create_world.
+/// Throws:  Error{comm} and Error{timeout} as comm::create_world.
 [[nodiscard]] std::shared_ptr<comm::World> make_nccl_world(std::shared_ptr<comm::World> host,
                                                            c10::Device device,
                                                            const comm::GroupOptions& options);

@@ -55,6 +55,18 @@ class CudaPlugin final : public device::Plugin {
                        static_cast<double>(found.totalGlobalMem) / (1024.0 * 1024.0 * 1024.0));
   }
 
+  // What NCCL tells a GPU by: the device, and the machine as NCCL_HOSTID names it.
+  [[nodiscard]] std::string identity(c10::Device device) override {
+    cudaDeviceProp found{};
+    check(cudaGetDeviceProperties(&found, device.index()), "describing a GPU");
+    std::string text = "GPU-";
+    for (const char byte : found.uuid.bytes) {
+      text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    }
+    const char* host = std::getenv("NCCL_HOSTID");  // a setting of NCCL's, not of ours
+    return text + (host != nullptr ? fmt::format(" of {}", host) : "");
+  }
+
   void use(c10::Device device) override {
     check(cudaSetDevice(device.index()), "taking a GPU");
     c10::cuda::set_device(device.index());

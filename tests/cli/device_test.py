@@ -68,6 +68,11 @@ class Training(FolderTest):
             losses.append(metrics_of(run_dir)[-1]["val_loss"])
         self.assertAlmostEqual(*losses, delta=1e-3)
 
+    def test_ranks_share_a_device_that_they_are_told_to(self):
+        run_dir = self.folder / "run"
+        train(run_dir, "ddp", "--device", "fake:0", "--share-devices", "on")
+        self.assert_same(run_dir, "ddp")
+
     def test_tf32_has_an_effect_on_devices_alone(self):
         for device, word in (("cpu", "--matmul-precision has no effect on the CPU"), ("fake", "matmul_precision=tf32")):
             result = train(self.folder / device, "single", "--device", device, "--matmul-precision", "tf32")
@@ -88,9 +93,9 @@ class Training(FolderTest):
 
 
 class Missing(FolderTest):
-    def refused(self, status, part, *flags, program=DTRAIN):
-        result = run(program, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",
-                     *flags, status=status)
+    def refused(self, status, part, *flags, program=DTRAIN, ranks=1):
+        result = run(*launched(ranks, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",
+                               *flags, program=program), status=status)
         errors = [line for line in result.stderr.splitlines() if "error" in line]
         self.assertEqual(len(errors), 1, result.stderr)
         self.assertIn(part, errors[0])
@@ -99,6 +104,7 @@ class Missing(FolderTest):
     def test_a_device_that_is_not_there_is_named(self):
         self.refused(USAGE, '--device: found "fake", but it must be one of auto, cpu', "--device", "fake")
         self.refused(USAGE, "auto, cpu, cuda or cuda:N", "--device", "../x")
+        self.refused(USAGE, "ranks 0 and 1 are both on fake:0: ", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2)
         self.refused(DEVICE, "--device fake:9: this process sees 8 devices", "--device", "fake:9", program=TOY)
 
 

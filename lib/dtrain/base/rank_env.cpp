@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/base/cpu_quota.h"
@@ -189,6 +190,25 @@ std::string cpu_settings_of_process() {
     settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, value);
   }
   return settings;
+}
+
+std::int64_t visible_gpus(const char* listed, std::int64_t present) {
+  if (listed == nullptr) return present;
+  std::int64_t visible = 0;
+  for (std::string_view rest = listed; visible < present;) {
+    const std::string_view entry = rest.substr(0, rest.find(','));
+    const bool has_uuid = entry.starts_with("GPU-") || entry.starts_with("MIG-");
+    const auto index = number_in<std::int64_t>(std::string(entry));
+    if (!has_uuid && (!index || *index < 0 || *index >= present)) break;
+    ++visible;
+    if (entry.size() == rest.size()) break;
+    rest.remove_prefix(entry.size() + 1);
+  }
+  return visible;
+}
+
+std::int64_t visible_gpus_of_process(std::int64_t present) {
+  return visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), present);
 }
 
 std::int64_t usable_cores() {

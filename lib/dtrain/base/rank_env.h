@@ -51,6 +51,12 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.
 [[nodiscard]] std::string cpu_settings_of_process();
 
+/// How many of the `present` GPUs CUDA shows to a process with this CUDA_VISIBLE_DEVICES (null: it
+/// is not set): it reads the list up to the first entry that names none of them.
+[[nodiscard]] std::int64_t visible_gpus(const char* listed, std::int64_t present);
+/// The same for this process.
+[[nodiscard]] std::int64_t visible_gpus_of_process(std::int64_t present);
+
 /// Cores this process may run on, by its affinity mask and its control groups' quota, at least 1.
 [[nodiscard]] std::int64_t usable_cores();
 

@@ -28,6 +28,7 @@ struct GroupOptions {
   std::chrono::milliseconds timeout{
       600'000};  ///< the longest any wait may take before Error{timeout}
   Reduction reduction = Reduction::ordered;
+  bool shares_devices = false;  ///< several ranks may compute on one device
 };
 
 /// The work of a group, as far as the memory of its transport follows from it.

@@ -16,6 +16,10 @@ inline constexpr Need kThreeAxes{"without --strategy 3d", [](const Config& c) {
                                  }};
 inline constexpr Need kLocalRanks{"without --strategy dp or mp",
                                   [](const Config& c) { return strategy_of(c.layout).is_local(); }};
+inline constexpr Need kSeveralProcesses{
+    "without several ranks that are processes", [](const Config& c) {
+      return mesh_of(c.layout).num_ranks() > 1 && !strategy_of(c.layout).is_local();
+    }};
 inline constexpr Need kZero{"without --strategy zero", [](const Config& c) {
                               return data_axis_of(c.layout) == DataAxisKind::zero;
                             }};

@@ -122,8 +122,9 @@ struct MachineConfig {
   double comm_timeout_seconds = 600;
   Offload offload;
   RecomputeSetting recompute;
-  ByteSize memory_limit;    // of a rank's tensors; 0: none
-  bool mixed_cpus = false;  // ranks may be on CPUs of several types
+  bool share_devices = false;  // several ranks may compute on one
+  ByteSize memory_limit;       // of a rank's tensors; 0: none
+  bool mixed_cpus = false;     // ranks may be on CPUs of several types
 };
 
 struct ReportConfig {

@@ -203,6 +203,9 @@ constexpr Setting kSettings[] = {
 
     {"machine.device", "--device", "NAME", "", "where to compute; auto: a GPU where there is one",
      kModel, FIELD(machine.device), form("auto, cpu, cuda or cuda:N"), kOfDeviceKind},
+    {"machine.share_devices", "--share-devices", "on|off", "",
+     "let ranks that are processes compute on one GPU, for tests: slower than one rank", kEngine,
+     FIELD(machine.share_devices), kNeeds<kDevice, kSeveralProcesses>},
     {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
      "one node, else gloo",

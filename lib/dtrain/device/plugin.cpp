@@ -2,11 +2,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/exchange.h"
 
 namespace dtrain::device {
 namespace {
@@ -41,6 +43,23 @@ Plugin& load(const std::string& kind) {
   return reinterpret_cast<Entry>(entry)();
 }
 
+// Collective.
+void refuse_shared_device(comm::World& host, const std::string& own) {
+  if (host.size() == 1) return;
+  std::map<std::string, std::int64_t> owners;
+  std::int64_t rank = 0;
+  for (const std::string& device : comm::exchange_texts(host.control(), own)) {
+    const auto [owner, is_first] = owners.emplace(device, rank);
+    if (!is_first) {
+      base::fail(ErrorKind::usage,
+                 "ranks {} and {} are both on {}: launch as many ranks as there are devices, or, "
+                 "for tests alone, add --share-devices on",
+                 owner->second, rank, device);
+    }
+    ++rank;
+  }
+}
+
 }  // namespace
 
 Plugin& plugin(const std::string& kind) {
@@ -67,12 +86,16 @@ c10::Device open(const config::DeviceName& name) {
   return device;
 }
 
-std::shared_ptr<comm::World> world_on(const config::DeviceName& name,
+std::shared_ptr<comm::World> world_on(const config::DeviceName& name, std::int64_t local_rank,
                                       std::shared_ptr<comm::World> host,
                                       const comm::GroupOptions& options) {
   if (name.is_cpu()) return host;
-  const c10::Device device = open(name);
-  return plugin(name.kind).make_world(std::move(host), device, options);
+  Plugin& devices = plugin(name.kind);
+  config::DeviceName own = name;
+  if (!own.index) own.index = local_rank % std::max<std::int64_t>(1, devices.count());
+  const c10::Device device = open(own);
+  if (!options.shares_devices) refuse_shared_device(*host, devices.identity(device));
+  return devices.make_world(std::move(host), device, options);
 }
 
 }  // namespace dtrain::device

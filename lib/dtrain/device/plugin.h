@@ -28,6 +28,8 @@ class Plugin {
   [[nodiscard]] virtual std::int64_t count() = 0;
   /// Its name and memory, for the start table.
   [[nodiscard]] virtual std::string describe(c10::Device device) = 0;
+  /// What tells it from every other device that ranks of a job may have.
+  [[nodiscard]] virtual std::string identity(c10::Device device) = 0;
   /// Makes `device` that of the calling thread.
   virtual void use(c10::Device device) = 0;
   /// A world of the same ranks whose groups move tensors between their `device`s. host: serves as
@@ -50,10 +52,15 @@ class Plugin {
 /// Throws: Error{device} where there is no such device; as plugin().
 [[nodiscard]] c10::Device open(const config::DeviceName& name);
 
-/// `host` itself for the CPU, else Plugin::make_world.
+/// `host` itself for the CPU, else Plugin::make_world on the device of this name. Without an index
+/// it is number `local_rank`, which begins anew where this process sees fewer: a launcher may show
+/// each rank a device of its own.
 ///
 /// Collective: every rank of `host`.
+/// Throws:     Error{usage} naming two ranks on one device, unless options.shares_devices; as
+/// open().
 [[nodiscard]] std::shared_ptr<comm::World> world_on(const config::DeviceName& name,
+                                                    std::int64_t local_rank,
                                                     std::shared_ptr<comm::World> host,
                                                     const comm::GroupOptions& options);
 

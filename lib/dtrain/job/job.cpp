@@ -34,18 +34,17 @@ parallel::RankPlan plan_of(const config::Config& config, comm::World& world) {
 comm::GroupOptions group_options(const config::Config& config) {
   const std::chrono::duration<double> timeout(config.machine.comm_timeout_seconds);
   return {.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout),
-          .reduction = parallel::reduction_of(config.machine)};
+          .reduction = parallel::reduction_of(config.machine),
+          .shares_devices =
+              config.machine.share_devices && !config::strategy_of(config.layout).is_local()};
 }
 
 config::DeviceName device_of(const config::Config& config, const base::RankEnv& env) {
-  config::DeviceName device = config.machine.device;
+  const config::DeviceName& device = config.machine.device;
   const auto& listed = config.layout.devices.devices;
-  if (!listed.empty()) {
-    const auto& own = listed.at(static_cast<std::size_t>(env.local_rank));
-    return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
-  }
-  if (!device.index && !device.is_cpu()) device.index = env.local_rank;
-  return device;
+  if (listed.empty()) return device;
+  const auto& own = listed.at(static_cast<std::size_t>(env.local_rank));
+  return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
 }
 
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
@@ -60,7 +59,8 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
                           .token_file = env.job_token_file,
                           .group = group_options(config),
                           .count_memory = metrics::count_other_memory});
-  return device::world_on(device_of(config, env), std::move(host), group_options(config));
+  return device::world_on(device_of(config, env), env.local_rank, std::move(host),
+                          group_options(config));
 }
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)

@@ -16,8 +16,7 @@ namespace dtrain::job {
 /// Options that all groups of a job share.
 [[nodiscard]] comm::GroupOptions group_options(const config::Config& config);
 
-/// Returns where a rank computes: with several ranks on its machine each takes the device of its
-/// number there, unless one was named.
+/// Returns where a rank computes, without an index where that follows from its local rank.
 [[nodiscard]] config::DeviceName device_of(const config::Config& config, const base::RankEnv& env);
 
 /// The world that the configuration and the launcher's environment describe.

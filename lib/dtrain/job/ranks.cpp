@@ -47,7 +47,9 @@ int run_ranks(const config::Config& config, const RankBody& body) {
         at::set_num_threads(static_cast<int>(config.machine.threads));
         const base::RankEnv env = env_of_thread(process, *world);
         const int own = run_thread(
-            env, device::world_on(device_of(config, env), world, group_options(config)), body);
+            env,
+            device::world_on(device_of(config, env), env.local_rank, world, group_options(config)),
+            body);
         if (world->rank() == 0) status = own;
       });
   return status;

@@ -27,6 +27,7 @@ class FakePlugin final : public device::Plugin {
   c10::DeviceType type() const override { return fake::kType; }
   std::int64_t count() override { return fake::kDevices; }
   std::string describe(c10::Device) override { return "a fake accelerator for tests"; }
+  std::string identity(c10::Device device) override { return device.str(); }
   void use(c10::Device device) override {
     c10::impl::VirtualGuardImpl(fake::kType).setDevice(device);
   }

@@ -138,4 +138,18 @@ TEST_CASE("Values that make no sense are refused, naming the variable") {
 
 TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }
 
+TEST_CASE("The variable CUDA_VISIBLE_DEVICES hides GPUs as it does for CUDA") {
+  using dtrain::base::visible_gpus;
+  CHECK(visible_gpus(nullptr, 2) == 2);
+  CHECK(visible_gpus("", 2) == 0);
+  CHECK(visible_gpus("-1", 2) == 0);
+  CHECK(visible_gpus("1", 2) == 1);
+  CHECK(visible_gpus("1,0", 2) == 2);
+  CHECK(visible_gpus("0,-1,1", 2) == 1);
+  CHECK(visible_gpus("0,7", 2) == 1);
+  CHECK(visible_gpus("GPU-8932f937-d72c,GPU-11", 2) == 2);
+  CHECK(visible_gpus("none", 2) == 0);
+  CHECK(visible_gpus("0", 0) == 0);
+}
+
 }  // namespace
