@@ -8,8 +8,9 @@ endif()
 
 # lld resolves only what we use of libtorch_cpu; bfd would want the CUDA toolkit's symbols too. (mold 1.10, Debian 12's,
 # sometimes writes a file that the loader refuses, and has looped forever on some of ours.)
-find_program(LLD ld.lld REQUIRED)
-add_link_options(-fuse-ld=lld)
+set(DTRAIN_LINKER lld CACHE STRING "Linker; bfd serves beside a LibTorch with all of its libraries for CUDA")
+find_program(LLD ld.${DTRAIN_LINKER} REQUIRED)
+add_link_options(-fuse-ld=${DTRAIN_LINKER})
 
 set(DTRAIN_SANITIZE "" CACHE STRING "Sanitizers for our code, e.g. address,undefined")
 if(DTRAIN_SANITIZE)
@@ -17,7 +18,8 @@ if(DTRAIN_SANITIZE)
   add_link_options(-fsanitize=${DTRAIN_SANITIZE})
 endif()
 
+option(DTRAIN_WERROR "Warnings are errors; other compilers than g++ 12 have other warnings" ON)
 add_library(dtrain_warnings INTERFACE)
-target_compile_options(dtrain_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion -Werror)
+target_compile_options(dtrain_warnings INTERFACE -Wall -Wextra -Wshadow -Wconversion $<$<BOOL:${DTRAIN_WERROR}>:-Werror>)
 # Bits must not depend on the optimiser: no contraction of a*b+c across statements.
 target_compile_options(dtrain_warnings INTERFACE -ffp-contract=off)

@@ -1,0 +1,22 @@
+# The libraries besides LibTorch (third_party/README.md): Debian's packages, or what scripts/gpu_check.sh --pack collected
+# of them, for machines that have neither: headers alone, and libcrypto.a.
+set(DTRAIN_DEPS_DIR "" CACHE PATH "Folder of scripts/gpu_check.sh --pack; empty: Debian's packages")
+find_package(Threads REQUIRED)
+if(NOT DTRAIN_DEPS_DIR)
+  include(XxHash)
+  find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
+  find_package(CLI11 2.1 REQUIRED)
+  find_package(nlohmann_json 3.11 REQUIRED)
+  find_package(fmt 9 REQUIRED)
+  return()
+endif()
+
+# For every target, the precompiled header's too, and before LibTorch's own headers: the wheel brings another fmt.
+include_directories(BEFORE SYSTEM ${DTRAIN_DEPS_DIR}/include)
+add_compile_definitions(FMT_HEADER_ONLY XXH_INLINE_ALL)
+foreach(name CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json xxhash::xxhash)
+  add_library(${name} INTERFACE IMPORTED GLOBAL)
+endforeach()
+add_library(OpenSSL::Crypto STATIC IMPORTED GLOBAL)
+set_target_properties(OpenSSL::Crypto PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libcrypto.a
+  INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")

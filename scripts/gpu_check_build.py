@@ -1,0 +1,98 @@
+"""Building for scripts/gpu_check.sh: against the LibTorch of a Python, with the other libraries' headers from a folder."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+
+from gpu_check_session import ROOT, Failed
+
+TARGETS = ("dtrain", "dtrun", "dtrain_runtime", "dtrain_cuda")
+TORCH = "2.11.0"
+DEBIAN = pathlib.Path("/usr")
+HEADERS = ("CLI", "fmt", "nlohmann", "openssl", "xxhash.h", "xxh3.h")
+ASK = """
+import json, os, torch
+gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "folder": os.path.dirname(torch.__file__),
+                  "gpus": [{"name": gpu.name, "memory": gpu.total_memory, "capability": f"{gpu.major}{gpu.minor}"}
+                           for gpu in gpus]}))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Torch:
+    """What a Python's torch says of itself and of the machine."""
+
+    version: str
+    cuda: str
+    folder: pathlib.Path
+    gpus: list  # name, memory in bytes, capability as "90"
+
+
+def find_torch(session, python):
+    """The torch of this Python; Failed where it is not the one that dtrain is written for, or sees no GPU."""
+    words = json.loads(session.run([python, "-c", ASK]).stdout.splitlines()[-1])
+    torch = Torch(words["torch"], words["cuda"], pathlib.Path(words["folder"]).resolve(), words["gpus"])
+    if not torch.version.startswith(TORCH) or not torch.cuda:
+        raise Failed(f"{python} has torch {torch.version} for CUDA {torch.cuda}; it must be {TORCH} with CUDA")
+    if not torch.gpus:
+        raise Failed(f"torch of {python} sees no GPU")
+    return torch
+
+
+def pack(folder):
+    """Copies the headers of Debian's packages, and libcrypto.a, to where CMake's DTRAIN_DEPS_DIR expects them."""
+    include, lib = folder / "include", folder / "lib"
+    include.mkdir(parents=True, exist_ok=True)
+    lib.mkdir(exist_ok=True)
+    (archive,) = DEBIAN.glob("lib/*/libcrypto.a")
+    for name in HEADERS:
+        # Some of OpenSSL's lie in a folder of the processor's.
+        for source in (DEBIAN / "include" / name, DEBIAN / "include" / archive.parent.name / name):
+            if source.is_dir():
+                shutil.copytree(source, include / name, dirs_exist_ok=True)
+            elif source.exists():
+                shutil.copy(source, include / name)
+    shutil.copy(archive, lib)
+    return folder
+
+
+def has_packages():
+    return all((DEBIAN / "include" / name).exists() for name in HEADERS[:5]) and any(DEBIAN.glob("lib/*/libcrypto.a"))
+
+
+def find_deps(given, build):
+    if given:
+        return given.resolve()
+    filled = ROOT / ".deps" / "headers"
+    if (filled / "lib" / "libcrypto.a").exists():
+        return filled
+    if has_packages():
+        return pack(build / "deps")
+    raise Failed("the headers of third_party/debian.txt are missing: fill a folder with gpu_check.sh --pack where they "
+                 "are, bring it here, and name it with --deps")
+
+
+def configuration(torch, deps, build):
+    """The words of CMake that configure a build for this machine's GPUs."""
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    linker = "lld" if shutil.which("ld.lld") else "bfd"
+    architectures = ";".join(sorted({gpu["capability"] for gpu in torch.gpus}))
+    values = {"CMAKE_BUILD_TYPE": "Release", "DTRAIN_TESTS": "OFF", "DTRAIN_WERROR": "OFF", "DTRAIN_LINKER": linker,
+              "DTRAIN_DEPS_DIR": deps, "DTRAIN_TORCH_DIR": torch.folder, "DTRAIN_CUDA_ARCHITECTURES": architectures}
+    return ["cmake", "-S", ROOT, "-B", build, *generator, *(f"-D{name}={value}" for name, value in values.items())]
+
+
+def build_here(session, python, deps, build):
+    """Builds what the checks need; returns the torch that it was built against."""
+    # A Python may bring cmake and ninja of its own.
+    os.environ["PATH"] += f":{pathlib.Path(python).absolute().parent}"
+    torch = find_torch(session, python)
+    configured = session.run(configuration(torch, find_deps(deps, build), build))
+    missing = [line for line in configured.stdout.splitlines() if "libdtrain_cuda.so is not built" in line]
+    if missing:
+        raise Failed(missing[0].removeprefix("-- "))
+    session.run(["cmake", "--build", build, "--parallel", os.cpu_count(), "--target", *TARGETS])
+    return torch

@@ -1,0 +1,182 @@
+"""Whether dtrain computes on a device what it computes on the CPU: the checks of scripts/gpu_check.sh but the bench.
+
+A check takes the session and returns a line that says what was found; it raises Failed or Skipped.
+"""
+
+import os
+import pathlib
+import signal
+import time
+
+from gpu_check_session import ROOT, Failed, Skipped, error_line, require_close, require_equal
+
+GOLDEN = ROOT / "tests" / "golden"
+USAGE, MEMORY, DEVICE = 2, 8, 13  # exit statuses
+KILLED = 128 + signal.SIGKILL
+ENDS_WITHIN = 10  # seconds after a rank was killed; dtrun's own bound is 3
+# The CPU and a GPU add products in other orders: what that may change of losses, norms and weights.
+PARITY = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2}
+# Of two processes: those of the data axis have the bits of one, where sums have one order.
+BITWISE = {"ddp": "--strategy ddp", "fsdp": "--strategy fsdp", "fsdp grad-op": "--strategy fsdp --fsdp-sharding grad-op",
+           "hybrid": "--strategy fsdp --fsdp-sharding hybrid --shard-size 1",
+           "zero 1": "--strategy zero --zero-stage 1", "zero 2": "--strategy zero --zero-stage 2",
+           "zero 3": "--strategy zero --zero-stage 3", "3d": "--strategy 3d --pp 1 --tp 1 --dp 2 --data-axis fsdp"}
+CLOSE = {"tp": "--strategy tp", "pp": "--strategy pp", "ddp fast": "--strategy ddp --reduction fast",
+         "fsdp fast": "--strategy fsdp --reduction fast"}
+THREADS = {"dp": "--strategy dp --local-ranks 2", "mp": "--strategy mp --local-ranks 2"}
+
+
+def golden(session, name):
+    flags = [*session.on_device(), "--threads", 1]
+    if name == "mini":
+        flags += ["--trajectory", GOLDEN / "trajectory.json", "--name", name]
+    session.run([session.program, "verify", "--golden", GOLDEN / f"{name}.safetensors", *flags])
+    return "every number within its tolerance"
+
+
+def parity(session, dtype):
+    cpu = session.train("--device", "cpu", "--dtype", dtype, "--threads", 4)
+    found = session.train(*session.on_device(), "--dtype", dtype)
+    return f"at most {require_close(found, cpu, PARITY[dtype], dtype):.1e} from the CPU"
+
+
+def strategy(session, flags, is_bitwise):
+    one = session.train(*session.on_device())
+    two = session.train(*flags.split(), *session.on_device(2), ranks=2)
+    if is_bitwise:
+        require_equal(two, one, "2 ranks")
+        return "2 ranks have the bits of one"
+    return f"2 ranks are at most {require_close(two, one, PARITY['float64'], '2 ranks'):.1e} from one"
+
+
+def threads(session, flags):
+    if session.num_devices < 2:
+        raise Skipped("it takes two devices")
+    one = session.train(*session.on_device())
+    two = session.train(*flags.split(), "--device", session.device)
+    return f"2 threads are at most {require_close(two, one, PARITY['float64'], '2 threads'):.1e} from one"
+
+
+def resume(session):
+    whole = session.train("--device", "cpu")
+    steps = len(whole.steps)
+    run_dir = session.new_folder() / "run"
+    for device, end in (("cpu", 2), (session.device, 4), ("cpu", steps)):
+        last = session.train("--device", device, "--steps", end, "--resume", "auto", "--checkpoint-every", 2,
+                             run_dir=run_dir)
+    difference = require_close(last, whole, PARITY["float64"], "CPU, device, CPU")
+    return f"CPU, device, CPU: at most {difference:.1e} from a run that stayed"
+
+
+def graphs(session, flags, ranks):
+    """Replayed steps equal those that are launched kernel by kernel."""
+    words = [*flags.split(), *session.on_device(ranks)]
+    probe = session.run(session.command(*words, "--compile", "--print-config"), status=None)
+    if probe.returncode == USAGE:
+        raise Skipped(f"--compile: {error_line(probe)}")
+    plain = session.train(*words, ranks=ranks)
+    replayed = session.train(*words, "--compile", ranks=ranks)
+    require_equal(replayed, plain, "--compile")
+    return "the same bits with and without --compile"
+
+
+def predicted(outcome):
+    return sum(outcome.start["memory_predicted_bytes"].values())
+
+
+def out_of_memory(session):
+    """A model that one process has no room for, and two ranks have when they share it."""
+    sizes = ["--tie-levels", "off", "--levels", 4 if session.quick else 8, "--width", 64 if session.quick else 256,
+             "--neurons", 256 if session.quick else 1024, "--dtype", "float32", "--steps", 2, "--microbatch", 1,
+             "--seq-len", 16]
+    shards = [*sizes, "--strategy", "fsdp", *session.on_device(2)]
+    needs = [predicted(session.train(*sizes, *session.on_device())), predicted(session.train(*shards, ranks=2))]
+    limit = ["--memory-limit", sum(needs) // 2]
+    refused = session.run(session.command(*sizes, *session.on_device(), *limit), status=(USAGE, MEMORY))
+    error_line(refused)
+    session.train(*shards, *limit, ranks=2)
+    return f"one process ends with {refused.returncode}, fsdp on 2 ranks trains in {sum(needs) // 2**21} MiB each"
+
+
+def rank_of(pid):
+    try:
+        words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((int(word[5:]) for word in words if word.startswith(b"RANK=")), None)
+
+
+def children_of(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid):
+    return [pid, *(each for child in children_of(pid) for each in descendants(child))]
+
+
+def wait_for_steps(job, run_dir, seconds):
+    end = time.monotonic() + seconds
+    metrics = run_dir / "metrics.jsonl"
+    while time.monotonic() < end and job.poll() is None:
+        if metrics.exists() and metrics.read_text().count('"step"') > 2:
+            return
+        time.sleep(0.05)
+    raise Failed(f"no step within {seconds:.0f} s, status {job.poll()}")
+
+
+def killed_rank(session):
+    run_dir = session.new_folder() / "run"
+    job = session.start(session.command("--strategy", "ddp", *session.on_device(2), "--steps", 1000000, "--log-every", 1,
+                                        ranks=2, run_dir=run_dir))
+    try:
+        wait_for_steps(job, run_dir, min(60, session.seconds_left()))
+        processes = descendants(job.pid)
+        os.kill(next(pid for pid in processes if pid != job.pid and rank_of(pid) == 1), signal.SIGKILL)
+        begin = time.monotonic()
+        error = job.communicate(timeout=ENDS_WITHIN)[1]
+        seconds = time.monotonic() - begin
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+    if job.returncode != KILLED or "rank 1" not in error.splitlines()[-1]:
+        raise Failed(f"status {job.returncode}: {error[-300:]}")
+    left = [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+    if left:
+        raise Failed(f"processes {left} are left")
+    return f"all ranks ended within {seconds:.1f} s, and the report names rank 1"
+
+
+def refusals(session):
+    """Bad requests end in one line with their status."""
+    for flags, ranks, status in ((["--device", f"{session.device}:99"], 1, DEVICE),
+                                 (["--device", f"{session.device}:0", "--strategy", "ddp"], 2, USAGE)):
+        line = error_line(session.run(session.command(*flags, ranks=ranks, run_dir=session.new_folder() / "run"),
+                                      status=status))
+        if status == USAGE and "--share-devices" not in line:
+            raise Failed(f"{line}: it does not say how to ask for it")
+    return "a missing device and two ranks on one are one line each"
+
+
+def first_checks():
+    """Name -> check of what must hold before anything is worth timing."""
+    return {**{f"golden {name}": (lambda session, name=name: golden(session, name)) for name in ("mini", "three_heads")},
+            **{f"parity {dtype}": (lambda session, dtype=dtype: parity(session, dtype)) for dtype in PARITY}}
+
+
+def later_checks():
+    checks = {}
+    for table, is_bitwise in ((BITWISE, True), (CLOSE, False)):
+        for name, flags in table.items():
+            checks[name] = lambda session, flags=flags, is_bitwise=is_bitwise: strategy(session, flags, is_bitwise)
+    for name, flags in THREADS.items():
+        checks[name] = lambda session, flags=flags: threads(session, flags)
+    checks |= {"resume": resume, "out of memory": out_of_memory, "killed rank": killed_rank, "refusals": refusals}
+    for name, flags, ranks in (("graphs", "--dtype float32", 1), ("graphs bf16", "--dtype bfloat16", 1),
+                               ("graphs ddp", "--dtype float32 --strategy ddp", 2),
+                               ("graphs fsdp", "--dtype bfloat16 --strategy fsdp", 2)):
+        checks[name] = lambda session, flags=flags, ranks=ranks: graphs(session, flags, ranks)
+    return checks
