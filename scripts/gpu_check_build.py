@@ -94,5 +94,5 @@ def build_here(session, python, deps, build):
     missing = [line for line in configured.stdout.splitlines() if "libdtrain_cuda.so is not built" in line]
     if missing:
         raise Failed(missing[0].removeprefix("-- "))
-    session.run(["cmake", "--build", build, "--parallel", os.cpu_count(), "--target", *TARGETS])
+    session.run(["cmake", "--build", build, "--parallel", os.cpu_count(), "--target", *TARGETS], limit=session.seconds_left())
     return torch

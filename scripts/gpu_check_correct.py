@@ -3,6 +3,7 @@
 A check takes the session and returns a line that says what was found; it raises Failed or Skipped.
 """
 
+import functools
 import os
 import pathlib
 import signal
@@ -40,8 +41,13 @@ def parity(session, dtype):
     return f"at most {require_close(found, cpu, PARITY[dtype], dtype):.1e} from the CPU"
 
 
+@functools.cache
+def one_process(session):
+    return session.train(*session.on_device())
+
+
 def strategy(session, flags, is_bitwise):
-    one = session.train(*session.on_device())
+    one = one_process(session)
     two = session.train(*flags.split(), *session.on_device(2), ranks=2)
     if is_bitwise:
         require_equal(two, one, "2 ranks")
@@ -52,7 +58,7 @@ def strategy(session, flags, is_bitwise):
 def threads(session, flags):
     if session.num_devices < 2:
         raise Skipped("it takes two devices")
-    one = session.train(*session.on_device())
+    one = one_process(session)
     two = session.train(*flags.split(), "--device", session.device)
     return f"2 threads are at most {require_close(two, one, PARITY['float64'], '2 threads'):.1e} from one"
 
@@ -71,9 +77,7 @@ def resume(session):
 def graphs(session, flags, ranks):
     """Replayed steps equal those that are launched kernel by kernel."""
     words = [*flags.split(), *session.on_device(ranks)]
-    probe = session.run(session.command(*words, "--compile", "--print-config"), status=None)
-    if probe.returncode == USAGE:
-        raise Skipped(f"--compile: {error_line(probe)}")
+    session.skip_without("--compile", *words)
     plain = session.train(*words, ranks=ranks)
     replayed = session.train(*words, "--compile", ranks=ranks)
     require_equal(replayed, plain, "--compile")

@@ -1,7 +1,6 @@
 """What the checks of scripts/gpu_check.sh share: a clock, the way to run programs, and runs of dtrain to compare."""
 
 import array
-import contextlib
 import dataclasses
 import json
 import math
@@ -28,14 +27,7 @@ class Skipped(Exception):
     """A check cannot be made, or no time is left for it."""
 
 
-def is_alive(group):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        return True
-    return False
-
-
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Session:
     """The programs of one build, the device to check, and the time that is left."""
 
@@ -46,6 +38,9 @@ class Session:
     folder: pathlib.Path  # for all that runs leave
     ends: float  # time.monotonic()
     quick: bool = False  # a rehearsal: smaller work
+    python: str = None  # with the torch to compare with; None: nothing is compared
+    torch: object = None  # gpu_check_build.Torch of it
+    figures: dict = dataclasses.field(default_factory=dict)  # of the bench, by width and program
 
     def seconds_left(self):
         return self.ends - time.monotonic()
@@ -89,6 +84,12 @@ class Session:
         shared = ["--share-devices", "on"] if ranks > self.num_devices else []
         return ["--device", self.device, *shared]
 
+    def skip_without(self, flag, *flags):
+        """Raises Skipped where this dtrain does not take the flag beside the others."""
+        probe = self.run(self.command(*flags, flag, "--print-config"), status=None)
+        if probe.returncode != 0:
+            raise Skipped(f"{flag}: {error_line(probe)}")
+
     def train(self, *flags, ranks=1, run_dir=None, **options):
         """A training run of the small model and what it left."""
         run_dir = run_dir or self.new_folder() / "run"
@@ -99,7 +100,7 @@ class Session:
 def small_model(quick):
     """Settings of what all checks but the bench train: float64, so that nothing hides behind rounding."""
     sizes = {"--levels": 2, "--width": 32, "--heads": 2, "--neurons": 64, "--seq-len": 32, "--steps": 6} if quick else {
-        "--levels": 3, "--width": 64, "--heads": 4, "--neurons": 256, "--seq-len": 128, "--steps": 10}
+        "--levels": 3, "--width": 64, "--heads": 4, "--neurons": 256, "--seq-len": 128, "--steps": 6}
     values = {**sizes, "--dtype": "float64", "--dropout": 0.1, "--global-batch": 8, "--microbatch": 2, "--threads": 1,
               "--val-fraction": 0.1, "--eval-sequences": 8, "--log-every": 0, "--comm-timeout": 60,
               "--reduction": "ordered", "--data": TEXT}

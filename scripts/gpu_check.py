@@ -1,0 +1,134 @@
+"""The program of scripts/gpu_check.sh: checks dtrain on a GPU and measures it, within a number of minutes."""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import datetime
+import json
+import pathlib
+import sys
+import tempfile
+import time
+
+import gpu_check_bench
+import gpu_check_build
+import gpu_check_correct
+from gpu_check_session import ROOT, Failed, Session, Skipped, show
+
+JOBS = 3  # checks at once; the bench has the GPU to itself
+FAKE_DEVICES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    name: str
+    outcome: str  # "PASS", "FAIL" or "SKIP"
+    seconds: float
+    detail: str
+
+
+def run_check(session, name, check):
+    begin = time.monotonic()
+    try:
+        if session.seconds_left() <= 0:
+            raise Skipped("no time is left")
+        outcome, detail = "PASS", check(session)
+    except Skipped as reason:
+        outcome, detail = "SKIP", str(reason)
+    except Failed as problem:
+        outcome, detail = "FAIL", str(problem)
+    except Exception as error:  # the checks themselves may have a defect: the others still count
+        outcome, detail = "FAIL", f"{type(error).__name__}: {error}"
+    result = Result(name, outcome, time.monotonic() - begin, detail)
+    show(f"{outcome}  {result.seconds:6.1f} s  {name}: {detail}")
+    return result
+
+
+def run_all(session, checks, jobs):
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda item: run_check(session, *item), checks.items()))
+
+
+def build(session, options):
+    """A check that prepares the session: the device's number, the programs, and the torch to compare with."""
+    if options.device == "fake":
+        session.program = options.built / "toy" / "bin" / "dtrain"
+        session.num_devices = FAKE_DEVICES
+        return f"{session.program}, rehearsed on a fake accelerator"
+    session.python = options.python
+    if options.built:
+        session.torch = gpu_check_build.find_torch(session, options.python)
+    else:
+        session.torch = gpu_check_build.build_here(session, options.python, options.deps, session.build)
+    session.num_devices = len(session.torch.gpus)
+    gpus = ", ".join(gpu["name"] for gpu in session.torch.gpus)
+    return f"torch {session.torch.version}, {gpus}"
+
+
+def check_all(session, options):
+    results = run_all(session, {"build": lambda session: build(session, options)}, 1)
+    if results[0].outcome != "PASS":
+        return results
+    for checks, jobs in ((gpu_check_correct.first_checks(), JOBS), (gpu_check_bench.first_bench(), 1),
+                         (gpu_check_correct.later_checks(), JOBS), (gpu_check_bench.last_bench(), 1)):
+        results += run_all(session, checks, jobs)
+    return results
+
+
+def print_report(session, results, seconds):
+    print(f"{'check':32}{'':6}{'seconds':>8}  found")
+    for result in results:
+        print(f"{result.name:32}{result.outcome:6}{result.seconds:>8.1f}  {result.detail}")
+    print()
+    print("\n".join(gpu_check_bench.table(session.figures)))
+    counts = {word: sum(result.outcome == word for result in results) for word in ("PASS", "FAIL", "SKIP")}
+    print(f"\ngpu_check: {counts['PASS']} passed, {counts['FAIL']} failed, {counts['SKIP']} skipped in {seconds:.0f} s")
+
+
+def write_report(session, options, results, seconds):
+    options.out.mkdir(parents=True, exist_ok=True)
+    report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "device": options.device,
+              "seconds": seconds, "results": [dataclasses.asdict(result) for result in results],
+              "figures": {str(key): value for key, value in session.figures.items()}}
+    if session.torch:
+        report["torch"] = {"version": session.torch.version, "cuda": session.torch.cuda, "gpus": session.torch.gpus}
+    (options.out / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", description="Checks and measures dtrain on a GPU.")
+    parser.add_argument("--python", help="a Python with torch 2.11.0 for CUDA")
+    parser.add_argument("--deps", type=pathlib.Path, metavar="FOLDER", help="of --pack [.deps/headers, else the system's]")
+    parser.add_argument("--minutes", type=float, default=9, help="what would take longer is skipped [9]")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="for gpu_check.json")
+    parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER", help="collect the headers, and nothing else")
+    parser.add_argument("--device", choices=["cuda", "fake"], default="cuda", help="fake: a rehearsal [cuda]")
+    parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help="a build to check instead of a new one")
+    options = parser.parse_args()
+    options.built = options.built and options.built.resolve()
+    if options.device == "fake" and not options.built:
+        parser.error("--device fake needs --built: the fake accelerator is built with the tests")
+    if options.device == "cuda" and not options.python and not options.pack:
+        parser.error("--python is missing: name one with torch 2.11.0 for CUDA")
+    return options
+
+
+def main():
+    options = parse_options()
+    if options.pack:
+        print(f"gpu_check: headers are in {gpu_check_build.pack(options.pack)}")
+        return 0
+    begin = time.monotonic()
+    folder = options.built or ROOT / "build" / "gpu_check" / "release"
+    with tempfile.TemporaryDirectory(prefix="dtrain-gpu-check-") as runs:
+        session = Session(build=folder, program=folder / "bin" / "dtrain", device=options.device, num_devices=0,
+                          folder=pathlib.Path(runs), ends=begin + 60 * options.minutes, quick=options.device == "fake")
+        results = check_all(session, options)
+    seconds = time.monotonic() - begin
+    write_report(session, options, results, seconds)
+    print_report(session, results, seconds)
+    return 1 if results[0].outcome != "PASS" or any(result.outcome == "FAIL" for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
