@@ -24,7 +24,14 @@ class Failed(Exception):
 
 
 class Skipped(Exception):
-    """A check cannot be made, or no time is left for it."""
+    """A check cannot be made here."""
+
+
+class OutOfTime(Skipped):
+    """No time is left for a check."""
+
+    def __init__(self):
+        super().__init__("NO TIME IS LEFT")
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,14 +64,14 @@ class Session:
         """The finished process, which ended with `status` (one of a tuple; any, if None)."""
         seconds = min(limit, self.seconds_left())
         if seconds <= 0:
-            raise Skipped("no time is left")
+            raise OutOfTime()
         process = self.start(command, environment)
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            error = Skipped("no time is left") if seconds < limit else Failed(f"no end within {limit} s")
+            error = OutOfTime() if seconds < limit else Failed(f"no end within {limit} s")
             raise error from None
         allowed = status if isinstance(status, tuple) or status is None else (status,)
         if allowed is not None and process.returncode not in allowed:

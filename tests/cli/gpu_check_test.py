@@ -1,0 +1,58 @@
+"""The checks of scripts/gpu_check.sh, rehearsed on the fake accelerator: they pass where all is well, and notice what is not."""
+
+import json
+import re
+import unittest
+
+from dtrain_harness import BUILD, DTRUN, SOURCE, FolderTest, run
+
+CHECK = SOURCE / "scripts" / "gpu_check.sh"
+# What a rehearsal cannot do: it has no PyTorch, and no profiler for a device that is none.
+MAY_BE_SKIPPED = r"peak|D \d+ (PyTorch|ratio|kernels).*"
+
+# A dtrain that trains something else on a device.
+LIAR = """#!/bin/sh
+case "$*" in *"--device fake"*) exec {toy} "$@" --seed 2 ;; esac
+exec {toy} "$@"
+"""
+
+
+class Rehearsal(FolderTest):
+    def check(self, *flags, built=BUILD, status=0):
+        """The printed report, and name -> result of gpu_check.json."""
+        result = run(CHECK, "--device", "fake", "--built", built, "--out", self.folder, *flags, status=status, timeout=280)
+        report = json.loads((self.folder / "gpu_check.json").read_text())
+        return result.stdout, {entry["name"]: entry for entry in report["results"]}, report["figures"]
+
+    def test_all_passes_on_the_fake_accelerator(self):
+        output, results, figures = self.check()
+        for name, entry in results.items():
+            may_be_skipped = re.fullmatch(MAY_BE_SKIPPED, name) or "--compile" in entry["detail"]
+            with self.subTest(name):
+                self.assertIn(entry["outcome"], ("PASS", "SKIP") if may_be_skipped else ("PASS",), entry["detail"])
+        self.assertGreater(sum(entry["outcome"] == "PASS" for entry in results.values()), 20)
+        for width in ("256", "512"):
+            self.assertGreater(figures[width]["dtrain"]["tokens_per_second"], 0)
+            self.assertRegex(output, rf"D {width} dtrain +[\d,]+ +- ")
+        self.assertRegex(output, r"gpu_check: \d+ passed, 0 failed, \d+ skipped, 0 left out for lack of time")
+
+    def test_another_result_on_the_device_is_a_failure(self):
+        launcher, liar = self.folder / "built/bin/dtrun", self.folder / "built/toy/bin/dtrain"
+        for path in (launcher, liar):
+            path.parent.mkdir(parents=True)
+        launcher.symlink_to(DTRUN)
+        liar.write_text(LIAR.format(toy=BUILD / "toy/bin/dtrain"))
+        liar.chmod(0o755)
+        output, results, _ = self.check("--only", "parity float64", built=self.folder / "built", status=1)
+        self.assertEqual(results["parity float64"]["outcome"], "FAIL")
+        self.assertIn("beyond 1e-09", results["parity float64"]["detail"])
+        self.assertIn("1 passed, 1 failed", output)
+
+    def test_what_there_was_no_time_for_is_no_success(self):
+        output, results, _ = self.check("--minutes", "0", status=1)
+        self.assertEqual({entry["outcome"] for entry in results.values()}, {"LATE"})
+        self.assertIn("left out for lack of time", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
