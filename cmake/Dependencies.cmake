@@ -13,10 +13,14 @@ endif()
 
 # For every target, the precompiled header's too, and before LibTorch's own headers: the wheel brings another fmt.
 include_directories(BEFORE SYSTEM ${DTRAIN_DEPS_DIR}/include)
-add_compile_definitions(FMT_HEADER_ONLY XXH_INLINE_ALL)
-foreach(name CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json xxhash::xxhash)
+add_compile_definitions(FMT_HEADER_ONLY)
+foreach(name CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json)
   add_library(${name} INTERFACE IMPORTED GLOBAL)
 endforeach()
+file(WRITE ${PROJECT_BINARY_DIR}/xxhash.cpp
+  "#define XXH_STATIC_LINKING_ONLY\n#define XXH_IMPLEMENTATION\n#include <xxhash.h>\n")
+add_library(dtrain_xxhash STATIC ${PROJECT_BINARY_DIR}/xxhash.cpp)
+add_library(xxhash::xxhash ALIAS dtrain_xxhash)
 add_library(OpenSSL::Crypto STATIC IMPORTED GLOBAL)
 set_target_properties(OpenSSL::Crypto PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libcrypto.a
   INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")

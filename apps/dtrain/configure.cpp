@@ -99,7 +99,8 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
     return std::nullopt;
   }
   const base::RankEnv env = base::rank_env_of_process();
-  const Meant meant = read_settings(command_line, launch_of(env));
+  const config::Launch launch = launch_of(env);
+  const Meant meant = read_settings(command_line, launch);
   if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,
@@ -110,6 +111,8 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   if (env.rank == 0) {
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);
+    const std::string note = config::device_note(loaded.config, configured.config, launch);
+    if (!note.empty()) base::log_info("{}", note);
   }
   if (command_line.print_config) {
     if (env.rank == 0) {

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from dtrain_harness import BUILD, DTRAIN, final_model, run
+from dtrain_harness import BUILD, DTRAIN, USAGE, final_model, front_end_alone, run
 
 DEVICE = 13
 PLUGIN = BUILD / "lib" / "libdtrain_cuda.so"
@@ -39,6 +39,11 @@ class Plugin(unittest.TestCase):
     def test_auto_is_the_cpu_without_a_driver(self):
         self.train("--device", "auto")
         self.assertTrue(final_model(self.folder / "run").exists())
+
+    def test_a_build_without_the_plugin_says_so(self):
+        result = run(front_end_alone(self.folder), "train", "--data", self.text, "--device", "cuda", status=USAGE)
+        self.assertRegex(result.stderr, r'\Adtrain: error: --device: found "cuda", but it must be one of auto, cpu '
+                                        r"\(cuda needs GPU support, which this build does not have\)\n\Z")
 
     def test_a_cpu_run_loads_no_cuda_library(self):
         for arguments in (["--help"], ["train", "--data", self.text, "--run-dir", self.folder / "run", "--device", "cpu", *SMALL]):

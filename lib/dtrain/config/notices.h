@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/config/schema.h"
+#include "dtrain/config/resolve.h"
 
 namespace dtrain::config {
 
@@ -12,6 +12,11 @@ namespace dtrain::config {
 /// the defaults, in the schema's order. Without data, run folder and resume, which every run gives.
 /// Empty if there are none.
 [[nodiscard]] std::string changed_settings(const Config& asked);
+
+/// Says which device --device auto has taken on a machine with GPUs, and why; empty elsewhere.
+/// asked: before resolve(); config: after it.
+[[nodiscard]] std::string device_note(const Config& asked, const Config& config,
+                                      const Launch& launch);
 
 /// One line for each setting of `command` that differs from its default without an effect, in the
 /// schema's order; of train also those for settings that have a price.

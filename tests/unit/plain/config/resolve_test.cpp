@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/notices.h"
 #include "support/settings.h"
 
 namespace {
@@ -107,6 +108,21 @@ TEST_CASE("Automatic machine settings become concrete") {
             .machine.threads == 1);
   set(config, "machine.backend", "none");
   check_refused(config, "--backend none was launched with 2 ranks", 2);
+}
+
+TEST_CASE("What an automatic device became is said where there are GPUs") {
+  const auto note = [](const char* asked, const char* taken, const Launch& launch) {
+    Config before, after;
+    set(before, "machine.device", asked);
+    set(after, "machine.device", taken);
+    return device_note(before, after, launch);
+  };
+  const Launch one_gpu{.devices = {"cuda"}, .num_gpus = 1};
+  CHECK(note("auto", "cuda", one_gpu) == "--device auto takes cuda: there is 1 GPU");
+  CHECK_THAT(note("auto", "cpu", one_gpu), Catch::Contains("takes cpu: there is 1 GPU for more"));
+  CHECK_THAT(note("auto", "cpu", {.num_gpus = 2}), Catch::Contains("no GPU support"));
+  CHECK(note("auto", "cpu", {.devices = {"cuda"}}).empty());
+  CHECK(note("cuda", "cuda", one_gpu).empty());
 }
 
 TEST_CASE("Sums have one order on the CPU, and any on a device unless it is asked for") {
