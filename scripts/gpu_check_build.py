@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 
 from gpu_check_session import ROOT, Failed
 
@@ -88,7 +89,7 @@ def configuration(torch, deps, build):
 def build_here(session, python, deps, build):
     """Builds what the checks need; returns the torch that it was built against."""
     # A Python may bring cmake and ninja of its own.
-    os.environ["PATH"] += f":{pathlib.Path(python).absolute().parent}"
+    os.environ["PATH"] += f":{pathlib.Path(sys.executable).parent}"
     torch = find_torch(session, python)
     configured = session.run(configuration(torch, find_deps(deps, build), build))
     missing = [line for line in configured.stdout.splitlines() if "libdtrain_cuda.so is not built" in line]
