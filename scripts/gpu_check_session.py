@@ -125,8 +125,8 @@ class Outcome:
         self.val_losses = [line["val_loss"] for line in lines if "val_loss" in line]
 
     def numbers(self):
-        """Loss and gradient norm of every step, then the validation losses."""
-        return [line[key] for line in self.steps for key in ("loss", "grad_norm")] + self.val_losses
+        """Loss and gradient norm of every step, then the last validation loss."""
+        return [line[key] for line in self.steps for key in ("loss", "grad_norm")] + self.val_losses[-1:]
 
     def weights(self):
         return read_floats(self.run_dir / "final" / "model.safetensors")
