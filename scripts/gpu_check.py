@@ -89,7 +89,6 @@ def print_report(session, results, seconds):
 
 
 def write_report(session, options, results, seconds):
-    options.out.mkdir(parents=True, exist_ok=True)
     report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "device": options.device,
               "seconds": seconds, "results": [dataclasses.asdict(result) for result in results],
               "figures": {str(key): value for key, value in session.figures.items()}}
@@ -123,10 +122,12 @@ def main():
         print(f"gpu_check: headers are in {gpu_check_build.pack(options.pack)}")
         return 0
     begin = time.monotonic()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "gpu_check.log").unlink(missing_ok=True)
     folder = options.built or ROOT / "build" / "gpu_check" / "release"
     with tempfile.TemporaryDirectory(prefix="dtrain-gpu-check-") as runs:
         session = Session(build=folder, program=folder / "bin" / "dtrain", device=options.device, num_devices=0,
-                          folder=pathlib.Path(runs), ends=begin + 60 * options.minutes, quick=options.device == "fake")
+                          folder=pathlib.Path(runs), log=options.out / "gpu_check.log", ends=begin + 60 * options.minutes, quick=options.device == "fake")
         results = check_all(session, options)
     seconds = time.monotonic() - begin
     write_report(session, options, results, seconds)

@@ -43,6 +43,7 @@ class Session:
     device: str  # "cuda", or "fake" for a rehearsal
     num_devices: int
     folder: pathlib.Path  # for all that runs leave
+    log: pathlib.Path  # of programs that ended otherwise than they should
     ends: float  # time.monotonic()
     quick: bool = False  # a rehearsal: smaller work
     python: str = None  # with the torch to compare with; None: nothing is compared
@@ -70,15 +71,19 @@ class Session:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            self.note(command, *process.communicate())
             error = OutOfTime() if seconds < limit else Failed(f"no end within {limit} s")
             raise error from None
         allowed = status if isinstance(status, tuple) or status is None else (status,)
         if allowed is not None and process.returncode not in allowed:
+            self.note(command, out, err)
             last = (err.strip() or out.strip()).splitlines()[-4:]
-            raise Failed(f"status {process.returncode} instead of {status} of {' '.join(map(str, command))}: "
-                         + " | ".join(last))
+            raise Failed(f"status {process.returncode} instead of {status}: {' | '.join(last)}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def note(self, command, out, err):
+        with self.log.open("a") as log:
+            log.write(f"$ {' '.join(map(str, command))}\n{out}{err}\n")
 
     def command(self, *flags, ranks=1, run_dir=None):
         """The words of a training run of the small model; later flags win."""
