@@ -54,11 +54,11 @@ def run_all(session, checks, jobs):
 
 def build(session, options):
     """A check that prepares the session: the device's number, the programs, and the torch to compare with."""
+    session.python = options.python
     if options.device == "fake":
         session.program = options.built / "toy" / "bin" / "dtrain"
         session.num_devices = FAKE_DEVICES
         return f"{session.program}, rehearsed on a fake accelerator"
-    session.python = options.python
     if options.built:
         session.torch = gpu_check_build.find_torch(session, options.python)
     else:

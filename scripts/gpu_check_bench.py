@@ -114,6 +114,19 @@ def kind_of(kernel):
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, kernel)), "other")
 
 
+def of_a_step(short, long, steps):
+    """What the longer of two runs did more, for each of the steps that it has more."""
+    seconds = {}
+    for name, (_, total) in long["kernels"].items():
+        more = total - short["kernels"].get(name, (0, 0))[1]
+        seconds[kind_of(name)] = seconds.get(kind_of(name), 0) + more
+    busy = sum(seconds.values()) or 1
+    largest = sorted(((total, calls, name) for name, (calls, total) in long["kernels"].items()), reverse=True)
+    return {"busy_seconds": busy / steps, "host_waits": (long["waits"] - short["waits"]) / steps,
+            "shares": {kind: value / busy for kind, value in sorted(seconds.items(), key=lambda item: -item[1])},
+            "largest_of_run": largest[:12]}
+
+
 def kernels(session, width):
     """What the GPU's time of a step goes to, and how often the host waits: one run less a shorter one."""
     if not session.torch:
@@ -124,18 +137,10 @@ def kernels(session, width):
         session.run(["c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{headers}", f"-I{cuda}", INJECTION, "-o", injected,
                      library, f"-Wl,-rpath,{library.parent}"])
     short, long = (counted_run(session, width, steps, injected) for steps in COUNTED)
-    steps = COUNTED[1] - COUNTED[0]
-    seconds = {}
-    for name, (_, total) in long["kernels"].items():
-        more = total - short["kernels"].get(name, (0, 0))[1]
-        seconds[kind_of(name)] = seconds.get(kind_of(name), 0) + more
-    busy = sum(seconds.values())
-    shares = {kind: value / busy for kind, value in sorted(seconds.items(), key=lambda item: -item[1])}
-    waits = (long["waits"] - short["waits"]) / steps
-    session.figures.setdefault(width, {})["kernels"] = {
-        "busy_seconds_per_step": busy / steps, "shares": shares, "host_waits_per_step": waits,
-        "largest": sorted(((total, calls, name) for name, (calls, total) in long["kernels"].items()), reverse=True)[:12]}
-    return f"{waits:.1f} host synchronisations a step; " + ", ".join(f"{kind} {100 * share:.0f}%" for kind, share in shares.items())
+    found = of_a_step(short, long, COUNTED[1] - COUNTED[0])
+    session.figures.setdefault(width, {})["kernels"] = found
+    shares = ", ".join(f"{kind} {100 * share:.0f}%" for kind, share in found["shares"].items())
+    return f"{found['host_waits']:.1f} host synchronisations a step; {shares}"
 
 
 def first_bench():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import unittest
 
 from dtrain_harness import BUILD, DTRUN, SOURCE, FolderTest, run
@@ -14,6 +15,15 @@ MAY_BE_SKIPPED = r"peak|D \d+ (PyTorch|ratio|kernels).*"
 LIAR = """#!/bin/sh
 case "$*" in *"--device fake"*) exec {toy} "$@" --seed 2 ;; esac
 exec {toy} "$@"
+"""
+
+# A Python whose PyTorch trains so many tokens a second, beside a GPU that does 1e12 operations.
+PEER = """#!/bin/sh
+case "$1" in
+  -c) echo 1e12 ;;
+  */bench_peer.py) echo '{{"tokens_per_s": {{"median": {rate}}}, "peak_mib": 5}}' ;;
+  *) exec /usr/bin/python3 "$@" ;;
+esac
 """
 
 
@@ -47,6 +57,26 @@ class Rehearsal(FolderTest):
         self.assertEqual(results["parity float64"]["outcome"], "FAIL")
         self.assertIn("beyond 1e-09", results["parity float64"]["detail"])
         self.assertIn("1 passed, 1 failed", output)
+
+    def test_the_peer_stands_beside_it_and_must_not_be_faster(self):
+        peer = self.folder / "python"
+        for rate, outcome in ((2, "PASS"), (1e12, "FAIL")):
+            peer.write_text(PEER.format(rate=rate))
+            peer.chmod(0o755)
+            output, results, figures = self.check("--python", peer, "--only", "D 256", status=int(outcome == "FAIL"))
+            self.assertEqual(results["D 256 ratio"]["outcome"], outcome)
+            found = figures["256"]["dtrain"]["tokens_per_second"]
+            self.assertIn(f"{found / rate:.2f} times", results["D 256 ratio"]["detail"])
+            self.assertRegex(output, rf"D 256 PyTorch eager +{rate:,.0f} +- +5 MiB +1\.00")
+
+    def test_the_kernels_of_a_step_are_what_a_longer_run_has_more(self):
+        sys.path.insert(0, str(SOURCE / "scripts"))
+        import gpu_check_bench
+        short = {"kernels": {"nvjet_tst": [4, 1.0], "set_up": [1, 9.0]}, "waits": 10}
+        long = {"kernels": {"nvjet_tst": [8, 4.0], "set_up": [1, 9.0], "dtrain::norm": [2, 1.0]}, "waits": 12}
+        found = gpu_check_bench.of_a_step(short, long, 2)
+        self.assertEqual(found["shares"], {"matrix products": 0.75, "dtrain's own": 0.25, "other": 0})
+        self.assertEqual((found["busy_seconds"], found["host_waits"]), (2, 1))
 
     def test_what_there_was_no_time_for_is_no_success(self):
         output, results, _ = self.check("--minutes", "0", status=1)
