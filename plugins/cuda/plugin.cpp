@@ -57,8 +57,7 @@ class CudaPlugin final : public device::Plugin {
 
   // What NCCL tells a GPU by: the device, and the machine as NCCL_HOSTID names it.
   [[nodiscard]] std::string identity(c10::Device device) override {
-    cudaDeviceProp found{};
-    check(cudaGetDeviceProperties(&found, device.index()), "describing a GPU");
+    const cudaDeviceProp found = properties_of(device);
     std::string text = "GPU-";
     for (const char byte : found.uuid.bytes) {
       text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
