@@ -23,9 +23,9 @@ namespace dtrain::parallel {
 
 /// A microbatch as its blocks see it.
 struct MicrobatchInput {
-  at::Tensor ids = {};      ///< (B, T) int64
-  at::Tensor targets = {};  ///< (B, T) int64
-  std::int64_t first_sample = 0;
+  at::Tensor ids = {};           ///< (B, T) int64
+  at::Tensor targets = {};       ///< (B, T) int64
+  at::Tensor first_sample = {};  ///< () int64
 };
 
 using BlockMemories = base::IndexedVector<BlockId, model::BlockMemory>;

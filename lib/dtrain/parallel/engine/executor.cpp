@@ -4,25 +4,26 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 
 namespace dtrain::parallel {
 namespace {
 
-// (B, T) int64, a copy: the graph must not depend on the batch's lifetime. On its way to a device
+// `shape` int64, a copy: the graph must not depend on the batch's lifetime. On its way to a device
 // it lies in pinned memory, so that the host need not wait.
-at::Tensor tokens_of(const std::vector<std::int64_t>& tokens, const data::Batch& batch,
+at::Tensor on_device(std::span<const std::int64_t> values, at::IntArrayRef shape,
                      const comm::World& world) {
   const bool travels = at::accelerator::isAccelerator(world.device().type());
-  at::Tensor copy = at::empty({batch.num_sequences, batch.length},
-                              at::TensorOptions().dtype(at::kLong).pinned_memory(travels));
-  std::copy(tokens.begin(), tokens.end(), copy.mutable_data_ptr<std::int64_t>());
+  at::Tensor copy = at::empty(shape, at::TensorOptions().dtype(at::kLong).pinned_memory(travels));
+  std::copy(values.begin(), values.end(), copy.mutable_data_ptr<std::int64_t>());
   return copy.to(world.options(at::kLong), /*non_blocking=*/true);
 }
 
 MicrobatchInput input_of(const data::Batch& batch, const comm::World& world) {
-  return {.ids = tokens_of(batch.inputs, batch, world),
-          .targets = tokens_of(batch.targets, batch, world),
-          .first_sample = batch.first_sample};
+  const std::array<std::int64_t, 2> rows{batch.num_sequences, batch.length};
+  return {.ids = on_device(batch.inputs, rows, world),
+          .targets = on_device(batch.targets, rows, world),
+          .first_sample = on_device({&batch.first_sample, 1}, {}, world)};
 }
 
 // Microbatches whose tokens are there at once.
@@ -99,7 +100,7 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                 ? runner.activations / blocks.size()
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
-  const std::int64_t tokens = 2 * microbatch.rows();  // their ids and their targets
+  const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
   memory.buffers += param::bytes_of(model.table_values, options.precision.buffer) +
                     param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
   return memory;
