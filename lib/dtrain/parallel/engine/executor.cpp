@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+
+#include "dtrain/parallel/engine/fixed_places.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -47,15 +50,18 @@ ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& o
   return received;
 }
 
-param::ArenaAllocator allocator_of(comm::World& world) {
-  return [&world](std::int64_t bytes) { return world.allocate(bytes); };
+param::ArenaAllocator allocator_of(const EngineSetup& setup) {
+  param::ArenaAllocator allocate = [&world = setup.world](std::int64_t bytes) {
+    return world.allocate(bytes);
+  };
+  return setup.options.uses_graphs ? with_fixed_places(std::move(allocate)) : allocate;
 }
 
 DataAxis make_axis(const EngineSetup& setup) {
   const ActionLists lists = engine_actions(setup.model, setup.options);
   DataAxisOptions options = axis_options(setup.options, lists);
   options.disk = setup.disk.get();
-  return {setup.model, setup.layout, setup.groups, allocator_of(setup.world), lists, options};
+  return {setup.model, setup.layout, setup.groups, allocator_of(setup), lists, options};
 }
 
 BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
@@ -83,7 +89,11 @@ Executor::Executor(const EngineSetup& setup)
       axis_(make_axis(setup)),
       runner_(setup.model, axis_.parameters().views(), axis_.gradients(), *setup.tensor_axis,
               runner_options(setup, num_gradient_sums(axis_.step().actions))),
-      transfers_(setup.groups) {}
+      transfers_(setup.groups) {
+  if (!setup.options.uses_graphs) return;
+  graphs_ = std::make_unique<GraphRunner>(runner_, setup.model, axis_.parameters().views(),
+                                          setup.options.recompute, setup.world.device());
+}
 
 MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& options,
                             const model::BatchShape& microbatch) {
@@ -108,6 +118,7 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
 
 void Executor::step(const ExecutorInput& input) {
   runner_.set_training(true);
+  active_graphs_ = graphs_.get();
   run(axis_.step(), input);
   axis_.gradients().finish();
   sum_over_stages();
@@ -117,6 +128,7 @@ void Executor::step(const ExecutorInput& input) {
 void Executor::evaluate(const ExecutorInput& input) {
   finish_sends();  // a stage that is faster than the next one must not pile up what it sends
   runner_.set_training(false);
+  active_graphs_ = nullptr;
   run(axis_.evaluation(), input);
 }
 
@@ -139,7 +151,7 @@ void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
 void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {
   switch (action.kind) {
     case ActionKind::begin_microbatch:
-      return runner_.begin(action.microbatch, input_of(batch, setup_.world));
+      return begin(action, batch);
     case ActionKind::forward:
       return forward(action, input);
     case ActionKind::backward:
@@ -169,12 +181,19 @@ void Executor::offer(Channel channel, const Action& action, const data::Batch& b
                    setup_.world.options(setup_.options.precision.compute));
 }
 
+void Executor::begin(const Action& action, const data::Batch& batch) {
+  MicrobatchInput input = input_of(batch, setup_.world);
+  if (active_graphs_ != nullptr) return active_graphs_->begin(action.microbatch, input);
+  runner_.begin(action.microbatch, std::move(input));
+}
+
 void Executor::forward(const Action& action, const ExecutorInput& input) {
   const auto& [kind, block, microbatch] = action;
   if (transfers_.is_offered(Channel::activations, block, microbatch)) {
     runner_.set_activation(microbatch, transfers_.wait(Channel::activations, block, microbatch));
   }
-  const at::Tensor losses = runner_.forward(block, microbatch);
+  const at::Tensor losses = active_graphs_ != nullptr ? active_graphs_->forward(block, microbatch)
+                                                      : runner_.forward(block, microbatch);
   if (losses.defined() && reports_losses()) input.on_losses(microbatch, losses);
 }
 
@@ -183,8 +202,11 @@ void Executor::backward(const Action& action, const ExecutorInput& input) {
   if (transfers_.is_offered(Channel::gradients, block, microbatch)) {
     runner_.set_gradient(microbatch, transfers_.wait(Channel::gradients, block, microbatch));
   }
-  runner_.backward(block, microbatch, input.loss_gradient,
-                   [this](param::ParameterId id) { axis_.gradients().settle(id); });
+  const auto settle = [this](param::ParameterId id) { axis_.gradients().settle(id); };
+  if (active_graphs_ != nullptr) {
+    return active_graphs_->backward(block, microbatch, input.loss_gradient, settle);
+  }
+  runner_.backward(block, microbatch, input.loss_gradient, settle);
 }
 
 // Ranks that hold slices of one block compute the same losses: only the first one reports them.
