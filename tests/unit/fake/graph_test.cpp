@@ -58,6 +58,8 @@ TEST_CASE("What the host would wait for cannot be captured") {
                [](const auto&, const auto&) {});
       },
       "all_reduce");
+  const c10::Stream side = streams_of_device().getNewStream(kDevice);
+  refuses([&] { wait_for(side, streams_of_device().getStream(kDevice)); }, "of another stream");
   refuses([&] { (void)captured_by([] {}); }, "a capture");
   CHECK(a.sum().item<float>() == 3);  // the capture has ended
 }

@@ -40,6 +40,19 @@ std::int64_t most_begun(std::span<const Action> step) {
   return most;
 }
 
+// Elements of the parameters of the block that has the most.
+std::int64_t largest_block(const model::Model& model) {
+  std::int64_t most = 0;
+  for (const auto& block : model.blocks) {
+    std::int64_t elements = 0;
+    for (const param::ParameterId id : block->parameters()) {
+      elements += model.parameters[id].num_elements();
+    }
+    most = std::max(most, elements);
+  }
+  return most;
+}
+
 ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& options,
                                const model::BatchShape& microbatch) {
   ReceivedInputs received{
@@ -110,6 +123,8 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                 ? runner.activations / blocks.size()
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
+  // A block's gradients are held until its graph has run.
+  if (options.uses_graphs) memory.work += param::bytes_of(largest_block(model), microbatch.dtype);
   const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
   memory.buffers += param::bytes_of(model.table_values, options.precision.buffer) +
                     param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
