@@ -234,7 +234,7 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(machine.recompute), form("none, level, every:K (levels, at least 1) or auto"),
      kValueNeeds<kLimit>},
     {"machine.compile", "--compile", "", "",
-     "record the passes of each block as graphs of the GPU and run these from the third step on; "
+     "record the passes of each block as graphs of the GPU and run these from the second step on; "
      "without fused kernels of levels, which GPUs do not have yet",
      kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",

@@ -1,4 +1,4 @@
-// Runs blocks as a BlockRunner does, from the third step on as graphs of the device.
+// Runs blocks as a BlockRunner does, from the second step on as graphs of the device.
 #pragma once
 
 #include <cstdint>
