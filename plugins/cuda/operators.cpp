@@ -27,13 +27,13 @@ class Place {
 };
 
 at::Tensor drop(const at::Tensor& x, double probability, std::int64_t seed, std::int64_t level,
-                std::int64_t first_sample, std::int64_t first_neuron) {
+                const at::Tensor& first_sample, std::int64_t first_neuron) {
   const Place place(x);
   const model::DropoutRows rows{.samples = x.size(1),
                                 .positions = x.size(2),
                                 .neurons = x.size(3),
                                 .level = level,
-                                .first_sample = first_sample,
+                                .first_sample = first_sample.const_data_ptr<std::int64_t>(),
                                 .first_neuron = first_neuron};
   at::Tensor out = at::empty_like(x);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {

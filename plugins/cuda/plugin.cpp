@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cuda/check.h"
+#include "cuda/graph.h"
 #include "cuda/launch.h"
 #include "cuda/nccl_world.h"
 #include "cuda/versions.h"
@@ -37,6 +38,8 @@ std::int64_t no_device() {
 
 class CudaPlugin final : public device::Plugin {
  public:
+  CudaPlugin() { device::register_recorder(c10::kCUDA, make_graph_recorder); }
+
   [[nodiscard]] c10::DeviceType type() const override { return c10::kCUDA; }
 
   [[nodiscard]] std::int64_t count() override {

@@ -49,6 +49,14 @@ class Training(FolderTest):
                 train(run_dir, layout, "--device", "fake", environment=LATE if index % 2 == 0 else None)
                 self.assert_same(run_dir, layout)
 
+    def test_graphs_have_the_bits_of_the_cpu(self):
+        for index, layout in enumerate(("single", "ddp", "fsdp", "zero 1", "zero 3", "dp", "bf16", "fp16")):
+            with self.subTest(layout):
+                run_dir = self.folder / layout
+                result = train(run_dir, layout, "--device", "fake", "--compile", environment=LATE if index % 2 == 0 else None)
+                self.assertRegex(result.stderr, "(?m)^graphs +of each block's passes")
+                self.assert_same(run_dir, layout)
+
     def test_a_run_moves_between_device_and_cpu(self):
         for first, then in (("fake", "cpu"), ("cpu", "fake")):
             run_dir = self.folder / first
@@ -90,6 +98,11 @@ class Training(FolderTest):
 
 
 class Missing(FolderTest):
+    def test_graphs_that_cannot_be_are_refused(self):
+        for flags, part in ((["--device", "cpu"], "--device cpu: it needs a GPU"),
+                            (["--device", "fake", "--strategy", "mp"], "--pp 2: what stages send")):
+            self.refused(USAGE, "--compile does not go with " + part, "--compile", *flags, program=TOY)
+
     def refused(self, status, part, *flags, program=DTRAIN, ranks=1):
         result = run(*launched(ranks, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",
                                *flags, program=program), status=status)

@@ -2,36 +2,13 @@
 // step.
 #include <catch2/catch.hpp>
 
-#include "support/engine_run.h"
+#include "device/check_bits.h"
 #include "support/fake_device/counters.h"
-#include "support/fake_device/fake_device.h"
-#include "support/fake_plugin/fake_world.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing {
 namespace {
-
-std::shared_ptr<comm::World> on_fake(std::shared_ptr<comm::World> host) {
-  const c10::Device device(fake::kType, static_cast<c10::DeviceIndex>(host->rank()));
-  return make_fake_world(std::move(host), device);
-}
-
-void check_bits(const config::Config& config) {
-  fake::install();
-  const std::vector<Trace> expected = train_on_threads(config);
-  for (const fake::Execution execution : {fake::Execution::prompt, fake::Execution::late}) {
-    fake::set_options({.execution = execution, .seed = 7});
-    (void)fake::take_races();
-    const std::vector<Trace> found = train_on_threads(config, on_fake);
-    CHECK(fake::take_races() == std::vector<std::string>{});
-    for (std::size_t rank = 0; rank < expected.size(); ++rank) {
-      INFO("rank " << rank);
-      CHECK(found[rank].text() == expected[rank].text());
-    }
-  }
-  fake::set_options({});
-}
 
 TEST_CASE("One device trains as the CPU does") { check_bits(tiny_config()); }
 

@@ -81,13 +81,14 @@ NaiveGradients naive_gradients(model::Model& model, const std::vector<at::Tensor
   };
   model::TensorAxis axis;
   const model::Tap no_tap;
-  const model::BlockContext context{.first_sample = batch.first_sample,
-                                    .training = true,
-                                    .seed = seed,
-                                    .targets = rows_of(batch.targets, batch),
-                                    .use = use,
-                                    .tensor_axis = axis,
-                                    .tap = no_tap};
+  const model::BlockContext context{
+      .first_sample = at::scalar_tensor(batch.first_sample, at::kLong),
+      .training = true,
+      .seed = seed,
+      .targets = rows_of(batch.targets, batch),
+      .use = use,
+      .tensor_axis = axis,
+      .tap = no_tap};
   at::Tensor x = rows_of(batch.inputs, batch);
   for (const auto& block : model.blocks) x = block->forward(x, context);
   const at::Tensor loss = x.to(at::kDouble).sum();

@@ -60,7 +60,8 @@ class Mix final : public OneParameterBlock {
   Mix(param::ParameterId id, BlockWatch watch) : OneParameterBlock(id), watch_(std::move(watch)) {}
   at::Tensor forward(const at::Tensor& x, const model::BlockContext& context) override {
     if (watch_.on_forward) watch_.on_forward();
-    const bool uses = !watch_.uses_parameter || watch_.uses_parameter(context.first_sample);
+    const bool uses =
+        !watch_.uses_parameter || watch_.uses_parameter(context.first_sample.item<std::int64_t>());
     at::Tensor y = uses ? at::tanh(at::matmul(x, context.use(ids_[0]))) : at::tanh(x);
     if (!watch_.on_backward) return y;
     return Watched::apply(y, reinterpret_cast<std::int64_t>(&watch_.on_backward));

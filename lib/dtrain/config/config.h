@@ -122,6 +122,7 @@ struct MachineConfig {
   double comm_timeout_seconds = 600;
   Offload offload;
   RecomputeSetting recompute;
+  bool compile = false;        // device graphs
   bool share_devices = false;  // several ranks may compute on one
   ByteSize memory_limit;       // of a rank's tensors; 0: none
   bool mixed_cpus = false;     // ranks may be on CPUs of several types

@@ -49,6 +49,28 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
       launch.threads_hint != 0 ? launch.threads_hint : std::max<std::int64_t>(1, share);
 }
 
+// Graphs hold what a rank computes by itself, at addresses that do not change.
+void check_compile(const Config& config) {
+  if (!config.machine.compile) return;
+  const auto refuse = [](const std::string& setting, std::string_view reason) {
+    fail(ErrorKind::usage, "--compile does not go with {}: {}; leave out one of them", setting,
+         reason);
+  };
+  const LayoutConfig& layout = config.layout;
+  if (config.machine.device.is_cpu())
+    refuse("--device cpu", "it needs a GPU, whose graphs it records");
+  if (layout.tp > 1) {
+    refuse(fmt::format("--tp {}", layout.tp), "ranks communicate inside of a block");
+  }
+  if (layout.pp > 1) {
+    refuse(fmt::format("--pp {}", layout.pp), "what stages send has no fixed place in memory");
+  }
+  if (config.machine.offload.kind == Offload::Kind::all) {
+    refuse(fmt::format("--offload {}", config.machine.offload),
+           "parameters have no fixed place in memory");
+  }
+}
+
 // global / (factor * dp), where one of them must be a whole number of the others.
 std::int64_t share_of_global(const BatchConfig& batch, std::int64_t factor,
                              std::string_view factor_name, std::int64_t dp) {
@@ -207,6 +229,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
     check_training(config);
     resolve_training(config.train);
     check_start(config);
+    check_compile(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;

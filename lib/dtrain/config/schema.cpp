@@ -246,6 +246,10 @@ constexpr Setting kSettings[] = {
      "--memory-limit allows (auto)",
      kEngine, FIELD(machine.recompute), form("none, level, every:K (levels, at least 1) or auto"),
      kValueNeeds<kLimit>},
+    {"machine.compile", "--compile", "", "",
+     "record the passes of each block as graphs of the GPU and run these from the second step on; "
+     "without fused kernels of levels, which GPUs do not have yet",
+     kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
      "start; 0: what the machine has for all its ranks",

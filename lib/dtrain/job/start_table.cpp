@@ -82,6 +82,14 @@ std::string recompute_line(const parallel::RankPlan& plan) {
                      100 * plan.flops.recomputed / plan.flops.passes);
 }
 
+// Nothing without graphs.
+std::string graphs_line(const config::Config& config) {
+  if (!config.machine.compile) return {};
+  return "graphs          of each block's passes, recorded in the second step of a shape; levels "
+         "are "
+         "not fused\n";
+}
+
 }  // namespace
 
 std::string mesh_lines(const mesh::DeviceMesh& mesh) {
@@ -145,6 +153,7 @@ std::string start_table(const StartFacts& facts) {
       format_count(split.train.size()), config.data.seq_len, epochs,
       format_count(split.validation.size()));
   text += traffic_line(plan);
+  text += graphs_line(config);
   text += fmt::format(
       "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
       "activations {}, buffers {}, work {}, checkpoint {}\n",

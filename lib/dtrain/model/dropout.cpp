@@ -47,12 +47,13 @@ void drop_row(const scalar_t* in, scalar_t* out, std::int64_t first, std::int64_
 }
 
 at::Tensor drop_on_cpu(const at::Tensor& x, double probability, std::int64_t seed,
-                       std::int64_t level, std::int64_t first_sample, std::int64_t first_neuron) {
+                       std::int64_t level, const at::Tensor& first_sample,
+                       std::int64_t first_neuron) {
   const DropoutRows rows{.samples = x.size(1),
                          .positions = x.size(2),
                          .neurons = x.size(3),
                          .level = level,
-                         .first_sample = first_sample,
+                         .first_sample = first_sample.const_data_ptr<std::int64_t>(),
                          .first_neuron = first_neuron};
   const base::PhiloxKey key =
       base::philox_key(static_cast<std::uint64_t>(seed), base::RandomPurpose::dropout);
@@ -73,14 +74,14 @@ at::Tensor drop_on_cpu(const at::Tensor& x, double probability, std::int64_t see
 
 TORCH_LIBRARY_FRAGMENT(dtrain, operators) {
   operators.def(
-      "dropout(Tensor x, float probability, int seed, int level, int first_sample, int "
+      "dropout(Tensor x, float probability, int seed, int level, Tensor first_sample, int "
       "first_neuron) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("dropout", drop_on_cpu); }
 
 at::Tensor apply_mask(const at::Tensor& x, double probability, const DropoutPlace& place) {
   static const device::Operator<at::Tensor(const at::Tensor&, double, std::int64_t, std::int64_t,
-                                           std::int64_t, std::int64_t)>
+                                           const at::Tensor&, std::int64_t)>
       kDropout("dtrain::dropout");
   return kDropout(x, probability, static_cast<std::int64_t>(place.seed), place.level,
                   place.first_sample, place.first_neuron);
@@ -90,23 +91,25 @@ class CounterDropout : public torch::autograd::Function<CounterDropout> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             double probability, std::int64_t seed, std::int64_t level,
-                            std::int64_t first_sample, std::int64_t first_neuron) {
+                            const at::Tensor& first_sample, std::int64_t first_neuron) {
+    ctx->save_for_backward({first_sample});
     ctx->saved_data["probability"] = probability;
-    ctx->saved_data["place"] = std::vector<std::int64_t>{seed, level, first_sample, first_neuron};
+    ctx->saved_data["place"] = std::vector<std::int64_t>{seed, level, first_neuron};
     return apply_mask(x, probability, place_of(seed, level, first_sample, first_neuron));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     const auto place = ctx->saved_data["place"].toIntVector();
-    at::Tensor grad = apply_mask(grads[0].contiguous(), ctx->saved_data["probability"].toDouble(),
-                                 place_of(place[0], place[1], place[2], place[3]));
+    at::Tensor grad =
+        apply_mask(grads[0].contiguous(), ctx->saved_data["probability"].toDouble(),
+                   place_of(place[0], place[1], ctx->get_saved_variables()[0], place[2]));
     return {grad, {}, {}, {}, {}, {}};
   }
 
  private:
-  static DropoutPlace place_of(std::int64_t seed, std::int64_t level, std::int64_t first_sample,
-                               std::int64_t first_neuron) {
+  static DropoutPlace place_of(std::int64_t seed, std::int64_t level,
+                               const at::Tensor& first_sample, std::int64_t first_neuron) {
     return {static_cast<std::uint64_t>(seed), level, first_sample, first_neuron};
   }
 };
@@ -116,6 +119,7 @@ class CounterDropout : public torch::autograd::Function<CounterDropout> {
 at::Tensor dropout(const at::Tensor& x, double probability, const DropoutPlace& place) {
   DTRAIN_CHECK(x.dim() == 4 && x.is_contiguous());
   if (probability == 0) return x;
+  DTRAIN_CHECK(place.first_sample.scalar_type() == at::kLong);
   return CounterDropout::apply(x, probability, static_cast<std::int64_t>(place.seed), place.level,
                                place.first_sample, place.first_neuron);
 }

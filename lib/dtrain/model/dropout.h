@@ -11,8 +11,10 @@ namespace dtrain::model {
 /// Where a tensor's elements stand in the whole model and data.
 struct DropoutPlace {
   std::uint64_t seed = 0;
-  std::int64_t level = 0;         ///< below 65,536
-  std::int64_t first_sample = 0;  ///< of row b = 0; below 2^48
+  std::int64_t level = 0;  ///< below 65,536
+  /// Of row b = 0: () int64 below 2^48, on the tensor's device, where each run of a captured
+  /// kernel reads it anew.
+  at::Tensor first_sample = {};
   std::int64_t first_neuron = 0;  ///< of (h, i) = (0, 0), counted through all heads
 };
 

@@ -41,11 +41,11 @@ struct DropoutRows {
   std::int64_t positions;
   std::int64_t neurons;  ///< of a row
   std::int64_t level;
-  std::int64_t first_sample;
+  const std::int64_t* first_sample;
   std::int64_t first_neuron;
 
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION DropoutRow counters_of(std::int64_t row) const {
-    const std::int64_t sample = first_sample + row / positions % samples;
+    const std::int64_t sample = *first_sample + row / positions % samples;
     return {static_cast<std::uint32_t>(row % positions), static_cast<std::uint32_t>(sample),
             static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
   }

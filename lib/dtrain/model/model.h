@@ -26,11 +26,11 @@ using Tap = std::function<void(std::string_view name, const at::Tensor& value)>;
 
 /// Everything a block may know besides its input.
 struct BlockContext {
-  std::int64_t first_sample =
-      0;                   ///< samples consumed before row 0; row b is sample first_sample + b
-  bool training = false;   ///< dropout applies
-  std::uint64_t seed = 0;  ///< of the run; keys the dropout
-  at::Tensor targets;      ///< (B, T) int64; read by the last block only
+  /// () int64, on the device: samples consumed before row 0; row b is sample first_sample + b.
+  at::Tensor first_sample = {};
+  bool training = false;                     ///< dropout applies
+  std::uint64_t seed = 0;                    ///< of the run; keys the dropout
+  at::Tensor targets;                        ///< (B, T) int64; read by the last block only
   at::ScalarType buffer_dtype = at::kFloat;  ///< of constant tables, e.g. of RoPE
   const ParameterReader& use;
   TensorAxis& tensor_axis;

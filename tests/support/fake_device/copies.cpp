@@ -5,6 +5,7 @@
 
 #include "support/fake_device/aliases.h"
 #include "support/fake_device/current.h"
+#include "support/fake_device/graph.h"
 #include "support/fake_device/kernels.h"
 #include "support/fake_device/launched_kernel.h"
 #include "support/fake_device/pinned.h"
@@ -34,8 +35,12 @@ class Copy {
       const at::AutoDispatchBelowADInplaceOrView below;
       at::Tensor(to).copy_(from);
     };
-    const StreamNumber stream = current_stream(device_);
     const bool is_between_devices = !involves_host_ && target_.device().index() != device_;
+    if (Graph* const graph = captured(); graph != nullptr && !involves_host_) {
+      if (is_between_devices) refuse_in_capture("a copy between devices");
+      return graph->add({.name = name(), .accesses = accesses_, .run = copy});
+    }
+    const StreamNumber stream = current_stream(device_);
     const StreamNumber peer =
         is_between_devices ? current_stream(target_.device().index()) : stream;
     streams().order(stream, streams().launched(peer));

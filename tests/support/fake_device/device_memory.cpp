@@ -9,6 +9,7 @@
 
 #include "support/fake_device/current.h"
 #include "support/fake_device/faults.h"
+#include "support/fake_device/graph.h"
 #include "support/fake_device/launched_kernel.h"
 #include "support/fake_device/streams.h"
 
@@ -36,6 +37,7 @@ struct Held {
 void give_back(void* context) {
   const std::unique_ptr<Held> held(static_cast<Held*>(context));
   Block& block = *held->block;
+  if (block.is_of_graph) return;
   check_freed(block, held->owner);
   memory().forget(block);
   change_counters(block.device, [&](Counters& all) { all.bytes -= block.bytes; });
@@ -59,6 +61,7 @@ class Allocator final : public c10::DeviceAllocator {
     const Epoch birth{stream, streams().launched(stream).of(stream), "its allocation"};
     block->streams.insert(stream);
     block->history = History(bytes, birth);
+    if (Graph* const graph = captured()) graph->keep(block);
     void* const data = memory().for_host(*block);
     return {data, new Held{std::move(block), stream}, &give_back, device};
   }

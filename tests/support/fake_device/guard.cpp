@@ -5,6 +5,7 @@
 #include "support/fake_device/current.h"
 #include "support/fake_device/device_memory.h"
 #include "support/fake_device/faults.h"
+#include "support/fake_device/graph.h"
 #include "support/fake_device/streams.h"
 
 namespace dtrain::testing::fake {
@@ -12,6 +13,7 @@ namespace {
 
 struct Event {
   Clock clock;
+  StreamNumber stream = 0;
   c10::DeviceIndex device = 0;
 };
 
@@ -20,6 +22,11 @@ StreamNumber number_of(const c10::Stream& stream) { return static_cast<StreamNum
 c10::Stream stream_of(c10::DeviceIndex device, StreamNumber number) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device),
                      static_cast<c10::StreamId>(number));
+}
+
+// A capture is one stream's.
+void refuse_other_in_capture(c10::DeviceIndex device, StreamNumber stream) {
+  if (stream != current_stream(device)) refuse_in_capture("an event of another stream");
 }
 
 // An index of -1 is the current device.
@@ -60,33 +67,42 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return streams().has_run(streams().launched(number_of(stream)));
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    refuse_in_capture("a wait of the host for a stream");
     streams().synchronise(streams().launched(number_of(stream)), stream.device_index(),
                           &Synchronisations::stream);
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
+    refuse_in_capture("a wait of the host for the device");
     streams().synchronise(streams().launched_on(device), device, &Synchronisations::device);
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     check_device(stream.device_index());
+    refuse_other_in_capture(stream.device_index(), number_of(stream));
     if (*event == nullptr) *event = new Event;
     *static_cast<Event*>(*event) = {.clock = streams().launched(number_of(stream)),
+                                    .stream = number_of(stream),
                                     .device = stream.device_index()};
   }
   void block(void* event, const c10::Stream& stream) const override {
     check_device(stream.device_index());
-    streams().order(number_of(stream), static_cast<Event*>(event)->clock);
+    const Event& own = *static_cast<Event*>(event);
+    refuse_other_in_capture(own.device, own.stream);
+    refuse_other_in_capture(stream.device_index(), number_of(stream));
+    streams().order(number_of(stream), own.clock);
   }
   bool queryEvent(void* event) const override {
     const Event& own = *static_cast<Event*>(event);
     check_device(own.device);
+    refuse_in_capture("a question for an event");
     if (!streams().has_run(own.clock)) return false;
     streams().learn(own.clock);
     return true;
   }
   void synchronizeEvent(void* event) const override {
     const Event& own = *static_cast<Event*>(event);
+    refuse_in_capture("a wait of the host for an event");
     streams().synchronise(own.clock, own.device, &Synchronisations::event);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {

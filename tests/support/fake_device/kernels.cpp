@@ -8,6 +8,7 @@
 #include "support/fake_device/aliases.h"
 #include "support/fake_device/current.h"
 #include "support/fake_device/device_memory.h"
+#include "support/fake_device/graph.h"
 #include "support/fake_device/launched_kernel.h"
 #include "support/fake_device/output_shapes.h"
 
@@ -46,7 +47,7 @@ class Call {
       run_cpu_kernel(op_, stack_);
       return on_device(nullptr);
     }
-    if (streams().options().execution == Execution::late) {
+    if (captured() != nullptr || streams().options().execution == Execution::late) {
       if (results_ == Results::written_arguments && may_defer()) return defer_writes();
       if (results_ == Results::new_tensors) {
         if (const auto predicted = predict_results(op_, stack_)) return defer(*predicted);
@@ -147,6 +148,10 @@ class Call {
   }
 
   void defer(std::function<void()> run) {
+    if (Graph* const graph = captured()) {
+      arguments_.clear();
+      return graph->add({.name = name_, .accesses = accesses_, .run = std::move(run)});
+    }
     LaunchedKernel kernel(current_stream(device_), name_, accesses_);
     arguments_.clear();  // the host may free its tensors; the queued ones keep the memory
     kernel.defer({.run = std::move(run)});

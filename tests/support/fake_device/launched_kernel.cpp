@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "support/fake_device/aliases.h"
+#include "support/fake_device/graph.h"
 
 namespace dtrain::testing::fake {
 namespace {
@@ -17,7 +18,7 @@ void check_races(const std::vector<Access>& accesses, const Epoch& kernel, const
 
 LaunchedKernel::LaunchedKernel(StreamNumber stream, const char* name,
                                const std::vector<Access>& accesses)
-    : name_(name), ticket_(streams().take(stream)) {
+    : name_((refuse_in_capture(name), name)), ticket_(streams().take(stream)) {
   check_races(accesses, epoch(), after());
 }
 

@@ -12,8 +12,8 @@ namespace dtrain::testing::fake {
 /// Takes a place in its stream and checks for races when it is made. Then either run() or defer(),
 /// once; without them it ends with this object, as if it had run.
 ///
-/// Throws:  construction: AcceleratorError if the device is lost.
-/// Threads: one.
+/// Throws:  construction: AcceleratorError if the device is lost; c10::Error in a capture
+/// (graph.h). Threads: one.
 class LaunchedKernel {
  public:
   /// `name` is a literal, or the dispatcher's.

@@ -32,6 +32,8 @@ struct Block {
   std::size_t mapped = 0;
   Place place = Place::device;
   c10::DeviceIndex device = 0;
+  /// Allocated in a capture: it stays as long as the graph.
+  bool is_of_graph = false;
   /// The stream that was current at its allocation, and those of record_stream().
   std::set<StreamNumber> streams;
   History history{0, {}};

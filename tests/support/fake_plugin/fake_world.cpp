@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/device/graph.h"
 #include "support/fake_device/fake_device.h"
+#include "support/fake_device/graph.h"
 
 namespace dtrain::testing {
 namespace {
@@ -156,10 +158,34 @@ class FakeWorld final : public comm::World {
   c10::Device device_;
 };
 
+class FakeGraph final : public device::Graph {
+ public:
+  explicit FakeGraph(std::unique_ptr<fake::Graph> graph) : graph_(std::move(graph)) {}
+  void replay() override { graph_->replay(); }
+
+ private:
+  std::unique_ptr<fake::Graph> graph_;
+};
+
+class FakeRecorder final : public device::GraphRecorder {
+ public:
+  explicit FakeRecorder(c10::Device device) : device_(device) {}
+  std::unique_ptr<device::Graph> record(const std::function<void()>& work) override {
+    return std::make_unique<FakeGraph>(fake::capture(device_.index(), work));
+  }
+
+ private:
+  c10::Device device_;
+};
+
 }  // namespace
 
 std::shared_ptr<comm::World> make_fake_world(std::shared_ptr<comm::World> host,
                                              c10::Device device) {
+  device::register_recorder(fake::kType,
+                            [](c10::Device own) -> std::unique_ptr<device::GraphRecorder> {
+                              return std::make_unique<FakeRecorder>(own);
+                            });
   return std::make_shared<FakeWorld>(std::move(host), device);
 }
 

@@ -166,38 +166,49 @@ void BlockRunner::run_again(BlockId block, Microbatch& entry) {
 
 void BlockRunner::backward(BlockId block, MicrobatchId microbatch, double seed,
                            const OnSettled& on_settled) {
-  active_ = &microbatches_.at(microbatch);
-  run_again(block, *active_);
-  active_block_ = &active_->saved.at(block);
-  on_settled_ = &on_settled;
-  SavedBlock& saved = *active_block_;
-  const at::Tensor gradient =
-      gives_losses(block) ? at::full_like(saved.output, seed) : active_->gradient;
+  compute(block, microbatch, seed,
+          [&](const GivenGradient& gradient) { give(gradient, on_settled); });
+}
+
+void BlockRunner::compute(BlockId block, MicrobatchId microbatch, double seed,
+                          const OnGradient& on_gradient) {
+  Microbatch& entry = microbatches_.at(microbatch);
+  run_again(block, entry);
+  SavedBlock& saved = entry.saved.at(block);
+  active_block_ = &saved;
+  on_gradient_ = &on_gradient;
+  const bool begins = gives_losses(block) && !entry.gradient.defined();
+  const at::Tensor gradient = begins ? at::full_like(saved.output, seed) : entry.gradient;
   if (model::NativeBackward* native = model_.blocks[block]->native_backward()) {
-    active_->gradient = native_gradient(*native, saved, active_->input, gradient);
+    entry.gradient = native_gradient(*native, saved, entry.input, gradient);
   } else {
     const OwnThread backward;
     if (saved.output.requires_grad()) torch::autograd::backward({saved.output}, {gradient});
-    active_->gradient = saved.input.grad();
+    entry.gradient = saved.input.grad();
   }
   // Uses whose gradient never came, and parameters this block did not use this time.
   for (const param::ParameterId id : model_.blocks[block]->parameters()) {
     const auto use = saved.uses.find(id);
-    if (use == saved.uses.end() || use->second > 0) settle(id);
+    if (use == saved.uses.end() || use->second > 0) on_gradient({.id = id});
   }
-  active_->saved.erase(block);
+  entry.saved.erase(block);
 }
 
 void BlockRunner::add_gradient(param::ParameterId id, const at::Tensor& grad) {
-  gradients_.add_gradient(id, grad);
-  if (--active_block_->uses.at(id) == 0) settle(id);
+  const bool is_last = --active_block_->uses.at(id) == 0;
+  (*on_gradient_)({.id = id, .value = grad, .is_last = is_last});
 }
 
-void BlockRunner::settle(param::ParameterId id) {
+void BlockRunner::give(const GivenGradient& gradient, const OnSettled& on_settled) {
+  if (gradient.value.defined()) gradients_.add_gradient(gradient.id, gradient.value);
+  if (gradient.is_last) settle(gradient.id, on_settled);
+}
+
+void BlockRunner::settle(param::ParameterId id, const OnSettled& on_settled) {
   std::int64_t& unsettled = unsettled_[id];
   if (--unsettled > 0) return;
   unsettled = num_to_settle_[id];
-  (*on_settled_)(id);
+  on_settled(id);
 }
 
 }  // namespace dtrain::parallel

@@ -23,9 +23,16 @@ namespace dtrain::parallel {
 
 /// A microbatch as its blocks see it.
 struct MicrobatchInput {
-  at::Tensor ids = {};      ///< (B, T) int64
-  at::Tensor targets = {};  ///< (B, T) int64
-  std::int64_t first_sample = 0;
+  at::Tensor ids = {};           ///< (B, T) int64
+  at::Tensor targets = {};       ///< (B, T) int64
+  at::Tensor first_sample = {};  ///< () int64
+};
+
+/// What a block's backward gives for a parameter.
+struct GivenGradient {
+  param::ParameterId id;
+  at::Tensor value = {};  ///< in the parameter's storage shape; undefined: none
+  bool is_last = true;    ///< of this block
 };
 
 using BlockMemories = base::IndexedVector<BlockId, model::BlockMemory>;
@@ -54,6 +61,7 @@ struct ReceivedInputs {
 class BlockRunner : private param::GradientSink {
  public:
   using OnSettled = std::function<void(param::ParameterId)>;
+  using OnGradient = std::function<void(const GivenGradient&)>;
 
   struct Options {
     std::uint64_t seed = 0;
@@ -91,7 +99,8 @@ class BlockRunner : private param::GradientSink {
   void set_activation(MicrobatchId microbatch, at::Tensor activation);
   /// Takes the output of the block that ran last.
   [[nodiscard]] at::Tensor take_activation(MicrobatchId microbatch);
-  /// Sets the gradient of the output of the block that runs backward next.
+  /// Sets the gradient of the output of the block that runs backward next; of the last block's it
+  /// takes the place of `seed`.
   void set_gradient(MicrobatchId microbatch, at::Tensor gradient);
   /// Takes the gradient of the input of the block that ran backward last.
   [[nodiscard]] at::Tensor take_gradient(MicrobatchId microbatch);
@@ -99,6 +108,10 @@ class BlockRunner : private param::GradientSink {
   /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
   /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
   void backward(BlockId block, MicrobatchId microbatch, double seed, const OnSettled& on_settled);
+  /// The same in two parts: compute() hands on what the parameters get, in order, and give() adds
+  /// it to their gradients. Blocks with a native backward add by themselves.
+  void compute(BlockId block, MicrobatchId microbatch, double seed, const OnGradient& on_gradient);
+  void give(const GivenGradient& gradient, const OnSettled& on_settled);
 
   void set_tap(model::Tap tap) { tap_ = std::move(tap); }
 
@@ -134,7 +147,7 @@ class BlockRunner : private param::GradientSink {
                                              const MicrobatchInput& input, const model::Tap& tap);
   void run_again(BlockId block, Microbatch& entry);
   void add_gradient(param::ParameterId id, const at::Tensor& grad) override;
-  void settle(param::ParameterId id);
+  void settle(param::ParameterId id, const OnSettled& on_settled);
 
   model::Model& model_;
   param::ParameterViews leaves_;  // require gradients unless frozen
@@ -152,9 +165,8 @@ class BlockRunner : private param::GradientSink {
   model::Tap tap_;
   model::Tap no_tap_;  // of blocks that run again
   // The backward under way.
-  Microbatch* active_ = nullptr;
   SavedBlock* active_block_ = nullptr;
-  const OnSettled* on_settled_ = nullptr;
+  const OnGradient* on_gradient_ = nullptr;
 };
 
 }  // namespace dtrain::parallel

@@ -25,6 +25,7 @@ struct EngineOptions {
   std::string disk_folder = {};  ///< of masters and optimizer state; empty: they are in RAM
   optim::OptimizerOptions optimizer = {};
   RecomputePlan recompute = {};
+  bool uses_graphs = false;  ///< of the device: GraphRunner; a whole model without a tensor axis
   StagePlan stage = {};
 };
 

@@ -4,25 +4,29 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
+
+#include "dtrain/parallel/engine/fixed_places.h"
 
 namespace dtrain::parallel {
 namespace {
 
-// (B, T) int64, a copy: the graph must not depend on the batch's lifetime. On its way to a device
+// `shape` int64, a copy: the graph must not depend on the batch's lifetime. On its way to a device
 // it lies in pinned memory, so that the host need not wait.
-at::Tensor tokens_of(const std::vector<std::int64_t>& tokens, const data::Batch& batch,
+at::Tensor on_device(std::span<const std::int64_t> values, at::IntArrayRef shape,
                      const comm::World& world) {
   const bool travels = at::accelerator::isAccelerator(world.device().type());
-  at::Tensor copy = at::empty({batch.num_sequences, batch.length},
-                              at::TensorOptions().dtype(at::kLong).pinned_memory(travels));
-  std::copy(tokens.begin(), tokens.end(), copy.mutable_data_ptr<std::int64_t>());
+  at::Tensor copy = at::empty(shape, at::TensorOptions().dtype(at::kLong).pinned_memory(travels));
+  std::copy(values.begin(), values.end(), copy.mutable_data_ptr<std::int64_t>());
   return copy.to(world.options(at::kLong), /*non_blocking=*/true);
 }
 
 MicrobatchInput input_of(const data::Batch& batch, const comm::World& world) {
-  return {.ids = tokens_of(batch.inputs, batch, world),
-          .targets = tokens_of(batch.targets, batch, world),
-          .first_sample = batch.first_sample};
+  const std::array<std::int64_t, 2> rows{batch.num_sequences, batch.length};
+  return {.ids = on_device(batch.inputs, rows, world),
+          .targets = on_device(batch.targets, rows, world),
+          .first_sample = on_device({&batch.first_sample, 1}, {}, world)};
 }
 
 // Microbatches whose tokens are there at once.
@@ -32,6 +36,19 @@ std::int64_t most_begun(std::span<const Action> step) {
   for (const Action& action : step) {
     if (action.kind == ActionKind::begin_microbatch) most = std::max(most, ++now);
     if (action.kind == ActionKind::end_microbatch) --now;
+  }
+  return most;
+}
+
+// Elements of the parameters of the block that has the most.
+std::int64_t largest_block(const model::Model& model) {
+  std::int64_t most = 0;
+  for (const auto& block : model.blocks) {
+    std::int64_t elements = 0;
+    for (const param::ParameterId id : block->parameters()) {
+      elements += model.parameters[id].num_elements();
+    }
+    most = std::max(most, elements);
   }
   return most;
 }
@@ -46,15 +63,18 @@ ReceivedInputs received_inputs(const model::Model& model, const EngineOptions& o
   return received;
 }
 
-param::ArenaAllocator allocator_of(comm::World& world) {
-  return [&world](std::int64_t bytes) { return world.allocate(bytes); };
+param::ArenaAllocator allocator_of(const EngineSetup& setup) {
+  param::ArenaAllocator allocate = [&world = setup.world](std::int64_t bytes) {
+    return world.allocate(bytes);
+  };
+  return setup.options.uses_graphs ? with_fixed_places(std::move(allocate)) : allocate;
 }
 
 DataAxis make_axis(const EngineSetup& setup) {
   const ActionLists lists = engine_actions(setup.model, setup.options);
   DataAxisOptions options = axis_options(setup.options, lists);
   options.disk = setup.disk.get();
-  return {setup.model, setup.layout, setup.groups, allocator_of(setup.world), lists, options};
+  return {setup.model, setup.layout, setup.groups, allocator_of(setup), lists, options};
 }
 
 BlockRunner::Options runner_options(const EngineSetup& setup, std::int64_t num_sums) {
@@ -82,7 +102,11 @@ Executor::Executor(const EngineSetup& setup)
       axis_(make_axis(setup)),
       runner_(setup.model, axis_.parameters().views(), axis_.gradients(), *setup.tensor_axis,
               runner_options(setup, num_gradient_sums(axis_.step().actions))),
-      transfers_(setup.groups) {}
+      transfers_(setup.groups) {
+  if (!setup.options.uses_graphs) return;
+  graphs_ = std::make_unique<GraphRunner>(runner_, setup.model, axis_.parameters().views(),
+                                          setup.options.recompute, setup.world.device());
+}
 
 MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& options,
                             const model::BatchShape& microbatch) {
@@ -99,7 +123,9 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                 ? runner.activations / blocks.size()
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
-  const std::int64_t tokens = 2 * microbatch.rows();  // their ids and their targets
+  // A block's gradients are held until its graph has run.
+  if (options.uses_graphs) memory.work += param::bytes_of(largest_block(model), microbatch.dtype);
+  const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
   memory.buffers += param::bytes_of(model.table_values, options.precision.buffer) +
                     param::bytes_of(most_begun(lists.step) * tokens, at::kLong);
   return memory;
@@ -107,6 +133,7 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
 
 void Executor::step(const ExecutorInput& input) {
   runner_.set_training(true);
+  active_graphs_ = graphs_.get();
   run(axis_.step(), input);
   axis_.gradients().finish();
   sum_over_stages();
@@ -116,6 +143,7 @@ void Executor::step(const ExecutorInput& input) {
 void Executor::evaluate(const ExecutorInput& input) {
   finish_sends();  // a stage that is faster than the next one must not pile up what it sends
   runner_.set_training(false);
+  active_graphs_ = nullptr;
   run(axis_.evaluation(), input);
 }
 
@@ -138,7 +166,7 @@ void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
 void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {
   switch (action.kind) {
     case ActionKind::begin_microbatch:
-      return runner_.begin(action.microbatch, input_of(batch, setup_.world));
+      return begin(action, batch);
     case ActionKind::forward:
       return forward(action, input);
     case ActionKind::backward:
@@ -168,12 +196,19 @@ void Executor::offer(Channel channel, const Action& action, const data::Batch& b
                    setup_.world.options(setup_.options.precision.compute));
 }
 
+void Executor::begin(const Action& action, const data::Batch& batch) {
+  MicrobatchInput input = input_of(batch, setup_.world);
+  if (active_graphs_ != nullptr) return active_graphs_->begin(action.microbatch, input);
+  runner_.begin(action.microbatch, std::move(input));
+}
+
 void Executor::forward(const Action& action, const ExecutorInput& input) {
   const auto& [kind, block, microbatch] = action;
   if (transfers_.is_offered(Channel::activations, block, microbatch)) {
     runner_.set_activation(microbatch, transfers_.wait(Channel::activations, block, microbatch));
   }
-  const at::Tensor losses = runner_.forward(block, microbatch);
+  const at::Tensor losses = active_graphs_ != nullptr ? active_graphs_->forward(block, microbatch)
+                                                      : runner_.forward(block, microbatch);
   if (losses.defined() && reports_losses()) input.on_losses(microbatch, losses);
 }
 
@@ -182,8 +217,11 @@ void Executor::backward(const Action& action, const ExecutorInput& input) {
   if (transfers_.is_offered(Channel::gradients, block, microbatch)) {
     runner_.set_gradient(microbatch, transfers_.wait(Channel::gradients, block, microbatch));
   }
-  runner_.backward(block, microbatch, input.loss_gradient,
-                   [this](param::ParameterId id) { axis_.gradients().settle(id); });
+  const auto settle = [this](param::ParameterId id) { axis_.gradients().settle(id); };
+  if (active_graphs_ != nullptr) {
+    return active_graphs_->backward(block, microbatch, input.loss_gradient, settle);
+  }
+  runner_.backward(block, microbatch, input.loss_gradient, settle);
 }
 
 // Ranks that hold slices of one block compute the same losses: only the first one reports them.

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"
 #include "dtrain/parallel/engine/block_runner.h"
 #include "dtrain/parallel/engine/engine_setup.h"
+#include "dtrain/parallel/engine/graph_runner.h"
 #include "dtrain/parallel/pipeline/run/transfers.h"
 
 namespace dtrain::parallel {
@@ -55,6 +57,7 @@ class Executor {
  private:
   void run(const DataAxis::Pass& pass, const ExecutorInput& input);
   void execute(const Action& action, const data::Batch& batch, const ExecutorInput& input);
+  void begin(const Action& action, const data::Batch& batch);
   void forward(const Action& action, const ExecutorInput& input);
   void backward(const Action& action, const ExecutorInput& input);
   /// Offers room for what another stage sends for a microbatch of this size.
@@ -65,6 +68,8 @@ class Executor {
   const EngineSetup& setup_;
   DataAxis axis_;
   BlockRunner runner_;
+  std::unique_ptr<GraphRunner> graphs_;   // null: none
+  GraphRunner* active_graphs_ = nullptr;  // null in an evaluation, too
   Transfers transfers_;
 };
 

@@ -64,6 +64,7 @@ EngineOptions engine_options(const config::Config& config, const model::Model& m
       .data = data_plan(config),
       .disk_folder = config.machine.offload.folder,
       .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
+      .uses_graphs = config.machine.compile,
       .stage = std::move(stage)};
   options.recompute = choose_recompute(config, model, options);
   return options;

@@ -154,6 +154,32 @@ TEST_CASE("Shards of a hybrid need no power of two where sums have any order") {
   CHECK(resolve(Command::train, config, launch).layout.shard_size == 3);
 }
 
+TEST_CASE("Graphs are refused where they could not hold what a rank computes") {
+  const auto refused = [](std::string_view strategy, std::string_view offload, const char* part) {
+    Config config;
+    config.machine.compile = true;
+    set(config, "layout.strategy", strategy);
+    set(config, "machine.device", "cuda");
+    set(config, "machine.offload", offload);
+    const bool is_single = strategy == "single";
+    const Launch launch{.world_size = is_single ? 1 : 2, .devices = {"cuda"}};
+    CHECK_THROWS_WITH(resolve(Command::train, config, launch),
+                      Catch::Contains("--compile does not go with ") && Catch::Contains(part));
+  };
+  refused("tp", "none", "--tp 2: ranks communicate inside of a block; leave out one of them");
+  refused("pp", "none", "--pp 2: what stages send");
+  refused("single", "all", "--offload all: parameters have no fixed place");
+  Config config;
+  config.machine.compile = true;
+  check_refused(config, "--compile does not go with --device cpu: it needs a GPU");
+  set(config, "machine.device", "cuda");
+  for (const std::int64_t ranks : {1, 2}) {
+    config.layout.strategy = ranks == 1 ? Strategy::single : Strategy::fsdp;
+    CHECK(resolve(Command::train, config, {.world_size = ranks, .devices = {"cuda"}})
+              .machine.compile);
+  }
+}
+
 TEST_CASE("A device is taken where the build brings it and its driver is there") {
   const auto taken = [](const char* asked, std::int64_t num_gpus, std::int64_t ranks = 1) {
     Config config;

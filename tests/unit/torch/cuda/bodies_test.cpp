@@ -41,13 +41,15 @@ TEMPLATE_TEST_CASE("The dropout kernel has the bits of the CPU's", "", float, do
   const std::vector<std::int64_t> shape{kHeads, 2, 5, neurons};
   const at::Tensor x =
       values_of(1, kHeads * 2 * 5 * neurons, c10::CppTypeToScalarType<TestType>::value).view(shape);
-  const model::DropoutPlace place{.seed = 77,
-                                  .level = 3,
-                                  .first_sample = (std::int64_t{1} << 32) - 1,
-                                  .first_neuron = first_neuron};
+  const model::DropoutPlace place{
+      .seed = 77,
+      .level = 3,
+      .first_sample = at::scalar_tensor((std::int64_t{1} << 32) - 1, at::kLong),
+      .first_neuron = first_neuron};
   at::Tensor out = at::full_like(x, 12345);
   const DropoutBody<TestType> body{
-      .rows = {2, 5, neurons, place.level, place.first_sample, first_neuron},
+      .rows = {2, 5, neurons, place.level, place.first_sample.const_data_ptr<std::int64_t>(),
+               first_neuron},
       .key = base::philox_key(place.seed, base::RandomPurpose::dropout),
       .rule = model::drop_rule<TestType>(0.3),
       .in = x.const_data_ptr<TestType>(),

@@ -60,13 +60,14 @@ struct BdhFixture {
       if (name == "logits") logits = value.clone();
     };
     model::TensorAxis axis;
-    const model::BlockContext context{.first_sample = run.first_sample,
-                                      .training = run.training,
-                                      .seed = run.seed,
-                                      .targets = at::zeros_like(ids),
-                                      .use = read,
-                                      .tensor_axis = axis,
-                                      .tap = tap};
+    const model::BlockContext context{
+        .first_sample = at::scalar_tensor(run.first_sample, at::kLong),
+        .training = run.training,
+        .seed = run.seed,
+        .targets = at::zeros_like(ids),
+        .use = read,
+        .tensor_axis = axis,
+        .tap = tap};
     at::Tensor x = ids;
     for (const auto& block : model->blocks) x = block->forward(x, context);
     return logits;

@@ -88,7 +88,8 @@ std::string measure_blocks(const Case& test) {
   const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
   const Tap tap;
   TensorAxis axis;
-  const BlockContext context{.training = true,
+  const BlockContext context{.first_sample = at::zeros({}, at::kLong),
+                             .training = true,
                              .targets = at::zeros({kSequences, kLength}, at::kLong),
                              .buffer_dtype = test.dtype == at::kDouble ? at::kDouble : at::kFloat,
                              .use = read,

@@ -11,10 +11,11 @@
 namespace dtrain::model {
 namespace {
 
-constexpr DropoutPlace kPlace{.seed = 0x123456789ABCDEF0,
-                              .level = 3,
-                              .first_sample = (std::int64_t{5} << 32) + 0xFFFFFFFE,
-                              .first_neuron = 24};
+const DropoutPlace kPlace{
+    .seed = 0x123456789ABCDEF0,
+    .level = 3,
+    .first_sample = at::scalar_tensor((std::int64_t{5} << 32) + 0xFFFFFFFE, at::kLong),
+    .first_neuron = 24};
 
 /// The results of dropout on ones: 0 or the scale.
 at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const DropoutPlace& place) {
@@ -27,7 +28,7 @@ at::Tensor mask_by_hand(at::IntArrayRef shape, double probability, const Dropout
           out[h][b][t][i] =
               testing::scalar_dropout({.seed = place.seed,
                                        .level = place.level,
-                                       .sample = place.first_sample + b,
+                                       .sample = place.first_sample.item<std::int64_t>() + b,
                                        .position = t,
                                        .neuron = place.first_neuron + h * shape[3] + i},
                                       probability);
@@ -78,7 +79,7 @@ TEST_CASE("A batch split over calls has the masks of the whole") {
   const at::Tensor whole = dropout(ones({2, 6, 7, 24}), 0.3, kPlace);
   for (std::int64_t b = 0; b < 6; b += 2) {
     DropoutPlace place = kPlace;
-    place.first_sample += b;
+    place.first_sample = place.first_sample + b;
     CHECK(at::equal(dropout(ones({2, 2, 7, 24}), 0.3, place), whole.narrow(1, b, 2)));
   }
 }
@@ -115,8 +116,10 @@ TEST_CASE("Seed, level, sample and position each change the mask") {
   CHECK(changed([](DropoutPlace& place) { place.seed += 1; }));
   CHECK(changed([](DropoutPlace& place) { place.seed += std::uint64_t{1} << 40; }));
   CHECK(changed([](DropoutPlace& place) { place.level += 1; }));
-  CHECK(changed([](DropoutPlace& place) { place.first_sample += 1; }));
-  CHECK(changed([](DropoutPlace& place) { place.first_sample += std::int64_t{1} << 33; }));
+  CHECK(changed([](DropoutPlace& place) { place.first_sample = place.first_sample + 1; }));
+  CHECK(changed([](DropoutPlace& place) {
+    place.first_sample = place.first_sample + (std::int64_t{1} << 33);
+  }));
   CHECK(changed([](DropoutPlace& place) { place.first_neuron += 2; }));
 }
 

@@ -69,7 +69,8 @@ Result train_once(const BdhFixture& fixture, at::ScalarType buffer_dtype = at::k
     result.taps[std::string(name)] = value.detach();
   };
   TensorAxis axis;
-  const BlockContext context{.training = true,
+  const BlockContext context{.first_sample = at::zeros({}, at::kLong),
+                             .training = true,
                              .seed = 5,
                              .targets = ids.roll(-1, 1),
                              .buffer_dtype = buffer_dtype,

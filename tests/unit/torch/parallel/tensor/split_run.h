@@ -109,7 +109,8 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   });
   auto generator = at::make_generator<at::CPUGeneratorImpl>(std::uint64_t{22});
   const at::Tensor ids = at::randint(c.sizes.vocab, {kSequences, kLength}, generator, at::kLong);
-  const parallel::MicrobatchInput input{.ids = ids, .targets = ids.roll(-1, 1), .first_sample = 5};
+  const parallel::MicrobatchInput input{
+      .ids = ids, .targets = ids.roll(-1, 1), .first_sample = at::scalar_tensor(5, at::kLong)};
   runner.begin(0_m, input);
   for (const model::BlockId block : model->blocks.ids()) {
     result.losses = runner.forward(block, 0_m);

@@ -1,0 +1,46 @@
+#include "dtrain/device/graph.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::device {
+namespace {
+
+using Makers = std::array<std::atomic<MakeRecorder>,
+                          static_cast<std::size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)>;
+
+std::atomic<MakeRecorder>& maker_of(c10::DeviceType type) {
+  static Makers makers{};
+  return makers.at(static_cast<std::size_t>(type));
+}
+
+}  // namespace
+
+void register_recorder(c10::DeviceType type, MakeRecorder make) { maker_of(type) = make; }
+
+std::unique_ptr<GraphRecorder> make_recorder(c10::Device device) {
+  const MakeRecorder make = maker_of(device.type());
+  if (make == nullptr) {
+    base::fail(base::ErrorKind::usage, "--compile: {} has no graphs: leave it out", device.str());
+  }
+  return make(device);
+}
+
+at::Tensor borrowed(const at::Tensor& tensor) {
+  const c10::Storage& owner = tensor.storage();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), owner.nbytes(),
+                       at::DataPtr(owner.mutable_data(), tensor.device()),
+                       /*allocator=*/nullptr, /*resizable=*/false);
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(tensor.options().computeDispatchKey()),
+      tensor.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
+                                                    tensor.storage_offset());
+  return made;
+}
+
+}  // namespace dtrain::device

@@ -1,0 +1,87 @@
+#include "support/fake_device/graph.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "support/fake_device/counters.h"
+#include "support/fake_device/current.h"
+#include "support/fake_device/launched_kernel.h"
+
+namespace dtrain::testing::fake {
+namespace {
+
+thread_local Graph* recorded = nullptr;
+
+class Recording {
+ public:
+  explicit Recording(Graph& graph) {
+    refuse_in_capture("a capture");
+    recorded = &graph;
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  ~Recording() { recorded = nullptr; }
+};
+
+// As of a freed address in a real graph, but told.
+void check_is_there(const Graph::Launch& launch) {
+  for (const Access& access : launch.accesses) {
+    if (!access.block) continue;
+    TORCH_CHECK(memory().find(memory().for_host(*access.block)) == access.block,
+                access.block->describe(), " has been freed, but the captured kernel ", launch.name,
+                " uses it");
+  }
+}
+
+}  // namespace
+
+Graph::~Graph() {
+  std::size_t bytes = 0;
+  for (const BlockPtr& block : memory_) {
+    memory().forget(*block);
+    bytes += block->bytes;
+  }
+  change_counters(device_, [&](Counters& all) { all.bytes -= bytes; });
+}
+
+void Graph::keep(const BlockPtr& block) {
+  block->is_of_graph = true;
+  block->history = History(block->bytes, {});  // any stream may use it from the beginning
+  memory_.push_back(block);
+}
+
+void Graph::replay() {
+  refuse_in_capture("a replay");
+  change_counters(device_, [](Counters& all) { ++all.replays; });
+  const OnDevice on(device_);
+  for (const Launch& launch : launches_) {
+    check_is_there(launch);
+    LaunchedKernel kernel(current_stream(device_), launch.name, launch.accesses);
+    std::function<void()> run = launch.run;  // a run uses up its arguments
+    if (streams().options().execution == Execution::late) {
+      kernel.defer({.run = std::move(run)});
+    } else {
+      kernel.run(run);
+    }
+  }
+}
+
+std::unique_ptr<Graph> capture(c10::DeviceIndex device, const std::function<void()>& work) {
+  auto graph = std::make_unique<Graph>(device);
+  const OnDevice on(device);
+  {
+    const Recording recording(*graph);
+    work();
+  }
+  change_counters(device, [](Counters& all) { ++all.captures; });
+  return graph;
+}
+
+Graph* captured() { return recorded; }
+
+void refuse_in_capture(const char* what) {
+  TORCH_CHECK(recorded == nullptr, what, " cannot be captured in a graph of the fake device");
+}
+
+}  // namespace dtrain::testing::fake

@@ -1,0 +1,94 @@
+// Kernels that are recorded run again with the values that memory has then, and what a real graph
+// could not hold is an error that names itself.
+#include "support/fake_device/graph.h"
+
+#include "unit/fake/fixture.h"
+
+namespace dtrain::testing::fake {
+namespace {
+
+std::unique_ptr<Graph> captured_by(const std::function<void()>& work) { return capture(0, work); }
+
+TEST_CASE("A graph runs its kernels on what memory holds then, with the numbers of its capture") {
+  const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
+  const at::Tensor in = at::ones({3}, on_device());
+  const at::Tensor out = at::zeros({3}, on_device());
+  float factor = 2;
+  const auto graph = captured_by([&] { out.copy_((in + 1) * factor); });
+  CHECK(out.sum().item<float>() == 0);  // nothing has run
+  factor = 100;
+  for (const float value : {1.0F, 5.0F}) {
+    in.fill_(value);
+    graph->replay();
+    CHECK(out.sum().item<float>() == 3 * (value + 1) * 2);
+  }
+  CHECK(counters(0).captures == 1);
+  CHECK(counters(0).replays == 2);
+}
+
+TEST_CASE("What a graph wrote may be read when its tensor has ended") {
+  const Fixture fixture(Execution::late);
+  const at::Tensor in = at::ones({3}, on_device());
+  const at::Tensor out = at::zeros({3}, on_device());
+  at::Tensor made;
+  auto first = captured_by([&] { made = in + 1; });
+  auto second = captured_by([&] { out.copy_(made); });
+  made = at::Tensor();
+  first->replay();
+  second->replay();
+  CHECK(out.sum().item<float>() == 6);
+}
+
+TEST_CASE("What the host would wait for cannot be captured") {
+  const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
+  const at::Tensor a = at::ones({3}, on_device());
+  const at::Tensor pinned = at::ones({3}, at::TensorOptions().pinned_memory(true));
+  const auto refuses = [](const std::function<void()>& work, const char* named) {
+    CHECK_THROWS_WITH(captured_by(work),
+                      Catch::Contains(named) && Catch::Contains("cannot be captured"));
+  };
+  refuses([&] { (void)a.sum().item<float>(); }, "_local_scalar_dense");
+  refuses([&] { (void)a.nonzero(); }, "nonzero");
+  refuses([&] { (void)a.cpu(); }, "copy to the host");
+  refuses([&] { a.copy_(pinned, /*non_blocking=*/true); }, "copy from the host");
+  refuses([&] { streams_of_device().synchronizeDevice(0); }, "wait of the host for the device");
+  refuses(
+      [&] {
+        launch(streams_of_device().getStream(kDevice), "all_reduce", {}, {a},
+               [](const auto&, const auto&) {});
+      },
+      "all_reduce");
+  const c10::Stream side = streams_of_device().getNewStream(kDevice);
+  refuses([&] { wait_for(side, streams_of_device().getStream(kDevice)); }, "of another stream");
+  refuses([&] { (void)captured_by([] {}); }, "a capture");
+  CHECK(a.sum().item<float>() == 3);  // the capture has ended
+}
+
+TEST_CASE("Freed memory that a captured kernel uses is named at the replay") {
+  const Fixture fixture;
+  at::Tensor in = at::ones({25}, on_device());
+  const at::Tensor out = at::zeros({25}, on_device());
+  const auto graph = captured_by([&] { out.copy_(in); });
+  in = at::Tensor();
+  CHECK_THROWS_WITH(graph->replay(), Catch::Contains("(100 bytes of fake:0) has been freed"));
+}
+
+TEST_CASE("A replay races as its kernels would") {
+  const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
+  const at::Tensor a = at::ones({25}, on_device());
+  streams_of_device().synchronizeDevice(0);
+  const auto graph = captured_by([&] { a.mul_(2); });
+  const c10::Stream side = streams_of_device().getNewStream(kDevice);
+  {
+    const c10::StreamGuard on(side);
+    graph->replay();
+  }
+  a.add_(1);
+  const std::vector<std::string> races = take_races();
+  REQUIRE(races.size() == 1);
+  CHECK_THAT(races.front(), Catch::Contains("aten::mul_"));
+  streams_of_device().synchronizeDevice(0);
+}
+
+}  // namespace
+}  // namespace dtrain::testing::fake
