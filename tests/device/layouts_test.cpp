@@ -2,20 +2,14 @@
 // step.
 #include <catch2/catch.hpp>
 
+#include "device/on_fake.h"
 #include "support/engine_run.h"
 #include "support/fake_device/counters.h"
-#include "support/fake_device/fake_device.h"
-#include "support/fake_plugin/fake_world.h"
 #include "support/local_ranks.h"
 #include "support/settings.h"
 
 namespace dtrain::testing {
 namespace {
-
-std::shared_ptr<comm::World> on_fake(std::shared_ptr<comm::World> host) {
-  const c10::Device device(fake::kType, static_cast<c10::DeviceIndex>(host->rank()));
-  return make_fake_world(std::move(host), device);
-}
 
 void check_bits(const config::Config& config) {
   fake::install();

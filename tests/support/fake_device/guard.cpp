@@ -6,6 +6,7 @@
 #include "support/fake_device/device_memory.h"
 #include "support/fake_device/faults.h"
 #include "support/fake_device/streams.h"
+#include "support/fake_device/waits.h"
 
 namespace dtrain::testing::fake {
 namespace {
@@ -76,7 +77,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     check_device(stream.device_index());
-    streams().order(number_of(stream), static_cast<Event*>(event)->clock);
+    const Clock& clock = static_cast<Event*>(event)->clock;
+    if (!drops_wait(number_of(stream), clock)) streams().order(number_of(stream), clock);
   }
   bool queryEvent(void* event) const override {
     const Event& own = *static_cast<Event*>(event);

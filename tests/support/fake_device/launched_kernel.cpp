@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "support/fake_device/aliases.h"
+#include "support/fake_device/launches.h"
 
 namespace dtrain::testing::fake {
 namespace {
@@ -18,6 +19,7 @@ void check_races(const std::vector<Access>& accesses, const Epoch& kernel, const
 LaunchedKernel::LaunchedKernel(StreamNumber stream, const char* name,
                                const std::vector<Access>& accesses)
     : name_(name), ticket_(streams().take(stream)) {
+  note_launch({.device = streams().device_of(stream), .kernel = epoch(), .before = ticket_.before});
   check_races(accesses, epoch(), after());
 }
 
