@@ -29,10 +29,10 @@ enum class GroupUse {
   axis,
   pp_gradients,
   shards,
-  gathers,
   replicas,
   tensor,
   one_stage,
+  gathers,
   stages
 };
 
