@@ -3,8 +3,8 @@
 
 #include <catch2/catch.hpp>
 #include <exception>
-#include <functional>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,19 +71,23 @@ TEST_CASE("No wait of full sharding can be left out") {
 
 TEST_CASE("No wait of any layout can be left out", "[.waits]") {
   const config::Config config = two_steps();
-  std::vector<config::Config> layouts{
-      laid_out(config, 2, 2), sharded(config, 4, 1, "hybrid:2"), meshed(config, {{Axis::tp, 2}}, 2),
-      meshed(config, {{Axis::pp, 2}}, 2),
-      meshed(config, {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, 2)};
-  for (const char* what : {"fsdp:grad-op", "zero:1", "zero:2", "zero:3", "fsdp:full+local"}) {
-    layouts.push_back(sharded(config, 2, 2, what));
+  std::map<std::string, config::Config> layouts{
+      {"ddp", laid_out(config, 2, 2)},
+      {"hybrid", sharded(config, 4, 1, "hybrid:2")},
+      {"tp", meshed(config, {{Axis::tp, 2}}, 2)},
+      {"pp", meshed(config, {{Axis::pp, 2}}, 2)},
+      {"3d", meshed(config, {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, 2)}};
+  for (const char* what : {"fsdp:grad-op", "zero:1", "zero:2", "fsdp:full+local"}) {
+    layouts[what] = sharded(config, 2, 2, what);
   }
   config::Config half = config;
   half.machine.dtype = config::Dtype::bfloat16;
-  layouts.push_back(sharded(half, 2, 2, "fsdp:full"));
-  for (const config::Config& layout : layouts) {
-    std::cout << "--- " << text_of(layout.layout.strategy) << std::endl;
-    CHECK(unnoticed_waits(layout) == std::vector<std::string>{});
+  layouts["fsdp:full in bfloat16"] = sharded(half, 2, 2, "fsdp:full");
+  for (const auto& [name, layout] : layouts) {
+    DYNAMIC_SECTION(name) {
+      std::cout << "--- " << name << std::endl;
+      CHECK(unnoticed_waits(layout) == std::vector<std::string>{});
+    }
   }
 }
 
