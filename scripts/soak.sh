@@ -12,6 +12,8 @@
 #                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
 #   mutations    defects planted in the library are noticed by the tests (takes what it takes)
+#   waits        on the fake accelerator, each wait of one stream for another that is left out gives a race or another
+#                result (takes what it takes)
 #   asan         every test under the address and undefined-behaviour sanitizers (takes what it takes)
 #   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
 #   repeat       200 processes on 1, 2 and 4 threads and on 4 ranks that are threads compute the same bits (takes what it
@@ -41,6 +43,7 @@ mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
 mutations() { build && /usr/bin/python3 scripts/soak_mutations.py; }
+waits() { build && build/release/bin/device_tests "[.waits]"; }
 asan() { scripts/test.sh --preset=asan; }
 
 # Status 77 says that there is no clang, which is no failure.
@@ -56,7 +59,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos mesh memory mutations asan fuzz repeat flaky; do
+  for campaign in kills attack checkpoints parity chaos mesh memory mutations waits asan fuzz repeat flaky; do
     $campaign || status=1
   done
   return $status
@@ -67,6 +70,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | asan | fuzz | repeat | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | waits | asan | fuzz | repeat | flaky | all) $campaign ;;
   *) usage ;;
 esac

@@ -78,6 +78,8 @@ void Collectives::fast_all_reduce(const at::Tensor& tensor, const comm::Deadline
 
 void Collectives::fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
                                       const comm::Deadline& deadline) const {
+  register_memory(input, deadline);
+  register_memory(output, deadline);
   enqueue(
       [&](ncclComm_t group, cudaStream_t stream) {
         return ncclReduceScatter(input.const_data_ptr(), output.mutable_data_ptr(),
@@ -128,6 +130,8 @@ void Collectives::tree_reduce_scatter(const at::Tensor& input, const at::Tensor&
 
 void Collectives::all_gather(const at::Tensor& input, const at::Tensor& output,
                              const comm::Deadline& deadline) const {
+  register_memory(input, deadline);
+  register_memory(output, deadline);
   enqueue(
       [&](ncclComm_t group, cudaStream_t stream) {
         return ncclAllGather(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/communicator.h"
+#include "cuda/registered_memory.h"
 #include "dtrain/comm/process_group.h"
 
 namespace dtrain::cuda {
@@ -28,8 +29,13 @@ struct Swap {
 /// Throws: NcclFailure; c10::Error.
 class Collectives {
  public:
-  Collectives(std::shared_ptr<Communicator> communicator, std::int64_t rank, std::int64_t size)
-      : communicator_(std::move(communicator)), rank_(rank), size_(size) {}
+  /// memory: from which arenas come; null in a group of one, as the communicator.
+  Collectives(std::shared_ptr<Communicator> communicator, std::shared_ptr<RegisteredMemory> memory,
+              CommunicatorRank place)
+      : communicator_(std::move(communicator)),
+        memory_(std::move(memory)),
+        rank_(place.rank),
+        size_(place.size) {}
 
   /// By NCCL's own algorithm. op: sum.
   void fast_all_reduce(const at::Tensor& tensor, const comm::Deadline& deadline) const;
@@ -49,8 +55,13 @@ class Collectives {
  private:
   void enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
                const comm::Deadline& deadline) const;
+  /// NCCL may use an arena's memory in place from now on.
+  void register_memory(const at::Tensor& tensor, const comm::Deadline& deadline) const {
+    memory_->segments().register_with(communicator_, tensor.const_data_ptr(), deadline);
+  }
 
   std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<RegisteredMemory> memory_;
   std::int64_t rank_;
   std::int64_t size_;
 };

@@ -80,6 +80,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key,
 Communicator::~Communicator() {
   std::unique_lock lock(mutex_);
   if (handle_ == nullptr) return;
+  for (const auto& [base, registration] : registrations_) ncclCommDeregister(handle_, registration);
   try {
     settle(ncclCommFinalize(handle_), comm::Deadline(kFarewell), lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
@@ -115,6 +116,22 @@ void Communicator::settle(ncclResult_t result, const comm::Deadline& deadline,
     lock.lock();
   }
   if (result != ncclSuccess) throw NcclFailure(Cause::failed, text_of(result));
+}
+
+void Communicator::remember(void* base, std::size_t bytes, const comm::Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  require_handle();
+  void* registration = nullptr;
+  settle(ncclCommRegister(handle_, base, bytes, &registration), deadline, lock);
+  registrations_[base] = registration;
+}
+
+void Communicator::forget(void* base) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = registrations_.find(base);
+  if (found == registrations_.end()) return;
+  if (handle_ != nullptr) ncclCommDeregister(handle_, found->second);
+  registrations_.erase(found);
 }
 
 std::string Communicator::poll() noexcept {

@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -69,6 +70,10 @@ class Communicator {
   /// Carries out `calls` as one group of NCCL's; they are on their stream when this returns.
   void enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
                const comm::Deadline& deadline);
+  /// Registers memory from ncclMemAlloc, which calls may then use in place; once until forget().
+  void remember(void* base, std::size_t bytes, const comm::Deadline& deadline);
+  /// The memory is about to be freed; calls that use it have ended. Threads: any.
+  void forget(void* base) noexcept;
   /// What has failed in the background since; empty: nothing.
   [[nodiscard]] std::string poll() noexcept;
   /// Every later call fails. Returns what is to be aborted, if there is anything.
@@ -84,6 +89,7 @@ class Communicator {
   ncclComm_t handle_ = nullptr;  // null: not joined, or given up
   ncclComm_t newest_ = nullptr;  // what is split off; NCCL writes it from a thread of its own
   bool is_given_up_ = false;
+  std::map<void*, void*> registrations_;  // by the memory's first byte
 };
 
 }  // namespace dtrain::cuda

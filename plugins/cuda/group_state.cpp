@@ -40,6 +40,26 @@ DeviceCall::DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> grou
   ready_.record(current_stream(group_->device()));
 }
 
+DeviceCall::~DeviceCall() {
+  if (has_ended_) return;
+  try {  // nobody has waited
+    for (const at::Tensor& tensor : tensors_) tensor.record_stream(*stream_);
+  } catch (const std::exception&) {  // the device itself has failed
+  }
+}
+
+void DeviceCall::begin_on(const c10::Stream& stream, std::vector<at::Tensor> tensors) {
+  ready_.block(stream);
+  const std::lock_guard lock(mutex_);
+  stream_ = stream;
+  tensors_ = std::move(tensors);
+}
+
+void DeviceCall::release() {
+  const std::lock_guard lock(mutex_);
+  tensors_.clear();
+}
+
 void DeviceCall::end_on(const c10::Stream& stream) {
   end_.record(stream);
   is_posted_ = true;
@@ -60,12 +80,13 @@ void DeviceCall::wait() {
   }
   if (!has_ended_) group_->rethrow_error();
   end_.block(current_stream(group_->device()));
+  release();
 }
 
 void DeviceCall::wait_host() {
   // Whoever reads this result reads others, too, and a rank's calls are aborted together.
   group_->rethrow_error();
-  if (has_ended()) return;
+  if (has_ended()) return release();
   const auto start = base::Clock::now();
   wait_until_posted();
   while (!has_ended()) {
@@ -74,6 +95,7 @@ void DeviceCall::wait_host() {
     std::this_thread::sleep_for(kPause);
   }
   group_->ring().add_wait(base::Clock::now() - start);
+  release();
 }
 
 bool DeviceCall::has_ended() const {

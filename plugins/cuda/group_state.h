@@ -1,6 +1,7 @@
 // The state of a group that its caller, the handles of its calls and the watchdog share.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,12 @@ class DeviceCall final : public comm::Completion {
   DeviceCall(comm::CallRecord record, std::shared_ptr<GroupState> group);
 
   [[nodiscard]] const comm::CallRecord& record() const { return record_; }
-  /// Lets `stream` wait for the beginning.
-  void begin_on(const c10::Stream& stream) const { ready_.block(stream); }
+  ~DeviceCall() override;
+
+  /// Lets `stream` wait for the beginning, and keeps the tensors until somebody has waited for the
+  /// end: from then on that one's stream comes behind the call, and whatever uses their memory next
+  /// behind it.
+  void begin_on(const c10::Stream& stream, std::vector<at::Tensor> tensors);
   /// Declares that all of it is on `stream`; once, before the watchdog gets it.
   void end_on(const c10::Stream& stream);
 
@@ -49,6 +55,7 @@ class DeviceCall final : public comm::Completion {
 
  private:
   void wait_until_posted() const;
+  void release();
 
   const comm::CallRecord record_;
   const std::shared_ptr<GroupState> group_;
@@ -56,6 +63,9 @@ class DeviceCall final : public comm::Completion {
   c10::Event end_;
   std::atomic<bool> is_posted_{false};
   mutable std::atomic<bool> has_ended_{false};
+  std::mutex mutex_;
+  std::optional<c10::Stream> stream_;
+  std::vector<at::Tensor> tensors_;
 };
 
 /// Threads: any.

@@ -20,7 +20,6 @@ Link::Link(std::shared_ptr<GroupState> group, std::mutex& host_mutex, std::int64
       stream_(new_stream(group_->device())) {}
 
 void Link::post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
-  tensor.record_stream(stream_);
   group_->will_post();
   lane_.post([this, call = std::move(call), tensor] {
     try {
@@ -41,7 +40,7 @@ void Link::carry_out(DeviceCall& call, const at::Tensor& tensor) {
   const c10::cuda::CUDAGuard guard(group_->device());
   const comm::Deadline deadline(group_->options().timeout);
   if (!communicator_) connect(deadline);
-  call.begin_on(stream_);
+  call.begin_on(stream_, {tensor});
   const cudaStream_t stream = c10::cuda::CUDAStream(stream_).stream();
   communicator_->enqueue(
       [&](ncclComm_t pair) {

@@ -72,10 +72,11 @@ bool is_captured(const c10::Stream& stream) {
 }  // namespace
 
 NcclGroup::NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
-                     std::shared_ptr<Watchdog> watchdog)
+                     std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog)
     : state_(std::move(state)),
       watchdog_(std::move(watchdog)),
-      collectives_(communicator, rank(), size()),
+      collectives_(communicator, std::move(memory),
+                   {static_cast<int>(rank()), static_cast<int>(size())}),
       stream_(new_stream(state_->device())) {
   DTRAIN_CHECK(size() == 1 || communicator != nullptr);
   DTRAIN_CHECK((size() <= TreeReduceBody<float, false>::kMaxRanks), "{} ranks", size());
@@ -215,8 +216,7 @@ comm::Work NcclGroup::post(comm::CallRecord call, std::initializer_list<at::Tens
   const std::shared_ptr<DeviceCall> posted = numbered(call);
   if (state_->error()) return comm::Work(posted);
   try {
-    posted->begin_on(stream_);
-    for (const at::Tensor& tensor : tensors) tensor.record_stream(stream_);
+    posted->begin_on(stream_, tensors);
     {
       const c10::StreamGuard on_stream(stream_);
       operation(comm::Deadline(state_->options().timeout));

@@ -29,9 +29,9 @@ namespace dtrain::cuda {
 ///         aborted; one whose stream never comes to it is not overdue.
 class NcclGroup final : public comm::ProcessGroup {
  public:
-  /// communicator: null in a group of one.
+  /// communicator, and memory, from which arenas come: null in a group of one.
   NcclGroup(std::shared_ptr<GroupState> state, std::shared_ptr<Communicator> communicator,
-            std::shared_ptr<Watchdog> watchdog);
+            std::shared_ptr<RegisteredMemory> memory, std::shared_ptr<Watchdog> watchdog);
   /// Aborts what is under way.
   ~NcclGroup() override;
 

@@ -51,6 +51,7 @@ class NcclWorld final : public comm::World {
     if (size() == 1) return;
     if (options_.shares_devices) pretend_own_machine(rank());
     watchdog_->add(all_state_);
+    memory_ = std::make_shared<RegisteredMemory>(device_);
     peers_.emplace(peer_group_, options_.timeout,
                    [watchdog = watchdog_](std::exception_ptr error) { watchdog->fail_all(error); });
     all_ = connected("all ranks", [&](const comm::Deadline& deadline) {
@@ -70,7 +71,7 @@ class NcclWorld final : public comm::World {
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
     try {
-      return at::zeros({bytes}, options(at::kByte));
+      return memory_ ? memory_->allocate(bytes) : at::zeros({bytes}, options(at::kByte));
     } catch (const c10::OutOfMemoryError& caught) {
       base::fail(ErrorKind::memory, "{} has no room for {} bytes: {}", device_.str(), bytes,
                  caught.what_without_backtrace());
@@ -93,7 +94,8 @@ class NcclWorld final : public comm::World {
         .name = std::string(name), .rank = own, .world_ranks = {ranks.begin(), ranks.end()}};
     auto state =
         std::make_shared<GroupState>(std::move(identity), options_, device_, std::move(host));
-    return std::make_shared<NcclGroup>(std::move(state), std::move(communicator), watchdog_);
+    return std::make_shared<NcclGroup>(std::move(state), std::move(communicator), memory_,
+                                       watchdog_);
   }
 
  private:
@@ -130,8 +132,9 @@ class NcclWorld final : public comm::World {
   std::shared_ptr<comm::ProcessGroup> peer_group_;
   std::shared_ptr<GroupState> all_state_;  // ends the watch of the peers, too
   std::shared_ptr<Watchdog> watchdog_;
-  std::shared_ptr<Communicator> all_;  // of which groups are split; null in a world of one
-  std::optional<PeerWatch> peers_;     // none in a world of one
+  std::shared_ptr<RegisteredMemory> memory_;  // none in a world of one, as what follows
+  std::shared_ptr<Communicator> all_;         // of which groups are split
+  std::optional<PeerWatch> peers_;
 };
 
 }  // namespace

@@ -3,17 +3,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "device/on_fake.h"
 #include "support/engine_run.h"
-#include "support/fake_device/fake_device.h"
-#include "support/fake_plugin/fake_world.h"
 
 namespace dtrain::testing {
-
-/// The rank's world on the fake device of its number.
-inline std::shared_ptr<comm::World> on_fake(std::shared_ptr<comm::World> host) {
-  const c10::Device device(fake::kType, static_cast<c10::DeviceIndex>(host->rank()));
-  return make_fake_world(std::move(host), device);
-}
 
 /// Both ways of running kernels give the CPU's bits without a race. compile: with graphs.
 inline void check_bits(config::Config config, bool compile = false) {

@@ -110,6 +110,7 @@ TEST_CASE("An axis is cut into runs of neighbours, and across them") {
     const MeshGroups data(world, DeviceMesh({{Axis::dp, 8}}), {.shard_size = 2});
     const double first = rank - static_cast<double>(world.rank() % 2);
     expect(members(data.shards(), world) == 2 * first + 1, "neighbours share a copy of the state");
+    expect(&data.gathers() == &data.shards(), "on the CPU one group gathers and reduces");
     expect(members(data.replicas(), world) == 4 * (rank - first) + 0 + 2 + 4 + 6,
            "ranks in equal places hold equal parts");
     const MeshGroups heads(world, DeviceMesh({{Axis::tp, 8}}),

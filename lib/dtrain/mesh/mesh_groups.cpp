@@ -44,7 +44,7 @@ void require_fit(const DeviceMesh& mesh, const comm::World& world) {
              mesh.sizes().text(" x "), mesh.world_size(), world.size(), fmt::join(flags, ", "));
 }
 
-std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts) {
+std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts, bool on_device) {
   std::vector<GroupKind> kinds{{.name = "world", .lines = {comm::ranks_below(mesh.world_size())}}};
   for (const Axis axis : kAxes) {
     kinds.push_back({GroupUse::axis, std::string(name_of(axis)), axis, mesh.lines(axis)});
@@ -57,6 +57,10 @@ std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts)
   const std::int64_t data = mesh.size(Axis::dp);
   const std::int64_t shards = cuts.shard_size;
   cut(GroupUse::shards, "shards", Axis::dp, combs(data, shards, 1));
+  if (on_device && shards > 1) {
+    kinds.push_back({GroupUse::gathers, "gathers", Axis::dp,
+                     ranks_in(mesh.lines(Axis::dp), combs(data, shards, 1))});
+  }
   cut(GroupUse::replicas, "replicas", Axis::dp, combs(data, data / shards, shards));
   for (const Subgroup& runs : cuts.tensor) {
     cut(GroupUse::tensor, runs.name, Axis::tp, combs(mesh.size(Axis::tp), runs.size, 1));
@@ -74,7 +78,7 @@ MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCut
     : mesh_(mesh) {
   require_fit(mesh, world);
   coordinate_ = mesh.coordinate(world.rank());
-  for (const GroupKind& kind : group_kinds(mesh, cuts)) {
+  for (const GroupKind& kind : group_kinds(mesh, cuts, !world.device().is_cpu())) {
     comm::ProcessGroup* own = kind.is_axis ? &along(kind.axis) : make(world, kind);
     if (kind.use == GroupUse::stages) {
       stages_[kind.stages] = own;
@@ -82,6 +86,8 @@ MeshGroups::MeshGroups(comm::World& world, const DeviceMesh& mesh, const AxisCut
       own_[static_cast<std::size_t>(kind.use)].push_back(own);
     }
   }
+  auto& gathers = own_[static_cast<std::size_t>(GroupUse::gathers)];
+  if (gathers.empty()) gathers.push_back(&shards());
 }
 
 // Every rank names every line, in the same order: split is collective over the world.

@@ -24,7 +24,17 @@ struct AxisCuts {
 };
 
 /// What groups are for; MeshGroups says which ranks they join.
-enum class GroupUse { world, axis, pp_gradients, shards, replicas, tensor, one_stage, stages };
+enum class GroupUse {
+  world,
+  axis,
+  pp_gradients,
+  shards,
+  replicas,
+  tensor,
+  one_stage,
+  gathers,
+  stages
+};
 
 /// The groups of one use. Each rank is in one of them or, of a set of stages, possibly in none.
 struct GroupKind {
@@ -37,8 +47,10 @@ struct GroupKind {
 };
 
 /// All groups of a job, in the order in which they are made; those along an axis come before its
-/// cuts, which divide it.
-[[nodiscard]] std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts);
+/// cuts, which divide it. on_device: the groups have streams, where two that are used side by side
+/// need not wait for each other.
+[[nodiscard]] std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts,
+                                                 bool on_device = false);
 
 /// Throws: Error{usage} if the mesh and the world differ in size.
 void require_fit(const DeviceMesh& mesh, const comm::World& world);
@@ -63,6 +75,9 @@ class MeshGroups {
 
   /// The ranks of dp that hold the parts of one copy of the state.
   [[nodiscard]] comm::ProcessGroup& shards() const { return *of(GroupUse::shards).front(); }
+  /// The same ranks, for gathers of parameters: on a device a group of its own, whose stream does
+  /// not wait for reductions of gradients.
+  [[nodiscard]] comm::ProcessGroup& gathers() const { return *of(GroupUse::gathers).front(); }
   /// The ranks of dp that hold the same part as this one.
   [[nodiscard]] comm::ProcessGroup& replicas() const { return *of(GroupUse::replicas).front(); }
   /// By subgroup of AxisCuts::tensor: the one that this rank is in.
@@ -89,7 +104,7 @@ class MeshGroups {
   DeviceMesh mesh_;
   MeshShape coordinate_;
   std::vector<std::shared_ptr<comm::ProcessGroup>> groups_;  // each once; the rest points here
-  std::array<std::vector<comm::ProcessGroup*>, 7> own_;      // by GroupUse, but for stages
+  std::array<std::vector<comm::ProcessGroup*>, 8> own_;      // by GroupUse, but for stages
   std::map<Ranks, comm::ProcessGroup*> stages_;              // by set; null: this rank is not in it
 };
 

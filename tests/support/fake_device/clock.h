@@ -26,6 +26,13 @@ class Clock {
   void join(const Clock& other) {
     for (StreamNumber stream = 0; stream < other.size(); ++stream) raise(stream, other.of(stream));
   }
+  /// Whether all kernels of `other` are among these.
+  [[nodiscard]] bool includes(const Clock& other) const {
+    for (StreamNumber stream = 0; stream < other.size(); ++stream) {
+      if (of(stream) < other.of(stream)) return false;
+    }
+    return true;
+  }
   /// One more than the last stream that may have kernels here.
   [[nodiscard]] StreamNumber size() const { return ticks_.size(); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "support/fake_device/current.h"
@@ -29,6 +30,48 @@ void check_freed(Block& block, StreamNumber owner) {
                                  " it, and neither an event nor record_stream orders them"));
 }
 
+// Memory that was freed while another stream might still use it. Nobody gets it before that stream
+// has come so far, which a caching allocator asks it when memory is asked for.
+class Parked {
+ public:
+  void add(c10::DeviceIndex device, std::size_t bytes, Clock until) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back({device, bytes, std::move(until)});
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const Freed& freed) {
+      if (!streams().has_run(freed.until)) return false;
+      change_counters(freed.device, [&](Counters& all) { all.bytes -= freed.bytes; });
+      return true;
+    });
+  }
+
+ private:
+  struct Freed {
+    c10::DeviceIndex device = 0;
+    std::size_t bytes = 0;
+    Clock until;
+  };
+
+  std::mutex mutex_;
+  std::vector<Freed> all_;
+};
+
+Parked& parked() {
+  static auto* const made = new Parked;
+  return *made;
+}
+
+// What the streams of record_stream() have got.
+Clock uses_elsewhere(const Block& block, StreamNumber owner) {
+  Clock uses;
+  for (const StreamNumber stream : block.streams) {
+    if (stream != owner) uses.raise(stream, streams().launched(stream).of(stream));
+  }
+  return uses;
+}
+
 struct Held {
   BlockPtr block;
   StreamNumber owner = 0;
@@ -40,7 +83,8 @@ void give_back(void* context) {
   if (block.is_of_graph) return;
   check_freed(block, held->owner);
   memory().forget(block);
-  change_counters(block.device, [&](Counters& all) { all.bytes -= block.bytes; });
+  parked().add(block.device, block.bytes, uses_elsewhere(block, held->owner));
+  parked().release();
 }
 
 class Allocator final : public c10::DeviceAllocator {
@@ -50,6 +94,7 @@ class Allocator final : public c10::DeviceAllocator {
     const c10::Device device(kType, index);
     check_device(index);
     if (bytes == 0) return {nullptr, device};
+    parked().release();
     change_counters(index, [&](Counters& all) {
       check_memory(index, all.bytes, bytes);
       ++all.allocations;

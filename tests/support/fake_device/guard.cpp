@@ -7,6 +7,7 @@
 #include "support/fake_device/faults.h"
 #include "support/fake_device/graph.h"
 #include "support/fake_device/streams.h"
+#include "support/fake_device/waits.h"
 
 namespace dtrain::testing::fake {
 namespace {
@@ -90,7 +91,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     const Event& own = *static_cast<Event*>(event);
     refuse_other_in_capture(own.device, own.stream);
     refuse_other_in_capture(stream.device_index(), number_of(stream));
-    streams().order(number_of(stream), own.clock);
+    if (!drops_wait(number_of(stream), own.clock)) {
+      streams().order(number_of(stream), own.clock);
+    }
   }
   bool queryEvent(void* event) const override {
     const Event& own = *static_cast<Event*>(event);

@@ -6,6 +6,7 @@
 
 #include "support/fake_device/aliases.h"
 #include "support/fake_device/graph.h"
+#include "support/fake_device/launches.h"
 
 namespace dtrain::testing::fake {
 namespace {
@@ -19,6 +20,7 @@ void check_races(const std::vector<Access>& accesses, const Epoch& kernel, const
 LaunchedKernel::LaunchedKernel(StreamNumber stream, const char* name,
                                const std::vector<Access>& accesses)
     : name_((refuse_in_capture(name), name)), ticket_(streams().take(stream)) {
+  note_launch({.device = streams().device_of(stream), .kernel = epoch(), .before = ticket_.before});
   check_races(accesses, epoch(), after());
 }
 

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,18 +21,37 @@ c10::impl::VirtualGuardImpl devices() { return c10::impl::VirtualGuardImpl(fake:
 
 c10::Stream new_stream(c10::Device device) { return devices().getNewStream(device); }
 
-// The end of a kernel of a group.
+// The end of a kernel of a group. It keeps the kernel's tensors until somebody has waited, whose
+// stream then comes behind the kernel: so their memory can be used again without asking the device.
 class OnStream final : public comm::Completion {
  public:
-  explicit OnStream(c10::Event end) : end_(std::move(end)) {}
+  OnStream(const c10::Stream& stream, std::vector<at::Tensor> used)
+      : stream_(stream), used_(std::move(used)), end_(fake::kType) {
+    end_.record(stream);
+  }
+  ~OnStream() override {
+    for (const at::Tensor& tensor : used_) at::Tensor(tensor).record_stream(stream_);
+  }
 
-  void wait() override { end_.block(devices().getStream(end_.device())); }
+  void wait() override {
+    end_.block(devices().getStream(end_.device()));
+    release();
+  }
   void wait_host() override {
     if (!end_.query()) end_.synchronize();
+    release();
   }
   [[nodiscard]] bool is_completed() const override { return end_.query(); }
 
  private:
+  void release() {
+    const std::lock_guard lock(mutex_);
+    used_.clear();
+  }
+
+  const c10::Stream stream_;
+  std::mutex mutex_;
+  std::vector<at::Tensor> used_;
   c10::Event end_;
 };
 
@@ -118,12 +138,9 @@ class FakeGroup final : public comm::ProcessGroup {
                  [host = host_, call](const Tensors& from, const Tensors& to) {
                    call(*host, from, to).wait_host();
                  });
-    for (const Tensors& used : {reads, writes}) {
-      for (const at::Tensor& tensor : used) at::Tensor(tensor).record_stream(stream);
-    }
-    c10::Event end(fake::kType);
-    end.record(stream);
-    return comm::Work(std::make_shared<OnStream>(std::move(end)));
+    Tensors used = reads;
+    used.insert(used.end(), writes.begin(), writes.end());
+    return comm::Work(std::make_shared<OnStream>(stream, std::move(used)));
   }
 
   std::shared_ptr<comm::ProcessGroup> host_;

@@ -44,7 +44,7 @@ DataAxis::DataAxis(const model::Model& model, const param::ArenaLayout& layout,
       step_{.actions = lists.step, .schedule = schedule_of(lists.step, uses_, options)},
       evaluation_{.actions = lists.evaluation,
                   .schedule = schedule_of(lists.evaluation, uses_, options)},
-      parameters_(layout, groups.shards(), allocate, store_options(options)),
+      parameters_(layout, groups.gathers(), allocate, store_options(options)),
       gradients_(reducer_of(options.plan)
                      .make(reducer_setup(layout, step_.schedule, options), groups, allocate)) {}
 
