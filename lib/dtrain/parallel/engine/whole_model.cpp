@@ -87,6 +87,7 @@ void WholeModel::make_copies_equal() {
 }
 
 checkpoint::State WholeModel::state() const {
+  parameters_.wait_for_all();  // what the last update has sent on its way belongs to its group
   checkpoint::State state;
   const optim::Optimizer& optimizer = updater_.optimizer();
   for (const param::ParameterId id : setup_.layout.parameters()) {
