@@ -15,6 +15,7 @@
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/param/disk_memory.h"
 
 namespace dtrain::job {
 namespace {
@@ -71,7 +72,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
               parallel::axis_cuts(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   check_machine_memory(config, world_->control(), plan_.memory.total());
-  if (const std::string& folder = plan_.options.disk_folder; !folder.empty()) {
+  if (const std::string& folder = plan_.options.offload.folder; !folder.empty()) {
     param::DiskMemory::check_room(folder, plan_.memory.state);
   }
   engine_ = std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options);

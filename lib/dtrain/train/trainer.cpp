@@ -113,7 +113,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       tokens_(start.tokens),
       start_tokens_(start.tokens),
       peak_flops_(peak_flops_of(
-          world_, engine_.parameters().flat().options().dtype(engine_.precision().compute))),
+          world_, engine_.gradients().flat().options().dtype(engine_.precision().compute))),
       predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {

@@ -53,7 +53,7 @@ param::ArenaAllocator allocator_of(comm::World& world) {
 DataAxis make_axis(const EngineSetup& setup) {
   const ActionLists lists = engine_actions(setup.model, setup.options);
   DataAxisOptions options = axis_options(setup.options, lists);
-  options.disk = setup.disk.get();
+  options.offload = setup.memory_of_masters();
   return {setup.model, setup.layout, setup.groups, allocator_of(setup.world), lists, options};
 }
 
