@@ -220,8 +220,8 @@ constexpr Setting kSettings[] = {
      "ordered: sums in one fixed order, equal bits on any number of ranks; fast: in any order",
      kEngine, FIELD(machine.reduction), one_of(kReductions), kNoted},
     {"machine.offload", "--offload", "WHAT", "",
-     "what a GPU's memory need not hold: optimizer (masters, moments and update on the CPU), all "
-     "(parameters too); disk:DIR keeps masters and moments in files of this folder",
+     "what a GPU's memory need not hold, but pinned memory of the host: optimizer (its moments), "
+     "all (masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
      kValueNeeds<kOffloads>},
     {"machine.comm_timeout", "--comm-timeout", "X", "seconds",
@@ -235,7 +235,7 @@ constexpr Setting kSettings[] = {
      kValueNeeds<kLimit>},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
-     "start; 0: what the machine has for all its ranks",
+     "start; a device gives no more; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit), form("a size: 2GiB, 500MB, or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
      "let ranks run on CPUs of several types, whose rounding differs: every evaluation and "

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/device/out_of_memory.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -89,8 +90,12 @@ void StepEngine::clip_grad_norm(double max_norm) {
 void StepEngine::optimizer_step(double learning_rate) {
   const at::Tensor may_update =
       at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
-  updater_.update(parameters(), gradients(), learning_rate, may_update);
-  executor_.parameters().refresh();
+  device::run_on(
+      setup_.world.device(), [] { return "in the update"; },
+      [&] {
+        updater_.update(parameters(), gradients(), learning_rate, may_update);
+        executor_.parameters().refresh();
+      });
 }
 
 StepResult StepEngine::finish_step() {

@@ -147,6 +147,8 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
   for (const RecomputePlan& plan : allowed) {
     if (predicted(plan) <= limit) return plan;
   }
+  // A device itself says what is too much.
+  if (!machine.device.is_cpu()) return allowed.back();
   std::int64_t least = predicted(allowed.front());
   for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
   const std::string others =
