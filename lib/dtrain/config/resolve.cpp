@@ -40,6 +40,12 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
   }
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
+  if (machine.offload.kind == Offload::Kind::disk && !machine.device.is_cpu()) {
+    fail(
+        ErrorKind::usage,
+        "--offload {} keeps values where a CPU updates them, and --device is {}: use --offload all",
+        machine.offload, machine.device);
+  }
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
   const std::int64_t share =

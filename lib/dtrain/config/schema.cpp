@@ -234,8 +234,8 @@ constexpr Setting kSettings[] = {
      kEngine, FIELD(machine.recompute), form("none, level, every:K (levels, at least 1) or auto"),
      kValueNeeds<kLimit>},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
-     "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
-     "start; a device gives no more; 0: what the machine has for all its ranks",
+     "of the tensors of a rank (2GiB, 500MB): on a CPU a run that is predicted to need more does "
+     "not start, a device gives no more; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit), form("a size: 2GiB, 500MB, or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
      "let ranks run on CPUs of several types, whose rounding differs: every evaluation and "
