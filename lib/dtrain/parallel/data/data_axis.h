@@ -34,7 +34,7 @@ struct DataAxisOptions {
   DataPlan plan;
   Precision precision = {};
   param::OffloadMemory* offload = nullptr;  ///< where masters are; null: where blocks compute
-  std::int64_t num_microbatches = 1;  ///< of this rank, in a step
+  std::int64_t num_microbatches = 1;        ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
   RecomputePlan recompute = {};
 };
