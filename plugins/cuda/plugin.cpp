@@ -1,10 +1,12 @@
 #include "dtrain/device/plugin.h"
 
 #include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -80,6 +82,14 @@ class CudaPlugin final : public device::Plugin {
                  found.name, found.major, found.minor);
     }
     at::globalContext().lazyInitDevice(c10::kCUDA);
+  }
+
+  // The allocator knows fractions of the GPU alone.
+  void limit_memory(c10::Device device, std::int64_t bytes) override {
+    cudaDeviceProp found{};
+    check(cudaGetDeviceProperties(&found, device.index()), "limiting a GPU's memory");
+    const double part = static_cast<double>(bytes) / static_cast<double>(found.totalGlobalMem);
+    c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(1.0, part), device.index());
   }
 
   [[nodiscard]] std::shared_ptr<comm::World> make_world(

@@ -7,7 +7,7 @@ import unittest
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
 
 TOY = BUILD / "toy" / "bin" / "dtrain"
-DEVICE = 13  # the exit status
+MEMORY, DEVICE = 8, 13  # exit statuses
 WORK = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
         "--steps", "4", "--checkpoint-every", "2", "--reduction", "ordered", "--data", GOLDEN / "text.bin"]
@@ -16,7 +16,12 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
            "fsdp": (2, "--strategy fsdp --recompute level"), "zero 1": (2, "--strategy zero --zero-stage 1"),
            "zero 3": (2, "--strategy zero --zero-stage 3"), "tp": (2, "--strategy tp"), "pp": (2, "--strategy pp"),
            "dp": (1, "--strategy dp --local-ranks 2"), "mp": (1, "--strategy mp --local-ranks 2"),
-           "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp")}
+           "bf16": (1, "--dtype bfloat16"), "fp16": (2, "--dtype float16 --strategy ddp"),
+           "moments on the host": (1, "--offload optimizer"),
+           "masters on the host": (2, "--strategy fsdp --offload all --dtype bfloat16")}
+# Next to no activations: shards halve what a rank needs.
+WIDE = ["--tie-levels", "off", "--levels", "8", "--width", "64", "--neurons", "512", "--global-batch", "2", "--microbatch", "1",
+        "--seq-len", "16", "--device", "fake"]
 
 
 def train(run_dir, layout, *flags, environment=None):
@@ -97,6 +102,67 @@ class Training(FolderTest):
         run(TOY, "verify", "--golden", GOLDEN / "mini.safetensors", "--device", "fake", environment=LATE)
 
 
+def start_of(run_dir):
+    return next(line for line in metrics_of(run_dir) if line.get("event") == "start")
+
+
+def predicted(run_dir):
+    return sum(start_of(run_dir)["memory_predicted_bytes"].values())
+
+
+class Memory(FolderTest):
+    def train(self, name, layout, *flags, environment=None, status=0):
+        ranks, setting = LAYOUTS[layout]
+        return run(*launched(ranks, *WORK, *setting.split(), *WIDE, *flags, "--run-dir", self.folder / name, program=TOY),
+                   environment=environment, status=status)
+
+    def error_of(self, result, *parts):
+        lines = [line for line in result.stderr.splitlines() if "error:" in line]
+        self.assertEqual(len(lines), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, lines[0])
+
+    def test_the_prediction_holds_on_a_device(self):
+        for layout in ("single", "moments on the host", "masters on the host"):
+            with self.subTest(layout):
+                self.train(layout, layout)
+                [memory] = [line for line in metrics_of(self.folder / layout) if line.get("event") == "memory"]
+                self.assertAlmostEqual(predicted(self.folder / layout) / memory["peak_bytes"], 1, delta=0.05)
+
+    def test_what_is_offloaded_leaves_the_device(self):
+        self.train("whole", "single", "--dropout", "0")
+        needs = [predicted(self.folder / "whole")]
+        for what in ("optimizer", "all"):
+            self.train(what, "single", "--offload", what)
+            needs.append(predicted(self.folder / what))
+            self.assertGreater(start_of(self.folder / what)["host_memory_predicted_bytes"], 0)
+        self.assertLess(needs[1], 0.7 * needs[0])
+        self.assertLess(needs[2], 0.7 * needs[1])
+
+    def test_a_model_too_large_for_one_device_trains_on_two(self):
+        self.train("single", "single")
+        self.train("shards", "fsdp")
+        limit = (predicted(self.folder / "single") + predicted(self.folder / "shards")) // 2
+        full = self.train("full", "single", "--memory-limit", str(limit), status=MEMORY)
+        self.error_of(full, "out of memory on fake:0 in the ", "Tried to allocate", f"capacity of {limit} bytes", "--strategy fsdp")
+        self.train("two", "fsdp", "--memory-limit", str(limit))
+
+    def test_a_rank_whose_device_is_full_is_named(self):
+        full = self.train("full", "fsdp", environment={"DTRAIN_FAKE": "memory=9000000 device=1"}, status=MEMORY)
+        self.assertIn("out of memory on fake:1", full.stderr)
+        self.assertIn("rank 1", full.stderr.splitlines()[-1])
+
+    def test_a_device_that_is_lost_is_named(self):
+        lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=2000"}, status=DEVICE)
+        self.error_of(lost, "device fake:0 was lost", "uncorrectable ECC error")
+        for layout in ("ddp", "fsdp", "dp"):
+            with self.subTest(layout):
+                environment = {"DTRAIN_FAKE": "late lose-after=2000 device=1"}
+                lost = self.train(layout, layout, environment=environment, status=DEVICE)
+                self.assertIn("device fake:1 was lost", lost.stderr)
+                self.assertIn("rank 1", lost.stderr.splitlines()[-1])
+
+
 class Missing(FolderTest):
     def test_graphs_that_cannot_be_are_refused(self):
         for flags, part in ((["--device", "cpu"], "--device cpu: it needs a GPU"),
@@ -115,6 +181,7 @@ class Missing(FolderTest):
         self.refused(USAGE, '--device: found "fake", but it must be one of auto, cpu', "--device", "fake")
         self.refused(USAGE, "auto, cpu, cuda or cuda:N", "--device", "../x")
         self.refused(USAGE, "ranks 0 and 1 are both on fake:0: ", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2)
+        self.refused(USAGE, "--device is fake: use --offload all", "--device", "fake", "--offload", "disk:/tmp", program=TOY)
         self.refused(DEVICE, "--device fake:9: this process sees 8 devices", "--device", "fake:9", program=TOY)
 
 

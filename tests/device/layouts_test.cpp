@@ -33,6 +33,30 @@ TEST_CASE("Meshes of devices have the CPU's bits") {
   check_bits(meshed(tiny_config(), {{Axis::pp, 2}, {Axis::dp, 2}, {Axis::tp, 2}}, 2));
 }
 
+config::Config offloading(config::Config config, const char* what) {
+  set(config, "machine.device", "fake");
+  set(config, "machine.offload", what);
+  return config;
+}
+
+TEST_CASE("What a device offloads has the CPU's bits") {
+  for (const char* what : {"optimizer", "all"}) {
+    INFO(what);
+    const config::Config config = offloading(tiny_config(), what);
+    check_bits(config);
+    check_bits(laid_out(config, 2, 2));
+    check_bits(sharded(config, 2, 2, "fsdp:full"));
+    check_bits(sharded(config, 2, 2, "zero:1"));
+    check_bits(meshed(config, {{Axis::pp, 2}, {Axis::dp, 2}}, 2));
+    for (const char* dtype : {"bfloat16", "float16"}) {
+      config::Config low = config;
+      set(low, "machine.dtype", dtype);
+      check_bits(low);
+      check_bits(sharded(low, 2, 2, "fsdp:full"));
+    }
+  }
+}
+
 // Where `ranks` devices train: how often the host waits for the first one in a step.
 std::uint64_t waits_in_a_step(const config::Config& config) {
   fake::install();
@@ -54,6 +78,8 @@ TEST_CASE("The host waits for a device once in a step") {
   CHECK(waits_in_a_step(laid_out(tiny_config(), 2, 2)) == 1);
   CHECK(waits_in_a_step(sharded(tiny_config(), 2, 2, "fsdp:full")) == 1);
   CHECK(waits_in_a_step(sharded(tiny_config(), 2, 2, "zero:1")) == 1);
+  CHECK(waits_in_a_step(offloading(tiny_config(), "optimizer")) == 1);
+  CHECK(waits_in_a_step(offloading(tiny_config(), "all")) == 1);
   CHECK(waits_in_a_step(meshed(tiny_config(), {{Axis::pp, 2}, {Axis::tp, 2}}, 2)) == 1);
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include "dtrain/base/check.h"
@@ -61,9 +62,13 @@ void Saver::begin(const SavePoint& point, const State& state) {
   report_ = {.step = point.step,
              .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
   const State own = owned_part(state);
-  const State held = staging_ ? State{} : on_host(own);
-  auto pieces = staging_ ? staging_->take(own) : bytes_of(held);
-  written_ = base::start_task([this, held, pieces = std::move(pieces)] { return write(pieces); });
+  // A device's state needs a copy even where nothing changes before it is written.
+  const auto once = staging_ || are_on_host(own) ? nullptr : std::make_shared<Staging>(own);
+  Staging* const copy = staging_ ? &*staging_ : once.get();
+  auto pieces = copy != nullptr ? copy->take(own) : bytes_of(own);
+  const State held = copy != nullptr ? State{} : own;
+  written_ =
+      base::start_task([this, once, held, pieces = std::move(pieces)] { return write(pieces); });
   phase_ = Phase::writing;
   report_.stall_seconds = base::seconds_since(start_);
 }

@@ -29,11 +29,7 @@ c10::Device device_of(const State& pieces) {
 
 }  // namespace
 
-State on_host(const State& pieces) {
-  State result = pieces;
-  for (Piece& piece : result) piece.tensor = piece.tensor.cpu();
-  return result;
-}
+bool are_on_host(const State& pieces) { return device_of(pieces).is_cpu(); }
 
 std::vector<store::PieceBytes> bytes_of(const State& pieces) {
   std::vector<store::PieceBytes> result;

@@ -11,8 +11,8 @@
 
 namespace dtrain::checkpoint {
 
-/// The pieces with tensors that the host can read: those that it can already share memory.
-[[nodiscard]] State on_host(const State& pieces);
+/// Whether the host can read all of them.
+[[nodiscard]] bool are_on_host(const State& pieces);
 
 /// The pieces, which the host can read, as bytes in the tensors' own memory, which must not change
 /// while they are used.

@@ -41,6 +41,12 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
   if (machine.reduction == Reduction::automatic) {
     machine.reduction = machine.device.is_cpu() ? Reduction::ordered : Reduction::fast;
   }
+  if (machine.offload.kind == Offload::Kind::disk && !machine.device.is_cpu()) {
+    fail(
+        ErrorKind::usage,
+        "--offload {} keeps values where a CPU updates them, and --device is {}: use --offload all",
+        machine.offload, machine.device);
+  }
   machine.backend = resolve_backend(machine.backend, layout, launch);
   if (machine.threads != 0) return;
   const std::int64_t share =

@@ -233,8 +233,8 @@ constexpr Setting kSettings[] = {
      FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,
      changes_bits(kOnDevice)},
     {"machine.offload", "--offload", "WHAT", "",
-     "what a GPU's memory need not hold: optimizer (masters, moments and update on the CPU), all "
-     "(parameters too); disk:DIR keeps masters and moments in files of this folder",
+     "what a GPU's memory need not hold, but pinned memory of the host: optimizer (its moments), "
+     "all (masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",
      kEngine, FIELD(machine.offload), form("none, optimizer, all or disk:DIR"),
      kValueNeeds<kOffloads>},
     {"machine.comm_timeout", "--comm-timeout", "X", "seconds",
@@ -251,8 +251,8 @@ constexpr Setting kSettings[] = {
      "without fused kernels of levels, which GPUs do not have yet",
      kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
-     "of the tensors of a rank (2GiB, 500MB): a run that is predicted to need more does not "
-     "start; 0: what the machine has for all its ranks",
+     "of the tensors of a rank (2GiB, 500MB): on a CPU a run that is predicted to need more does "
+     "not start, a device gives no more; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit), form("a size: 2GiB, 500MB, or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
      "let ranks run on CPUs of several types, whose rounding differs: every evaluation and "

@@ -32,6 +32,8 @@ class Plugin {
   [[nodiscard]] virtual std::string identity(c10::Device device) = 0;
   /// Makes `device` that of the calling thread.
   virtual void use(c10::Device device) = 0;
+  /// Bounds what tensors of this process take on the device; more is LibTorch's OutOfMemoryError.
+  virtual void limit_memory(c10::Device device, std::int64_t bytes) = 0;
   /// A world of the same ranks whose groups move tensors between their `device`s. host: serves as
   /// its control plane.
   ///

@@ -6,15 +6,19 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/base/log.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/device/out_of_memory.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/cpu_memory.h"
+#include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/param/disk_memory.h"
 
 namespace dtrain::job {
 namespace {
@@ -70,13 +74,32 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
       groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
               parallel::axis_cuts(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
-  check_machine_memory(config, world_->control(), plan_.memory.total());
-  if (const std::string& folder = plan_.options.disk_folder; !folder.empty()) {
+  const c10::Device device = world_->device();
+  check_machine_memory(config, world_->control(),
+                       device.is_cpu() ? plan_.memory.total() : plan_.memory.host);
+  if (!device.is_cpu()) limit_device_memory(config);
+  if (const std::string& folder = plan_.options.offload.folder; !folder.empty()) {
     param::DiskMemory::check_room(folder, plan_.memory.state);
   }
-  engine_ = std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options);
+  device::run_on(
+      device, [] { return "where parameters, gradients and optimizer state are allocated"; },
+      [&] {
+        engine_ =
+            std::make_unique<parallel::StepEngine>(*plan_.model, *world_, groups_, plan_.options);
+      });
   if (cpus_.are_mixed) engine_->make_copies_equal();
   check_ranks_agree(config);
+}
+
+// The device itself says what is too much; the prediction only warns.
+void Job::limit_device_memory(const config::Config& config) const {
+  const config::ByteSize& limit = config.machine.memory_limit;
+  if (limit.count == 0) return;
+  device::plugin(config.machine.device.kind).limit_memory(world_->device(), limit.count);
+  const std::int64_t predicted = plan_.memory.total();
+  if (predicted <= limit.count || world_->rank() != 0) return;
+  base::log_warning("--memory-limit {}: {} are predicted for each rank", limit,
+                    metrics::format_bytes(predicted));
 }
 
 void Job::check_ranks_agree(const config::Config& config) const {

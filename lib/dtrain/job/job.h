@@ -50,6 +50,7 @@ class Job {
   [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
 
  private:
+  void limit_device_memory(const config::Config& config) const;
   void check_ranks_agree(const config::Config& config) const;
 
   std::shared_ptr<comm::World> world_;

@@ -1,6 +1,7 @@
 #include "dtrain/job/ranks.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
@@ -18,6 +19,18 @@ base::RankEnv env_of_thread(const base::RankEnv& process, const comm::World& wor
   env.world_size = env.local_world_size = world.size();
   if (env.rank != 0) env.control_fd = -1;
   return env;
+}
+
+// A device that is lost fails in whatever comes next.
+int run_body(const config::Config& config, const base::RankEnv& env, const JoinWorld& join,
+             const RankBody& body) {
+  try {
+    return body(env, join);
+  } catch (const c10::AcceleratorError& error) {
+    const std::string text = error.what_without_backtrace();
+    base::fail(base::ErrorKind::device, "device {} was lost: {}", device_of(config, env).text(),
+               text.substr(0, text.find('\n')));
+  }
 }
 
 int run_thread(const base::RankEnv& env, const std::shared_ptr<comm::World>& world,
@@ -38,7 +51,8 @@ int run_thread(const base::RankEnv& env, const std::shared_ptr<comm::World>& wor
 int run_ranks(const config::Config& config, const RankBody& body) {
   const base::RankEnv process = base::rank_env_of_process();
   if (!config::strategy_of(config.layout).is_local()) {
-    return body(process, [&] { return make_world(config, process); });
+    return run_body(
+        config, process, [&] { return make_world(config, process); }, body);
   }
   int status = 0;
   comm::run_local_ranks(
@@ -49,7 +63,9 @@ int run_ranks(const config::Config& config, const RankBody& body) {
         const int own = run_thread(
             env,
             device::world_on(device_of(config, env), env.local_rank, world, group_options(config)),
-            body);
+            [&](const base::RankEnv& rank, const JoinWorld& join) {
+              return run_body(config, rank, join, body);
+            });
         if (world->rank() == 0) status = own;
       });
   return status;
@@ -57,7 +73,9 @@ int run_ranks(const config::Config& config, const RankBody& body) {
 
 std::int64_t sum_of_process(const config::Config& config, comm::ProcessGroup& world,
                             std::int64_t bytes) {
-  if (!config::strategy_of(config.layout).is_local()) return bytes;
+  const bool is_shared =
+      config::strategy_of(config.layout).is_local() && config.machine.device.is_cpu();
+  if (!is_shared) return bytes;
   std::int64_t sum = 0;
   for (const std::string& text : comm::exchange_texts(world, std::to_string(bytes))) {
     sum += std::stoll(text);

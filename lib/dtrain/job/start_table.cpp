@@ -160,6 +160,9 @@ std::string start_table(const StartFacts& facts) {
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
       format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
       format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
+  if (memory.host > 0) {
+    text += fmt::format("host memory     {} per rank predicted\n", format_bytes(memory.host));
+  }
   return text + recompute_line(plan);
 }
 
@@ -186,6 +189,7 @@ nlohmann::ordered_json start_fields(const StartFacts& facts) {
                                   {"buffers", memory.buffers},
                                   {"work", memory.work},
                                   {"checkpoint", memory.checkpoint}}}};
+  if (memory.host > 0) fields["host_memory_predicted_bytes"] = memory.host;
   const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic != parallel::DataTraffic{}) {
     fields["units_per_step"] = {

@@ -55,10 +55,10 @@ void AdamW::update(const UpdateGroup& group, const param::Arena& parameters,
                                      const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                      const at::Tensor&, double, double, double, double)>
       kAdamW("dtrain::adamw_");
-  kAdamW(parameters.slice(group.range), gradients.slice(group.range),
-         first_moment_.slice(group.range), second_moment_.slice(group.range), num_updates(),
-         inputs.learning_rate, inputs.may_update, options_.beta1, options_.beta2, options_.eps,
-         group.weight_decay);
+  const auto values = [&](const param::Arena& arena) { return inputs.values(arena, group.range); };
+  kAdamW(values(parameters), values(gradients), values(first_moment_), values(second_moment_),
+         num_updates(), inputs.learning_rate, inputs.may_update, options_.beta1, options_.beta2,
+         options_.eps, group.weight_decay);
 }
 
 }  // namespace dtrain::optim

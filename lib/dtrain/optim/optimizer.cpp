@@ -57,20 +57,21 @@ Optimizer::Optimizer(std::vector<UpdateGroup> groups, c10::Device device)
       learning_rate_(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble))) {}
 
 void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
-                     double learning_rate, const at::Tensor& may_update, UpdateObserver* observer) {
+                     double learning_rate, const at::Tensor& may_update, UpdateWindow* window) {
+  if (may_update.is_cpu() && !may_update.item<bool>()) return;
   const at::NoGradGuard no_grad;
   num_updates_.add_(may_update);
   learning_rate_.fill_(learning_rate);
   const std::vector<UpdateGroup> parts =
-      observer == nullptr ? groups_ : cut(groups_, kObservedElements);
+      window == nullptr ? groups_ : cut(groups_, kWindowElements);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const param::ElementRange range = parts[i].range;
     const bool is_last = i + 1 == parts.size();
-    if (observer != nullptr) {
-      observer->before(range, is_last ? param::ElementRange{} : parts[i + 1].range);
+    if (window != nullptr) {
+      window->before(range, is_last ? param::ElementRange{} : parts[i + 1].range);
     }
-    update(parts[i], parameters, gradients, {learning_rate_, may_update});
-    if (observer != nullptr) observer->after(range);
+    update(parts[i], parameters, gradients, {learning_rate_, may_update, window});
+    if (window != nullptr) window->after(range);
   }
 }
 

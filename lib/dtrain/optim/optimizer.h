@@ -43,14 +43,16 @@ struct UpdateGroup {
 /// Zeros for each element of the shard.
 [[nodiscard]] param::Arena state_arena(const OptimizerShard& shard);
 
-/// Learns which elements an update comes to, so that it can bring them into memory and out of it.
-class UpdateObserver {
+/// Learns which elements an update comes to, so that it can bring them to where it runs, and back.
+class UpdateWindow {
  public:
-  virtual ~UpdateObserver() = default;
+  virtual ~UpdateWindow() = default;
 
   /// `range` is updated now, `next` (possibly empty) after it.
   virtual void before(param::ElementRange range, param::ElementRange next) = 0;
   virtual void after(param::ElementRange range) = 0;
+  /// The range being updated, of an arena of the step.
+  [[nodiscard]] virtual at::Tensor values(const param::Arena& arena, param::ElementRange range) = 0;
 };
 
 /// Updates the elements that one shard owns. An element's result does not depend on the shard it is
@@ -62,12 +64,13 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// Updates `parameters` in place; `gradients` are read only. Both hold the shard's elements at
-  /// least. An observer (may be null) sees ranges of at most kObservedElements.
+  /// least. A window (may be null) sees ranges of at most kWindowElements.
   ///
-  /// may_update: () bool, read where the update runs; where it is false nothing changes.
+  /// may_update: () bool, read where the update runs; where it is false nothing changes, and on the
+  /// CPU no element is touched.
   void step(const param::Arena& parameters, const param::Arena& gradients, double learning_rate,
-            const at::Tensor& may_update, UpdateObserver* observer = nullptr);
-  static constexpr std::int64_t kObservedElements = std::int64_t{1} << 20;
+            const at::Tensor& may_update, UpdateWindow* window = nullptr);
+  static constexpr std::int64_t kWindowElements = std::int64_t{1} << 20;
 
   /// The arenas share memory with the optimizer, so that state can be saved and loaded through
   /// them.
@@ -78,10 +81,16 @@ class Optimizer {
  protected:
   Optimizer(std::vector<UpdateGroup> groups, c10::Device device);
 
-  /// The arguments of a step that its kernels read where they run.
+  /// What the update of a group reads beside its gradients; the tensors lie where it runs.
   struct StepInputs {
     const at::Tensor& learning_rate;  ///< () float64
     const at::Tensor& may_update;     ///< () bool
+    UpdateWindow* window;             ///< may be null
+
+    /// The elements where the update reads and writes them.
+    [[nodiscard]] at::Tensor values(const param::Arena& arena, param::ElementRange range) const {
+      return window == nullptr ? arena.slice(range) : window->values(arena, range);
+    }
   };
   /// One step of the group's elements; num_updates() counts it already.
   virtual void update(const UpdateGroup& group, const param::Arena& parameters,

@@ -52,9 +52,10 @@ void Sgd::update(const UpdateGroup& group, const param::Arena& parameters,
                                      const std::optional<at::Tensor>&, const at::Tensor&,
                                      const at::Tensor&, double, double)>
       kSgd("dtrain::sgd_");
-  kSgd(parameters.slice(group.range), gradients.slice(group.range),
-       momentum_ ? std::optional(momentum_->slice(group.range)) : std::nullopt,
-       inputs.learning_rate, inputs.may_update, options_.momentum, group.weight_decay);
+  const auto values = [&](const param::Arena& arena) { return inputs.values(arena, group.range); };
+  kSgd(values(parameters), values(gradients),
+       momentum_ ? std::optional(values(*momentum_)) : std::nullopt, inputs.learning_rate,
+       inputs.may_update, options_.momentum, group.weight_decay);
 }
 
 std::vector<NamedArena> Sgd::state() const {

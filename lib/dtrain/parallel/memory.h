@@ -22,6 +22,7 @@ struct MemoryPlan {
   // No parts of the total.
   std::int64_t travelling = 0;  ///< encoded gradients, which take the place of activations
   std::int64_t state = 0;       ///< whatever a checkpoint saves, wherever it lies
+  std::int64_t host = 0;        ///< of a rank on a device: the memory of the host that it takes
 
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + units + activations + buffers + work + checkpoint;
@@ -37,6 +38,7 @@ struct MemoryPlan {
     a.checkpoint += b.checkpoint;
     a.travelling += b.travelling;
     a.state += b.state;
+    a.host += b.host;
     return a;
   }
 };

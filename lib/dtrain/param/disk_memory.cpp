@@ -87,19 +87,21 @@ DiskMemory::Pages DiskMemory::pages_of(const at::Tensor& part) const {
   return {**file, from, std::max<std::int64_t>((first + size) / kPage * kPage - from, 0)};
 }
 
-void DiskMemory::read_ahead(const at::Tensor& part) const {
+Fetched DiskMemory::fetch(const at::Tensor& part) {
   const Pages pages = pages_of(part);
-  if (pages.size == 0) return;
-  ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_WILLNEED);
+  if (pages.size > 0) {
+    ::madvise(pages.file.data + pages.begin, static_cast<std::size_t>(pages.size), MADV_WILLNEED);
+  }
+  return {.values = part};
 }
 
-void DiskMemory::write_back(const at::Tensor& part) const {
+void DiskMemory::store(const at::Tensor&, const at::Tensor& part) {
   const Pages pages = pages_of(part);
   if (pages.size == 0) return;
   ::sync_file_range(pages.file.descriptor.get(), pages.begin, pages.size, SYNC_FILE_RANGE_WRITE);
 }
 
-void DiskMemory::release(const at::Tensor& part) const {
+void DiskMemory::release(const at::Tensor& part) {
   const Pages pages = pages_of(part);
   if (pages.size == 0) return;
   // The mapping lets go of the pages first: what it has written is in the cache then.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/descriptor.h"
+#include "dtrain/param/offload_memory.h"
 
 namespace dtrain::param {
 
@@ -18,7 +19,7 @@ namespace dtrain::param {
 /// done, so that reading and writing run beside the work and pages are given back.
 ///
 /// Threads: one.
-class DiskMemory {
+class DiskMemory final : public OffloadMemory {
  public:
   explicit DiskMemory(std::string folder) : folder_(std::move(folder)) {}
   DiskMemory(const DiskMemory&) = delete;
@@ -27,20 +28,17 @@ class DiskMemory {
   /// Throws: Error{usage} unless `folder` has room for `bytes`, all that this rank will allocate.
   static void check_room(const std::string& folder, std::int64_t bytes);
 
-  /// `bytes` zeroed bytes, (bytes) uint8, whose room on the disk is reserved; freed when both this
-  /// and the tensor are gone.
-  ///
-  /// Throws: Error{usage} naming the folder, what is needed and what is free.
-  [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
+  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
+  /// The room on the disk is reserved.
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override;
 
-  // The calls below take a contiguous tensor in memory from here.
+  // Values are read and written where they are mapped.
 
-  /// Starts to read it; never waits.
-  void read_ahead(const at::Tensor& part) const;
-  /// Starts to write it; never waits.
-  void write_back(const at::Tensor& part) const;
-  /// Waits until it is written and gives its memory back.
-  void release(const at::Tensor& part) const;
+  [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
+  void store(const at::Tensor& values, const at::Tensor& part) override;
+  /// Waits until the part is written.
+  void release(const at::Tensor& part) override;
+  void settle() override {}
 
  private:
   // Mapped until it is destroyed.

@@ -9,8 +9,8 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/job/ranks.h"
-#include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/peak_flops.h"
+#include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/final_model.h"
 
 namespace dtrain::train {
@@ -113,7 +113,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       tokens_(start.tokens),
       start_tokens_(start.tokens),
       peak_flops_(peak_flops_of(
-          world_, engine_.parameters().flat().options().dtype(engine_.precision().compute))),
+          world_, engine_.gradients().flat().options().dtype(engine_.precision().compute))),
       predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
@@ -126,7 +126,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
 RunEnd Trainer::run() {
   start_ = step_start_ = base::Clock::now();
   counters_ = groups_.counters();
-  metrics::restart_peak();  // what the start needed is over
+  metrics::restart_peak(device());  // what the start needed is over
   bool stops = owes_evaluation_ && !evaluate_validation();
   while (!stops && step_ < config_.train.steps) {
     const std::vector<data::Batch> microbatches =
@@ -272,7 +272,7 @@ void Trainer::report(const parallel::StepResult& result) {
                   .step_seconds = seconds,
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
                   .mfu = rate * model_.training_flops_per_token() / peak_flops_,
-                  .memory_bytes = metrics::memory_use().peak,
+                  .memory_bytes = metrics::memory_use(device()).peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling()});
   link_.progress(step_);
@@ -283,11 +283,13 @@ void Trainer::report(const parallel::StepResult& result) {
 }
 
 void Trainer::report_memory() {
-  const std::int64_t peak = metrics::memory_use().peak;
+  const std::int64_t peak = metrics::memory_use(device()).peak;
   const bool is_counted = peak > 0;  // by the allocator that the program installs
   if (++steps_done_ != kMemorySteps || !is_counted) return;
   reporter_.memory({.step = step_, .predicted = predicted_memory_, .peak = peak});
 }
+
+c10::Device Trainer::device() const { return engine_.gradients().flat().device(); }
 
 std::optional<metrics::LossScaling> Trainer::loss_scaling() {
   const optim::GradScaler* scaler = engine_.scaler();

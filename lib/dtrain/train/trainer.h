@@ -65,6 +65,7 @@ class Trainer {
   void count_skip(const parallel::StepResult& result);
   void report(const parallel::StepResult& result);
   void report_memory();
+  [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   [[nodiscard]] bool stops_after(bool stop_requested);
   [[nodiscard]] bool evaluate_validation();

@@ -16,6 +16,7 @@ struct Settings {
   Options options;
   std::optional<std::uint64_t> memory;
   std::optional<std::uint64_t> lose_after;
+  std::optional<std::uint64_t> device;
 };
 
 std::uint64_t number_in(const std::string& word) {
@@ -38,6 +39,8 @@ void read(const std::string& word, Settings& settings) {
     settings.memory = number_in(word);
   } else if (word.starts_with("lose-after=")) {
     settings.lose_after = number_in(word);
+  } else if (word.starts_with("device=")) {
+    settings.device = number_in(word);
   } else {
     throw std::invalid_argument("the fake device has no setting " + word);
   }
@@ -50,6 +53,10 @@ void open(const std::string& text) {
   install();
   set_options(settings.options);
   for (c10::DeviceIndex device = 0; device < kDevices; ++device) {
+    if (settings.device.value_or(static_cast<std::uint64_t>(device)) !=
+        static_cast<std::uint64_t>(device)) {
+      continue;
+    }
     limit_memory(device, settings.memory);
     lose_device_after(device, settings.lose_after);
   }

@@ -1,14 +1,16 @@
-// The plugin of --device fake. DTRAIN_FAKE says how its kernels run: "late" or "prompt", which is
-// the default; a race ends the process either way.
+// The plugin of --device fake. DTRAIN_FAKE holds settings of dtrain_fake_device_open, "late" for
+// one; a race ends the process in any case.
 #include "dtrain/device/plugin.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <string>
 #include <utility>
 
+#include "dtrain/base/error.h"
 #include "support/fake_device/fake_device.h"
+#include "support/fake_device/faults.h"
 #include "support/fake_plugin/fake_world.h"
 
 namespace dtrain::testing {
@@ -17,11 +19,10 @@ namespace {
 class FakePlugin final : public device::Plugin {
  public:
   FakePlugin() {
-    fake::install();
     const char* asked = std::getenv("DTRAIN_FAKE");
-    const bool is_late = asked != nullptr && std::string_view(asked) == "late";
-    fake::set_options({.execution = is_late ? fake::Execution::late : fake::Execution::prompt,
-                       .races_are_errors = true});
+    const std::string settings = std::string("races-are-errors ") + (asked == nullptr ? "" : asked);
+    const char* error = dtrain_fake_device_open(settings.c_str());
+    if (error != nullptr) base::fail(base::ErrorKind::device, "DTRAIN_FAKE: {}", error);
   }
 
   c10::DeviceType type() const override { return fake::kType; }
@@ -30,6 +31,9 @@ class FakePlugin final : public device::Plugin {
   std::string identity(c10::Device device) override { return device.str(); }
   void use(c10::Device device) override {
     c10::impl::VirtualGuardImpl(fake::kType).setDevice(device);
+  }
+  void limit_memory(c10::Device device, std::int64_t bytes) override {
+    fake::limit_memory(device.index(), static_cast<std::size_t>(bytes));
   }
   std::shared_ptr<comm::World> make_world(std::shared_ptr<comm::World> host, c10::Device device,
                                           const comm::GroupOptions&) override {

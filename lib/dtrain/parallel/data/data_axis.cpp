@@ -32,7 +32,7 @@ ParameterStore::Options store_options(const DataAxisOptions& options) {
   return {.master_dtype = options.precision.master,
           .compute_dtype = options.precision.compute,
           .keeps_units = options.plan.schedule.reshard == Reshard::never,
-          .disk = options.disk};
+          .offload = options.offload};
 }
 
 }  // namespace

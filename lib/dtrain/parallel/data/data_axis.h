@@ -33,8 +33,8 @@ struct DataPlan {
 struct DataAxisOptions {
   DataPlan plan;
   Precision precision = {};
-  param::DiskMemory* disk = nullptr;  ///< where masters are; null: in RAM
-  std::int64_t num_microbatches = 1;  ///< of this rank, in a step
+  param::OffloadMemory* offload = nullptr;  ///< where masters are; null: where blocks compute
+  std::int64_t num_microbatches = 1;        ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
   RecomputePlan recompute = {};
 };

@@ -1,6 +1,7 @@
 #include "dtrain/parallel/data/parameter_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dtrain/base/check.h"
 
@@ -14,10 +15,10 @@ bool copies_are_masters(const ParameterStore::Options& options) {
 param::Arena make_masters(const param::ArenaLayout& layout, comm::ProcessGroup& shards,
                           const param::ArenaAllocator& allocate,
                           const ParameterStore::Options& options) {
-  if (options.disk != nullptr) {
+  if (options.offload != nullptr) {
     return param::Arena::of_shard(
         layout, param::ShardId(shards.rank()), options.master_dtype,
-        [&options](std::int64_t bytes) { return options.disk->allocate(bytes); });
+        [&options](std::int64_t bytes) { return options.offload->allocate(bytes); });
   }
   if (copies_are_masters(options)) return {layout, options.master_dtype, allocate};
   return param::Arena::of_shard(layout, param::ShardId(shards.rank()), options.master_dtype,
@@ -66,7 +67,9 @@ ParameterStore::ParameterStore(const param::ArenaLayout& layout, comm::ProcessGr
       masters_(make_masters(layout, shards, allocate, options)),
       units_(layout.num_units()) {
   const bool shares = copies_are_masters(options);
-  const at::TensorOptions copies = masters_.flat().options().dtype(options.compute_dtype);
+  const c10::Device device =
+      options.offload == nullptr ? masters_.flat().device() : options.offload->device();
+  const at::TensorOptions copies = at::TensorOptions(device).dtype(options.compute_dtype);
   for (const param::UnitId unit : layout.units()) {
     auto& buffer = units_[unit].buffer;
     if (!shares) {
@@ -95,29 +98,31 @@ void ParameterStore::begin_gather(param::UnitId id) {
 void ParameterStore::gather_into(Unit& unit, param::UnitId id, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
   const param::ElementRange own = layout_.shard_range(id, param::ShardId(shards_.rank()));
-  const at::Tensor part = masters_.slice(own);
-  if (options_.disk != nullptr) options_.disk->read_ahead(part);
+  param::Fetched part{.values = masters_.slice(own)};
+  if (options_.offload != nullptr) part = options_.offload->fetch(part.values);
   if (shards_.size() == 1) {
-    unit.is_due = true;
+    unit.due = std::move(part);
     return;
   }
-  unit.sent = part.to(options_.compute_dtype);
+  unit.sent = part.wait().to(options_.compute_dtype);
   unit.gathered = shards_.all_gather(unit.sent, target);
 }
 
 void ParameterStore::wait(param::UnitId id) {
   Unit& unit = units_[id];
-  if (unit.is_due) {
+  const bool is_due = unit.due.values.defined();
+  if (is_due) {
     const at::NoGradGuard no_grad;
     at::Tensor target = unit_values(id);
-    target.copy_(masters_.slice(layout_.unit_range(id)));
+    target.copy_(unit.due.wait());
   }
   unit.gathered.wait();
   unit.gathered = {};
-  if (options_.disk != nullptr && (unit.is_due || unit.sent.defined())) {
-    options_.disk->release(masters_.slice(layout_.shard_range(id, param::ShardId(shards_.rank()))));
+  if (options_.offload != nullptr && (is_due || unit.sent.defined())) {
+    options_.offload->release(
+        masters_.slice(layout_.shard_range(id, param::ShardId(shards_.rank()))));
   }
-  unit.is_due = false;
+  unit.due = {};
   unit.sent = at::Tensor();
 }
 

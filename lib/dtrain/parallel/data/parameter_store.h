@@ -8,7 +8,7 @@
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/parallel/memory.h"
 #include "dtrain/param/arena.h"
-#include "dtrain/param/disk_memory.h"
+#include "dtrain/param/offload_memory.h"
 
 namespace dtrain::parallel {
 
@@ -25,7 +25,8 @@ class ParameterStore {
     at::ScalarType master_dtype = at::kFloat;
     at::ScalarType compute_dtype = at::kFloat;
     bool keeps_units = true;  ///< units stay gathered between steps; else begin_gather and free
-    param::DiskMemory* disk = nullptr;  ///< where masters are; needs keeps_units off; null: in RAM
+    /// Where masters are, which needs keeps_units off; null: where blocks compute.
+    param::OffloadMemory* offload = nullptr;
   };
 
   /// shards: the ranks that share one copy of the state. `layout`, `shards` and what `allocate`
@@ -61,7 +62,7 @@ class ParameterStore {
     std::unique_ptr<UnitBuffer> buffer;  // null: the masters serve
     at::Tensor sent;                     // this rank's part, until it has arrived everywhere
     comm::Work gathered;
-    bool is_due = false;  // of a single shard: the copy is made when it is waited for
+    param::Fetched due;  // the part of a single shard, copied when it is waited for
   };
 
   void gather_into(Unit& unit, param::UnitId id, const at::Tensor& target);

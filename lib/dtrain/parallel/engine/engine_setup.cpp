@@ -4,6 +4,8 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
+#include "dtrain/param/disk_memory.h"
+#include "dtrain/param/pinned_memory.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -26,8 +28,12 @@ std::vector<Action> evaluation_actions(const model::Model& model, const StagePla
   return actions;
 }
 
-std::unique_ptr<param::DiskMemory> make_disk(const std::string& folder) {
-  return folder.empty() ? nullptr : std::make_unique<param::DiskMemory>(folder);
+std::unique_ptr<param::OffloadMemory> make_offload(const config::Offload& offload,
+                                                   c10::Device device) {
+  using Kind = config::Offload::Kind;
+  if (offload.kind == Kind::disk) return std::make_unique<param::DiskMemory>(offload.folder);
+  if (offload.kind == Kind::none || device.is_cpu()) return nullptr;
+  return std::make_unique<param::PinnedMemory>(device);
 }
 
 }  // namespace
@@ -64,7 +70,7 @@ EngineSetup::EngineSetup(model::Model& own_model, comm::World& own_world,
       placement(model, options.stage.holders, groups),
       layout(engine_layout(model, options)),
       tensor_axis(make_tensor_axis(groups)),
-      disk(make_disk(options.disk_folder)) {
+      offload(make_offload(options.offload, world.device())) {
   DTRAIN_CHECK(groups.shards().size() == options.data.shard_size);
 }
 

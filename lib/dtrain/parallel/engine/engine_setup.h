@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
+#include "dtrain/config/values.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/model/model.h"
 #include "dtrain/optim/make_optimizer.h"
@@ -12,7 +12,7 @@
 #include "dtrain/parallel/engine/placement.h"
 #include "dtrain/parallel/pipeline/run/stage_plan.h"
 #include "dtrain/parallel/precision.h"
-#include "dtrain/param/disk_memory.h"
+#include "dtrain/param/offload_memory.h"
 
 namespace dtrain::parallel {
 
@@ -22,11 +22,16 @@ struct EngineOptions {
   std::uint64_t seed = 0;             ///< of initial weights and dropout
   comm::Reduction reduction = comm::Reduction::ordered;
   DataPlan data = {};
-  std::string disk_folder = {};  ///< of masters and optimizer state; empty: they are in RAM
+  config::Offload offload = {};  ///< none where it has no effect
   optim::OptimizerOptions optimizer = {};
   RecomputePlan recompute = {};
   bool uses_graphs = false;  ///< of the device: GraphRunner; a whole model without a tensor axis
   StagePlan stage = {};
+
+  [[nodiscard]] bool offloads_masters() const {
+    return offload.kind == config::Offload::Kind::disk ||
+           offload.kind == config::Offload::Kind::all;
+  }
 };
 
 /// How the arenas of an engine with these options are cut.
@@ -50,8 +55,13 @@ struct EngineSetup {
   Placement placement;
   param::ArenaLayout layout;
   std::unique_ptr<model::TensorAxis> tensor_axis;
-  std::unique_ptr<param::DiskMemory> disk;  ///< of masters and optimizer state; null: RAM
+  /// Of what options.offload names; null: the rank's memory has room for all.
+  std::unique_ptr<param::OffloadMemory> offload;
 
+  /// Null: masters are not offloaded.
+  [[nodiscard]] param::OffloadMemory* memory_of_masters() const {
+    return options.offloads_masters() ? offload.get() : nullptr;
+  }
   [[nodiscard]] param::ShardId shard() const { return param::ShardId(groups.shards().rank()); }
 };
 

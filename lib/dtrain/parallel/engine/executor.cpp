@@ -2,11 +2,14 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
+#include "dtrain/device/out_of_memory.h"
 #include "dtrain/parallel/engine/fixed_places.h"
 
 namespace dtrain::parallel {
@@ -73,7 +76,7 @@ param::ArenaAllocator allocator_of(const EngineSetup& setup) {
 DataAxis make_axis(const EngineSetup& setup) {
   const ActionLists lists = engine_actions(setup.model, setup.options);
   DataAxisOptions options = axis_options(setup.options, lists);
-  options.disk = setup.disk.get();
+  options.offload = setup.memory_of_masters();
   return {setup.model, setup.layout, setup.groups, allocator_of(setup), lists, options};
 }
 
@@ -93,6 +96,19 @@ param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId un
     if (!layout.range(id).is_empty()) return id;
   }
   return layout.parameters_of(unit).front();
+}
+
+// "in the forward pass of block 2 (unit 1)".
+std::string part_of(const EngineSetup& setup, const Action& action) {
+  if (!is_compute(action.kind)) return "between two blocks of a step";
+  const auto parameters = setup.model.blocks[action.block]->parameters();
+  const std::string unit =
+      parameters.empty()
+          ? std::string()
+          : fmt::format(" (unit {})", setup.layout.unit_of(parameters.front()).value());
+  return fmt::format("in the {} pass of block {}{}",
+                     action.kind == ActionKind::forward ? "forward" : "backward",
+                     action.block.value(), unit);
 }
 
 }  // namespace
@@ -151,16 +167,23 @@ void Executor::finish_sends() { transfers_.finish(); }
 
 void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   for (std::size_t index = 0; index < pass.actions.size(); ++index) {
-    const Action& action = pass.actions[index];
-    const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
-    axis_.before(pass, index);
-    if (action.kind == ActionKind::reduce_losses) {
-      input.on_last_losses();
-    } else if (microbatch < input.microbatches.size()) {
-      execute(action, input.microbatches[microbatch], input);
-    }
-    axis_.after(pass, index);
+    device::run_on(
+        setup_.world.device(), [&] { return part_of(setup_, pass.actions[index]); },
+        [&] { run_action(pass, index, input); });
   }
+}
+
+void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
+                          const ExecutorInput& input) {
+  const Action& action = pass.actions[index];
+  const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
+  axis_.before(pass, index);
+  if (action.kind == ActionKind::reduce_losses) {
+    input.on_last_losses();
+  } else if (microbatch < input.microbatches.size()) {
+    execute(action, input.microbatches[microbatch], input);
+  }
+  axis_.after(pass, index);
 }
 
 void Executor::execute(const Action& action, const data::Batch& batch, const ExecutorInput& input) {

@@ -56,6 +56,7 @@ class Executor {
 
  private:
   void run(const DataAxis::Pass& pass, const ExecutorInput& input);
+  void run_action(const DataAxis::Pass& pass, std::size_t index, const ExecutorInput& input);
   void execute(const Action& action, const data::Batch& batch, const ExecutorInput& input);
   void begin(const Action& action, const data::Batch& batch);
   void forward(const Action& action, const ExecutorInput& input);

@@ -2,10 +2,32 @@
 
 #include <ATen/ops/isfinite.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "dtrain/base/check.h"
+#include "dtrain/device/out_of_memory.h"
 
 namespace dtrain::parallel {
 namespace {
+
+// The same, of an engine that offloads what the options say.
+MemoryPlan offloaded(MemoryPlan memory, const model::Model& model, const EngineOptions& options) {
+  const bool is_on_device = options.offload.kind != config::Offload::Kind::disk;
+  std::int64_t moved = std::exchange(memory.optimizer, 0);
+  if (options.offloads_masters()) moved += std::exchange(memory.parameters, 0);
+  if (!is_on_device) return memory;
+  memory.host += moved;
+  if (options.offloads_masters()) {  // a rank's part of a unit, on its way
+    memory.units +=
+        param::bytes_of(engine_layout(model, options).largest_unit() / options.data.shard_size,
+                        options.precision.master);
+  }
+  // An update comes when activations are gone.
+  memory.work = std::max(memory.work,
+                         Updater::window_bytes(model, options) - memory.activations - memory.units);
+  return memory;
+}
 
 std::int64_t tokens_in(const data::Batch& batch) { return batch.num_sequences * batch.length; }
 
@@ -24,8 +46,8 @@ MemoryPlan StepEngine::memory(const model::Model& model, const EngineOptions& op
                               const model::BatchShape& microbatch) {
   MemoryPlan memory =
       Executor::memory(model, options, microbatch) + Updater::memory(model, options);
-  if (!options.disk_folder.empty()) memory.parameters = memory.optimizer = 0;  // they lie there
-  return memory;
+  return options.offload.kind == config::Offload::Kind::none ? memory
+                                                             : offloaded(memory, model, options);
 }
 
 std::int64_t StepEngine::num_microbatches() const {
@@ -68,8 +90,12 @@ void StepEngine::clip_grad_norm(double max_norm) {
 void StepEngine::optimizer_step(double learning_rate) {
   const at::Tensor may_update =
       at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
-  updater_.update(parameters(), gradients(), learning_rate, may_update);
-  executor_.parameters().refresh();
+  device::run_on(
+      setup_.world.device(), [] { return "in the update"; },
+      [&] {
+        updater_.update(parameters(), gradients(), learning_rate, may_update);
+        executor_.parameters().refresh();
+      });
 }
 
 StepResult StepEngine::finish_step() {

@@ -5,6 +5,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -14,8 +15,8 @@ namespace {
 // Optimizer state is never communicated, so it need not lie where the backend communicates from.
 param::ArenaAllocator state_allocator(const EngineSetup& setup) {
   return [&setup](std::int64_t bytes) {
-    return setup.disk == nullptr ? at::zeros({bytes}, setup.world.options(at::kByte))
-                                 : setup.disk->allocate(bytes);
+    return setup.offload == nullptr ? at::zeros({bytes}, setup.world.options(at::kByte))
+                                    : setup.offload->allocate(bytes);
   };
 }
 
@@ -30,34 +31,56 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const EngineSetup& setup) {
                                setup.options.optimizer);
 }
 
-// Brings what an optimizer updates from the disk and back: while a range is updated the next one is
-// read and the one before is written.
-class DiskWindow final : public optim::UpdateObserver {
+// Brings what an optimizer updates from offload memory and back: while a range is updated the next
+// one is fetched and the one before is stored.
+class OffloadWindow final : public optim::UpdateWindow {
  public:
-  // The arenas lie on `disk`.
-  DiskWindow(const param::DiskMemory& disk, std::vector<const param::Arena*> arenas)
-      : disk_(disk), arenas_(std::move(arenas)) {}
+  // The arenas lie in `memory`.
+  OffloadWindow(param::OffloadMemory& memory, std::vector<const param::Arena*> arenas)
+      : memory_(memory), arenas_(std::move(arenas)) {}
 
-  void before(param::ElementRange, param::ElementRange next) override {
-    if (next.is_empty()) return;
-    for (const param::Arena* arena : arenas_) disk_.read_ahead(arena->slice(next));
+  void before(param::ElementRange range, param::ElementRange next) override {
+    if (next_.empty()) next_ = fetch(range);
+    now_ = std::exchange(next_, fetch(next));
+    for (const param::Fetched& fetched : now_) (void)fetched.wait();
+  }
+  at::Tensor values(const param::Arena& arena, param::ElementRange range) override {
+    const auto found = std::find(arenas_.begin(), arenas_.end(), &arena);
+    if (found == arenas_.end()) return arena.slice(range);
+    return now_[static_cast<std::size_t>(found - arenas_.begin())].values;
   }
   void after(param::ElementRange range) override {
-    for (const param::Arena* arena : arenas_) disk_.write_back(arena->slice(range));
-    finish();
-    written_ = range;
+    for (std::size_t i = 0; i < arenas_.size(); ++i) {
+      memory_.store(now_[i].values, arenas_[i]->slice(range));
+    }
+    now_.clear();
+    release();
+    stored_ = range;
   }
-  // The update has ended: waits for its last range.
+  // The update has ended.
   void finish() {
-    if (written_.is_empty()) return;
-    for (const param::Arena* arena : arenas_) disk_.release(arena->slice(written_));
-    written_ = {};
+    release();
+    memory_.settle();
   }
 
  private:
-  const param::DiskMemory& disk_;
+  std::vector<param::Fetched> fetch(param::ElementRange range) {
+    std::vector<param::Fetched> fetched;
+    if (range.is_empty()) return fetched;
+    for (const param::Arena* arena : arenas_) fetched.push_back(memory_.fetch(arena->slice(range)));
+    return fetched;
+  }
+  void release() {
+    if (stored_.is_empty()) return;
+    for (const param::Arena* arena : arenas_) memory_.release(arena->slice(stored_));
+    stored_ = {};
+  }
+
+  param::OffloadMemory& memory_;
   std::vector<const param::Arena*> arenas_;
-  param::ElementRange written_;  // still to be released
+  std::vector<param::Fetched> now_;  // by arena
+  std::vector<param::Fetched> next_;
+  param::ElementRange stored_;  // still to be released
 };
 
 }  // namespace
@@ -73,10 +96,30 @@ MemoryPlan Updater::memory(const model::Model& model, const EngineOptions& optio
   return {.optimizer = bytes, .state = bytes};
 }
 
+std::int64_t Updater::window_bytes(const model::Model& model, const EngineOptions& options) {
+  const param::ArenaLayout layout = engine_layout(model, options);
+  const at::ScalarType dtype = options.precision.master;
+  const std::int64_t shard = param::Arena::bytes_of_shard(layout, dtype);
+  const std::int64_t moments = optim::state_bytes(options.optimizer, layout, dtype) / shard;
+  const std::int64_t arenas = moments + (options.offloads_masters() ? 1 : 0);
+  const std::int64_t ranges = param::bytes_of(2 * optim::Optimizer::kWindowElements, dtype);
+  return arenas * std::min(ranges, shard);
+}
+
 at::Tensor Updater::norm_of(const param::Arena& values) const {
-  const at::Tensor sums = norm_.sums_of(values);
+  const at::Tensor sums = sums_of(values);
   setup_.groups.shards().all_reduce(sums).wait();
   return norm_.norm(setup_.placement.squares_of_all(norm_.squares(sums)));
+}
+
+// What the host holds is summed there.
+at::Tensor Updater::sums_of(const param::Arena& values) const {
+  const c10::Device device = setup_.world.device();
+  const c10::Device place = values.flat().device();
+  if (place == device) return norm_.sums_of(values);
+  return optim::GlobalNorm(setup_.layout, setup_.model.parameters, setup_.shard(), place)
+      .sums_of(values)
+      .to(device);
 }
 
 // The scale is a power of two: dividing by it changes no digit.
@@ -99,10 +142,12 @@ bool Updater::adjust_scale(double grad_norm) {
 
 void Updater::update(const param::Arena& masters, const param::Arena& gradients,
                      double learning_rate, const at::Tensor& may_update) {
-  if (setup_.disk == nullptr) {
+  if (setup_.offload == nullptr) {
     return optimizer_->step(masters, gradients, learning_rate, may_update);
   }
-  DiskWindow window(*setup_.disk, with_state(masters));
+  std::vector<const param::Arena*> offloaded = with_state(masters);
+  if (!setup_.options.offloads_masters()) offloaded.erase(offloaded.begin());
+  OffloadWindow window(*setup_.offload, std::move(offloaded));
   optimizer_->step(masters, gradients, learning_rate, may_update, &window);
   window.finish();
 }

@@ -22,6 +22,12 @@ class Updater {
   /// The optimizer's state.
   [[nodiscard]] static MemoryPlan memory(const model::Model& model, const EngineOptions& options);
 
+  /// What an update of offloaded values takes where it runs.
+  ///
+  /// Units: bytes.
+  [[nodiscard]] static std::int64_t window_bytes(const model::Model& model,
+                                                 const EngineOptions& options);
+
   /// The factor of the gradients of a step; 1 without loss scaling.
   [[nodiscard]] double loss_scale() const { return scaler() ? scaler_.scale() : 1.0; }
   /// Null without loss scaling.
@@ -56,6 +62,8 @@ class Updater {
   [[nodiscard]] std::vector<const param::Arena*> with_state(const param::Arena& masters) const;
 
  private:
+  [[nodiscard]] at::Tensor sums_of(const param::Arena& values) const;
+
   const EngineSetup& setup_;
   optim::GlobalNorm norm_;
   std::unique_ptr<optim::Optimizer> optimizer_;

@@ -39,18 +39,19 @@ void WholeModel::initialise() {
     param::initialise(setup_.model.parameters[id], setup_.options.seed, values);
     const at::Tensor master = parameters_.masters().slice(own);
     master.copy_(values.view(-1).narrow(0, own.begin - whole.begin, own.size()));
-    if (setup_.disk != nullptr) setup_.disk->release(master);
+    if (auto* offload = setup_.memory_of_masters()) offload->release(master);
   }
   parameters_.refresh();
 }
 
-// (elements of the unit)
+// (elements of the unit), where a step computes
 at::Tensor WholeModel::gathered_unit(const param::Arena& values, param::UnitId unit) const {
-  const param::ElementRange range = setup_.layout.unit_range(unit);
+  const param::ElementRange own = setup_.layout.shard_range(unit, setup_.shard());
+  const at::Tensor part = values.slice(own).to(setup_.world.device());
   comm::ProcessGroup& shards = setup_.groups.shards();
-  if (shards.size() == 1) return values.slice(range);
-  const at::Tensor whole = at::empty({range.size()}, values.flat().options());
-  shards.all_gather(values.slice(setup_.layout.shard_range(unit, setup_.shard())), whole).wait();
+  if (shards.size() == 1) return part;
+  const at::Tensor whole = at::empty({setup_.layout.unit_range(unit).size()}, part.options());
+  shards.all_gather(part, whole).wait();
   return whole;
 }
 
@@ -68,7 +69,8 @@ void WholeModel::visit(const param::Arena& values, const Visit& visit) {
       const std::int64_t begin = range.begin - layout.unit_range(own).begin;
       part = unit.narrow(0, begin, range.size()).view(layout.shape(id));
     }
-    visit(id, setup_.placement.assembled(id, part, values.flat().options()));
+    visit(id,
+          setup_.placement.assembled(id, part, setup_.world.options(values.flat().scalar_type())));
   }
 }
 
@@ -79,7 +81,10 @@ void WholeModel::make_copies_equal() {
     if (own.is_empty()) continue;
     for (comm::ProcessGroup* copies : setup_.placement.copies(id)) {
       for (const param::Arena* arena : updater_.with_state(parameters_.masters())) {
-        copies->broadcast(arena->slice(own), /*root=*/0).wait();
+        const at::Tensor part = arena->slice(own);
+        const at::Tensor values = part.to(setup_.world.device());
+        copies->broadcast(values, /*root=*/0).wait();
+        if (!values.is_same(part)) part.copy_(values);
       }
     }
   }

@@ -31,7 +31,7 @@ std::vector<comm::GroupLoad> group_loads(const config::Config& config, const mod
   const std::int64_t gradients = param::Arena::bytes(arenas, options.precision.master);
   const bool sends_copies = options.precision.reduce != options.precision.master ||
                             (shards > 1 && options.precision.compute != options.precision.master) ||
-                            (shards > 1 && !options.disk_folder.empty());
+                            (shards > 1 && options.offloads_masters());
   const std::int64_t activations = param::bytes_of(
       config.batch.microbatch * config.data.seq_len * model.width, options.precision.master);
   const bool is_cut = shards > 1 && shards < layout.dp;  // into shards and replicas
@@ -118,15 +118,18 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                           .length = config.data.seq_len,
                                           .dtype = options.precision.compute});
   // Ranks that are threads hold 16 KiB for a group together, of which none is predicted.
+  const bool is_on_device = !config.machine.device.is_cpu();
+  std::int64_t& transports = is_on_device ? memory.host : memory.buffers;
   for (const comm::GroupLoad& load : group_loads(config, model, options)) {
-    memory.buffers += comm::group_memory(text_of(config.machine.backend), load);
+    transports += comm::group_memory(text_of(config.machine.backend), load);
   }
   memory.buffers += data::Loader::bytes(
       {.microbatch = config.batch.microbatch, .grad_accum = config.batch.grad_accum},
       config.data.seq_len);
-  if (config.checkpoint.every.is_never()) return memory;
-  memory.checkpoint =
-      checkpoint::Staging::bytes(memory.state, config.layout.dp / options.data.shard_size);
+  // A device's state is copied to the host whether training goes on meanwhile or not.
+  if (config.checkpoint.every.is_never() && !is_on_device) return memory;
+  std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
+  copy += checkpoint::Staging::bytes(memory.state, config.layout.dp / options.data.shard_size);
   return memory;
 }
 
@@ -144,6 +147,8 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
   for (const RecomputePlan& plan : allowed) {
     if (predicted(plan) <= limit) return plan;
   }
+  // A device itself says what is too much.
+  if (!machine.device.is_cpu()) return allowed.back();
   std::int64_t least = predicted(allowed.front());
   for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
   const std::string others =

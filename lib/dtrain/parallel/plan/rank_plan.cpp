@@ -44,14 +44,20 @@ optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
                              .frozen = std::move(frozen)};
 }
 
-// Parameters that lie on a disk come to memory a unit at a time.
-DataPlan data_plan(const config::Config& config) {
+// Parameters that are offloaded come to memory a unit at a time.
+DataPlan data_plan(const config::Config& config, bool offloads_masters) {
   DataPlan plan = make_plan(config.layout).data;
-  const bool is_on_disk = !config.machine.offload.folder.empty();
-  if (is_on_disk && plan.schedule.reshard == Reshard::never) {
+  if (offloads_masters && plan.schedule.reshard == Reshard::never) {
     plan.schedule.reshard = Reshard::after_use;
   }
   return plan;
+}
+
+// A CPU's memory holds everything anyway; a disk takes what it cannot.
+config::Offload offload_of(const config::MachineConfig& machine) {
+  const bool has_effect =
+      !machine.device.is_cpu() || machine.offload.kind == config::Offload::Kind::disk;
+  return has_effect ? machine.offload : config::Offload{};
 }
 
 EngineOptions engine_options(const config::Config& config, const model::Model& model,
@@ -61,11 +67,11 @@ EngineOptions engine_options(const config::Config& config, const model::Model& m
       .grad_accum_steps = config.batch.grad_accum,
       .seed = config.train.seed,
       .reduction = reduction_of(config.machine),
-      .data = data_plan(config),
-      .disk_folder = config.machine.offload.folder,
+      .offload = offload_of(config.machine),
       .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
       .uses_graphs = config.machine.compile,
       .stage = std::move(stage)};
+  options.data = data_plan(config, options.offloads_masters());
   options.recompute = choose_recompute(config, model, options);
   return options;
 }

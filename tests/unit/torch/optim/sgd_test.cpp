@@ -56,6 +56,23 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
   CHECK(buffer == Approx(scalars[3][129].buffer).epsilon(1e-12));
 }
 
+TEST_CASE("An update that may not be touches no element on the CPU") {
+  struct Counting final : UpdateWindow {
+    void before(param::ElementRange, param::ElementRange) override { ++ranges; }
+    void after(param::ElementRange) override {}
+    at::Tensor values(const param::Arena& arena, param::ElementRange range) override {
+      return arena.slice(range);
+    }
+    int ranges = 0;
+  };
+  SgdRun run({.momentum = 0.9, .frozen = {}});
+  Counting window;
+  run.optimizer.step(run.weights, run.gradients, 0.1, at::zeros({}, at::kBool), &window);
+  CHECK(window.ranges == 0);
+  run.optimizer.step(run.weights, run.gradients, 0.1, kMayUpdate, &window);
+  CHECK(window.ranges > 0);
+}
+
 TEST_CASE("SGD leaves a frozen parameter, the gradients and the padding as they are") {
   SgdRun run({.frozen = {1_p}}, at::kFloat);
   run.fill(run.gradients, 1, 1);

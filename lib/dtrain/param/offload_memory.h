@@ -1,0 +1,49 @@
+// Memory beside that in which a step computes, for values that are needed once per step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace dtrain::param {
+
+/// Values on their way to where a step computes.
+struct Fetched {
+  at::Tensor values;
+  std::shared_ptr<const c10::Event> arrival = {};  ///< null: they are there
+
+  /// The caller's stream goes on when the values are there.
+  [[nodiscard]] const at::Tensor& wait() const;
+};
+
+/// The caller says which part comes next and which is done, so that values travel beside the work.
+///
+/// Threads: one.
+class OffloadMemory {
+ public:
+  virtual ~OffloadMemory() = default;
+
+  /// Where a step computes.
+  [[nodiscard]] virtual c10::Device device() const = 0;
+
+  /// `bytes` zeroed bytes, (bytes) uint8, that the host can read and write; freed when both this
+  /// and the tensor are gone.
+  ///
+  /// Throws: Error{usage}, Error{memory} where there is no room.
+  [[nodiscard]] virtual at::Tensor allocate(std::int64_t bytes) = 0;
+
+  // `part` is a contiguous tensor in memory from here.
+
+  /// Starts to bring it to where a step computes; never waits.
+  [[nodiscard]] virtual Fetched fetch(const at::Tensor& part) = 0;
+  /// Starts to bring back the values of a fetch, as the caller's stream leaves them; never waits.
+  virtual void store(const at::Tensor& values, const at::Tensor& part) = 0;
+  /// Gives back what the part takes where the step computes, once it is stored.
+  virtual void release(const at::Tensor& part) = 0;
+  /// The caller's stream goes on when all that is under way has arrived.
+  virtual void settle() = 0;
+};
+
+}  // namespace dtrain::param

@@ -1,0 +1,47 @@
+#include "dtrain/param/pinned_memory.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace dtrain::param {
+namespace {
+
+// What `first` has got so far comes before what `second` gets from now on.
+void order(const c10::Stream& first, const c10::Stream& second) {
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(second);
+}
+
+}  // namespace
+
+PinnedMemory::PinnedMemory(c10::Device device)
+    : copies_(c10::impl::VirtualGuardImpl(device.type()).getNewStream(device)) {}
+
+at::Tensor PinnedMemory::allocate(std::int64_t bytes) {
+  return at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+}
+
+Fetched PinnedMemory::fetch(const at::Tensor& part) {
+  const c10::StreamGuard guard(copies_);
+  Fetched fetched{.values = part.to(copies_.device(), part.scalar_type(), /*non_blocking=*/true)};
+  c10::Event arrival(copies_.device_type());
+  arrival.record(copies_);
+  fetched.arrival = std::make_shared<const c10::Event>(std::move(arrival));
+  return fetched;
+}
+
+void PinnedMemory::store(const at::Tensor& values, const at::Tensor& part) {
+  order(callers_stream(), copies_);
+  const c10::StreamGuard guard(copies_);
+  part.copy_(values, /*non_blocking=*/true);
+}
+
+void PinnedMemory::settle() { order(copies_, callers_stream()); }
+
+c10::Stream PinnedMemory::callers_stream() const {
+  return c10::impl::VirtualGuardImpl(copies_.device_type()).getStream(copies_.device());
+}
+
+}  // namespace dtrain::param
