@@ -181,8 +181,9 @@ config::Config sharded(const config::Config& config, std::int64_t dp, std::int64
     result.layout.shard_size = std::stoll(option);
   }
   if (what.ends_with("+local")) set(result, "layout.accumulate", "local");
-  return config::resolve(config::Command::train, result,
-                         {.world_size = dp, .local_world_size = dp, .usable_cores = dp});
+  return config::resolve(
+      config::Command::train, result,
+      {.world_size = dp, .local_world_size = dp, .usable_cores = dp, .devices = {"fake"}});
 }
 
 EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step)
@@ -222,8 +223,9 @@ config::Config meshed(config::Config config, const mesh::MeshShape& mesh, std::i
   config.batch.grad_accum = grad_accum;
   config.batch.microbatch = base::div_exact(config.batch.global, mesh[Axis::dp] * grad_accum);
   const std::int64_t ranks = mesh.num_ranks();
-  return config::resolve(config::Command::train, config,
-                         {.world_size = ranks, .local_world_size = ranks, .usable_cores = ranks});
+  return config::resolve(
+      config::Command::train, config,
+      {.world_size = ranks, .local_world_size = ranks, .usable_cores = ranks, .devices = {"fake"}});
 }
 
 std::int64_t num_ranks(const config::Config& config) {

@@ -58,7 +58,7 @@ Optimizer::Optimizer(std::vector<UpdateGroup> groups, c10::Device device)
 
 void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
                      double learning_rate, const at::Tensor& may_update, UpdateWindow* window) {
-  if (may_update.is_cpu() && !may_update.item<bool>()) return;
+  if (may_update.is_cpu() && !*may_update.const_data_ptr<bool>()) return;
   const at::NoGradGuard no_grad;
   num_updates_.add_(may_update);
   learning_rate_.fill_(learning_rate);
