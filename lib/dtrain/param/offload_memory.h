@@ -40,7 +40,8 @@ class OffloadMemory {
   [[nodiscard]] virtual Fetched fetch(const at::Tensor& part) = 0;
   /// Starts to bring back the values of a fetch, as the caller's stream leaves them; never waits.
   virtual void store(const at::Tensor& values, const at::Tensor& part) = 0;
-  /// Gives back what the part takes where the step computes, once it is stored.
+  /// Gives back what the part takes where the step computes, once it is stored. The caller's stream
+  /// has got all that uses the values of its fetch, which may now be destroyed.
   virtual void release(const at::Tensor& part) = 0;
   /// The caller's stream goes on when all that is under way has arrived.
   virtual void settle() = 0;

@@ -38,6 +38,9 @@ void PinnedMemory::store(const at::Tensor& values, const at::Tensor& part) {
   part.copy_(values, /*non_blocking=*/true);
 }
 
+// The next fetch may use the memory of the fetched values again.
+void PinnedMemory::release(const at::Tensor&) { order(callers_stream(), copies_); }
+
 void PinnedMemory::settle() { order(copies_, callers_stream()); }
 
 c10::Stream PinnedMemory::callers_stream() const {

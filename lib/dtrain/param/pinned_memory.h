@@ -19,7 +19,7 @@ class PinnedMemory final : public OffloadMemory {
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override;
   [[nodiscard]] Fetched fetch(const at::Tensor& part) override;
   void store(const at::Tensor& values, const at::Tensor& part) override;
-  void release(const at::Tensor&) override {}
+  void release(const at::Tensor& part) override;
   void settle() override;
 
  private:
