@@ -37,11 +37,20 @@ std::string time_of(std::int64_t ns) {
   return dtrain::base::readable_time(static_cast<double>(ns) * kNanosecond);
 }
 
+/// Returns whether what the rank met is its own, however early: others have more memory, or a
+/// device.
+bool error_is_of_rank(const ToldError& error) {
+  using dtrain::base::ErrorKind;
+  return error.status == static_cast<int>(ErrorKind::memory) ||
+         error.status == static_cast<int>(ErrorKind::device);
+}
+
 /// Returns whether every rank shares the culprit's error: it says so, or all others reported the
-/// same. Before the job began, ranks that only heard of a failure do not contradict it.
+/// same. Before the job began, ranks that only heard of a failure do not contradict it, if it can
+/// be of all.
 bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
   if (!culprit.told || culprit.stopped) return false;
-  const bool begun = has_begun(ranks);
+  const bool begun = has_begun(ranks) || error_is_of_rank(*culprit.told);
   return culprit.told->of_all || std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
            return same_error(rank, culprit) || (!begun && rank.told && rank.told->blames_another());
          });

@@ -1,6 +1,7 @@
 #include "dtrain/job/ranks.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include "dtrain/base/error.h"
@@ -28,7 +29,9 @@ int run_body(const config::Config& config, const base::RankEnv& env, const JoinW
     return body(env, join);
   } catch (const c10::AcceleratorError& error) {
     const std::string text = error.what_without_backtrace();
-    base::fail(base::ErrorKind::device, "device {} was lost: {}", device_of(config, env).text(),
+    const c10::DeviceType type = device::plugin(device_of(config, env).kind).type();
+    base::fail(base::ErrorKind::device, "device {} was lost: {}",
+               c10::impl::VirtualGuardImpl(type).getDevice().str(),
                text.substr(0, text.find('\n')));
   }
 }
