@@ -72,7 +72,7 @@ void Streams::submit(const Ticket& ticket, Task task) {
                             .task = std::move(task),
                             .threads = threads,
                             .since = std::chrono::steady_clock::now()});
-  if (!own.worker.joinable()) own.worker = std::thread([this, &own] { work(own); });
+  if (!std::exchange(own.has_worker, true)) std::thread([this, &own] { work(own); }).detach();
   changed_.notify_all();
 }
 
@@ -197,16 +197,16 @@ void Streams::choose(c10::DeviceIndex index) {
   changed_.notify_all();
 }
 
-Streams::Queued Streams::next_task(Stream& stream, std::unique_lock<std::mutex>& lock) {
+std::optional<Streams::Queued> Streams::next_task(Stream& stream,
+                                                  std::unique_lock<std::mutex>& lock) {
   Device& device = device_at(stream.device);
+  const auto since = std::chrono::steady_clock::now();
   for (;;) {
     choose(stream.device);
     if (device.turn == &stream) break;
-    if (stream.queue.empty()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_for(lock, kPatience);
-    }
+    changed_.wait_for(lock, kPatience);
+    const bool is_idle = std::chrono::steady_clock::now() - since > kPatience;
+    if (is_idle && stream.queue.empty()) return std::nullopt;
   }
   Queued next = std::move(stream.queue.front());
   stream.queue.pop_front();
@@ -219,18 +219,20 @@ void Streams::work(Stream& stream) {
   const at::AutoDispatchBelowADInplaceOrView below;
   std::unique_lock lock(mutex_);
   for (;;) {
-    Queued next = next_task(stream, lock);
+    std::optional<Queued> next = next_task(stream, lock);
+    if (!next) break;
     lock.unlock();
     std::exception_ptr error;
-    if (!is_lost(stream.device)) error = run(next.task.run, next.threads);
-    next.task.run = nullptr;
+    if (!is_lost(stream.device)) error = run(next->task.run, next->threads);
+    next->task.run = nullptr;
     lock.lock();
     Device& device = device_at(stream.device);
     if (device.turn == &stream) device.turn = nullptr;
     if (error && !device.error) device.error = error;
-    stream.done = next.ticket.tick;
+    stream.done = next->ticket.tick;
     changed_.notify_all();
   }
+  stream.has_worker = false;
 }
 
 Streams& streams() {

@@ -12,6 +12,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -105,7 +106,7 @@ class Streams {
     Clock launched;
     std::uint64_t done = 0;
     std::deque<Queued> queue;
-    std::thread worker;
+    bool has_worker = false;  // a thread, which ends when there is nothing to do for a while
   };
   struct Device {
     /// The stream whose turn it is to run a kernel, or null.
@@ -119,7 +120,8 @@ class Streams {
   [[nodiscard]] bool may_run(const Stream& stream, bool is_awaited) const;
   void choose(c10::DeviceIndex index);
   [[nodiscard]] bool is_awaited(c10::DeviceIndex device) const;
-  [[nodiscard]] Queued next_task(Stream& stream, std::unique_lock<std::mutex>& lock);
+  /// None: there was nothing to do for a while.
+  [[nodiscard]] std::optional<Queued> next_task(Stream& stream, std::unique_lock<std::mutex>& lock);
   void work(Stream& stream);
   Device& device_at(c10::DeviceIndex index) { return devices_[static_cast<std::size_t>(index)]; }
 
