@@ -21,7 +21,7 @@ LAYOUTS = {"single": (1, "--dropout 0.1"), "ddp": (2, "--strategy ddp --dropout 
            "masters on the host": (2, "--strategy fsdp --offload all --dtype bfloat16")}
 # Next to no activations: shards halve what a rank needs.
 WIDE = ["--tie-levels", "off", "--levels", "8", "--width", "64", "--neurons", "4096", "--global-batch", "2", "--microbatch", "1",
-        "--seq-len", "16", "--steps", "2", "--device", "fake"]
+        "--seq-len", "16", "--device", "fake"]
 
 
 def train(run_dir, layout, *flags, environment=None):
