@@ -49,7 +49,6 @@ class NcclWorld final : public comm::World {
             options, device, peer_group_)),
         watchdog_(std::make_shared<Watchdog>(device)) {
     if (size() == 1) return;
-    if (options_.shares_devices) pretend_own_machine(rank());
     watchdog_->add(all_state_);
     memory_ = std::make_shared<RegisteredMemory>(device_);
     peers_.emplace(peer_group_, options_.timeout,
@@ -70,12 +69,7 @@ class NcclWorld final : public comm::World {
   [[nodiscard]] comm::ProcessGroup& control() override { return host_->control(); }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    try {
-      return memory_ ? memory_->allocate(bytes) : at::zeros({bytes}, options(at::kByte));
-    } catch (const c10::OutOfMemoryError& caught) {
-      base::fail(ErrorKind::memory, "{} has no room for {} bytes: {}", device_.str(), bytes,
-                 caught.what_without_backtrace());
-    }
+    return memory_ ? memory_->allocate(bytes) : at::zeros({bytes}, options(at::kByte));
   }
 
   [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
@@ -141,6 +135,8 @@ class NcclWorld final : public comm::World {
 
 std::shared_ptr<comm::World> make_nccl_world(std::shared_ptr<comm::World> host, c10::Device device,
                                              const comm::GroupOptions& options) {
+  // Before this world has threads, which may read the environment.
+  if (options.shares_devices && host->size() > 1) pretend_own_machine(host->rank());
   return std::make_shared<NcclWorld>(std::move(host), device, options);
 }
 

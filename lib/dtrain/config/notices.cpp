@@ -94,13 +94,13 @@ std::string device_note(const Config& asked, const Config& config, const Launch&
   if (asked.machine.device.kind != "auto" || launch.num_gpus == 0) return {};
   const DeviceName& taken = config.machine.device;
   const std::string gpus =
-      fmt::format("{} GPU{}", launch.num_gpus, launch.num_gpus == 1 ? "" : "s");
-  if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there is {}", taken, gpus);
+      launch.num_gpus == 1 ? "is 1 GPU" : fmt::format("are {} GPUs", launch.num_gpus);
+  if (!taken.is_cpu()) return fmt::format("--device auto takes {}: there {}", taken, gpus);
   if (launch.devices.empty()) {
-    return fmt::format("--device auto takes cpu: there is {}, but this build has no GPU support",
+    return fmt::format("--device auto takes cpu: there {}, but this build has no GPU support",
                        gpus);
   }
-  return fmt::format("--device auto takes cpu: there is {} for more ranks of this machine", gpus);
+  return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);
 }
 
 std::vector<std::string> warnings(Command command, const Config& config) {

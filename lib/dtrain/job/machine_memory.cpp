@@ -96,7 +96,8 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
   for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
     add_rank(bounds, rank++, text);
   }
-  if (config.machine.memory_limit.count > 0) return;
+  // A limit takes this check's place, but for one of a device's memory.
+  if (config.machine.memory_limit.count > 0 && config.machine.device.is_cpu()) return;
   sort_by_need(bounds);
   std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
   for (const SharedBound& shared : bounds) {

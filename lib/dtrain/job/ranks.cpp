@@ -22,6 +22,15 @@ base::RankEnv env_of_thread(const base::RankEnv& process, const comm::World& wor
   return env;
 }
 
+// The device that this thread uses; only its kind where even that question fails.
+std::string current_device(const config::DeviceName& name) {
+  try {
+    return c10::impl::VirtualGuardImpl(device::plugin(name.kind).type()).getDevice().str();
+  } catch (const c10::Error&) {
+    return name.text();
+  }
+}
+
 // A device that is lost fails in whatever comes next.
 int run_body(const config::Config& config, const base::RankEnv& env, const JoinWorld& join,
              const RankBody& body) {
@@ -29,10 +38,8 @@ int run_body(const config::Config& config, const base::RankEnv& env, const JoinW
     return body(env, join);
   } catch (const c10::AcceleratorError& error) {
     const std::string text = error.what_without_backtrace();
-    const c10::DeviceType type = device::plugin(device_of(config, env).kind).type();
     base::fail(base::ErrorKind::device, "device {} was lost: {}",
-               c10::impl::VirtualGuardImpl(type).getDevice().str(),
-               text.substr(0, text.find('\n')));
+               current_device(device_of(config, env)), text.substr(0, text.find('\n')));
   }
 }
 

@@ -148,7 +148,7 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
     if (predicted(plan) <= limit) return plan;
   }
   // A device itself says what is too much.
-  if (!machine.device.is_cpu()) return allowed.back();
+  if (!machine.device.is_cpu()) return *std::ranges::min_element(allowed, {}, predicted);
   std::int64_t least = predicted(allowed.front());
   for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
   const std::string others =
