@@ -61,12 +61,12 @@ void reduce_parts(const at::Tensor& parts, std::byte* output, comm::ReduceOp op)
 }  // namespace
 
 void Collectives::enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
-                          const comm::Deadline& deadline) const {
+                          const base::Deadline& deadline) const {
   const cudaStream_t stream = current_stream();
   communicator_->enqueue([&](ncclComm_t group) { return calls(group, stream); }, deadline);
 }
 
-void Collectives::fast_all_reduce(const at::Tensor& tensor, const comm::Deadline& deadline) const {
+void Collectives::fast_all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) const {
   enqueue(
       [&](ncclComm_t group, cudaStream_t stream) {
         void* data = tensor.mutable_data_ptr();
@@ -77,7 +77,7 @@ void Collectives::fast_all_reduce(const at::Tensor& tensor, const comm::Deadline
 }
 
 void Collectives::fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                      const comm::Deadline& deadline) const {
+                                      const base::Deadline& deadline) const {
   register_memory(input, deadline);
   register_memory(output, deadline);
   enqueue(
@@ -90,7 +90,7 @@ void Collectives::fast_reduce_scatter(const at::Tensor& input, const at::Tensor&
 }
 
 void Collectives::tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
-                                  const comm::Deadline& deadline) const {
+                                  const base::Deadline& deadline) const {
   if (tensor.nbytes() <= kSmallBytes) {
     const at::Tensor parts = at::empty({size_, tensor.numel()}, tensor.options());
     all_gather(tensor, parts, deadline);
@@ -117,7 +117,7 @@ void Collectives::tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
 }
 
 void Collectives::tree_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                      const comm::Deadline& deadline) const {
+                                      const base::Deadline& deadline) const {
   const at::Tensor parts = at::empty({size_, output.numel()}, output.options());
   std::vector<Swap> scatter;
   for (std::int64_t peer = 0; peer < size_; ++peer) {
@@ -129,7 +129,7 @@ void Collectives::tree_reduce_scatter(const at::Tensor& input, const at::Tensor&
 }
 
 void Collectives::all_gather(const at::Tensor& input, const at::Tensor& output,
-                             const comm::Deadline& deadline) const {
+                             const base::Deadline& deadline) const {
   register_memory(input, deadline);
   register_memory(output, deadline);
   enqueue(
@@ -141,7 +141,7 @@ void Collectives::all_gather(const at::Tensor& input, const at::Tensor& output,
 }
 
 void Collectives::broadcast(const at::Tensor& tensor, std::int64_t root,
-                            const comm::Deadline& deadline) const {
+                            const base::Deadline& deadline) const {
   enqueue(
       [&](ncclComm_t group, cudaStream_t stream) {
         void* data = tensor.mutable_data_ptr();
@@ -151,7 +151,7 @@ void Collectives::broadcast(const at::Tensor& tensor, std::int64_t root,
       deadline);
 }
 
-void Collectives::exchange(const std::vector<Swap>& peers, const comm::Deadline& deadline) const {
+void Collectives::exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const {
   DTRAIN_CHECK(static_cast<std::int64_t>(peers.size()) == size_);
   const Swap& own = peers[static_cast<std::size_t>(rank_)];
   if (own.give != own.take && own.give_bytes > 0) {

@@ -38,25 +38,25 @@ class Collectives {
         size_(place.size) {}
 
   /// By NCCL's own algorithm. op: sum.
-  void fast_all_reduce(const at::Tensor& tensor, const comm::Deadline& deadline) const;
+  void fast_all_reduce(const at::Tensor& tensor, const base::Deadline& deadline) const;
   void fast_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                           const comm::Deadline& deadline) const;
+                           const base::Deadline& deadline) const;
   /// In the order of comm/tree_order.h, whatever the ranks are: each rank reduces a slice.
   void tree_all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
-                       const comm::Deadline& deadline) const;
+                       const base::Deadline& deadline) const;
   void tree_reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                           const comm::Deadline& deadline) const;
+                           const base::Deadline& deadline) const;
   void all_gather(const at::Tensor& input, const at::Tensor& output,
-                  const comm::Deadline& deadline) const;
-  void broadcast(const at::Tensor& tensor, std::int64_t root, const comm::Deadline& deadline) const;
+                  const base::Deadline& deadline) const;
+  void broadcast(const at::Tensor& tensor, std::int64_t root, const base::Deadline& deadline) const;
   /// peers: by rank; with itself a rank copies, unless both places are one.
-  void exchange(const std::vector<Swap>& peers, const comm::Deadline& deadline) const;
+  void exchange(const std::vector<Swap>& peers, const base::Deadline& deadline) const;
 
  private:
   void enqueue(const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls,
-               const comm::Deadline& deadline) const;
+               const base::Deadline& deadline) const;
   /// NCCL may use an arena's memory in place from now on.
-  void register_memory(const at::Tensor& tensor, const comm::Deadline& deadline) const {
+  void register_memory(const at::Tensor& tensor, const base::Deadline& deadline) const {
     memory_->segments().register_with(communicator_, tensor.const_data_ptr(), deadline);
   }
 

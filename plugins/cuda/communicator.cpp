@@ -51,7 +51,7 @@ void abort_together(std::span<const std::shared_ptr<Communicator>> communicators
 }
 
 void Communicator::join(const ncclUniqueId& id, CommunicatorRank place,
-                        const comm::Deadline& deadline) {
+                        const base::Deadline& deadline) {
   std::unique_lock lock(mutex_);
   if (is_given_up_) throw NcclFailure(Cause::aborted, "the communicator was aborted");
   ncclConfig_t chosen = config();
@@ -63,7 +63,7 @@ void Communicator::require_handle() const {
 }
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key,
-                                                  const comm::Deadline& deadline) {
+                                                  const base::Deadline& deadline) {
   std::unique_lock lock(mutex_);
   require_handle();
   ncclConfig_t chosen = config();
@@ -82,7 +82,7 @@ Communicator::~Communicator() {
   if (handle_ == nullptr) return;
   for (const auto& [base, registration] : registrations_) ncclCommDeregister(handle_, registration);
   try {
-    settle(ncclCommFinalize(handle_), comm::Deadline(kFarewell), lock);
+    settle(ncclCommFinalize(handle_), base::Deadline(kFarewell), lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
   } catch (const NcclFailure&) {
     if (handle_ != nullptr) ncclCommAbort(handle_);
@@ -90,7 +90,7 @@ Communicator::~Communicator() {
 }
 
 void Communicator::enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
-                           const comm::Deadline& deadline) {
+                           const base::Deadline& deadline) {
   std::unique_lock lock(mutex_);
   require_handle();
   ncclResult_t result = ncclGroupStart();
@@ -102,7 +102,7 @@ void Communicator::enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
   settle(result, deadline, lock);
 }
 
-void Communicator::settle(ncclResult_t result, const comm::Deadline& deadline,
+void Communicator::settle(ncclResult_t result, const base::Deadline& deadline,
                           std::unique_lock<std::mutex>& lock) {
   for (int looks = 0; result == ncclInProgress; ++looks) {
     require_handle();
@@ -118,7 +118,7 @@ void Communicator::settle(ncclResult_t result, const comm::Deadline& deadline,
   if (result != ncclSuccess) throw NcclFailure(Cause::failed, text_of(result));
 }
 
-void Communicator::remember(void* base, std::size_t bytes, const comm::Deadline& deadline) {
+void Communicator::remember(void* base, std::size_t bytes, const base::Deadline& deadline) {
   std::unique_lock lock(mutex_);
   require_handle();
   void* registration = nullptr;

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "dtrain/comm/deadline.h"
+#include "dtrain/base/deadline.h"
 
 namespace dtrain::cuda {
 
@@ -54,13 +54,13 @@ class Communicator {
  public:
   Communicator() = default;
   /// Collective: the ranks that share `id`, on the current devices of their threads; once.
-  void join(const ncclUniqueId& id, CommunicatorRank place, const comm::Deadline& deadline);
+  void join(const ncclUniqueId& id, CommunicatorRank place, const base::Deadline& deadline);
   /// The communicator of the ranks that give the same `color`, in the order of `key`; null where it
   /// is NCCL_SPLIT_NOCOLOR.
   ///
   /// Collective: all ranks of this communicator.
   [[nodiscard]] std::shared_ptr<Communicator> split(int color, int key,
-                                                    const comm::Deadline& deadline);
+                                                    const base::Deadline& deadline);
   /// Waits for what NCCL still does on the host, and gives up after a few seconds. Graphs that hold
   /// its calls end before.
   ~Communicator();
@@ -69,9 +69,9 @@ class Communicator {
 
   /// Carries out `calls` as one group of NCCL's; they are on their stream when this returns.
   void enqueue(const std::function<ncclResult_t(ncclComm_t)>& calls,
-               const comm::Deadline& deadline);
+               const base::Deadline& deadline);
   /// Registers memory from ncclMemAlloc, which calls may then use in place; once until forget().
-  void remember(void* base, std::size_t bytes, const comm::Deadline& deadline);
+  void remember(void* base, std::size_t bytes, const base::Deadline& deadline);
   /// The memory is about to be freed; calls that use it have ended. Threads: any.
   void forget(void* base) noexcept;
   /// What has failed in the background since; empty: nothing.
@@ -82,7 +82,7 @@ class Communicator {
  private:
   void require_handle() const;
   /// Waits until the call that returned `result` is over. lock: is held, and given up in between.
-  void settle(ncclResult_t result, const comm::Deadline& deadline,
+  void settle(ncclResult_t result, const base::Deadline& deadline,
               std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;

@@ -38,7 +38,7 @@ void Link::post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
 
 void Link::carry_out(DeviceCall& call, const at::Tensor& tensor) {
   const c10::cuda::CUDAGuard guard(group_->device());
-  const comm::Deadline deadline(group_->options().timeout);
+  const base::Deadline deadline(group_->options().timeout);
   if (!communicator_) connect(deadline);
   call.begin_on(stream_, {tensor});
   const cudaStream_t stream = c10::cuda::CUDAStream(stream_).stream();
@@ -54,7 +54,7 @@ void Link::carry_out(DeviceCall& call, const at::Tensor& tensor) {
   call.end_on(stream_);
 }
 
-void Link::connect(const comm::Deadline& deadline) {
+void Link::connect(const base::Deadline& deadline) {
   ncclUniqueId id{};
   const at::Tensor bytes = at::empty({NCCL_UNIQUE_ID_BYTES}, at::kByte);
   if (direction_ == Direction::sends) {

@@ -30,7 +30,7 @@ class Link {
 
  private:
   void carry_out(DeviceCall& call, const at::Tensor& tensor);
-  void connect(const comm::Deadline& deadline);
+  void connect(const base::Deadline& deadline);
 
   const std::shared_ptr<GroupState> group_;
   std::mutex& host_mutex_;

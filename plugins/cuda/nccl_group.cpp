@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kPatience{1};
 constexpr std::chrono::seconds kLongestAbort{10};
 
 void wait_for_calls(const GroupState& state, std::chrono::seconds patience) {
-  const comm::Deadline deadline(patience);
+  const base::Deadline deadline(patience);
   while (state.has_pending() && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -98,7 +98,7 @@ comm::Work NcclGroup::all_reduce(const at::Tensor& tensor, comm::ReduceOp op) {
   check_reducible(tensor, state_->device());
   return post(call_on(op == comm::ReduceOp::sum ? "all_reduce" : "all_reduce max", tensor,
                       2 * bytes_of(tensor) * (size() - 1) / size()),
-              {tensor}, [&](const comm::Deadline& deadline) {
+              {tensor}, [&](const base::Deadline& deadline) {
                 if (is_fast(op)) return collectives_.fast_all_reduce(tensor, deadline);
                 collectives_.tree_all_reduce(tensor, op, deadline);
               });
@@ -111,7 +111,7 @@ comm::Work NcclGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& 
                input.scalar_type() == output.scalar_type());
   if (size() == 1) output.copy_(input.view_as(output));
   return post(call_on("reduce_scatter", input, bytes_of(output) * (size() - 1)), {input, output},
-              [&](const comm::Deadline& deadline) {
+              [&](const base::Deadline& deadline) {
                 if (is_fast(comm::ReduceOp::sum)) {
                   return collectives_.fast_reduce_scatter(input, output, deadline);
                 }
@@ -127,7 +127,7 @@ comm::Work NcclGroup::all_gather(const at::Tensor& input, const at::Tensor& outp
   if (size() == 1) output.copy_(input.view_as(output));
   return post(
       call_on("all_gather", input, bytes_of(input) * (size() - 1)), {input, output},
-      [&](const comm::Deadline& deadline) { collectives_.all_gather(input, output, deadline); });
+      [&](const base::Deadline& deadline) { collectives_.all_gather(input, output, deadline); });
 }
 
 comm::Work NcclGroup::all_gather_v(const at::Tensor& input, const at::Tensor& output,
@@ -147,7 +147,7 @@ comm::Work NcclGroup::all_gather_v(const at::Tensor& input, const at::Tensor& ou
     to += bytes;
   }
   return post(call_on("all_gather_v", input, bytes_of(input) * (size() - 1)), {input, output},
-              [&](const comm::Deadline& deadline) { collectives_.exchange(peers, deadline); });
+              [&](const base::Deadline& deadline) { collectives_.exchange(peers, deadline); });
 }
 
 comm::Work NcclGroup::all_to_all(const at::Tensor& input, std::span<const std::int64_t> send_counts,
@@ -171,7 +171,7 @@ comm::Work NcclGroup::all_to_all(const at::Tensor& input, std::span<const std::i
   }
   const auto kept = static_cast<std::int64_t>(peers[static_cast<std::size_t>(rank())].give_bytes);
   return post(call_on("all_to_all", input, bytes_of(input) - kept), {input, output},
-              [&](const comm::Deadline& deadline) { collectives_.exchange(peers, deadline); });
+              [&](const base::Deadline& deadline) { collectives_.exchange(peers, deadline); });
 }
 
 comm::Work NcclGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
@@ -180,7 +180,7 @@ comm::Work NcclGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
   const std::int64_t sent = rank() == root ? bytes_of(tensor) * (size() - 1) : 0;
   return post(
       call_on("broadcast", tensor, sent, world_rank(root)), {tensor},
-      [&](const comm::Deadline& deadline) { collectives_.broadcast(tensor, root, deadline); });
+      [&](const base::Deadline& deadline) { collectives_.broadcast(tensor, root, deadline); });
 }
 
 comm::Work NcclGroup::send(const at::Tensor& tensor, std::int64_t peer) {
@@ -219,7 +219,7 @@ comm::Work NcclGroup::post(comm::CallRecord call, std::initializer_list<at::Tens
     posted->begin_on(stream_, tensors);
     {
       const c10::StreamGuard on_stream(stream_);
-      operation(comm::Deadline(state_->options().timeout));
+      operation(base::Deadline(state_->options().timeout));
     }
     posted->end_on(stream_);
     if (!is_captured(stream_)) {

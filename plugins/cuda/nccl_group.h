@@ -62,7 +62,7 @@ class NcclGroup final : public comm::ProcessGroup {
   void abort(const std::string& reason) noexcept override { state_->fail(reason); }
 
  private:
-  using Operation = std::function<void(const comm::Deadline&)>;
+  using Operation = std::function<void(const base::Deadline&)>;
 
   comm::Work post(comm::CallRecord call, std::initializer_list<at::Tensor> tensors,
                   const Operation& operation);

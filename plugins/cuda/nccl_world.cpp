@@ -53,7 +53,7 @@ class NcclWorld final : public comm::World {
     memory_ = std::make_shared<RegisteredMemory>(device_);
     peers_.emplace(peer_group_, options_.timeout,
                    [watchdog = watchdog_](std::exception_ptr error) { watchdog->fail_all(error); });
-    all_ = connected("all ranks", [&](const comm::Deadline& deadline) {
+    all_ = connected("all ranks", [&](const base::Deadline& deadline) {
       auto all = std::make_shared<Communicator>();
       all_state_->add(all);  // from now on the death of a peer ends the wait
       all->join(exchanged_id(), {static_cast<int>(rank()), static_cast<int>(size())}, deadline);
@@ -78,7 +78,7 @@ class NcclWorld final : public comm::World {
     const auto own = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     std::shared_ptr<Communicator> communicator;
     if (ranks.size() > 1) {
-      communicator = connected(name, [&](const comm::Deadline& deadline) {
+      communicator = connected(name, [&](const base::Deadline& deadline) {
         return all_->split(host == nullptr ? NCCL_SPLIT_NOCOLOR : 0, static_cast<int>(own),
                            deadline);
       });
@@ -110,7 +110,7 @@ class NcclWorld final : public comm::World {
   template <typename Connect>
   std::shared_ptr<Communicator> connected(std::string_view name, const Connect& connect) {
     try {
-      return connect(comm::Deadline(options_.timeout));
+      return connect(base::Deadline(options_.timeout));
     } catch (const NcclFailure& failure) {
       all_state_->rethrow_error();  // why another thread has ended it
       const bool is_late = failure.cause() == NcclFailure::Cause::no_answer;

@@ -72,7 +72,7 @@ void Segments::free(void* base) noexcept {
 }
 
 void Segments::register_with(const std::shared_ptr<Communicator>& communicator, const void* address,
-                             const comm::Deadline& deadline) {
+                             const base::Deadline& deadline) {
   const std::byte* base = nullptr;
   std::size_t bytes = 0;
   {

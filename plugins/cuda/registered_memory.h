@@ -27,7 +27,7 @@ class Segments {
   ///
   /// Throws: NcclFailure.
   void register_with(const std::shared_ptr<Communicator>& communicator, const void* address,
-                     const comm::Deadline& deadline);
+                     const base::Deadline& deadline);
 
  private:
   struct Segment {

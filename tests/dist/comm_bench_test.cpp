@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/net/socket.h"
 #include "support/local_ranks.h"
 #include "support/port_of.h"
 
@@ -22,7 +22,7 @@ std::shared_ptr<comm::World> other_world(comm::World& world, comm::ProcessGroup&
   options.group.reduction = reduction;
   const auto port = at::zeros({1}, at::kLong);
   if (world.rank() == 0) {
-    const base::Descriptor probe(comm::listen_at("127.0.0.1", 0));
+    const base::Descriptor probe(net::listen_at("127.0.0.1", 0));
     port.fill_(port_of(probe.get()));  // which is free once more at the end of this block
   }
   group.broadcast(port, 0).wait();

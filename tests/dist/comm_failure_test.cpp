@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/net/socket.h"
 #include "support/local_ranks.h"
 #include "support/port_of.h"
 #include "support/values.h"
@@ -427,7 +427,7 @@ TEST_CASE("A rank that was never started is named by all who wait for it") {
 }
 
 TEST_CASE("Two processes with one rank are refused") {
-  const int probe = comm::listen_at("127.0.0.1", 0);
+  const int probe = net::listen_at("127.0.0.1", 0);
   comm::WorldOptions options{.backend = "gloo", .size = 3, .group = {.timeout = seconds(5)}};
   options.master_port = port_of(probe);
   ::close(probe);
@@ -448,7 +448,7 @@ TEST_CASE("Two processes with one rank are refused") {
 }
 
 TEST_CASE("A store that does not answer is named with its address") {
-  const int silent = comm::listen_at("127.0.0.1", 0);
+  const int silent = net::listen_at("127.0.0.1", 0);
   const auto port = port_of(silent);
   ::close(silent);  // nobody listens there now
   const auto failure = failure_of([&] {
@@ -465,7 +465,7 @@ TEST_CASE("A store that does not answer is named with its address") {
 }
 
 TEST_CASE("A port that is taken is named") {
-  const int taken = comm::listen_at("127.0.0.1", 0);
+  const int taken = net::listen_at("127.0.0.1", 0);
   const auto failure = failure_of([&] {
     (void)comm::create_world({.backend = "gloo",
                               .rank = 0,

@@ -19,8 +19,8 @@
 namespace dtrain::testing {
 namespace {
 
+using base::Deadline;
 using base::Descriptor;
-using comm::Deadline;
 using std::chrono::milliseconds;
 
 // Three ranks of which the test plays as many as it wants.
@@ -37,7 +37,7 @@ struct Meeting {
   }
   void introduce(std::int64_t rank, milliseconds limit) const {
     (void)comm::exchange_segments(rank, listeners[static_cast<std::size_t>(rank)], names,
-                                  segment.file(), Deadline(limit));
+                                  segment.file(), base::Deadline(limit));
   }
 };
 

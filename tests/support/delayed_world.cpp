@@ -23,37 +23,37 @@ class DelayedTransport final : public comm::Transport {
       : inner_(std::move(inner)), delay_(delay) {}
 
   std::int64_t all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
-                          const comm::Deadline&) override {
+                          const base::Deadline&) override {
     return late([&] { return inner_->all_reduce(tensor, op); });
   }
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const comm::Deadline&) override {
+                              const base::Deadline&) override {
     return late([&] { return inner_->reduce_scatter(input, output); });
   }
   std::int64_t all_gather(const at::Tensor& input, const comm::PartedTensor& output,
-                          const comm::Deadline&) override {
+                          const base::Deadline&) override {
     return late([&] { return inner_->all_gather_v(input, output.tensor(), counts_of(output)); });
   }
   std::int64_t all_to_all(const comm::PartedTensor& input, const comm::PartedTensor& output,
-                          const comm::Deadline&) override {
+                          const base::Deadline&) override {
     return late([&] {
       return inner_->all_to_all(input.tensor(), counts_of(input), output.tensor(),
                                 counts_of(output));
     });
   }
   std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const comm::Deadline&) override {
+                         const base::Deadline&) override {
     return late([&] { return inner_->broadcast(tensor, root); });
   }
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const comm::Deadline&) override {
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const base::Deadline&) override {
     inner_->send(tensor, peer).wait();
     return static_cast<std::int64_t>(tensor.nbytes());
   }
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const comm::Deadline&) override {
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const base::Deadline&) override {
     inner_->recv(tensor, peer).wait();
     return 0;
   }
-  std::int64_t barrier(const comm::Deadline&) override {
+  std::int64_t barrier(const base::Deadline&) override {
     inner_->barrier();
     return 0;
   }

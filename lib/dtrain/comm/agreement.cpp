@@ -12,20 +12,21 @@
 #include "dtrain/base/printable.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 
 namespace {
 
 std::string packed(const std::vector<NamedValue>& values) {
-  MessageWriter message;
+  net::MessageWriter message;
   for (const auto& [name, value] : values) message.text(name).text(value);
   return message.bytes();
 }
 
 std::vector<NamedValue> unpacked(std::string_view bytes) {
   std::vector<NamedValue> values;
-  MessageReader message(bytes);
+  net::MessageReader message(bytes);
   const auto take = [&] {
     const std::string text = message.text();
     return base::printable(text, text.size());

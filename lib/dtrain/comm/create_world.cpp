@@ -8,9 +8,9 @@
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
+#include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
 
@@ -54,8 +54,8 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
          .store_fd = options.store_fd,
          .master_addr = options.master_addr,
          .master_port = options.master_port,
-         .token = options.store_fd < 0 ? job_secret(options.token, options.token_file) : ""},
-        Deadline(options.group.timeout));
+         .token = options.store_fd < 0 ? net::job_secret(options.token, options.token_file) : ""},
+        base::Deadline(options.group.timeout));
     const auto shm = backend == "gloo" ? nullptr : create_shm_world(options, rendezvous);
     return shm ? shm : create_gloo_world(options, std::move(rendezvous));
   }

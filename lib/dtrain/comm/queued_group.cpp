@@ -72,7 +72,7 @@ QueuedGroup::~QueuedGroup() {
 Work QueuedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   check_reducible(tensor);
   return post(collectives_, call_on(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", tensor),
-              [this, tensor, op](const Deadline& deadline) {
+              [this, tensor, op](const base::Deadline& deadline) {
                 return transport_->all_reduce(tensor, op, deadline);
               });
 }
@@ -84,7 +84,7 @@ Work QueuedGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& outp
                input.scalar_type() == output.scalar_type());
   if (size() == 1) output.copy_(input.view_as(output));
   return post(collectives_, call_on("reduce_scatter", input),
-              [this, input, output](const Deadline& deadline) {
+              [this, input, output](const base::Deadline& deadline) {
                 return transport_->reduce_scatter(input, output, deadline);
               });
 }
@@ -106,7 +106,7 @@ Work QueuedGroup::gather(std::string_view op, const at::Tensor& input, PartedTen
                input.scalar_type() == output.tensor().scalar_type());
   if (size() == 1) output.tensor().copy_(input.view_as(output.tensor()));
   return post(collectives_, call_on(op, input),
-              [this, input, output = std::move(output)](const Deadline& deadline) {
+              [this, input, output = std::move(output)](const base::Deadline& deadline) {
                 return transport_->all_gather(input, output, deadline);
               });
 }
@@ -121,18 +121,18 @@ Work QueuedGroup::all_to_all(const at::Tensor& input, std::span<const std::int64
                sent.count(rank()) == received.count(rank()) &&
                input.scalar_type() == output.scalar_type());
   if (size() == 1) output.copy_(input.view_as(output));
-  return post(
-      collectives_, call_on("all_to_all", input),
-      [this, sent = std::move(sent), received = std::move(received)](const Deadline& deadline) {
-        return transport_->all_to_all(sent, received, deadline);
-      });
+  return post(collectives_, call_on("all_to_all", input),
+              [this, sent = std::move(sent),
+               received = std::move(received)](const base::Deadline& deadline) {
+                return transport_->all_to_all(sent, received, deadline);
+              });
 }
 
 Work QueuedGroup::broadcast(const at::Tensor& tensor, std::int64_t root) {
   check_dense(tensor);
   DTRAIN_CHECK(root >= 0 && root < size());
   return post(collectives_, call_on("broadcast", tensor, world_rank(root)),
-              [this, tensor, root](const Deadline& deadline) {
+              [this, tensor, root](const base::Deadline& deadline) {
                 return transport_->broadcast(tensor, root, deadline);
               });
 }
@@ -141,7 +141,7 @@ Work QueuedGroup::send(const at::Tensor& tensor, std::int64_t peer) {
   check_dense(tensor);
   check_peer(peer);
   return post(sends_[peer], call_on("send", tensor, world_rank(peer)),
-              [this, tensor, peer](const Deadline& deadline) {
+              [this, tensor, peer](const base::Deadline& deadline) {
                 return transport_->send(tensor, peer, deadline);
               });
 }
@@ -150,7 +150,7 @@ Work QueuedGroup::recv(const at::Tensor& tensor, std::int64_t peer) {
   check_dense(tensor);
   check_peer(peer);
   return post(receives_[peer], call_on("recv", tensor, world_rank(peer)),
-              [this, tensor, peer](const Deadline& deadline) {
+              [this, tensor, peer](const base::Deadline& deadline) {
                 return transport_->recv(tensor, peer, deadline);
               });
 }
@@ -158,7 +158,7 @@ Work QueuedGroup::recv(const at::Tensor& tensor, std::int64_t peer) {
 void QueuedGroup::barrier() {
   CallRecord call;
   call.op = "barrier";
-  post(collectives_, call, [this](const Deadline& deadline) {
+  post(collectives_, call, [this](const base::Deadline& deadline) {
     return transport_->barrier(deadline);
   }).wait_host();
 }
@@ -176,7 +176,7 @@ Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) 
   const auto completion = std::make_shared<HostCompletion>(ring_);
   if (size() == 1) {
     carry_out(
-        numbered, [](const Deadline&) { return std::int64_t{0}; }, *completion);
+        numbered, [](const base::Deadline&) { return std::int64_t{0}; }, *completion);
     return Work(completion);
   }
   try {
@@ -198,7 +198,7 @@ void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
   if (!failure) {
     ring_->start(call.number);
     try {
-      bytes_sent = operation(Deadline(options_.timeout));
+      bytes_sent = operation(base::Deadline(options_.timeout));
     } catch (const TransportFailure& caught) {
       failure = keep_error(worded(call, caught));
     } catch (...) {

@@ -69,7 +69,7 @@ class QueuedGroup final : public ProcessGroup {
 
  private:
   /// Carries the call out and returns the bytes sent.
-  using Operation = std::function<std::int64_t(const Deadline&)>;
+  using Operation = std::function<std::int64_t(const base::Deadline&)>;
 
   Work gather(std::string_view op, const at::Tensor& input, PartedTensor output);
   Work post(Lane& lane, const CallRecord& call, Operation operation);

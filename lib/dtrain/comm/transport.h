@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/deadline.h"
+#include "dtrain/base/deadline.h"
 #include "dtrain/comm/parted_tensor.h"
 #include "dtrain/comm/process_group.h"
 
@@ -47,22 +47,22 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                  const Deadline& deadline) = 0;
+                                  const base::Deadline& deadline) = 0;
   virtual std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                      const Deadline& deadline) = 0;
+                                      const base::Deadline& deadline) = 0;
   /// input: this rank's part, which may lie in `output`.
   virtual std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                                  const Deadline& deadline) = 0;
+                                  const base::Deadline& deadline) = 0;
   /// input: a part for each rank; output: a part from each rank.
   virtual std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                                  const Deadline& deadline) = 0;
+                                  const base::Deadline& deadline) = 0;
   virtual std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                                 const Deadline& deadline) = 0;
+                                 const base::Deadline& deadline) = 0;
   virtual std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
-                            const Deadline& deadline) = 0;
+                            const base::Deadline& deadline) = 0;
   virtual std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
-                            const Deadline& deadline) = 0;
-  virtual std::int64_t barrier(const Deadline& deadline) = 0;
+                            const base::Deadline& deadline) = 0;
+  virtual std::int64_t barrier(const base::Deadline& deadline) = 0;
 
   /// Makes operations under way and later ones fail on this rank and, soon after, on its peers.
   /// Idempotent; does not wait for anyone.

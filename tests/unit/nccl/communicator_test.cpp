@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Cause = NcclFailure::Cause;
 
-const comm::Deadline& later() {
-  static const comm::Deadline deadline{seconds(60)};
+const base::Deadline& later() {
+  static const base::Deadline deadline{seconds(60)};
   return deadline;
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("Who waits for peers gives up at the deadline") {
   testing::forget_nccl();
   auto alone = std::make_shared<Communicator>();
   const NcclFailure late = failure_of([&] {
-    alone->join({}, {0, 2}, comm::Deadline(milliseconds(30)));
+    alone->join({}, {0, 2}, base::Deadline(milliseconds(30)));
   });
   CHECK(late.cause() == Cause::no_answer);
   alone.reset();

@@ -26,7 +26,7 @@ class Host final : public testing::StubGroup {
 struct Group {
   Group() {
     testing::let_peers_come();
-    const comm::Deadline later{seconds(60)};
+    const base::Deadline later{seconds(60)};
     communicator->join({}, {0, 2}, later);
     communicator->enqueue(
         [](ncclComm_t group) {
@@ -53,7 +53,7 @@ std::string error_of(const GroupState& group) {
 }
 
 bool comes(const std::function<bool()>& condition) {
-  const comm::Deadline deadline{seconds(5)};
+  const base::Deadline deadline{seconds(5)};
   while (!condition() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
   return condition();
 }
@@ -90,7 +90,7 @@ TEST_CASE("The death of a peer ends the wait for it") {
   const auto communicator = std::make_shared<Communicator>();
   state->add(communicator);
   auto waiting = std::async(std::launch::async, [&] {
-    communicator->join({}, {0, 2}, comm::Deadline(seconds(60)));
+    communicator->join({}, {0, 2}, base::Deadline(seconds(60)));
   });
   while (testing::nccl_notes().made == 0) std::this_thread::yield();
   watchdog.fail_all(
@@ -107,7 +107,7 @@ TEST_CASE("A communicator that comes to a group that has ended is of no use") {
   abort_together(group.state->end());
   const auto late = std::make_shared<Communicator>();
   group.state->add(late);
-  CHECK_THROWS_AS(late->join({}, {0, 2}, comm::Deadline(seconds(60))), NcclFailure);
+  CHECK_THROWS_AS(late->join({}, {0, 2}, base::Deadline(seconds(60))), NcclFailure);
   CHECK(testing::nccl_notes().made == 1);
 }
 

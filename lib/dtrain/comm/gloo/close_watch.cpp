@@ -57,7 +57,7 @@ std::vector<std::int64_t> CloseWatch::closed_peers() {
   return closed;
 }
 
-bool CloseWatch::wait(const Message& message, const Deadline& deadline) {
+bool CloseWatch::wait(const Message& message, const base::Deadline& deadline) {
   if (wait_for_word(message, deadline)) return true;
   // gloo prefers the watch's word to a message that has come; freed of late words, a second wait
   // tells. (One that times out would close all connections.)
@@ -66,7 +66,7 @@ bool CloseWatch::wait(const Message& message, const Deadline& deadline) {
   return wait_for_word(message, deadline);
 }
 
-bool CloseWatch::wait_for_word(const Message& message, const Deadline& deadline) {
+bool CloseWatch::wait_for_word(const Message& message, const base::Deadline& deadline) {
   std::list<const Message*>::iterator place;
   {
     const std::lock_guard lock(mutex_);

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/comm/deadline.h"
+#include "dtrain/base/deadline.h"
 #include "dtrain/comm/gloo/message.h"
 
 namespace dtrain::comm {
@@ -32,12 +32,12 @@ class CloseWatch {
   /// Waits until the message has come or gone. False: its connection was closed before.
   ///
   /// Throws: what gloo throws.
-  [[nodiscard]] bool wait(const Message& message, const Deadline& deadline);
+  [[nodiscard]] bool wait(const Message& message, const base::Deadline& deadline);
 
  private:
   void run();
   /// The same, but the message may have come where it returns false.
-  bool wait_for_word(const Message& message, const Deadline& deadline);
+  bool wait_for_word(const Message& message, const base::Deadline& deadline);
   [[nodiscard]] bool is_closed(std::int64_t peer);
 
   std::mutex mutex_;

@@ -30,12 +30,12 @@ std::vector<std::uint8_t> GlooStore::get(const std::string& key) {
 
 void GlooStore::wait(const std::vector<std::string>& keys,
                      const std::chrono::milliseconds& timeout) {
-  const Deadline deadline(timeout);
+  const base::Deadline deadline(timeout);
   for (const std::string& key : keys) (void)find(key, deadline.remaining());
 }
 
 std::string GlooStore::find(const std::string& key, std::chrono::milliseconds timeout) {
-  if (auto value = client_.get(prefix_ + key, Deadline(timeout))) return *std::move(value);
+  if (auto value = client_.get(prefix_ + key, base::Deadline(timeout))) return *std::move(value);
   base::fail(base::ErrorKind::timeout, "gloo's '{}' did not come to the store within {}", key,
              base::readable_time(base::Seconds(timeout).count()));
 }

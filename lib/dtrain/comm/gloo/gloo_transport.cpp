@@ -9,7 +9,7 @@
 namespace dtrain::comm {
 
 std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                       const Deadline& deadline) {
+                                       const base::Deadline& deadline) {
   if (tensor.numel() == 0) return 0;
   const std::int64_t size = link_->size();
   if (reduction_ == Reduction::fast) {
@@ -34,7 +34,7 @@ std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
 }
 
 std::int64_t GlooTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                           const Deadline& deadline) {
+                                           const base::Deadline& deadline) {
   SlicedReduction reduction{.input = bytes_of(input),
                             .output = bytes_of(output),
                             .dtype = input.scalar_type(),
@@ -48,7 +48,7 @@ std::int64_t GlooTransport::reduce_scatter(const at::Tensor& input, const at::Te
 }
 
 template <typename Sent, typename Received>
-std::int64_t GlooTransport::exchange(Sent sent, Received received, const Deadline& deadline) {
+std::int64_t GlooTransport::exchange(Sent sent, Received received, const base::Deadline& deadline) {
   const std::int64_t size = link_->size();
   std::vector<Message> messages;  // receives first: what arrives has a place to go
   for (std::int64_t peer = 0; peer < size; ++peer) {
@@ -69,7 +69,7 @@ std::int64_t GlooTransport::exchange(Sent sent, Received received, const Deadlin
 }
 
 std::int64_t GlooTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
-                                       const Deadline& deadline) {
+                                       const base::Deadline& deadline) {
   const std::span<std::byte> own = output.part(link_->rank());
   if (own.data() != bytes_of(input)) std::copy_n(bytes_of(input), own.size(), own.data());
   return exchange([&](std::int64_t) { return own; },
@@ -77,14 +77,14 @@ std::int64_t GlooTransport::all_gather(const at::Tensor& input, const PartedTens
 }
 
 std::int64_t GlooTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
-                                       const Deadline& deadline) {
+                                       const base::Deadline& deadline) {
   std::ranges::copy(input.part(link_->rank()), output.part(link_->rank()).data());
   return exchange([&](std::int64_t peer) { return input.part(peer); },
                   [&](std::int64_t peer) { return output.part(peer); }, deadline);
 }
 
 std::int64_t GlooTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
-                                      const Deadline& deadline) {
+                                      const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   if (bytes == 0) return 0;
   if (link_->rank() != root) {
@@ -100,7 +100,7 @@ std::int64_t GlooTransport::broadcast(const at::Tensor& tensor, std::int64_t roo
 }
 
 std::int64_t GlooTransport::send(const at::Tensor& tensor, std::int64_t peer,
-                                 const Deadline& deadline) {
+                                 const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   if (bytes > 0)
     link_->wait(link_->send(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
@@ -108,14 +108,14 @@ std::int64_t GlooTransport::send(const at::Tensor& tensor, std::int64_t peer,
 }
 
 std::int64_t GlooTransport::recv(const at::Tensor& tensor, std::int64_t peer,
-                                 const Deadline& deadline) {
+                                 const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   if (bytes > 0)
     link_->wait(link_->recv(bytes_of(tensor), bytes, peer, Tag::point_to_point), deadline);
   return 0;
 }
 
-std::int64_t GlooTransport::barrier(const Deadline& deadline) {
+std::int64_t GlooTransport::barrier(const base::Deadline& deadline) {
   std::byte token{};
   return reducer_.run_small(&token, 1, at::ScalarType::Byte, ReduceOp::max, deadline);
 }

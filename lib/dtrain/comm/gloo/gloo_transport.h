@@ -22,24 +22,27 @@ class GlooTransport final : public Transport {
     return OrderedReducer::scratch_bytes(load.size, load.reduced);
   }
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
+  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
+                          const base::Deadline& deadline) override;
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const Deadline& deadline) override;
+                              const base::Deadline& deadline) override;
   std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                          const Deadline& deadline) override;
+                          const base::Deadline& deadline) override;
   std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                          const Deadline& deadline) override;
+                          const base::Deadline& deadline) override;
   std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const Deadline& deadline) override;
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
-  std::int64_t barrier(const Deadline& deadline) override;
+                         const base::Deadline& deadline) override;
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t barrier(const base::Deadline& deadline) override;
   void close(const std::string& reason) noexcept override { link_->close(reason); }
 
  private:
   /// Sends each peer the bytes sent(peer) and receives received(peer); returns the bytes sent.
   template <typename Sent, typename Received>
-  std::int64_t exchange(Sent sent, Received received, const Deadline& deadline);
+  std::int64_t exchange(Sent sent, Received received, const base::Deadline& deadline);
 
   std::unique_ptr<Link> link_;
   OrderedReducer reducer_;

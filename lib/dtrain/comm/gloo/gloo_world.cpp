@@ -18,7 +18,7 @@
 #include "dtrain/comm/gloo/pair_proof.h"
 #include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/met_world.h"
-#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
 
@@ -69,20 +69,20 @@ class GlooWorld final : public MetWorld {
 
   std::unique_ptr<Transport> connect(const std::string& key,
                                      const GroupIdentity& identity) override {
-    const Deadline deadline(options().group.timeout);
+    const base::Deadline deadline(options().group.timeout);
     require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
     const GroupSecret secret{
         .token = token(),
         .group = key,
-        .challenges =
-            exchange_notes(store(), key, rank(), identity.world_ranks, new_challenge(), deadline)};
+        .challenges = exchange_notes(store(), key, rank(), identity.world_ranks,
+                                     net::new_challenge(), deadline)};
     std::unique_ptr<Link> link = connect_link(key, identity, deadline);
     check_peers(*link, secret, identity, deadline);
     return std::make_unique<GlooTransport>(std::move(link), options().group.reduction);
   }
 
   std::unique_ptr<Link> connect_link(const std::string& key, const GroupIdentity& identity,
-                                     const Deadline& deadline) {
+                                     const base::Deadline& deadline) {
     const auto settings = ProcessGroupGloo::Options::create(deadline.remaining());
     settings->devices = {device_};
     settings->threads = 1;  // for gloo's own all-reduce, of which one runs at a time
@@ -103,11 +103,13 @@ class GlooWorld final : public MetWorld {
   }
 
   /// Fails with the reason that another rank gave the store, if it refused the job.
-  void hear_refusal() { (void)store().get("no such key", Deadline(std::chrono::milliseconds(1))); }
+  void hear_refusal() {
+    (void)store().get("no such key", base::Deadline(std::chrono::milliseconds(1)));
+  }
 
   /// Fails unless all connections lead to ranks of this job.
   void check_peers(Link& link, const GroupSecret& secret, const GroupIdentity& identity,
-                   const Deadline& deadline) {
+                   const base::Deadline& deadline) {
     const auto fail_for = [&](base::ErrorKind kind, std::int64_t peer, std::string_view what) {
       store().refuse(
           kind, fmt::format("who is connected to rank {} at {} as rank {} {}; if that is no rank, "

@@ -73,7 +73,7 @@ Message Link::recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag t
   }
 }
 
-void Link::wait(const Message& message, const Deadline& deadline) {
+void Link::wait(const Message& message, const base::Deadline& deadline) {
   try {
     if (watch_.wait(message, deadline)) return;
   } catch (const std::exception&) {
@@ -82,11 +82,11 @@ void Link::wait(const Message& message, const Deadline& deadline) {
   throw blame_connections(message.peer);
 }
 
-void Link::wait(const std::vector<Message>& messages, const Deadline& deadline) {
+void Link::wait(const std::vector<Message>& messages, const base::Deadline& deadline) {
   for (const Message& message : messages) wait(message, deadline);
 }
 
-void Link::all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) {
+void Link::all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline) {
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = op == ReduceOp::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
@@ -108,7 +108,7 @@ void Link::all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& dea
 }
 
 bool Link::wait_collective(c10d::Work& work) {
-  std::optional<Deadline> patience;
+  std::optional<base::Deadline> patience;
   while (true) {
     try {
       work.wait(kLookAround);

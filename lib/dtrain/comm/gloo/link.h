@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
 
-#include "dtrain/comm/deadline.h"
+#include "dtrain/base/deadline.h"
 #include "dtrain/comm/gloo/close_watch.h"
 #include "dtrain/comm/gloo/message.h"
 #include "dtrain/comm/transport.h"
@@ -33,11 +33,11 @@ class Link {
 
   [[nodiscard]] Message send(const std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag);
   [[nodiscard]] Message recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag);
-  void wait(const Message& message, const Deadline& deadline);
-  void wait(const std::vector<Message>& messages, const Deadline& deadline);
+  void wait(const Message& message, const base::Deadline& deadline);
+  void wait(const std::vector<Message>& messages, const base::Deadline& deadline);
 
   /// gloo's own all-reduce, which adds in any order.
-  void all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline);
+  void all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline);
 
   void close(const std::string& reason) noexcept;
 

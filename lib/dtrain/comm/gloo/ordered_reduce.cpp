@@ -94,7 +94,7 @@ void OrderedReducer::post_contributions(const Piece& piece, std::size_t half) {
   }
 }
 
-void OrderedReducer::reduce_own(const SlicedReduction& reduction, const Deadline& deadline) {
+void OrderedReducer::reduce_own(const SlicedReduction& reduction, const base::Deadline& deadline) {
   const std::int64_t rank = link_.rank();
   const auto pieces = pieces_of(slice_bytes(reduction, rank));
   std::vector<const std::byte*> inputs(static_cast<std::size_t>(link_.size()));
@@ -120,7 +120,7 @@ void OrderedReducer::reduce_own(const SlicedReduction& reduction, const Deadline
   }
 }
 
-std::int64_t OrderedReducer::run(const SlicedReduction& reduction, const Deadline& deadline) {
+std::int64_t OrderedReducer::run(const SlicedReduction& reduction, const base::Deadline& deadline) {
   piece_bytes_ = bytes_of_piece(link_.size());
   reserve_scratch();
   bytes_sent_ = 0;
@@ -140,7 +140,7 @@ std::int64_t OrderedReducer::run(const SlicedReduction& reduction, const Deadlin
 }
 
 std::int64_t OrderedReducer::run_small(std::byte* data, std::int64_t count, at::ScalarType dtype,
-                                       ReduceOp op, const Deadline& deadline) {
+                                       ReduceOp op, const base::Deadline& deadline) {
   const std::int64_t bytes = count * element_size(dtype);
   piece_bytes_ = bytes;
   reserve_scratch();

@@ -33,12 +33,12 @@ class OrderedReducer {
   explicit OrderedReducer(Link& link) : link_(link) {}
 
   /// Returns the bytes sent.
-  std::int64_t run(const SlicedReduction& reduction, const Deadline& deadline);
+  std::int64_t run(const SlicedReduction& reduction, const base::Deadline& deadline);
 
   /// Every rank gets every rank's whole tensor and adds them itself: one exchange instead of two,
   /// for small ones.
   std::int64_t run_small(std::byte* data, std::int64_t count, at::ScalarType dtype, ReduceOp op,
-                         const Deadline& deadline);
+                         const base::Deadline& deadline);
 
   /// Returns whether run_small is quicker for a tensor of that size.
   [[nodiscard]] bool is_small(std::int64_t bytes) const { return is_small(link_.size(), bytes); }
@@ -56,7 +56,7 @@ class OrderedReducer {
   void post_to_others(const SlicedReduction& reduction);
   void post_results(const SlicedReduction& reduction);
   void post_contributions(const Piece& piece, std::size_t half);
-  void reduce_own(const SlicedReduction& reduction, const Deadline& deadline);
+  void reduce_own(const SlicedReduction& reduction, const base::Deadline& deadline);
   [[nodiscard]] static bool is_small(std::int64_t ranks, std::int64_t bytes);
   // Makes room for two pieces from each other rank.
   void reserve_scratch();

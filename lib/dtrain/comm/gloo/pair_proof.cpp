@@ -2,8 +2,9 @@
 
 #include <array>
 
-#include "dtrain/comm/rendezvous/proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
 
@@ -15,12 +16,12 @@ constexpr std::int64_t kProofBytes = 32;
 std::string pair_proof(const GroupSecret& secret, std::int64_t from, std::int64_t to) {
   const std::string key = secret.token + secret.challenges[static_cast<std::size_t>(from)] +
                           secret.challenges[static_cast<std::size_t>(to)];
-  return hmac_sha256(key, MessageWriter()
-                              .text("gloo")
-                              .text(secret.group)
-                              .number(static_cast<std::uint64_t>(from))
-                              .number(static_cast<std::uint64_t>(to))
-                              .bytes());
+  return net::hmac_sha256(key, net::MessageWriter()
+                                   .text("gloo")
+                                   .text(secret.group)
+                                   .number(static_cast<std::uint64_t>(from))
+                                   .number(static_cast<std::uint64_t>(to))
+                                   .bytes());
 }
 
 std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(text.data()); }
@@ -28,7 +29,7 @@ std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(tex
 }  // namespace
 
 std::optional<std::int64_t> find_impostor(Link& link, const GroupSecret& secret,
-                                          const Deadline& deadline) {
+                                          const base::Deadline& deadline) {
   const auto size = static_cast<std::size_t>(link.size());
   std::vector<std::string> own(size);
   std::vector<std::string> theirs(size, std::string(kProofBytes, '\0'));
@@ -45,7 +46,7 @@ std::optional<std::int64_t> find_impostor(Link& link, const GroupSecret& secret,
     const auto index = static_cast<std::size_t>(peer);
     if (peer == link.rank()) continue;
     link.wait(received[index], deadline);
-    if (!is_same_proof(theirs[index], pair_proof(secret, peer, link.rank()))) return peer;
+    if (!net::is_same_proof(theirs[index], pair_proof(secret, peer, link.rank()))) return peer;
   }
   link.wait(sent, deadline);
   return std::nullopt;

@@ -24,6 +24,6 @@ struct GroupSecret {
 /// Collective: every member.
 /// Throws:     TransportFailure, also for one who says nothing.
 [[nodiscard]] std::optional<std::int64_t> find_impostor(Link& link, const GroupSecret& secret,
-                                                        const Deadline& deadline);
+                                                        const base::Deadline& deadline);
 
 }  // namespace dtrain::comm

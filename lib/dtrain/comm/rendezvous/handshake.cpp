@@ -9,9 +9,11 @@
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/proof.h"
-#include "dtrain/comm/rendezvous/tcp_owner.h"
+#include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/proof.h"
+#include "dtrain/net/tcp_owner.h"
 
 namespace dtrain::comm {
 
@@ -25,22 +27,22 @@ constexpr const char* kSecretAdvice =
 
 class Handshake {
  public:
-  Handshake(const base::Descriptor& connection, FrameBuffer& input, const Newcomer& self,
-            const Deadline& deadline)
+  Handshake(const base::Descriptor& connection, net::FrameBuffer& input, const Newcomer& self,
+            const base::Deadline& deadline)
       : connection_(connection), input_(input), self_(self), deadline_(deadline) {}
 
   void run() {
     read_greeting();
-    MessageReader reader(next_message());
+    net::MessageReader reader(next_message());
     const auto trust = static_cast<Trust>(reader.number());
     const Exchange exchange{.store_challenge = reader.text(),
-                            .rank_challenge = new_challenge(),
+                            .rank_challenge = net::new_challenge(),
                             .rank = static_cast<std::uint64_t>(self_.rank),
                             .size = static_cast<std::uint64_t>(self_.size)};
     if (!reader.is_whole()) fail_as_foreign("words after a greeting");
     check(trust);
     const bool proves = trust == Trust::token;
-    send(MessageWriter()
+    send(net::MessageWriter()
              .text(exchange.rank_challenge)
              .number(exchange.rank)
              .number(exchange.size)
@@ -75,36 +77,36 @@ class Handshake {
   }
 
   void check_known(const std::string& reply) const {
-    if (static_cast<StoreReply>(MessageReader(reply).number()) != StoreReply::unknown) return;
+    if (static_cast<StoreReply>(net::MessageReader(reply).number()) != StoreReply::unknown) return;
     fail(ErrorKind::usage, "the store {} does not take this rank's secret; {}", self_.where,
          kSecretAdvice);
   }
 
   /// Returns whether the store that sent this reply has proved that it knows the secret.
   bool is_proved(const std::string& reply, const Exchange& exchange) const {
-    MessageReader reader(reply);
+    net::MessageReader reader(reply);
     std::string who = "store";
     if (static_cast<StoreReply>(reader.number()) == StoreReply::refused) {
       const std::uint64_t kind = reader.number();
       who = refusing_store(kind, reader.text());
     }
-    return is_same_proof(reader.text(), proof_of(self_.token, who, exchange));
+    return net::is_same_proof(reader.text(), proof_of(self_.token, who, exchange));
   }
 
   void receive() {
     int error = 0;
-    examine(receive_some(connection_, input_, deadline_, error), error);
+    examine(net::receive_some(connection_, input_, deadline_, error), error);
   }
 
   void send(const std::string& message) {
-    examine(send_all(connection_, framed(message), deadline_), 0);
+    examine(net::send_all(connection_, net::framed(message), deadline_), 0);
   }
 
-  void examine(Transfer transfer, int error) const {
-    if (transfer == Transfer::closed) {
+  void examine(net::Transfer transfer, int error) const {
+    if (transfer == net::Transfer::closed) {
       throw ClosedEarly{error == 0 ? "it closed the connection" : std::strerror(error)};
     }
-    if (transfer == Transfer::late) {
+    if (transfer == net::Transfer::late) {
       fail(ErrorKind::timeout,
            "the store {} took the connection, but did not answer within {}; another program "
            "may hold that port: choose another MASTER_PORT",
@@ -130,7 +132,7 @@ class Handshake {
   }
 
   void check_user() const {
-    const auto user = user_of_tcp_peer(connection_.get());
+    const auto user = net::user_of_tcp_peer(connection_.get());
     if (!user) {
       fail(ErrorKind::usage,
            "the store {} is on another machine, where ranks must know each other by a secret; {}",
@@ -150,21 +152,21 @@ class Handshake {
   }
 
   const base::Descriptor& connection_;
-  FrameBuffer& input_;
+  net::FrameBuffer& input_;
   const Newcomer& self_;
-  const Deadline& deadline_;
+  const base::Deadline& deadline_;
   std::string message_;
 };
 
 }  // namespace
 
-void introduce_to_store(const base::Descriptor& connection, FrameBuffer& input,
-                        const Newcomer& self, const Deadline& deadline) {
+void introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                        const Newcomer& self, const base::Deadline& deadline) {
   Handshake(connection, input, self, deadline).run();
 }
 
 std::optional<std::string> text_of_reply(const std::string& reply) {
-  MessageReader reader(reply);
+  net::MessageReader reader(reply);
   const auto kind = static_cast<StoreReply>(reader.number());
   if (kind == StoreReply::refused) {
     const ErrorKind error = kind_of_refusal(reader.number());

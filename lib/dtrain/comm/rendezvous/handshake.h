@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/frames.h"
+#include "dtrain/net/frames.h"
 
 namespace dtrain::comm {
 
@@ -31,8 +31,8 @@ struct ClosedEarly {
 /// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs; Error{comm}
 ///         for what is no store, or another user's; Error{timeout} for silence; the refusal of the
 ///         job.
-void introduce_to_store(const base::Descriptor& connection, FrameBuffer& input,
-                        const Newcomer& self, const Deadline& deadline);
+void introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                        const Newcomer& self, const base::Deadline& deadline);
 
 /// The text of a reply that is `done`; nothing of `absent`.
 ///

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "dtrain/base/readable.h"
-#include "dtrain/comm/rendezvous/packet.h"
-#include "dtrain/comm/rendezvous/proof.h"
-#include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/net/packet.h"
+#include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
 
 namespace dtrain::comm {
 
@@ -31,7 +31,7 @@ constexpr milliseconds kRefusalGrace(500);
 /// dtrun's door, which no program that is started from here may hold open.
 base::Descriptor take_door(int store_fd) {
   const bool is_open = ::fcntl(store_fd, F_SETFD, FD_CLOEXEC) == 0;
-  const auto user = is_open ? user_of_unix_peer(store_fd) : std::nullopt;
+  const auto user = is_open ? net::user_of_unix_peer(store_fd) : std::nullopt;
   if (!user) {
     fail(ErrorKind::usage,
          "DTRUN_STORE_FD: descriptor {} is no socket of dtrun ({}); unset the variable", store_fd,
@@ -45,9 +45,9 @@ base::Descriptor take_door(int store_fd) {
 }
 
 std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const Newcomer& self,
-                                           const Deadline& deadline) {
-  auto [own, handed] = connected_pair();
-  const int error = send_packet(door, self.rank, handed, deadline);
+                                           const base::Deadline& deadline) {
+  auto [own, handed] = net::connected_pair();
+  const int error = net::send_packet(door, self.rank, handed, deadline);
   handed = base::Descriptor();
   try {
     if (error == 0) return std::make_unique<StoreClient>(std::move(own), self, deadline);
@@ -63,13 +63,15 @@ std::unique_ptr<StoreClient> enter_by_door(const base::Descriptor& door, const N
 }
 
 std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const Newcomer& self,
-                                              const Deadline& deadline, std::string& own_address) {
+                                              const base::Deadline& deadline,
+                                              std::string& own_address) {
   std::string reason = "no address";
   const auto start = base::Clock::now();
   for (milliseconds pause(5);; pause = std::min(pause * 2, milliseconds(200))) {
-    base::Descriptor socket = connect_to(place.master_addr, place.master_port, deadline, reason);
+    base::Descriptor socket =
+        net::connect_to(place.master_addr, place.master_port, deadline, reason);
     if (socket.get() >= 0) {
-      own_address = own_address_of(socket);
+      own_address = net::own_address_of(socket);
       try {
         return std::make_unique<StoreClient>(std::move(socket), self, deadline);
       } catch (const ClosedEarly& closed) {
@@ -87,7 +89,7 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
 }
 
 void wait_for_members(StoreClient& store, const std::string& key,
-                      const std::vector<std::int64_t>& ranks, const Deadline& deadline,
+                      const std::vector<std::int64_t>& ranks, const base::Deadline& deadline,
                       const std::function<void(std::string)>& visit) {
   std::vector<std::int64_t> missing;
   for (const auto rank : ranks) {
@@ -113,16 +115,17 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
     options.door = std::move(door);
   } else {
     // At this address alone, never at all interfaces.
-    options.listener = base::Descriptor(listen_at(place.master_addr, place.master_port));
+    options.listener = base::Descriptor(net::listen_at(place.master_addr, place.master_port));
     ::fcntl(options.listener.get(), F_SETFL, O_NONBLOCK);
-    own_address = own_address_of(options.listener);
+    own_address = net::own_address_of(options.listener);
   }
   return std::make_unique<StoreServer>(std::move(options));
 }
 
 }  // namespace
 
-std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place, const Deadline& deadline) {
+std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
+                                           const base::Deadline& deadline) {
   const auto result = std::make_shared<Rendezvous>();
   Newcomer self{.rank = place.rank,
                 .size = place.size,
@@ -157,7 +160,8 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place, const Dead
 std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
                                         std::int64_t own_rank,
                                         const std::vector<std::int64_t>& world_ranks,
-                                        const std::string& own_note, const Deadline& deadline) {
+                                        const std::string& own_note,
+                                        const base::Deadline& deadline) {
   store.set(member_key(key, own_rank), own_note);
   std::vector<std::string> notes;
   wait_for_members(store, key, world_ranks, deadline,

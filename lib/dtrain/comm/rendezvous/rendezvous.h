@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/deadline.h"
 #include "dtrain/comm/rendezvous/store_client.h"
 #include "dtrain/comm/rendezvous/store_server.h"
 
@@ -35,7 +35,7 @@ struct Rendezvous {
 ///
 /// Throws: as create_world.
 [[nodiscard]] std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
-                                                         const Deadline& deadline);
+                                                         const base::Deadline& deadline);
 
 /// Returns each member's note, in their order, when every member has called this with the same key.
 ///
@@ -44,7 +44,7 @@ struct Rendezvous {
                                                       std::int64_t own_rank,
                                                       const std::vector<std::int64_t>& world_ranks,
                                                       const std::string& own_note,
-                                                      const Deadline& deadline);
+                                                      const base::Deadline& deadline);
 
 /// Fails with an error that every rank of the job finds for itself. Rank 0 serves the store a
 /// moment longer, so that the others can.

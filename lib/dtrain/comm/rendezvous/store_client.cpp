@@ -6,6 +6,7 @@
 #include "dtrain/base/check.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 
@@ -17,14 +18,14 @@ using base::fail;
 // How long rank 0's store may take for an answer that it has, on a machine that is busy.
 constexpr std::chrono::seconds kPatience(30);
 
-MessageWriter message_of(StoreRequest request) {
-  return MessageWriter().number(static_cast<std::uint64_t>(request));
+net::MessageWriter message_of(StoreRequest request) {
+  return net::MessageWriter().number(static_cast<std::uint64_t>(request));
 }
 
 }  // namespace
 
 StoreClient::StoreClient(base::Descriptor connection, const Newcomer& self,
-                         const Deadline& deadline)
+                         const base::Deadline& deadline)
     : connection_(std::move(connection)), input_(kMostMessageBytes) {
   introduce_to_store(connection_, input_, self, deadline);
 }
@@ -34,16 +35,17 @@ StoreClient::~StoreClient() {
 }
 
 void StoreClient::set(std::string_view key, std::string_view value) {
-  (void)request(message_of(StoreRequest::set).text(key).text(value).bytes(), Deadline(kPatience));
+  (void)request(message_of(StoreRequest::set).text(key).text(value).bytes(),
+                base::Deadline(kPatience));
 }
 
-std::optional<std::string> StoreClient::get(std::string_view key, const Deadline& deadline) {
+std::optional<std::string> StoreClient::get(std::string_view key, const base::Deadline& deadline) {
   const auto left = deadline.remaining();
   return request(message_of(StoreRequest::get)
                      .text(key)
                      .number(static_cast<std::uint64_t>(left.count()))
                      .bytes(),
-                 Deadline(left + kPatience));
+                 base::Deadline(left + kPatience));
 }
 
 void StoreClient::refuse(ErrorKind kind, const std::string& message) {
@@ -51,7 +53,7 @@ void StoreClient::refuse(ErrorKind kind, const std::string& message) {
                     .number(static_cast<std::uint64_t>(kind))
                     .text(message)
                     .bytes(),
-                Deadline(kPatience));
+                base::Deadline(kPatience));
   throw base::Error(kind, message);
 }
 
@@ -59,8 +61,8 @@ void StoreClient::leave() noexcept {
   const std::lock_guard lock(mutex_);
   if (connection_.get() < 0) return;
   try {
-    (void)send_all(connection_, framed(message_of(StoreRequest::leave).bytes()),
-                   Deadline(kPatience));
+    (void)net::send_all(connection_, net::framed(message_of(StoreRequest::leave).bytes()),
+                        base::Deadline(kPatience));
   } catch (...) {
     // Rank 0 then takes this rank for one that has died.
   }
@@ -68,21 +70,21 @@ void StoreClient::leave() noexcept {
 }
 
 std::optional<std::string> StoreClient::request(const std::string& message,
-                                                const Deadline& deadline) {
+                                                const base::Deadline& deadline) {
   const std::lock_guard lock(mutex_);
   DTRAIN_CHECK(connection_.get() >= 0, "the store is asked after this rank has left it");
   // A connection that is closed over there may still hold the reason, so it is read in any case.
-  Transfer transfer = send_all(connection_, framed(message), deadline);
+  net::Transfer transfer = net::send_all(connection_, net::framed(message), deadline);
   int reason = 0;
   while (true) {
     if (const auto reply = input_.take_message()) return text_of_reply(*reply);
     if (input_.is_broken()) fail(ErrorKind::comm, "the store that rank 0 serves makes no sense");
-    transfer = receive_some(connection_, input_, deadline, reason);
-    if (transfer == Transfer::late) {
+    transfer = net::receive_some(connection_, input_, deadline, reason);
+    if (transfer == net::Transfer::late) {
       fail(ErrorKind::timeout, "the store that rank 0 serves did not answer within {}",
            base::readable_time(base::Seconds(deadline.limit()).count()));
     }
-    if (transfer == Transfer::closed) break;
+    if (transfer == net::Transfer::closed) break;
   }
   fail(ErrorKind::comm,
        "lost the store that rank 0 serves ({}), while waiting for other ranks: rank 0 has probably "

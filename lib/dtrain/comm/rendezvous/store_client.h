@@ -9,11 +9,11 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/deadline.h"
-#include "dtrain/comm/rendezvous/frames.h"
 #include "dtrain/comm/rendezvous/handshake.h"
+#include "dtrain/net/frames.h"
 
 namespace dtrain::comm {
 
@@ -25,7 +25,7 @@ class StoreClient {
   /// Is taken in by the store over a connection just made.
   ///
   /// Throws: as introduce_to_store.
-  StoreClient(base::Descriptor connection, const Newcomer& self, const Deadline& deadline);
+  StoreClient(base::Descriptor connection, const Newcomer& self, const base::Deadline& deadline);
   /// Leaves, unless an error is under way: then rank 0 tells the others.
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
@@ -33,18 +33,19 @@ class StoreClient {
 
   void set(std::string_view key, std::string_view value);
   /// Waits until the key has a value; nothing when it has none by the deadline.
-  [[nodiscard]] std::optional<std::string> get(std::string_view key, const Deadline& deadline);
+  [[nodiscard]] std::optional<std::string> get(std::string_view key,
+                                               const base::Deadline& deadline);
   /// Makes every rank fail, this one included.
   [[noreturn]] void refuse(base::ErrorKind kind, const std::string& message);
   /// Declares that this rank is done with the store; nothing else may be called then.
   void leave() noexcept;
 
  private:
-  std::optional<std::string> request(const std::string& message, const Deadline& deadline);
+  std::optional<std::string> request(const std::string& message, const base::Deadline& deadline);
 
   std::mutex mutex_;
   base::Descriptor connection_;
-  FrameBuffer input_;
+  net::FrameBuffer input_;
 };
 
 }  // namespace dtrain::comm

@@ -12,10 +12,12 @@
 #include <utility>
 
 #include "dtrain/base/printable.h"
-#include "dtrain/comm/rendezvous/packet.h"
-#include "dtrain/comm/rendezvous/proof.h"
-#include "dtrain/comm/rendezvous/socket.h"
-#include "dtrain/comm/rendezvous/tcp_owner.h"
+#include "dtrain/comm/rendezvous/store_proof.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/packet.h"
+#include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
+#include "dtrain/net/tcp_owner.h"
 
 namespace dtrain::comm {
 
@@ -35,7 +37,7 @@ StoreServer::StoreServer(Options options)
       store_(options_.size),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_.get() < 0) base::fail(ErrorKind::comm, "no eventfd: {}", std::strerror(errno));
-  auto [own, served] = connected_pair();
+  auto [own, served] = net::connected_pair();
   own_ = std::move(own);
   greet(std::move(served), Trust::handed_down);
   thread_ = std::thread([this] { run(); });
@@ -112,11 +114,11 @@ void StoreServer::take_in() {
 }
 
 void StoreServer::take_from_door() {
-  Packet packet = receive_packet(options_.door);
+  net::Packet packet = net::receive_packet(options_.door);
   if (packet.is_closed) {
     options_.door = base::Descriptor();  // dtrun and all other ranks have ended
   } else if (packet.descriptor.get() >= 0 &&
-             user_of_unix_peer(packet.descriptor.get()) == ::geteuid()) {
+             net::user_of_unix_peer(packet.descriptor.get()) == ::geteuid()) {
     greet(std::move(packet.descriptor), Trust::handed_down);
   }
 }
@@ -124,13 +126,13 @@ void StoreServer::take_from_door() {
 void StoreServer::accept_one() {
   // Without the listener if this throws: what cannot be taken would be there again at once.
   base::Descriptor listener = std::exchange(options_.listener, base::Descriptor());
-  base::Descriptor socket = accept_connection(listener);
+  base::Descriptor socket = net::accept_connection(listener);
   options_.listener = std::move(listener);
   if (socket.get() < 0) return;
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
   // Without a secret the store greets a rank on another machine, so that it can say what is
   // missing, but ignores its answers.
-  const auto user = user_of_tcp_peer(socket.get());
+  const auto user = net::user_of_tcp_peer(socket.get());
   if (!user || *user == ::geteuid()) greet(std::move(socket), Trust::same_user);
   if (!user) connections_.back().is_over = true;
 }
@@ -144,13 +146,13 @@ void StoreServer::greet(base::Descriptor socket, Trust trust) {
     first->is_over = true;
   }
   Connection connection{.socket = std::move(socket), .trust = trust};
-  connection.challenge = new_challenge();
+  connection.challenge = net::new_challenge();
   connection.patience = Clock::now() + kStrangerPatience;
   connection.output =
-      std::string(kStoreGreeting) + framed(MessageWriter()
-                                               .number(static_cast<std::uint64_t>(trust))
-                                               .text(connection.challenge)
-                                               .bytes());
+      std::string(kStoreGreeting) + net::framed(net::MessageWriter()
+                                                    .number(static_cast<std::uint64_t>(trust))
+                                                    .text(connection.challenge)
+                                                    .bytes());
   write_to(connection);
   connections_.push_back(std::move(connection));
 }
@@ -159,12 +161,12 @@ void StoreServer::greet(base::Descriptor socket, Trust trust) {
 
 void StoreServer::read_from(Connection& connection) {
   int reason = 0;
-  const Transfer transfer = receive_some(connection.socket, connection.input,
-                                         Deadline(std::chrono::milliseconds(0)), reason);
+  const net::Transfer transfer = net::receive_some(
+      connection.socket, connection.input, base::Deadline(std::chrono::milliseconds(0)), reason);
   while (auto message = connection.input.take_message()) handle(connection, *message);
   if (connection.is_over) return;
   if (connection.input.is_broken()) connection.is_over = true;
-  if (transfer == Transfer::closed) connection.is_over = true;
+  if (transfer == net::Transfer::closed) connection.is_over = true;
   if (!connection.is_over || connection.rank < 0) return;
   store_.refuse(
       ErrorKind::comm,
@@ -174,7 +176,7 @@ void StoreServer::read_from(Connection& connection) {
 void StoreServer::handle(Connection& connection, const std::string& message) {
   if (connection.is_over) return;
   if (connection.rank < 0) return hear_hello(connection, message);
-  MessageReader reader(message);
+  net::MessageReader reader(message);
   const auto request = static_cast<StoreRequest>(reader.number());
   if (request == StoreRequest::leave) {
     connection.is_over = true;
@@ -199,7 +201,7 @@ void StoreServer::handle(Connection& connection, const std::string& message) {
 }
 
 void StoreServer::hear_hello(Connection& connection, const std::string& message) {
-  MessageReader reader(message);
+  net::MessageReader reader(message);
   Exchange exchange{.store_challenge = connection.challenge,
                     .rank_challenge = reader.text(),
                     .rank = reader.number(),
@@ -210,7 +212,7 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
     connection.is_over = true;
     return;
   }
-  if (needs_proof && !is_same_proof(proof, proof_of(options_.token, "rank", exchange))) {
+  if (needs_proof && !net::is_same_proof(proof, proof_of(options_.token, "rank", exchange))) {
     answer(connection, StoreReply::unknown);
     connection.is_over = true;
     return;
@@ -230,8 +232,8 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
 // --- what they hear ------------------------------------------------------------------------------
 
 void StoreServer::answer(Connection& connection, StoreReply reply, std::string_view text) {
-  connection.output +=
-      framed(MessageWriter().number(static_cast<std::uint64_t>(reply)).text(text).bytes());
+  connection.output += net::framed(
+      net::MessageWriter().number(static_cast<std::uint64_t>(reply)).text(text).bytes());
   write_to(connection);
 }
 
@@ -241,12 +243,12 @@ void StoreServer::answer_refusal(Connection& connection, const Exchange* proved)
   const std::string proof =
       proved == nullptr ? ""
                         : proof_of(options_.token, refusing_store(kind, refusal.message), *proved);
-  connection.output += framed(MessageWriter()
-                                  .number(static_cast<std::uint64_t>(StoreReply::refused))
-                                  .number(kind)
-                                  .text(refusal.message)
-                                  .text(proof)
-                                  .bytes());
+  connection.output += net::framed(net::MessageWriter()
+                                       .number(static_cast<std::uint64_t>(StoreReply::refused))
+                                       .number(kind)
+                                       .text(refusal.message)
+                                       .text(proof)
+                                       .bytes());
   write_to(connection);
 }
 

@@ -11,10 +11,10 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/rendezvous/frames.h"
 #include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/frames.h"
 
 namespace dtrain::comm {
 
@@ -47,7 +47,7 @@ class StoreServer {
   struct Connection {
     base::Descriptor socket;
     Trust trust = Trust::handed_down;
-    FrameBuffer input{kMostHelloBytes};
+    net::FrameBuffer input{kMostHelloBytes};
     std::string output = {};
     std::string challenge = {};
     std::int64_t rank = -1;  // -1: a stranger, so far

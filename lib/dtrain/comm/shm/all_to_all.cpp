@@ -19,7 +19,7 @@ AllToAll::AllToAll(Meeting& meeting, std::byte* staging, const PartedTensor& inp
       piece_bytes_(staging_bytes(meeting.size()) / meeting.size() -
                    static_cast<std::int64_t>(sizeof(Piece))) {}
 
-void AllToAll::run(const Deadline& deadline) {
+void AllToAll::run(const base::Deadline& deadline) {
   std::ranges::copy(input_.part(meeting_.rank()), output_.part(meeting_.rank()).data());
   bool has_more = true;
   for (std::int64_t first = 0; has_more; first += piece_bytes_) {

@@ -20,7 +20,7 @@ class AllToAll {
            const PartedTensor& output);
 
   /// Throws: TransportFailure; Error{internal} naming two ranks that expect different sizes.
-  void run(const Deadline& deadline);
+  void run(const base::Deadline& deadline);
 
  private:
   /// Lays out all peers' pieces of one round, from byte `first` of their parts.

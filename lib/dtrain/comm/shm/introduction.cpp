@@ -21,8 +21,8 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
-#include "dtrain/comm/rendezvous/packet.h"
-#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/net/packet.h"
+#include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
 
@@ -59,7 +59,7 @@ base::Descriptor unix_socket() {
 /// fails the meeting.
 std::optional<std::size_t> first_readable(std::span<const base::Descriptor* const> sockets,
                                           const std::vector<PeerConnection>& met,
-                                          const Deadline& deadline) {
+                                          const base::Deadline& deadline) {
   std::vector<pollfd> waiting;
   for (const base::Descriptor* socket : sockets) waiting.push_back({socket->get(), POLLIN, 0});
   // A descriptor below 0, of a rank that is still to come, is passed over.
@@ -80,10 +80,10 @@ std::optional<std::size_t> first_readable(std::span<const base::Descriptor* cons
 }
 
 bool is_of_this_user(const base::Descriptor& connection) {
-  return user_of_unix_peer(connection.get()) == ::geteuid();
+  return net::user_of_unix_peer(connection.get()) == ::geteuid();
 }
 
-[[noreturn]] void fail_to_meet(std::int64_t rank, const Deadline& deadline) {
+[[noreturn]] void fail_to_meet(std::int64_t rank, const base::Deadline& deadline) {
   if (deadline.passed()) {
     base::fail(ErrorKind::timeout, "rank {} did not share its memory within {} (--comm-timeout)",
                rank, base::readable_time(base::Seconds(deadline.limit()).count()));
@@ -97,7 +97,7 @@ bool is_of_this_user(const base::Descriptor& connection) {
 /// Returns whether the connection was made. At a full socket the system admits this rank in its
 /// turn, as soon as there is room; a caller that tried again and again would lose its turn.
 bool connect_within(const base::Descriptor& connection, const Address& address,
-                    const Deadline& deadline) {
+                    const base::Deadline& deadline) {
   const int flags = ::fcntl(connection.get(), F_GETFL);
   ::fcntl(connection.get(), F_SETFL, flags & ~O_NONBLOCK);
   bool is_connected = false;
@@ -113,15 +113,15 @@ bool connect_within(const base::Descriptor& connection, const Address& address,
 
 PeerConnection visit(std::int64_t own_rank, std::int64_t peer, const std::string& socket_name,
                      const base::Descriptor& own_memory, const std::vector<PeerConnection>& met,
-                     const Deadline& deadline) {
+                     const base::Deadline& deadline) {
   PeerConnection result{.connection = unix_socket(), .memory = {}};
   if (!connect_within(result.connection, Address(socket_name), deadline) ||
       !is_of_this_user(result.connection) ||
-      send_packet(result.connection, own_rank, own_memory, deadline) != 0 ||
+      net::send_packet(result.connection, own_rank, own_memory, deadline) != 0 ||
       !first_readable(std::array{&std::as_const(result.connection)}, met, deadline)) {
     fail_to_meet(peer, deadline);
   }
-  Packet packet = receive_packet(result.connection);
+  net::Packet packet = net::receive_packet(result.connection);
   if (packet.descriptor.get() < 0 || packet.rank != peer) fail_to_meet(peer, deadline);
   result.memory = std::move(packet.descriptor);
   return result;
@@ -134,7 +134,7 @@ class Reception {
       : own_rank_(own_rank), own_(own), own_memory_(own_memory) {}
 
   /// Waits for the next event; false at the deadline.
-  bool wait(std::vector<PeerConnection>& all, const Deadline& deadline) {
+  bool wait(std::vector<PeerConnection>& all, const base::Deadline& deadline) {
     // Those connected come first, or an endless stream of strangers would keep them waiting.
     std::vector<const base::Descriptor*> sockets;
     for (const base::Descriptor& visitor : silent_) sockets.push_back(&visitor);
@@ -142,7 +142,7 @@ class Reception {
     const auto index = first_readable(sockets, all, deadline);
     if (!index) return false;
     if (*index == silent_.size()) {
-      base::Descriptor visitor = accept_connection(own_.socket);
+      base::Descriptor visitor = net::accept_connection(own_.socket);
       if (visitor.get() >= 0 && is_of_this_user(visitor)) silent_.push_back(std::move(visitor));
     } else {
       const auto place = silent_.begin() + static_cast<std::ptrdiff_t>(*index);
@@ -154,8 +154,9 @@ class Reception {
   }
 
  private:
-  void hear(PeerConnection visitor, std::vector<PeerConnection>& all, const Deadline& deadline) {
-    Packet packet = receive_packet(visitor.connection);
+  void hear(PeerConnection visitor, std::vector<PeerConnection>& all,
+            const base::Deadline& deadline) {
+    net::Packet packet = net::receive_packet(visitor.connection);
     if (packet.descriptor.get() < 0 && has_hung_up(visitor.connection)) {
       base::fail(ErrorKind::comm,
                  "a rank ended before it had shared its memory; what it printed says why");
@@ -163,7 +164,7 @@ class Reception {
     const bool is_rank =
         packet.rank > own_rank_ && packet.rank < static_cast<std::int64_t>(all.size());
     if (packet.descriptor.get() < 0 || !is_rank) return;
-    if (send_packet(visitor.connection, own_rank_, own_memory_, deadline) != 0) return;
+    if (net::send_packet(visitor.connection, own_rank_, own_memory_, deadline) != 0) return;
     visitor.memory = std::move(packet.descriptor);
     all[static_cast<std::size_t>(packet.rank)] = std::move(visitor);
   }
@@ -207,7 +208,7 @@ ListenSocket open_listen_socket() {
 std::vector<PeerConnection> exchange_segments(std::int64_t own_rank, const ListenSocket& own,
                                               const std::vector<std::string>& socket_names,
                                               const base::Descriptor& own_memory,
-                                              const Deadline& deadline) {
+                                              const base::Deadline& deadline) {
   std::vector<PeerConnection> all(socket_names.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/deadline.h"
 
 namespace dtrain::comm {
 
@@ -39,7 +39,7 @@ struct PeerConnection {
 ///             when it had been met already.
 [[nodiscard]] std::vector<PeerConnection> exchange_segments(
     std::int64_t own_rank, const ListenSocket& own, const std::vector<std::string>& socket_names,
-    const base::Descriptor& own_memory, const Deadline& deadline);
+    const base::Descriptor& own_memory, const base::Deadline& deadline);
 
 /// Returns whether the process at the other end has ended.
 [[nodiscard]] bool has_hung_up(const base::Descriptor& connection);

@@ -39,7 +39,7 @@ Meeting::Meeting(Seat seat, std::shared_ptr<Neighbours> neighbours)
 Meeting::~Meeting() { seat_.block->member(rank()).left.store(1); }
 
 template <typename Ready, typename Missing>
-void Meeting::wait(Signal& signal, const Deadline& deadline, Ready ready, Missing missing) {
+void Meeting::wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing) {
   for (int spin = 0; spin < spins_; ++spin) {
     if (ready(signal.value.load(std::memory_order_acquire))) return;
     pause_briefly();
@@ -70,7 +70,7 @@ const Slot& Meeting::slot_of(std::int64_t rank) {
   return seat_.block->member(rank).slots[arrivals_ % 2];
 }
 
-void Meeting::arrive(const Deadline& deadline) {
+void Meeting::arrive(const base::Deadline& deadline) {
   ControlBlock& block = *seat_.block;
   const std::uint32_t target = ++arrivals_;
   // Everyone's writes come before the last one's opening of the gate: a chain of
@@ -86,7 +86,7 @@ void Meeting::arrive(const Deadline& deadline) {
       [this] { return not_arrived(); });
 }
 
-void Meeting::arrive_with_call(const Deadline& deadline) {
+void Meeting::arrive_with_call(const base::Deadline& deadline) {
   arrive(deadline);
   const CollectiveCall& call = slot_of(rank()).offer.call;
   for (std::int64_t member = 0; member < size(); ++member) {
@@ -99,7 +99,7 @@ void Meeting::arrive_with_call(const Deadline& deadline) {
   }
 }
 
-std::uint32_t Meeting::wait_for_room(std::int64_t peer, const Deadline& deadline) {
+std::uint32_t Meeting::wait_for_room(std::int64_t peer, const base::Deadline& deadline) {
   Channel& channel = seat_.block->channel(rank(), peer);
   const std::uint32_t number = channel.posted.value.load(std::memory_order_relaxed);
   wait(
@@ -114,7 +114,7 @@ void Meeting::post(std::int64_t peer, std::uint32_t number, const Piece& piece) 
   raise(channel.posted, number + 1);
 }
 
-void Meeting::wait_until_taken(std::int64_t peer, const Deadline& deadline) {
+void Meeting::wait_until_taken(std::int64_t peer, const base::Deadline& deadline) {
   Channel& channel = seat_.block->channel(rank(), peer);
   const std::uint32_t posted = channel.posted.value.load(std::memory_order_relaxed);
   wait(
@@ -122,7 +122,7 @@ void Meeting::wait_until_taken(std::int64_t peer, const Deadline& deadline) {
       [peer] { return std::vector{peer}; });
 }
 
-Piece Meeting::wait_for_piece(std::int64_t peer, const Deadline& deadline) {
+Piece Meeting::wait_for_piece(std::int64_t peer, const base::Deadline& deadline) {
   Channel& channel = seat_.block->channel(peer, rank());
   const std::uint32_t number = channel.taken.value.load(std::memory_order_relaxed);
   wait(

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/deadline.h"
+#include "dtrain/base/deadline.h"
 #include "dtrain/comm/shm/control_block.h"
 #include "dtrain/comm/shm/neighbours.h"
 #include "dtrain/comm/transport.h"
@@ -41,24 +41,24 @@ class Meeting {
   /// Where this rank lays out what the others may read after the next arrive().
   [[nodiscard]] Slot& own_slot();
   /// Says that this rank has come as often as it has, and returns when all have.
-  void arrive(const Deadline& deadline);
+  void arrive(const base::Deadline& deadline);
   /// The same at the start of a collective call, whose offer lies in own_slot().
   ///
   /// Throws: Error{internal} if another member makes a different call.
-  void arrive_with_call(const Deadline& deadline);
+  void arrive_with_call(const base::Deadline& deadline);
   /// Returns what a member laid out before the last arrive(); read it before the next one.
   [[nodiscard]] const Slot& slot_of(std::int64_t rank);
 
   /// The next piece of a message from this rank to `peer`. Waits until there is room for it, and
   /// returns its number.
-  std::uint32_t wait_for_room(std::int64_t peer, const Deadline& deadline);
+  std::uint32_t wait_for_room(std::int64_t peer, const base::Deadline& deadline);
   /// Hands the piece of that number over.
   void post(std::int64_t peer, std::uint32_t number, const Piece& piece);
   /// Returns when `peer` has taken all that was posted.
-  void wait_until_taken(std::int64_t peer, const Deadline& deadline);
+  void wait_until_taken(std::int64_t peer, const base::Deadline& deadline);
 
   /// Waits for the next piece from `peer`.
-  [[nodiscard]] Piece wait_for_piece(std::int64_t peer, const Deadline& deadline);
+  [[nodiscard]] Piece wait_for_piece(std::int64_t peer, const base::Deadline& deadline);
   /// Says that the piece was copied.
   void take(std::int64_t peer);
 
@@ -73,7 +73,7 @@ class Meeting {
  private:
   /// Waits until ready(value of signal); missing(): the members that this depends on.
   template <typename Ready, typename Missing>
-  void wait(Signal& signal, const Deadline& deadline, Ready ready, Missing missing);
+  void wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing);
   [[nodiscard]] std::vector<std::int64_t> not_arrived() const;
   [[nodiscard]] std::vector<std::int64_t> gone_among(const std::vector<std::int64_t>& ranks) const;
   [[nodiscard]] TransportFailure failure_of_closing() const;

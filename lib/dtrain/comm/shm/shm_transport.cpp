@@ -80,7 +80,7 @@ std::byte* ShmTransport::Sources::at(std::int64_t rank, std::int64_t offset,
 }
 
 void ShmTransport::exchange(const CollectiveCall& call, const std::byte* payload,
-                            std::int64_t bytes, const Deadline& deadline) {
+                            std::int64_t bytes, const base::Deadline& deadline) {
   Slot& slot = meeting_.own_slot();
   slot.offer = {.call = call};
   copy_bytes(slot.data, payload, bytes);
@@ -102,7 +102,7 @@ std::byte* ShmTransport::staging() {
 }
 
 ShmTransport::Sources ShmTransport::lay_out(const LargeCall& large, bool staged,
-                                            const Deadline& deadline) {
+                                            const base::Deadline& deadline) {
   Slot& slot = meeting_.own_slot();
   slot.offer = {.call = large.call, .location = 0, .staged = staged ? 1U : 0U};
   if (large.is_read) {
@@ -120,8 +120,8 @@ ShmTransport::Sources ShmTransport::lay_out(const LargeCall& large, bool staged,
 }
 
 template <typename Stage, typename Work, typename Fetch>
-void ShmTransport::run(const LargeCall& large, const Deadline& deadline, Stage stage, Work work,
-                       Fetch fetch) {
+void ShmTransport::run(const LargeCall& large, const base::Deadline& deadline, Stage stage,
+                       Work work, Fetch fetch) {
   const bool staged = large.is_read && !meeting_.neighbours().reachable(
                                            bytes_of(large.tensor), size_in_bytes(large.tensor));
   const auto chunk_at = [&](std::int64_t first) {
@@ -145,7 +145,7 @@ void ShmTransport::run(const LargeCall& large, const Deadline& deadline, Stage s
 // --- all_reduce ----------------------------------------------------------------------------------
 
 std::int64_t ShmTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                      const Deadline& deadline) {
+                                      const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   return guarded({tensor}, [&] {
     if (bytes > kSmallBytes) return all_reduce_large(tensor, op, deadline);
@@ -157,7 +157,7 @@ std::int64_t ShmTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
 }
 
 std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp op,
-                                            const Deadline& deadline) {
+                                            const base::Deadline& deadline) {
   const std::int64_t size = element_size(tensor);
   const LargeCall large{
       .call = call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
@@ -209,7 +209,7 @@ void ShmTransport::reduce_and_spread(const Sources& sources, std::int64_t chunk_
 // --- reduce_scatter ------------------------------------------------------------------------------
 
 std::int64_t ShmTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                                          const Deadline& deadline) {
+                                          const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(input);
   return guarded({input, output}, [&] {
     if (bytes > kSmallBytes) return reduce_scatter_large(input, output, deadline);
@@ -221,7 +221,7 @@ std::int64_t ShmTransport::reduce_scatter(const at::Tensor& input, const at::Ten
 }
 
 std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const at::Tensor& output,
-                                                const Deadline& deadline) {
+                                                const base::Deadline& deadline) {
   const std::int64_t size = element_size(input);
   const std::int64_t ranks = meeting_.size();
   const std::int64_t slice = output.numel();
@@ -256,7 +256,7 @@ std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const a
 // --- all_gather, all_to_all ----------------------------------------------------------------------
 
 std::int64_t ShmTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
-                                      const Deadline& deadline) {
+                                      const base::Deadline& deadline) {
   const CollectiveCall call =
       call_of(Collective::all_gather, output.tensor(),
               static_cast<std::int64_t>(base::hash_bytes(std::as_bytes(output.begins()))));
@@ -275,7 +275,7 @@ std::int64_t ShmTransport::all_gather(const at::Tensor& input, const PartedTenso
 }
 
 void ShmTransport::gather_large(const CollectiveCall& call, const at::Tensor& input,
-                                const PartedTensor& output, const Deadline& deadline) {
+                                const PartedTensor& output, const base::Deadline& deadline) {
   const auto within = [](std::int64_t bytes, std::int64_t first, std::int64_t count) {
     return std::clamp<std::int64_t>(bytes - first, 0, count);
   };
@@ -302,7 +302,7 @@ void ShmTransport::gather_large(const CollectiveCall& call, const at::Tensor& in
 }
 
 std::int64_t ShmTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
-                                      const Deadline& deadline) {
+                                      const base::Deadline& deadline) {
   return guarded({input.tensor(), output.tensor()}, [&] {
     AllToAll(meeting_, staging(), input, output).run(deadline);
     return size_in_bytes(input.tensor()) - std::ssize(input.part(meeting_.rank()));
@@ -312,7 +312,7 @@ std::int64_t ShmTransport::all_to_all(const PartedTensor& input, const PartedTen
 // --- broadcast, barrier --------------------------------------------------------------------------
 
 std::int64_t ShmTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
-                                     const Deadline& deadline) {
+                                     const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   return guarded({tensor}, [&] {
     if (bytes > kSmallBytes) {
@@ -328,7 +328,7 @@ std::int64_t ShmTransport::broadcast(const at::Tensor& tensor, std::int64_t root
 }
 
 void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
-                                   const Deadline& deadline) {
+                                   const base::Deadline& deadline) {
   const bool is_root = meeting_.rank() == root;
   run(
       LargeCall{.call = call_of(Collective::broadcast, tensor, root),
@@ -346,7 +346,7 @@ void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
       [](std::int64_t, std::int64_t) {});
 }
 
-std::int64_t ShmTransport::barrier(const Deadline& deadline) {
+std::int64_t ShmTransport::barrier(const base::Deadline& deadline) {
   exchange({.op = Collective::barrier}, nullptr, 0, deadline);
   return 0;
 }
@@ -360,7 +360,7 @@ std::byte* ShmTransport::lane_staging(std::int64_t peer) {
 }
 
 std::int64_t ShmTransport::send(const at::Tensor& tensor, std::int64_t peer,
-                                const Deadline& deadline) {
+                                const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   const bool direct = meeting_.neighbours().reachable(bytes_of(tensor), bytes);
   return guarded({tensor}, [&] {
@@ -384,7 +384,7 @@ std::int64_t ShmTransport::send(const at::Tensor& tensor, std::int64_t peer,
 }
 
 std::int64_t ShmTransport::recv(const at::Tensor& tensor, std::int64_t peer,
-                                const Deadline& deadline) {
+                                const base::Deadline& deadline) {
   const std::int64_t bytes = size_in_bytes(tensor);
   std::int64_t first = 0;
   do {

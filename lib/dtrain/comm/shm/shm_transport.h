@@ -26,18 +26,21 @@ class ShmTransport final : public Transport {
   /// Returns the bytes of a rank's control block and staging areas.
   [[nodiscard]] static std::int64_t bytes(const GroupLoad& load);
 
-  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline) override;
+  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
+                          const base::Deadline& deadline) override;
   std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
-                              const Deadline& deadline) override;
+                              const base::Deadline& deadline) override;
   std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
-                          const Deadline& deadline) override;
+                          const base::Deadline& deadline) override;
   std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
-                          const Deadline& deadline) override;
+                          const base::Deadline& deadline) override;
   std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
-                         const Deadline& deadline) override;
-  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
-  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const Deadline& deadline) override;
-  std::int64_t barrier(const Deadline& deadline) override;
+                         const base::Deadline& deadline) override;
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t barrier(const base::Deadline& deadline) override;
   void close(const std::string& reason) noexcept override { meeting_.close(reason); }
 
  private:
@@ -55,7 +58,7 @@ class ShmTransport final : public Transport {
 
   /// One round for a small call: every member lays `payload` out; then payloads() holds them.
   void exchange(const CollectiveCall& call, const std::byte* payload, std::int64_t bytes,
-                const Deadline& deadline);
+                const base::Deadline& deadline);
   [[nodiscard]] std::vector<const std::byte*> payloads(std::int64_t offset);
 
   /// A call whose tensors are too large for the control block.
@@ -71,18 +74,20 @@ class ShmTransport final : public Transport {
   /// stage(first, count) fills this rank's staging area; work(sources, first, count) runs while
   /// everyone's chunk is laid out; fetch(first, count) takes the result from the staging area.
   template <typename Stage, typename Work, typename Fetch>
-  void run(const LargeCall& large, const Deadline& deadline, Stage stage, Work work, Fetch fetch);
+  void run(const LargeCall& large, const base::Deadline& deadline, Stage stage, Work work,
+           Fetch fetch);
   /// Lays out where this rank's tensor is and returns where everyone's is.
-  Sources lay_out(const LargeCall& large, bool staged, const Deadline& deadline);
+  Sources lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline);
   [[nodiscard]] std::byte* staging();
   [[nodiscard]] std::byte* lane_staging(std::int64_t peer);
 
-  std::int64_t all_reduce_large(const at::Tensor& tensor, ReduceOp op, const Deadline& deadline);
+  std::int64_t all_reduce_large(const at::Tensor& tensor, ReduceOp op,
+                                const base::Deadline& deadline);
   std::int64_t reduce_scatter_large(const at::Tensor& input, const at::Tensor& output,
-                                    const Deadline& deadline);
+                                    const base::Deadline& deadline);
   void gather_large(const CollectiveCall& call, const at::Tensor& input, const PartedTensor& output,
-                    const Deadline& deadline);
-  void broadcast_large(const at::Tensor& tensor, std::int64_t root, const Deadline& deadline);
+                    const base::Deadline& deadline);
+  void broadcast_large(const at::Tensor& tensor, std::int64_t root, const base::Deadline& deadline);
   /// Sums elements of a chunk and writes them into everyone's tensor.
   void reduce_and_spread(const Sources& sources, std::int64_t chunk_begin, std::int64_t begin,
                          std::int64_t end, const CollectiveCall& call);

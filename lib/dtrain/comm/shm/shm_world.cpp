@@ -113,7 +113,7 @@ class ShmWorld final : public MetWorld {
       note = std::to_string(make_block(static_cast<std::int64_t>(identity.world_ranks.size())));
     }
     const auto notes = exchange_notes(store(), key, rank(), identity.world_ranks, note,
-                                      Deadline(options().group.timeout));
+                                      base::Deadline(options().group.timeout));
     auto* block = block_at(notes.front(), identity);
     Seat seat{.block = {neighbours_, block},  // as long as the mapping
               .rank = identity.rank,
@@ -173,7 +173,7 @@ ShmCard unpacked(const std::string& text) {
 }
 
 std::vector<ShmCard> exchange_cards(const WorldOptions& options, StoreClient& store,
-                                    const ShmCard& own, const Deadline& deadline) {
+                                    const ShmCard& own, const base::Deadline& deadline) {
   std::vector<ShmCard> cards;
   for (const auto& note : exchange_notes(store, "shared memory", options.rank,
                                          ranks_below(options.size), packed(own), deadline)) {
@@ -200,7 +200,7 @@ std::string obstacle_among(const std::vector<ShmCard>& cards) {
 
 std::shared_ptr<World> create_shm_world(const WorldOptions& options,
                                         const std::shared_ptr<Rendezvous>& rendezvous) {
-  const Deadline deadline(options.group.timeout);
+  const base::Deadline deadline(options.group.timeout);
   ShmCard card;
   std::shared_ptr<Segment> segment;
   ListenSocket listener;

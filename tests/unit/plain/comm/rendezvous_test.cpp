@@ -9,12 +9,14 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/rendezvous/handshake.h"
 #include "dtrain/comm/rendezvous/job_store.h"
-#include "dtrain/comm/rendezvous/packet.h"
-#include "dtrain/comm/rendezvous/proof.h"
-#include "dtrain/comm/rendezvous/socket.h"
 #include "dtrain/comm/rendezvous/store_client.h"
+#include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/store_server.h"
 #include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/packet.h"
+#include "dtrain/net/proof.h"
+#include "dtrain/net/socket.h"
 
 namespace dtrain::comm {
 namespace {
@@ -23,8 +25,8 @@ using base::ErrorKind;
 using Catch::Contains;
 using std::chrono::milliseconds;
 
-const Deadline& soon() {
-  static const Deadline deadline(std::chrono::seconds(20));
+const base::Deadline& soon() {
+  static const base::Deadline deadline(std::chrono::seconds(20));
   return deadline;
 }
 
@@ -41,27 +43,27 @@ TEST_CASE("The store keeps no more keys and bytes than it may") {
 }
 
 TEST_CASE("A message that was cut or whose sizes lie is noticed wherever it is cut") {
-  const std::string whole = MessageWriter().number(7).text("key").text("value").bytes();
+  const std::string whole = net::MessageWriter().number(7).text("key").text("value").bytes();
   for (std::size_t size = 0; size <= whole.size(); ++size) {
-    MessageReader reader(std::string_view(whole).substr(0, size));
+    net::MessageReader reader(std::string_view(whole).substr(0, size));
     (void)reader.number();
     const std::string key = reader.text();
     const std::string value = reader.text();
     CHECK(reader.is_whole() == (size == whole.size()));
     if (reader.is_whole()) CHECK((key == "key" && value == "value"));
   }
-  MessageReader lies(MessageWriter().number(~std::uint64_t{0}).bytes() + "abc");
+  net::MessageReader lies(net::MessageWriter().number(~std::uint64_t{0}).bytes() + "abc");
   CHECK(lies.text().empty());
   CHECK_FALSE(lies.is_good());
 }
 
 TEST_CASE("A message announced as too long is refused before its bytes come") {
-  FrameBuffer buffer(100);
-  buffer.add(MessageWriter().number(101).bytes());
+  net::FrameBuffer buffer(100);
+  buffer.add(net::MessageWriter().number(101).bytes());
   CHECK(buffer.is_broken());
   CHECK_FALSE(buffer.take_message());
-  FrameBuffer fitting(100);
-  fitting.add(framed("one") + framed("two") + framed("three").substr(0, 10));
+  net::FrameBuffer fitting(100);
+  fitting.add(net::framed("one") + net::framed("two") + net::framed("three").substr(0, 10));
   CHECK(fitting.take_message() == "one");
   CHECK(fitting.take_message() == "two");
   CHECK_FALSE(fitting.take_message());
@@ -72,16 +74,16 @@ TEST_CASE("A proof holds for one exchange, one side and one secret alone") {
   const Exchange exchange{.store_challenge = "s", .rank_challenge = "r", .rank = 1, .size = 2};
   const std::string proof = proof_of("secret", "rank", exchange);
   CHECK(proof.size() == 32);
-  CHECK(is_same_proof(proof, proof_of("secret", "rank", exchange)));
+  CHECK(net::is_same_proof(proof, proof_of("secret", "rank", exchange)));
   for (Exchange other :
        {Exchange{"x", "r", 1, 2}, Exchange{"s", "x", 1, 2}, Exchange{"s", "r", 0, 2},
         Exchange{"s", "r", 1, 3}, Exchange{"sr", "", 1, 2}}) {
-    CHECK_FALSE(is_same_proof(proof, proof_of("secret", "rank", other)));
+    CHECK_FALSE(net::is_same_proof(proof, proof_of("secret", "rank", other)));
   }
-  CHECK_FALSE(is_same_proof(proof, proof_of("secret", "store", exchange)));
-  CHECK_FALSE(is_same_proof(proof, proof_of("Secret", "rank", exchange)));
-  CHECK_FALSE(is_same_proof(proof, ""));
-  CHECK(new_challenge() != new_challenge());
+  CHECK_FALSE(net::is_same_proof(proof, proof_of("secret", "store", exchange)));
+  CHECK_FALSE(net::is_same_proof(proof, proof_of("Secret", "rank", exchange)));
+  CHECK_FALSE(net::is_same_proof(proof, ""));
+  CHECK(net::new_challenge() != net::new_challenge());
 }
 
 /// A store of `size` ranks behind a door, and rank 0's client.
@@ -100,8 +102,8 @@ struct Meeting {
     return {.rank = rank, .size = world_size, .is_handed_down = true, .token = {}, .where = "here"};
   }
   base::Descriptor connect() const {
-    auto [own, handed] = connected_pair();
-    REQUIRE(send_packet(door, 1, handed, soon()) == 0);
+    auto [own, handed] = net::connected_pair();
+    REQUIRE(net::send_packet(door, 1, handed, soon()) == 0);
     return std::move(own);
   }
   void join(std::int64_t rank) {
@@ -123,15 +125,15 @@ TEST_CASE("A value is had by whoever waits for it, as soon as it is set") {
   });
   CHECK(meeting.clients[0]->get("key", soon()).value_or("").size() == 1 << 20);
   setter.join();
-  CHECK_FALSE(meeting.clients[0]->get("none", Deadline(milliseconds(10))));
+  CHECK_FALSE(meeting.clients[0]->get("none", base::Deadline(milliseconds(10))));
 }
 
 TEST_CASE("Nobody is taken in once every rank has come") {
   Meeting meeting(2);
   meeting.join(1);
   REQUIRE(meeting.clients[1]->get(member_key(kJobKey, 0), soon()));
-  const auto [own, handed] = connected_pair();
-  CHECK(send_packet(meeting.door, 1, handed, soon()) == EPIPE);
+  const auto [own, handed] = net::connected_pair();
+  CHECK(net::send_packet(meeting.door, 1, handed, soon()) == EPIPE);
 }
 
 TEST_CASE("A refusal reaches ranks that wait, with its kind and without its control characters") {
@@ -153,16 +155,17 @@ TEST_CASE("A refusal reaches ranks that wait, with its kind and without its cont
 TEST_CASE("A rank whose messages make no sense fails the job, a stranger's do not") {
   Meeting meeting(2);
   const base::Descriptor stranger = meeting.connect();
-  REQUIRE(send_all(stranger, framed("nonsense"), soon()) == Transfer::done);
+  REQUIRE(net::send_all(stranger, net::framed("nonsense"), soon()) == net::Transfer::done);
   const base::Descriptor liar = meeting.connect();
-  REQUIRE(send_all(liar, MessageWriter().number(~std::uint64_t{0}).bytes(), soon()) ==
-          Transfer::done);
-  CHECK_FALSE(meeting.clients[0]->get("key", Deadline(milliseconds(50))));
+  REQUIRE(net::send_all(liar, net::MessageWriter().number(~std::uint64_t{0}).bytes(), soon()) ==
+          net::Transfer::done);
+  CHECK_FALSE(meeting.clients[0]->get("key", base::Deadline(milliseconds(50))));
 
   const base::Descriptor rank = meeting.connect();
-  FrameBuffer input(kMostMessageBytes);
+  net::FrameBuffer input(kMostMessageBytes);
   introduce_to_store(rank, input, meeting.newcomer(1), soon());
-  REQUIRE(send_all(rank, framed(MessageWriter().number(99).bytes()), soon()) == Transfer::done);
+  REQUIRE(net::send_all(rank, net::framed(net::MessageWriter().number(99).bytes()), soon()) ==
+          net::Transfer::done);
   CHECK_THROWS_WITH(meeting.clients[0]->get("key", soon()), Contains("rank 1 sent the store"));
 }
 
@@ -172,11 +175,11 @@ TEST_CASE(
   meeting.join(1);
   meeting.join(2);
   meeting.clients[1]->leave();
-  CHECK_FALSE(meeting.clients[0]->get("key", Deadline(milliseconds(50))));
+  CHECK_FALSE(meeting.clients[0]->get("key", base::Deadline(milliseconds(50))));
   {
     Meeting other(2);
     const base::Descriptor rank = other.connect();
-    FrameBuffer input(kMostMessageBytes);
+    net::FrameBuffer input(kMostMessageBytes);
     introduce_to_store(rank, input, other.newcomer(1), soon());
     REQUIRE(::shutdown(rank.get(), SHUT_RDWR) == 0);
     CHECK_THROWS_WITH(other.clients[0]->get("key", soon()), Contains("rank 1 ended"));

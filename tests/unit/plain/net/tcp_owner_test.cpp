@@ -1,5 +1,5 @@
 // Whose the ends of TCP connections are.
-#include "dtrain/comm/rendezvous/tcp_owner.h"
+#include "dtrain/net/tcp_owner.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/net/socket.h"
 #include "support/port_of.h"
 
 namespace dtrain::comm {
@@ -21,17 +21,17 @@ struct Connection {
   base::Descriptor near;
   base::Descriptor far;
 
-  explicit Connection(const std::string& host) : listener(listen_at(host, 0)) {
+  explicit Connection(const std::string& host) : listener(net::listen_at(host, 0)) {
     std::string reason;
-    near = connect_to(host, testing::port_of(listener.get()), Deadline(std::chrono::seconds(5)),
-                      reason);
+    near = net::connect_to(host, testing::port_of(listener.get()),
+                           base::Deadline(std::chrono::seconds(5)), reason);
     far = base::Descriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     REQUIRE(far.get() >= 0);
   }
 };
 
-TcpEnd end_of(const base::Descriptor& socket) {
-  TcpEnd end;
+net::TcpEnd end_of(const base::Descriptor& socket) {
+  net::TcpEnd end;
   socklen_t length = sizeof end.local;
   REQUIRE(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&end.local), &length) == 0);
   length = sizeof end.remote;
@@ -44,8 +44,8 @@ TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of
     CAPTURE(host);
     Connection connection(host);
     for (const base::Descriptor* end : {&connection.near, &connection.far}) {
-      const auto asked = owner_by_netlink(end_of(*end));
-      const auto read = owner_by_table(end_of(*end));
+      const auto asked = net::owner_by_netlink(end_of(*end));
+      const auto read = net::owner_by_table(end_of(*end));
       REQUIRE(asked);
       REQUIRE(read);
       CHECK(asked->user == ::getuid());
@@ -55,14 +55,14 @@ TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of
       CHECK(read->is_connected == asked->is_connected);
       CHECK(read->inode == asked->inode);
     }
-    CHECK(user_of_tcp_peer(connection.near.get()) == ::geteuid());
-    const TcpEnd far = end_of(connection.far);
+    CHECK(net::user_of_tcp_peer(connection.near.get()) == ::geteuid());
+    const net::TcpEnd far = end_of(connection.far);
     connection.far = base::Descriptor();
-    CHECK_FALSE(user_of_tcp_peer(connection.near.get()));
-    TcpEnd nobody = far;
+    CHECK_FALSE(net::user_of_tcp_peer(connection.near.get()));
+    net::TcpEnd nobody = far;
     reinterpret_cast<sockaddr_in*>(&nobody.remote)->sin_port = htons(1);  // of IPv6, too
-    CHECK_FALSE(owner_by_netlink(nobody));  // and not the socket that listens there
-    CHECK_FALSE(owner_by_table(nobody));
+    CHECK_FALSE(net::owner_by_netlink(nobody));  // and not the socket that listens there
+    CHECK_FALSE(net::owner_by_table(nobody));
   }
 }
 

@@ -1,17 +1,17 @@
-// Packets in which processes hand each other descriptors. Private to comm.
+// Packets in which processes hand each other descriptors.
 #pragma once
 
 #include <cstdint>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/deadline.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 /// Sends `rank` and a copy of `descriptor` over a unix socket that keeps packets apart; 0 or the
 /// errno.
 [[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
-                              const base::Descriptor& descriptor, const Deadline& deadline);
+                              const base::Descriptor& descriptor, const base::Deadline& deadline);
 
 /// A message received over such a socket.
 struct Packet {
@@ -30,4 +30,4 @@ struct Packet {
 /// Throws: Error{comm} if this process has too many open files to take it.
 [[nodiscard]] base::Descriptor accept_connection(const base::Descriptor& listener);
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

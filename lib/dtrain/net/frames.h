@@ -1,4 +1,4 @@
-// Frames messages over a stream socket: each follows its length. Private to comm/rendezvous.
+// Frames messages over a stream socket: each follows its length.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/deadline.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 /// Splits what has come into messages. A message's memory is taken as its bytes come, not as its
 /// length says.
@@ -43,10 +43,10 @@ enum class Transfer { done, late, closed };
 
 /// Sends all bytes on a socket that does not block.
 [[nodiscard]] Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
-                                const Deadline& deadline);
+                                const base::Deadline& deadline);
 
 /// Waits until something has come and adds it to `buffer`. `reason`: of closed, the errno or 0.
 [[nodiscard]] Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
-                                    const Deadline& deadline, int& reason);
+                                    const base::Deadline& deadline, int& reason);
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

@@ -6,26 +6,25 @@
 
 #include "dtrain/base/clock.h"
 
-namespace dtrain::comm {
+namespace dtrain::base {
 
 /// A limit on a whole operation, counted from construction.
 class Deadline {
  public:
-  explicit Deadline(std::chrono::milliseconds limit)
-      : limit_(limit), end_(base::Clock::now() + limit) {}
+  explicit Deadline(std::chrono::milliseconds limit) : limit_(limit), end_(Clock::now() + limit) {}
 
   [[nodiscard]] std::chrono::milliseconds limit() const { return limit_; }
-  [[nodiscard]] base::Clock::time_point end() const { return end_; }
-  [[nodiscard]] bool passed() const { return base::Clock::now() >= end_; }
+  [[nodiscard]] Clock::time_point end() const { return end_; }
+  [[nodiscard]] bool passed() const { return Clock::now() >= end_; }
   /// At least 1 ms: backends read 0 as "for ever".
   [[nodiscard]] std::chrono::milliseconds remaining() const {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - base::Clock::now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now());
     return std::max(left, std::chrono::milliseconds(1));
   }
 
  private:
   std::chrono::milliseconds limit_;
-  base::Clock::time_point end_;
+  Clock::time_point end_;
 };
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::base

@@ -1,4 +1,4 @@
-#include "dtrain/comm/rendezvous/frames.h"
+#include "dtrain/net/frames.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -7,9 +7,9 @@
 #include <array>
 #include <cerrno>
 
-#include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/net/message.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 namespace {
 
@@ -17,7 +17,7 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::int64_t kMostPollMs = 1'000'000;
 
 /// Waits until the socket is ready or the deadline has passed.
-void wait_for(const base::Descriptor& socket, short events, const Deadline& deadline) {
+void wait_for(const base::Descriptor& socket, short events, const base::Deadline& deadline) {
   pollfd waiting{.fd = socket.get(), .events = events, .revents = 0};
   ::poll(&waiting, 1,
          static_cast<int>(std::min<std::int64_t>(deadline.remaining().count(), kMostPollMs)));
@@ -52,7 +52,7 @@ std::optional<std::string> FrameBuffer::take_message() {
 std::string framed(std::string_view message) { return MessageWriter().text(message).bytes(); }
 
 Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
-                  const Deadline& deadline) {
+                  const base::Deadline& deadline) {
   while (!bytes.empty()) {
     const ssize_t count =
         ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -69,8 +69,8 @@ Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
   return Transfer::done;
 }
 
-Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer, const Deadline& deadline,
-                      int& reason) {
+Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
+                      const base::Deadline& deadline, int& reason) {
   std::array<char, 64 << 10> bytes;
   while (true) {
     const ssize_t count = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -87,4 +87,4 @@ Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer, const
   }
 }
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

@@ -1,4 +1,4 @@
-#include "dtrain/comm/rendezvous/packet.h"
+#include "dtrain/net/packet.h"
 
 #include <sys/socket.h>
 
@@ -12,7 +12,7 @@
 
 #include "dtrain/base/error.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 namespace {
 
@@ -54,7 +54,7 @@ std::vector<base::Descriptor> descriptors_of(msghdr& header) {
 }  // namespace
 
 int send_packet(const base::Descriptor& socket, std::int64_t rank,
-                const base::Descriptor& descriptor, const Deadline& deadline) {
+                const base::Descriptor& descriptor, const base::Deadline& deadline) {
   Message message;
   message.rank = rank;
   cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
@@ -91,4 +91,4 @@ base::Descriptor accept_connection(const base::Descriptor& listener) {
   return taken;
 }
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

@@ -1,4 +1,4 @@
-#include "dtrain/comm/rendezvous/socket.h"
+#include "dtrain/net/socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "dtrain/base/error.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 namespace {
 
@@ -51,8 +51,8 @@ int connect_once(const base::Descriptor& socket, const addrinfo& to, millisecond
 
 }  // namespace
 
-base::Descriptor connect_to(const std::string& host, std::int64_t port, const Deadline& deadline,
-                            std::string& reason) {
+base::Descriptor connect_to(const std::string& host, std::int64_t port,
+                            const base::Deadline& deadline, std::string& reason) {
   const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
     base::Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -103,4 +103,4 @@ std::pair<base::Descriptor, base::Descriptor> connected_pair() {
   return {base::Descriptor(ends[0]), base::Descriptor(ends[1])};
 }
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

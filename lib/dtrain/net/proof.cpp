@@ -1,4 +1,4 @@
-#include "dtrain/comm/rendezvous/proof.h"
+#include "dtrain/net/proof.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,9 +18,8 @@
 
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/rendezvous/wire.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 namespace {
 
@@ -74,21 +73,6 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
   return {reinterpret_cast<const char*>(mac.data()), length};
 }
 
-std::string proof_of(std::string_view token, std::string_view who, const Exchange& exchange) {
-  return hmac_sha256(token, MessageWriter()
-                                .text(kStoreGreeting)
-                                .text(who)
-                                .text(exchange.store_challenge)
-                                .text(exchange.rank_challenge)
-                                .number(exchange.rank)
-                                .number(exchange.size)
-                                .bytes());
-}
-
-std::string refusing_store(std::uint64_t kind, std::string_view message) {
-  return fmt::format("store that refuses with {}: {}", kind, message);
-}
-
 bool is_same_proof(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -116,4 +100,4 @@ std::string job_secret(const std::string& token, const std::string& token_file) 
   return secret;
 }
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

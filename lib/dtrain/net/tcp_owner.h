@@ -1,4 +1,4 @@
-// Finds the owner of a local TCP connection's other end. Private to comm/rendezvous.
+// Finds the owner of a local TCP connection's other end.
 #pragma once
 
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 /// The user whose process holds the other end of a TCP connection within this machine; nothing if
 /// that end is not in this network namespace, or closed.
@@ -37,4 +37,4 @@ struct TcpOwner {
 /// Throws: Error{comm} where the table cannot be read.
 [[nodiscard]] std::optional<TcpOwner> owner_by_table(const TcpEnd& end);
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

@@ -1,4 +1,4 @@
-#include "dtrain/comm/rendezvous/tcp_owner.h"
+#include "dtrain/net/tcp_owner.h"
 
 #include <fmt/format.h>
 #include <linux/inet_diag.h>
@@ -17,7 +17,7 @@
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 namespace {
 
@@ -141,4 +141,4 @@ std::optional<uid_t> user_of_tcp_peer(int descriptor) {
   return owner->user;
 }
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net

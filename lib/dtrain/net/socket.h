@@ -1,18 +1,18 @@
-// Sockets through which ranks find each other. Private to comm.
+// Sockets through which ranks find each other.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
-#include "dtrain/comm/deadline.h"
 
-namespace dtrain::comm {
+namespace dtrain::net {
 
 /// Tries once to connect to host:port; none with `reason` otherwise.
 [[nodiscard]] base::Descriptor connect_to(const std::string& host, std::int64_t port,
-                                          const Deadline& deadline, std::string& reason);
+                                          const base::Deadline& deadline, std::string& reason);
 
 /// The numeric address of this end of a connection.
 [[nodiscard]] std::string own_address_of(const base::Descriptor& socket);
@@ -27,4 +27,4 @@ namespace dtrain::comm {
 /// Throws: Error{comm} with the reason.
 [[nodiscard]] std::pair<base::Descriptor, base::Descriptor> connected_pair();
 
-}  // namespace dtrain::comm
+}  // namespace dtrain::net
