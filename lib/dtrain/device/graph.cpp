@@ -30,10 +30,10 @@ std::unique_ptr<GraphRecorder> make_recorder(c10::Device device) {
   return make(device);
 }
 
-at::Tensor borrowed(const at::Tensor& tensor) {
+at::Tensor borrowed(const at::Tensor& tensor, void* context, c10::DeleterFnPtr on_end) {
   const c10::Storage& owner = tensor.storage();
   c10::Storage storage(c10::Storage::use_byte_size_t(), owner.nbytes(),
-                       at::DataPtr(owner.mutable_data(), tensor.device()),
+                       at::DataPtr(owner.mutable_data(), context, on_end, tensor.device()),
                        /*allocator=*/nullptr, /*resizable=*/false);
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(tensor.options().computeDispatchKey()),

@@ -47,8 +47,9 @@ void register_recorder(c10::DeviceType type, MakeRecorder make);
 /// Threads: any.
 [[nodiscard]] std::unique_ptr<GraphRecorder> make_recorder(c10::Device device);
 
-/// A tensor over the same memory that does not keep it: what a graph wrote, for use before the next
-/// graph of its recorder runs.
-[[nodiscard]] at::Tensor borrowed(const at::Tensor& tensor);
+/// A tensor over the same memory that does not keep it, such as what a graph wrote, for use before
+/// the next graph of its recorder runs. on_end: called with `context` when its last view has gone.
+[[nodiscard]] at::Tensor borrowed(const at::Tensor& tensor, void* context = nullptr,
+                                  c10::DeleterFnPtr on_end = nullptr);
 
 }  // namespace dtrain::device

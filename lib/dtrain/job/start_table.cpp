@@ -85,9 +85,8 @@ std::string recompute_line(const parallel::RankPlan& plan) {
 // Nothing without graphs.
 std::string graphs_line(const config::Config& config) {
   if (!config.machine.compile) return {};
-  return "graphs          of each block's passes, recorded in the second step of a shape; levels "
-         "are "
-         "not fused\n";
+  return "graphs          of each block's passes, recorded in the second step of a shape; "
+         "levels are not fused\n";
 }
 
 }  // namespace

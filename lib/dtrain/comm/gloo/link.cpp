@@ -140,7 +140,7 @@ TransportFailure Link::failure(std::int64_t peer) {
   return {Cause::no_answer, late};
 }
 
-TransportFailure Link::failure_of_connections(std::int64_t peer) {
+TransportFailure Link::blame_connections(std::int64_t peer) {
   std::vector<std::int64_t> gone = watch_.closed_peers();
   if (gone.empty() && peer >= 0) gone.push_back(peer);
   std::set<std::int64_t> culprits;
@@ -148,18 +148,13 @@ TransportFailure Link::failure_of_connections(std::int64_t peer) {
     const auto note = note_from(messenger).value_or(-1);
     culprits.insert(note >= 0 && note != rank() ? note : messenger);
   }
-  return {TransportFailure::Cause::gone, {culprits.begin(), culprits.end()}};
-}
-
-TransportFailure Link::blame_connections(std::int64_t peer) {
-  TransportFailure failure = failure_of_connections(peer);
   {
     const std::lock_guard lock(close_mutex_);
     if (closed_) return {TransportFailure::Cause::closed, {}, reason_};
-    if (culprit_ < 0 && !failure.peers().empty()) culprit_ = failure.peers().front();
+    if (culprit_ < 0 && !culprits.empty()) culprit_ = *culprits.begin();
   }
   send_notes();
-  return failure;
+  return {TransportFailure::Cause::gone, {culprits.begin(), culprits.end()}};
 }
 
 std::optional<std::int64_t> Link::note_from(std::int64_t peer) {

@@ -52,10 +52,9 @@ class Link {
   bool wait_collective(c10d::Work& work);
   /// The failure for the gloo exception being handled. `peer`: whom the call was about; -1: all.
   TransportFailure failure(std::int64_t peer);
-  /// The failure that names the peers whose connections are closed.
-  TransportFailure failure_of_connections(std::int64_t peer);
-  /// The same; tells it to the peers at once: a note cannot pass a message that is halfway through,
-  /// and which never ends once its sender, the caller, has given up its memory.
+  /// The failure that names the peers whose connections are closed. Tells it to the peers at once:
+  /// a note cannot pass a message that is halfway through, and which never ends once its sender,
+  /// the caller, has given up its memory.
   TransportFailure blame_connections(std::int64_t peer);
   /// Returns the note that a gone peer wrote before it went, if any.
   std::optional<std::int64_t> note_from(std::int64_t peer);

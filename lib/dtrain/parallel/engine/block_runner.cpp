@@ -50,11 +50,11 @@ BlockRunner::BlockRunner(model::Model& model, const param::ParameterViews& param
   unsettled_ = num_to_settle_;
 }
 
-void BlockRunner::begin(MicrobatchId microbatch, MicrobatchInput input) {
+void BlockRunner::begin(MicrobatchId microbatch, const MicrobatchInput& input) {
   Microbatch& entry = microbatches_[microbatch];
   entry = Microbatch{};
   entry.activation = input.ids;
-  entry.input = std::move(input);
+  entry.input = input;
 }
 
 void BlockRunner::set_activation(MicrobatchId microbatch, at::Tensor activation) {

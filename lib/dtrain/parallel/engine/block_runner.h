@@ -13,6 +13,7 @@
 
 #include "dtrain/model/model.h"
 #include "dtrain/parallel/action.h"
+#include "dtrain/parallel/engine/pass_runner.h"
 #include "dtrain/parallel/memory.h"
 #include "dtrain/parallel/recompute.h"
 #include "dtrain/param/arena.h"
@@ -20,13 +21,6 @@
 #include "dtrain/param/parameter_use.h"
 
 namespace dtrain::parallel {
-
-/// A microbatch as its blocks see it.
-struct MicrobatchInput {
-  at::Tensor ids = {};           ///< (B, T) int64
-  at::Tensor targets = {};       ///< (B, T) int64
-  at::Tensor first_sample = {};  ///< () int64
-};
 
 /// What a block's backward gives for a parameter.
 struct GivenGradient {
@@ -44,9 +38,8 @@ struct ReceivedInputs {
 };
 
 /// Runs blocks on detached inputs and keeps each one's graph, or what its native backward reads,
-/// until its backward; of blocks that
-/// are recomputed it keeps the input alone (RecomputeGroup) and makes the graph right before the
-/// backward.
+/// until its backward; of blocks that are recomputed it keeps the input alone (RecomputeGroup) and
+/// makes the graph right before the backward.
 ///
 /// A parameter is settled for a microbatch when every block that lists it has had its backward, or
 /// the last of the block's recorded uses has given its gradient: then `on_settled` is called, once
@@ -56,11 +49,9 @@ struct ReceivedInputs {
 /// On a stage of a pipeline what other stages compute is set and taken: the input of a block that
 /// another stage's output goes to, and so on.
 ///
-/// Collective: over the tensor axis, every forward and backward.
-/// Threads:    one; backward passes run on the calling thread.
-class BlockRunner : private param::GradientSink {
+/// Losses stay as long as their tensor.
+class BlockRunner final : public PassRunner, private param::GradientSink {
  public:
-  using OnSettled = std::function<void(param::ParameterId)>;
   using OnGradient = std::function<void(const GivenGradient&)>;
 
   struct Options {
@@ -86,14 +77,9 @@ class BlockRunner : private param::GradientSink {
   /// Forward passes train, with dropout and graphs, or evaluate, with neither; they train at first.
   void set_training(bool training) { training_ = training; }
 
-  /// Gives a microbatch its tokens.
-  void begin(MicrobatchId microbatch, MicrobatchInput input);
-  /// Forgets it.
-  void end(MicrobatchId microbatch) { microbatches_.erase(microbatch); }
-
-  /// Runs one block on what the block before it gave; the last block's per-token losses (B, T) are
-  /// returned, else an undefined tensor.
-  at::Tensor forward(BlockId block, MicrobatchId microbatch);
+  void begin(MicrobatchId microbatch, const MicrobatchInput& input) override;
+  void end(MicrobatchId microbatch) override { microbatches_.erase(microbatch); }
+  at::Tensor forward(BlockId block, MicrobatchId microbatch) override;
 
   /// Sets the input of the microbatch's next block, from another stage.
   void set_activation(MicrobatchId microbatch, at::Tensor activation);
@@ -105,10 +91,9 @@ class BlockRunner : private param::GradientSink {
   /// Takes the gradient of the input of the block that ran backward last.
   [[nodiscard]] at::Tensor take_gradient(MicrobatchId microbatch);
 
-  /// Runs the block's backward. Where recomputed blocks run again for it, they are this one and
-  /// those below it in its group. seed: the gradient of each token's loss, read for the last block.
-  void backward(BlockId block, MicrobatchId microbatch, double seed, const OnSettled& on_settled);
-  /// The same in two parts: compute() hands on what the parameters get, in order, and give() adds
+  void backward(BlockId block, MicrobatchId microbatch, double seed,
+                const OnSettled& on_settled) override;
+  /// backward() in two parts: compute() hands on what the parameters get, in order, and give() adds
   /// it to their gradients. Blocks with a native backward add by themselves.
   void compute(BlockId block, MicrobatchId microbatch, double seed, const OnGradient& on_gradient);
   void give(const GivenGradient& gradient, const OnSettled& on_settled);

@@ -149,7 +149,7 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
 
 void Executor::step(const ExecutorInput& input) {
   runner_.set_training(true);
-  active_graphs_ = graphs_.get();
+  if (graphs_) active_ = graphs_.get();
   run(axis_.step(), input);
   axis_.gradients().finish();
   sum_over_stages();
@@ -159,7 +159,7 @@ void Executor::step(const ExecutorInput& input) {
 void Executor::evaluate(const ExecutorInput& input) {
   finish_sends();  // a stage that is faster than the next one must not pile up what it sends
   runner_.set_training(false);
-  active_graphs_ = nullptr;
+  active_ = &runner_;
   run(axis_.evaluation(), input);
 }
 
@@ -207,7 +207,7 @@ void Executor::execute(const Action& action, const data::Batch& batch, const Exe
     case ActionKind::end_gradients:
       return axis_.gradients().end_microbatch();
     case ActionKind::end_microbatch:
-      return runner_.end(action.microbatch);
+      return active_->end(action.microbatch);
     case ActionKind::reduce_losses:
       return;  // needs no microbatch: run() does it
   }
@@ -220,9 +220,7 @@ void Executor::offer(Channel channel, const Action& action, const data::Batch& b
 }
 
 void Executor::begin(const Action& action, const data::Batch& batch) {
-  MicrobatchInput input = input_of(batch, setup_.world);
-  if (active_graphs_ != nullptr) return active_graphs_->begin(action.microbatch, input);
-  runner_.begin(action.microbatch, std::move(input));
+  active_->begin(action.microbatch, input_of(batch, setup_.world));
 }
 
 void Executor::forward(const Action& action, const ExecutorInput& input) {
@@ -230,8 +228,7 @@ void Executor::forward(const Action& action, const ExecutorInput& input) {
   if (transfers_.is_offered(Channel::activations, block, microbatch)) {
     runner_.set_activation(microbatch, transfers_.wait(Channel::activations, block, microbatch));
   }
-  const at::Tensor losses = active_graphs_ != nullptr ? active_graphs_->forward(block, microbatch)
-                                                      : runner_.forward(block, microbatch);
+  const at::Tensor losses = active_->forward(block, microbatch);
   if (losses.defined() && reports_losses()) input.on_losses(microbatch, losses);
 }
 
@@ -241,10 +238,7 @@ void Executor::backward(const Action& action, const ExecutorInput& input) {
     runner_.set_gradient(microbatch, transfers_.wait(Channel::gradients, block, microbatch));
   }
   const auto settle = [this](param::ParameterId id) { axis_.gradients().settle(id); };
-  if (active_graphs_ != nullptr) {
-    return active_graphs_->backward(block, microbatch, input.loss_gradient, settle);
-  }
-  runner_.backward(block, microbatch, input.loss_gradient, settle);
+  active_->backward(block, microbatch, input.loss_gradient, settle);
 }
 
 // Ranks that hold slices of one block compute the same losses: only the first one reports them.

@@ -69,8 +69,8 @@ class Executor {
   const EngineSetup& setup_;
   DataAxis axis_;
   BlockRunner runner_;
-  std::unique_ptr<GraphRunner> graphs_;   // null: none
-  GraphRunner* active_graphs_ = nullptr;  // null in an evaluation, too
+  std::unique_ptr<GraphRunner> graphs_;  // null: none
+  PassRunner* active_ = &runner_;        // the graphs in a step, where there are any
   Transfers transfers_;
 };
 

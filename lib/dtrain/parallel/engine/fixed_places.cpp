@@ -1,13 +1,14 @@
 #include "dtrain/parallel/engine/fixed_places.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/Storage.h>
 
 #include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
 #include <utility>
+
+#include "dtrain/device/graph.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -29,19 +30,8 @@ struct Lease {
 
 at::Tensor leased(std::unique_ptr<Lease> lease) {
   const at::Tensor& memory = lease->place->memory;
-  const auto bytes = static_cast<std::size_t>(memory.numel());
-  void* const data = memory.mutable_data_ptr();
-  const auto key = c10::DispatchKeySet(memory.options().computeDispatchKey());
-  const c10::Device device = memory.device();
-  const caffe2::TypeMeta dtype = memory.dtype();
-  c10::Storage storage(
-      c10::Storage::use_byte_size_t(), bytes,
-      at::DataPtr(
-          data, lease.release(), [](void* owned) { delete static_cast<Lease*>(owned); }, device),
-      /*allocator=*/nullptr, /*resizable=*/false);
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), key, dtype);
-  made.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<std::int64_t>(bytes)});
-  return made;
+  return device::borrowed(memory, lease.release(),
+                          [](void* owned) { delete static_cast<Lease*>(owned); });
 }
 
 }  // namespace

@@ -21,10 +21,8 @@ namespace dtrain::parallel {
 /// that whatever communicates does so between two graphs.
 ///
 /// Threads: one.
-class GraphRunner {
+class GraphRunner final : public PassRunner {
  public:
-  using OnSettled = BlockRunner::OnSettled;
-
   /// parameters: what blocks compute with; they must lie at the same places whenever a block runs.
   /// None of the blocks has a native backward. `runner`, `model`, `parameters` and `recompute` must
   /// outlive this.
@@ -34,12 +32,12 @@ class GraphRunner {
               const param::ParameterViews& parameters, const RecomputePlan& recompute,
               c10::Device device);
 
-  // As BlockRunner's. Every step has the same passes in the same order.
-  void begin(MicrobatchId microbatch, const MicrobatchInput& input);
-  void end(MicrobatchId microbatch) { runner_.end(microbatch); }
-  /// The losses are valid until the next pass.
-  at::Tensor forward(BlockId block, MicrobatchId microbatch);
-  void backward(BlockId block, MicrobatchId microbatch, double seed, const OnSettled& on_settled);
+  // Every step has the same passes in the same order.
+  void begin(MicrobatchId microbatch, const MicrobatchInput& input) override;
+  void end(MicrobatchId microbatch) override { runner_.end(microbatch); }
+  at::Tensor forward(BlockId block, MicrobatchId microbatch) override;
+  void backward(BlockId block, MicrobatchId microbatch, double seed,
+                const OnSettled& on_settled) override;
 
  private:
   enum class Phase { warm_up, recording, replaying };
