@@ -1,5 +1,7 @@
 #include "launcher/step_clock.h"
 
+#include <utility>
+
 namespace launcher {
 
 void StepClock::begin_attempt() {
@@ -7,15 +9,15 @@ void StepClock::begin_attempt() {
   recovery_.reset();
 }
 
-void StepClock::report(std::int64_t step, Time now) {
-  if (step < 0 || (last_ && step <= last_->step)) return;
-  if (step > highest_) {
-    if (last_ && last_->step >= highest_) useful_ += now - last_->time;
-    if (failed_) recovery_ = now - *failed_;
-    failed_.reset();
-    highest_ = step;
-  }
+bool StepClock::report(std::int64_t step, Time now) {
+  if (step < 0 || (last_ && step <= last_->step)) return false;
+  const bool is_new = step > highest_;
+  const bool recovers = is_new && failed_;
+  if (recovers) recovery_ = now - *std::exchange(failed_, std::nullopt);
+  if (is_new && last_ && last_->step >= highest_) useful_ += now - last_->time;
+  if (is_new) highest_ = step;
   last_ = Report{step, now};
+  return recovers;
 }
 
 void StepClock::fail(Time when) {

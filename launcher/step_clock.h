@@ -24,7 +24,8 @@ class StepClock {
 
   void begin_attempt();
   /// step: the newest that is done; a report of no newer step has no effect.
-  void report(std::int64_t step, Time now);
+  /// Returns: whether the job has recovered with it.
+  bool report(std::int64_t step, Time now);
   /// The attempt failed. The job has recovered when a step is done that no attempt had done before.
   void fail(Time when);
 

@@ -326,7 +326,9 @@ bool Supervisor::on_control(Rank& rank) {
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
   if (read_control(rank, bytes)) show_error(rank);
-  if (rank.index == 0) steps_.report(rank.step, dtrain::base::Clock::now());
+  if (rank.index == 0 && steps_.report(rank.step, dtrain::base::Clock::now())) {
+    tell(rank, fmt::format("recovered {:.3f}\n", steps_.recovery()->count()));
+  }
   return true;
 }
 
