@@ -9,7 +9,6 @@ namespace dtrain::checkpoint::store {
 namespace {
 
 using config::Config;
-using dtrain::testing::set;
 using dtrain::testing::TempFolder;
 
 constexpr const char* kRestart =
