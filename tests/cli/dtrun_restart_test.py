@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from dtrain_harness import DTRAIN, final_model, metrics_of, run
-from dtrun_harness import DTRUN, DtrunTest, children_of, main, wait_until
+from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, wait_until
 
 QUICKLY = ("--restart-backoff", "0.02")
 HANG = "sleep 60"
@@ -127,8 +127,10 @@ class Measures(RestartTest):
                           process.err, re.MULTILINE)
         self.assertIsNotNone(found, process.err)
         self.assertRegex(process.err, r"attempt 1: ended with status 0 after .* at step 10; recovered in " + found[1])
-        self.assertAlmostEqual(0.45, float(found[2]) / 100 * self.seconds(found[3]), delta=0.2)
-        self.assertGreaterEqual(self.seconds(found[1]), 0.1)  # the back-off and the repeated steps
+        useful, wall, recovery = float(found[2]) / 100 * self.seconds(found[3]), self.seconds(found[3]), self.seconds(found[1])
+        self.assertGreater(useful, 0.4)
+        self.assertGreaterEqual(recovery, 0.1)  # the back-off and the repeated steps
+        self.assertLess(useful, wall - 0.1)
 
     def seconds(self, text):
         number, unit = text.split()
@@ -148,7 +150,7 @@ class Stop(RestartTest):
         return self.start("-n", str(ranks), *self.LONG, *options, "--", "bash", "-c", text)
 
     def end_of(self, process):
-        process.out, process.err = process.communicate(timeout=5)
+        process.out, process.err = process.communicate(timeout=LIMIT)
         self.assert_nothing_left()
         return process
 
@@ -162,7 +164,7 @@ class Stop(RestartTest):
             begin = time.monotonic()
             process.send_signal(number)
             self.end_of(process)
-            self.assertLess(time.monotonic() - begin, 1)
+            self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(7, process.returncode)
             self.assertEqual(f"dtrun: not started again: {number.name} asked the job to stop", self.last_line(process))
 
@@ -269,12 +271,12 @@ class Training(RestartTest):
         self.assertEqual([("1", "9"), ("2", "9")], re.findall(r"restart (\d) of (\d) in", error))
 
     def test_a_run_without_a_name_or_a_checkpoint_begins_again_in_its_folder(self):
-        process = self.start_training("--checkpoint-every", "none", steps=150)
+        process = self.start_training("--checkpoint-every", "none", steps=400)
         self.kill_after(0, "runs/text-1", start=1, mark='"step":20,')
         self.end_of(process)
         self.assertEqual(["text-1"], os.listdir(self.folder / "runs"))
         steps = [line["step"] for line in metrics_of(self.folder / "runs/text-1") if "loss" in line]
-        self.assertEqual(list(range(1, 151)), steps)
+        self.assertEqual(list(range(1, 401)), steps)
 
     def test_a_run_of_another_launch_is_refused_as_ever(self):
         (self.folder / "run").mkdir()
