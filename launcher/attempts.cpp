@@ -51,8 +51,9 @@ int wait_for_request(const GuardLink& guard, Seconds wait) {
   }
 }
 
-void prepare_restart(PreparedJob& job) {
+void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
   ++job.attempt;
+  job.restart_reason = end.how;
   job.folder.begin_attempt(job.attempt);
   if (job.options.master_port == 0) {  // the last attempt's may still be in use somewhere
     job.port = {};
@@ -97,8 +98,12 @@ int run_attempts(PreparedJob job, GuardLink guard) {
       report(history, steps, start, decision.why_not);
       return end.status;
     }
-    job.restart_reason = end.how;
-    prepare_restart(job);
+    try {
+      prepare_restart(job, end);
+    } catch (...) {  // the error's line follows
+      report(history, steps, start, "");
+      throw;
+    }
   }
 }
 
