@@ -91,11 +91,13 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
                               ? std::string(user_threads)
                               : std::to_string(threads)},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(rank.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(rank.max_restarts)},
       {"TORCHELASTIC_RUN_ID", rank.run_id},
       {"TORCHELASTIC_ERROR_FILE", rank.error_file},
       {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)},
       {"DTRUN_STORE_FD", std::to_string(rank.store_fd)}};
+  if (!rank.restart_reason.empty()) own.emplace_back("DTRUN_RESTART_REASON", rank.restart_reason);
   if (rank.terminal_columns > 0) {
     own.emplace_back("DTRUN_TERMINAL", "1");
     own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));

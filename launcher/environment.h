@@ -23,6 +23,9 @@ struct RankEnvironment {
   int master_port = 0;
   std::string run_id;
   std::string error_file;
+  int restart_count = 0;
+  int max_restarts = 0;
+  std::string restart_reason;  // how the attempt before failed; empty: there was none
   int control_fd = -1;
   int store_fd = -1;         // an end of the door
   int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal

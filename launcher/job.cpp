@@ -81,6 +81,9 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   environment.master_port = job.port.port;
   environment.run_id = job.folder.run_id();
   environment.error_file = job.folder.error_file(index);
+  environment.restart_count = job.attempt;
+  environment.max_restarts = job.options.max_restarts;
+  environment.restart_reason = job.restart_reason;
   environment.control_fd = control.writer.get();
   environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
   // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).

@@ -23,7 +23,9 @@ struct PreparedJob {
   ReservedPort port;
   Door door;
   LogFolder folder;
-  rlimit open_files{};  // RLIMIT_NOFILE as dtrun found it, which the ranks get
+  int attempt = 0;                  // 0: the first
+  std::string restart_reason = {};  // how the attempt before this one failed
+  rlimit open_files{};              // RLIMIT_NOFILE as dtrun found it, which the ranks get
 };
 
 /// Starts one rank.

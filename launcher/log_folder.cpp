@@ -118,11 +118,11 @@ std::string make_temporary(std::error_code& error, Descriptor& lock) {
 
 LogFolder::LogFolder(const Options& options)
     : num_ranks_(options.num_ranks),
+      is_named_(!options.log_dir.empty()),
       keep_(options.redirects.any() || options.tee.any()),
       run_id_(make_run_id()) {
-  const bool named = !options.log_dir.empty();
   std::error_code error;
-  if (named) {
+  if (is_named_) {
     root_ = (std::filesystem::path(options.log_dir) / run_id_).string();
     std::filesystem::create_directories(options.log_dir, error);
     if (::mkdir(root_.c_str(), 0777) != 0 && !error) error.assign(errno, std::system_category());
@@ -131,16 +131,28 @@ LogFolder::LogFolder(const Options& options)
     root_ = make_temporary(error, lock);
     lock_ = std::make_shared<Descriptor>(std::move(lock));
   }
-  attempt_ = root_ + "/attempt_0";
-  // Without logs the error files lie side by side, which saves two folders per rank.
-  if (!error && keep_) ::mkdir(attempt_.c_str(), 0777);
-  for (int rank = 0; rank < num_ranks_ && keep_ && !error; ++rank) {
-    if (::mkdir(rank_folder(rank).c_str(), 0777) != 0) error.assign(errno, std::system_category());
+  if (error) refuse(error);
+  begin_attempt(0);
+}
+
+// Without logs the error files lie side by side, which saves two folders per rank.
+void LogFolder::begin_attempt(int number) {
+  attempt_ = fmt::format("{}/attempt_{}", root_, number);
+  if (!keep_) return remove_error_files();
+  ::mkdir(attempt_.c_str(), 0777);
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    if (::mkdir(rank_folder(rank).c_str(), 0777) == 0) continue;
+    refuse(std::error_code(errno, std::system_category()));
   }
-  if (error) {
-    fail(ErrorKind::usage, "{}: cannot create folder {}: {}; name a folder that can be written",
-         named ? "--log-dir" : "temporary files", root_, error.message());
-  }
+}
+
+void LogFolder::refuse(const std::error_code& error) const {
+  fail(ErrorKind::usage, "{}: cannot create folder {}: {}; name a folder that can be written",
+       is_named_ ? "--log-dir" : "temporary files", root_, error.message());
+}
+
+void LogFolder::remove_error_files() const noexcept {
+  for (int rank = 0; rank < num_ranks_; ++rank) ::unlink(error_file(rank).c_str());
 }
 
 std::string LogFolder::rank_folder(int rank) const { return fmt::format("{}/{}", attempt_, rank); }
@@ -160,7 +172,7 @@ Descriptor LogFolder::create_log(int rank, const char* stream) const {
 
 void LogFolder::remove_unless_kept() const noexcept {
   if (keep_) return;
-  for (int rank = 0; rank < num_ranks_; ++rank) ::unlink(error_file(rank).c_str());
+  remove_error_files();
   ::rmdir(root_.c_str());
 }
 

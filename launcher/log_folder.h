@@ -3,19 +3,25 @@
 
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "dtrain/base/descriptor.h"
 #include "launcher/options.h"
 
 namespace launcher {
 
-/// RUN_ID/attempt_0/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
+/// RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
 /// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
 /// dtrun removes folders that a killed one left behind, recognising the form of their names.
 class LogFolder {
  public:
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
   explicit LogFolder(const Options& options);
+
+  /// From now on files are those of attempt `number`; the constructor has begun attempt 0.
+  ///
+  /// Throws: as the constructor.
+  void begin_attempt(int number);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
   /// Where a torch.distributed program writes why it failed.
@@ -32,8 +38,11 @@ class LogFolder {
 
  private:
   [[nodiscard]] std::string rank_folder(int rank) const;
+  [[noreturn]] void refuse(const std::error_code& error) const;
+  void remove_error_files() const noexcept;
 
   int num_ranks_;
+  bool is_named_;  // by --log-dir
   bool keep_;
   std::string run_id_;
   std::string root_;

@@ -1,26 +1,23 @@
 // dtrun: starts the ranks of a job on this machine, supervises them and reports how they ended.
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
+#include "launcher/attempts.h"
 #include "launcher/environment.h"
+#include "launcher/error_line.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"
 #include "launcher/options.h"
-#include "launcher/output_writer.h"
-#include "launcher/supervisor.h"
 
 namespace {
 
@@ -53,23 +50,9 @@ int reported(Action&& action, Tell&& tell) {
   return status;
 }
 
-/// A terminal that nobody reads must not keep the supervisor.
-void write_error_for_a_while(const std::string& text) {
-  constexpr auto kLimit = std::chrono::seconds(1);
-  try {
-    const dtrain::base::Descriptor wake(::eventfd(0, EFD_CLOEXEC));
-    OutputWriter writer(STDERR_FILENO, wake.get());
-    writer.write(text);
-    const auto start = dtrain::base::Clock::now();
-    while (writer.waiting() > 0 && dtrain::base::Clock::now() - start < kLimit) ::usleep(1000);
-  } catch (const dtrain::base::Error&) {  // no thread can be made
-    write_text(STDERR_FILENO, text);
-  }
-}
-
 int supervise(PreparedJob job, GuardLink guard) {
   const LogFolder folder = job.folder;
-  const int status = reported([&] { return Supervisor(std::move(job), std::move(guard)).run(); },
+  const int status = reported([&] { return run_attempts(std::move(job), std::move(guard)); },
                               write_error_for_a_while);
   folder.remove_unless_kept();
   return status;

@@ -86,6 +86,7 @@ void require_one_node(std::string_view name, std::string_view value) {
 }
 
 constexpr double kMaxGraceSeconds = 86400.0;
+constexpr int kMaxRestarts = 1'000'000;
 
 constexpr std::array kRows = {
     OptionRow{"--nproc-per-node", "N",
@@ -132,6 +133,17 @@ constexpr std::array kRows = {
                 o.stop_grace =
                     std::chrono::duration<double>(number_in<double>(n, v, 0.0, kMaxGraceSeconds));
               }},
+    OptionRow{"--max-restarts", "K",
+              "when the job fails, start it again, at most K times; dtrain then resumes [0]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.max_restarts = number_in<int>(n, v, 0, kMaxRestarts);
+              }},
+    OptionRow{"--restart-backoff", "SECONDS",
+              "wait before a restart; doubles while no newer checkpoint comes, up to 60 [1]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.restart_backoff =
+                    std::chrono::duration<double>(number_in<double>(n, v, 0.0, kMaxGraceSeconds));
+              }},
     OptionRow{"--help", "", "print this and leave (or -h)",
               [](Options& o, std::string_view, std::string_view) { o.help = true; }},
     OptionRow{"--version", "", "print the version and leave",
@@ -147,9 +159,6 @@ struct ForeignOption {
 constexpr std::string_view kOneNode = "leave it out: dtrun starts the ranks of one node";
 constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
 constexpr ForeignOption kForeignOptions[] = {
-    {"--max-restarts",
-     "dtrun starts nothing again; call it again, where dtrain has --resume auto and "
-     "--checkpoint-every"},
     {"--monitor-interval", "leave it out: dtrun sees at once that a rank ended"},
     {"--rdzv-backend", kOneNode},
     {"--rdzv-endpoint", "leave it out, or give --master-addr and --master-port"},

@@ -38,6 +38,8 @@ struct Options {
   std::vector<int> local_ranks_filter;  // ranks shown on the console; empty: all
   std::chrono::duration<double> abort_grace{2.0};
   std::chrono::duration<double> stop_grace{60.0};
+  int max_restarts = 0;
+  std::chrono::duration<double> restart_backoff{1.0};  // wait before the first restart
   bool help = false;
   bool version = false;
   std::vector<std::string> program;  // name and arguments

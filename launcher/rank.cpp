@@ -25,6 +25,8 @@ bool obey(Rank& rank, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "progress") {
     parse(line, rank.step);
+  } else if (word == "committed") {
+    parse(line, rank.committed);
   } else if (word == "plain-output") {
     rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {

@@ -54,8 +54,9 @@ struct Rank {
   std::string control_partial;
   RankStream output;
   RankStream error;
-  std::int64_t step = -1;  // last one it reported
-  bool stopped = false;    // by SIGSTOP or the like
+  std::int64_t step = -1;       // last one it reported
+  std::int64_t committed = -1;  // step of its last checkpoint that stands
+  bool stopped = false;         // by SIGSTOP or the like
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it

@@ -10,17 +10,13 @@
 #include <limits>
 
 #include "dtrain/base/readable.h"
+#include "launcher/signals.h"
 
 namespace launcher {
 namespace {
 
 constexpr std::string_view kPrefix = "dtrun: ";
 constexpr double kNanosecond = 1e-9;
-
-std::string signal_name(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : std::to_string(signal);
-}
 
 std::string describe(const RankEnd& end) {
   if (!end.by_signal) return fmt::format("exited with status {}", end.code);

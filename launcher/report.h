@@ -16,6 +16,7 @@ struct Verdict {
   std::optional<int> culprit;  // the rank that failed first
   std::int64_t failed_ns = 0;  // when that was seen, since the start of the ranks
   int stop_signal = 0;         // what the user sent; 0: nothing
+  int request = 0;             // the last signal that asks_to_stop, however late; 0: none
   bool overdue = false;        // ranks did not end in time after one had saved and left
 
   [[nodiscard]] bool clean() const { return !culprit && stop_signal == 0 && !overdue; }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "launcher/descendants.h"
+#include "launcher/signals.h"
 
 namespace launcher {
 namespace {
@@ -47,9 +48,10 @@ std::uint64_t tag_of(Source source, int rank = 0) {
 
 }  // namespace
 
-Supervisor::Supervisor(PreparedJob job, GuardLink guard)
-    : job_(std::move(job)),
-      guard_(std::move(guard)),
+Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps)
+    : job_(job),
+      guard_(guard),
+      steps_(steps),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       start_(dtrain::base::Clock::now()) {
   adopt_orphans();
@@ -62,13 +64,14 @@ Supervisor::Supervisor(PreparedJob job, GuardLink guard)
   watch(console_.wake_fd(), tag_of(Source::console), EPOLLIN);
 }
 
-int Supervisor::run() {
+AttemptEnd Supervisor::run() {
+  steps_.begin_attempt();
   start_ranks();
   while (phase_ != Phase::done) {
     wait_for_events();
     advance();
   }
-  return status_of(verdict_, ranks_);
+  return attempt_end(verdict_, ranks_, start_, steps_);
 }
 
 void Supervisor::start_ranks() {
@@ -190,6 +193,7 @@ void Supervisor::on_guard() {
   const ssize_t count = ::read(guard_.signals.get(), signals.data(), signals.size());
   if (count == 0) {  // the guard was killed, and nobody waits for a report
     kill_descendants(1s);
+    verdict_.request = SIGKILL;
     phase_ = Phase::done;
     deadline_.reset();
   }
@@ -198,6 +202,7 @@ void Supervisor::on_guard() {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGWINCH) return on_resize();
+  if (asks_to_stop(signal)) verdict_.request = signal;
   if (signal == SIGUSR1 || signal == SIGUSR2) {
     for (const Rank& rank : ranks_) {
       if (rank.running()) notify_group(rank.pid, signal);
@@ -321,6 +326,9 @@ bool Supervisor::on_control(Rank& rank) {
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
   if (read_control(rank, bytes)) show_error(rank);
+  if (rank.index == 0 && steps_.report(rank.step, dtrain::base::Clock::now())) {
+    tell(rank, fmt::format("recovered {:.3f}\n", steps_.recovery()->count()));
+  }
   return true;
 }
 

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
+#include "launcher/attempt_end.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"
 #include "launcher/report.h"
+#include "launcher/step_clock.h"
 
 namespace launcher {
 
-/// Starts the ranks of a job and stays until no process of it is left.
+/// Starts the ranks of one attempt to run a job and stays until no process of it is left.
 ///
 /// One thread waits for events (a rank's end or stop, output, control lines, signals passed on by
 /// the guard) and for one deadline; nothing it does blocks but
@@ -31,11 +33,11 @@ namespace launcher {
 ///   logs first) -> done
 class Supervisor {
  public:
-  Supervisor(PreparedJob job, GuardLink guard);
+  /// job: its door is handed to the ranks. steps: takes the steps of this attempt.
+  Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& steps);
 
-  /// Returns: dtrun's exit status.
-  /// Throws:  Error{spawn} when a rank cannot be started; the others are gone by then.
-  [[nodiscard]] int run();
+  /// Throws: Error{spawn} when a rank cannot be started; the others are gone by then.
+  [[nodiscard]] AttemptEnd run();
 
  private:
   enum class Phase {
@@ -91,8 +93,9 @@ class Supervisor {
   [[nodiscard]] bool any_running() const;
   [[nodiscard]] std::int64_t now_ns() const;
 
-  PreparedJob job_;
-  GuardLink guard_;
+  PreparedJob& job_;
+  const GuardLink& guard_;
+  StepClock& steps_;
   SharedOutput console_;
   LogWriter logs_{console_.wake_fd()};
   dtrain::base::Descriptor epoll_;

@@ -52,17 +52,21 @@ std::string now() {
 
 std::string version_text() { return fmt::format("{} (commit {})", DTRAIN_VERSION, kCommit); }
 
-std::string provenance(std::int64_t ranks) {
+std::string provenance(std::int64_t ranks, const base::RankEnv& env) {
   utsname machine{};
   ::uname(&machine);
-  const nlohmann::ordered_json object{{"version", DTRAIN_VERSION},
-                                      {"commit", kCommit},
-                                      {"command_line", command_line()},
-                                      {"directory", directory()},
-                                      {"host", machine.nodename},
-                                      {"cpu", cpu_model()},
-                                      {"started", now()},
-                                      {"ranks", ranks}};
+  nlohmann::ordered_json object{{"version", DTRAIN_VERSION},
+                                {"commit", kCommit},
+                                {"command_line", command_line()},
+                                {"directory", directory()},
+                                {"host", machine.nodename},
+                                {"cpu", cpu_model()},
+                                {"started", now()},
+                                {"ranks", ranks}};
+  if (!env.launch.empty()) {
+    object.update({{"launch", env.launch}, {"restarts", env.restart_count}});
+  }
+  if (!env.restart_reason.empty()) object["restart_reason"] = env.restart_reason;
   // Bytes that are not UTF-8 are replaced: a run must not fail for its record.
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -1,7 +1,10 @@
+#include <utility>
+
 #include "commands.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
@@ -50,6 +53,18 @@ void check_data(const Configured& configured) {
   open_data(config, configured.continues ? config.run.dir + "/config.json" : "");
 }
 
+// A start after a failed attempt goes on with what that has left.
+void check_run(config::Config config, const std::string& provenance) {
+  if (const auto earlier = checkpoint::store::find_earlier_attempt(config, provenance)) {
+    config = checkpoint::store::going_on_with(std::move(config), *earlier);
+  }
+  config::check_run_folder(config);
+  if (!config.run.dir.empty()) {
+    checkpoint::store::check_run_files(config.run.dir, config::replacing_flag(config));
+  }
+  check_start_paths(config);
+}
+
 // Where nothing was said about the model, what it is, and where larger ones are.
 void note_default_model(const config::Config& config) {
   for (const config::Setting& setting : config::settings()) {
@@ -68,23 +83,16 @@ int run_train(const Arguments& arguments) {
   if (!configured) return 0;
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
+  const bool has_threads = config::strategy_of(config.layout).is_local();
+  const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
+  const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
-  if (first) {
-    check_for_all_ranks([&] {
-      config::check_run_folder(config);
-      if (!config.run.dir.empty()) {
-        checkpoint::store::check_run_files(config.run.dir, config::replacing_flag(config));
-      }
-      check_start_paths(config);
-    });
-  }
+  if (first) check_for_all_ranks([&] { check_run(config, origin); });
   check_data(*configured);
   warn(config::Command::train, *configured);
   const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config);
-  const bool has_threads = config::strategy_of(config.layout).is_local();
-  const std::int64_t ranks = has_threads ? config.layout.local_ranks : configured->env.world_size;
-  return library.run({config::Command::train, config, {configured->asked, provenance(ranks)}});
+  return library.run({config::Command::train, config, {configured->asked, origin}});
 }
 
 }  // namespace dtrain::app

@@ -28,22 +28,21 @@ constexpr std::size_t kMaxLine = 4096;  // a launcher's line is shorter
   ::_exit(static_cast<int>(ErrorKind::comm));
 }
 
-/// Acts on a line of the launcher; lines of a later one that are not known here are passed over.
-void obey(std::string_view line, std::atomic<std::int64_t>& columns) {
-  constexpr std::string_view kAbort = "abort ";
-  constexpr std::string_view kColumns = "columns ";
-  if (line.starts_with(kColumns)) {
-    std::int64_t width = 0;
-    std::from_chars(line.data() + kColumns.size(), line.data() + line.size(), width);
-    columns = width;
-  }
-  if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
-  if (!line.starts_with(kAbort)) return;
-  line.remove_prefix(kAbort.size());
-  const auto space = line.find(' ');
+/// Ends the process as `abort RANK REASON` tells.
+[[noreturn]] void abort_because(std::string_view rank_and_reason) {
+  const auto space = rank_and_reason.find(' ');
   const std::string_view reason =
-      space == std::string_view::npos ? "failed" : line.substr(space + 1);
-  end_process(fmt::format("ended because rank {} {}", line.substr(0, space), reason));
+      space == std::string_view::npos ? "failed" : rank_and_reason.substr(space + 1);
+  end_process(fmt::format("ended because rank {} {}", rank_and_reason.substr(0, space), reason));
+}
+
+/// Takes the number that follows `word`; leaves `number` where the line is another.
+template <typename Number>
+void take_number(std::string_view line, std::string_view word, std::atomic<Number>& number) {
+  if (!line.starts_with(word)) return;
+  Number value = 0;
+  std::from_chars(line.data() + word.size(), line.data() + line.size(), value);
+  number = value;
 }
 
 /// Starts the thread with all signals blocked, so that the main thread gets them.
@@ -132,6 +131,15 @@ void tell_plain_output() noexcept {
       ::send(fd, kMessage.data(), kMessage.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+// Lines of a later launcher that are not known here are passed over.
+void LauncherLink::obey(std::string_view line) {
+  constexpr std::string_view kAbort = "abort ";
+  take_number(line, "columns ", columns_);
+  take_number(line, "recovered ", recovery_);
+  if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
+  if (line.starts_with(kAbort)) abort_because(line.substr(kAbort.size()));
+}
+
 void LauncherLink::listen() {
   std::string partial;
   std::array<char, kMaxLine> buffer;
@@ -147,7 +155,7 @@ void LauncherLink::listen() {
     if (length <= 0) end_process("ended because dtrun is gone");
     partial.append(buffer.data(), static_cast<std::size_t>(length));
     for (auto end = partial.find('\n'); end != std::string::npos; end = partial.find('\n')) {
-      obey(std::string_view(partial).substr(0, end), columns_);
+      obey(std::string_view(partial).substr(0, end));
       partial.erase(0, end + 1);
     }
     if (partial.size() > kMaxLine) partial.clear();

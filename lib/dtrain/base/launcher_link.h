@@ -31,14 +31,19 @@ class LauncherLink {
   void committed(std::int64_t step) noexcept;
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
+  /// Seconds from the failure after which the job was started again to its recovery
+  /// (docs/dtrun.md), once dtrun has told; 0: nothing new.
+  [[nodiscard]] double take_recovery() noexcept { return recovery_.exchange(0); }
 
  private:
   void tell(const char* what, std::int64_t step) noexcept;
   void listen();
+  void obey(std::string_view line);
 
   int control_fd_;
   int stop_fd_ = -1;  // readable once the destructor wants the thread back
   std::atomic<std::int64_t> columns_ = 0;
+  std::atomic<double> recovery_ = 0;  // seconds
   std::thread thread_;
 };
 

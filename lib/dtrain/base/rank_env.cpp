@@ -152,6 +152,14 @@ int read_descriptor(const Reader& reader, const char* name) {
   return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
 }
 
+void read_restart(const Reader& reader, RankEnv& env) {
+  constexpr std::int64_t kMaxRestarts = 1 << 30;
+  env.launch = reader.text("TORCHELASTIC_RUN_ID");
+  if (env.launch == "none") env.launch.clear();  // torchrun's for every launch without --rdzv-id
+  env.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, kMaxRestarts).value_or(0);
+  env.restart_reason = reader.text("DTRUN_RESTART_REASON");
+}
+
 }  // namespace
 
 RankEnv read_rank_env(const EnvLookup& lookup) {
@@ -170,6 +178,7 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
     env.terminal_columns = reader.number("COLUMNS", 0, 1 << 16).value_or(0);
   }
   env.in_slurm = reader.has("SLURM_JOB_ID");
+  read_restart(reader, env);
   return env;
 }
 

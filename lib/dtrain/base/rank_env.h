@@ -32,6 +32,10 @@ struct RankEnv {
       0;                           ///< COLUMNS, as dtrun sets it; 0: not under dtrun on a terminal
   bool launcher_terminal = false;  ///< dtrun shows rank 0's progress line on a terminal
   bool in_slurm = false;           ///< within a SLURM job
+
+  std::string launch;              ///< the launcher's name for this launch; empty: it gives none
+  std::int64_t restart_count = 0;  ///< times that the launcher has started the job again
+  std::string restart_reason;      ///< how the attempt before this one ended, as dtrun tells it
 };
 
 /// The value of a variable, if it is set and not empty.

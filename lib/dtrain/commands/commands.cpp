@@ -11,6 +11,7 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
@@ -34,6 +35,8 @@
 
 namespace dtrain::commands {
 namespace {
+
+namespace store = checkpoint::store;
 
 metrics::Reporter make_reporter(const config::Config& config, const base::RankEnv& env,
                                 const base::LauncherLink& link, const train::StartPoint& start) {
@@ -154,6 +157,23 @@ std::string ask_for_requeue(job::RunFolder& folder, train::StopRequests& request
       reason, flag);
 }
 
+// The settings of this start. If the launcher has started the job again, it goes on with what rank
+// 0 finds of an earlier attempt.
+config::Config after_earlier_attempt(comm::ProcessGroup& world, const Asked& asked,
+                                     const base::RankEnv& env) {
+  constexpr std::string_view kSaved = "saved ";
+  constexpr std::string_view kBegun = "begun ";
+  if (env.restart_count == 0) return asked.config;
+  const std::string found = comm::leader_text(world, "looking for an earlier attempt", [&] {
+    const auto earlier = store::find_earlier_attempt(asked.config, asked.record.provenance);
+    if (!earlier) return std::string();
+    return std::string(earlier->has_checkpoint ? kSaved : kBegun) + earlier->run_dir;
+  });
+  if (found.empty()) return asked.config;
+  return store::going_on_with(asked.config, {.run_dir = found.substr(kSaved.size()),
+                                             .has_checkpoint = found.starts_with(kSaved)});
+}
+
 int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
@@ -164,13 +184,14 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const data::DataIdentity data = agree_on_data(world, resolved, split);
   if (world.rank() == 0) warn_of_equal_cpus(resolved, job.cpus());
   const std::string run = job_name(world);
-  config::Config config = resolved;
+  config::Config config = after_earlier_attempt(world, asked, env);
+  const bool is_unnamed = config.run.dir.empty();
   config.run.dir = comm::leader_text(world, "naming the run folder",
-                                     [&] { return config::named_run_folder(resolved); });
+                                     [&] { return config::named_run_folder(config); });
   std::optional<job::RunFolder> folder;  // rank 0's
   comm::run_long_on_leader(world, "taking the run folder", [&] {
     folder.emplace(config, run, asked.record);
-    if (resolved.run.dir.empty()) folder->remove_unless_begun();
+    if (is_unnamed) folder->remove_unless_begun();
   });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();

@@ -64,6 +64,9 @@ bool resumes_within(const Config& config) {
   return !inside.empty() && *inside.begin() != "..";
 }
 
+// The name in runs/NAME-N.
+std::string name_of(const Config& config) { return fs::path(config.data.train).stem().string(); }
+
 }  // namespace
 
 void check_run_dir_named(const Config& config) {
@@ -98,13 +101,24 @@ void check_run_folder(const Config& config) {
   }
 }
 
+std::vector<std::string> unnamed_run_folders(const Config& config) {
+  const std::string start = name_of(config) + "-";
+  std::vector<std::string> folders;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(kRuns, error)) {
+    if (entry.path().filename().string().starts_with(start))
+      folders.push_back(entry.path().string());
+  }
+  return folders;
+}
+
 std::string replacing_flag(const Config& config) {
   return config.run.overwrite ? "--overwrite" : "--resume " + config.checkpoint.resume.text();
 }
 
 std::string named_run_folder(const Config& config) {
   if (!config.run.dir.empty()) return config.run.dir;
-  const std::string name = fs::path(config.data.train).stem().string();
+  const std::string name = name_of(config);
   std::error_code error;
   fs::create_directories(kRuns, error);
   for (int number = 1; !error && number <= kMostRuns; ++number) {

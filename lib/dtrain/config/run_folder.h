@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "dtrain/config/config.h"
 
@@ -26,5 +27,8 @@ void check_run_folder(const Config& config);
 ///
 /// Throws: Error{usage} naming the folder that cannot be made.
 [[nodiscard]] std::string named_run_folder(const Config& config);
+
+/// The folders that named_run_folder may have made for such a command, and others of such names.
+[[nodiscard]] std::vector<std::string> unnamed_run_folders(const Config& config);
 
 }  // namespace dtrain::config

@@ -167,6 +167,11 @@ void Reporter::resume(const ResumeRecord& record) {
                               base::readable_time(record.seconds)));
 }
 
+void Reporter::recovery(std::int64_t step, double seconds) {
+  if (!options_.writes) return;
+  file_->write({{"event", "recovery"}, {"step", step}, {"seconds", seconds}});
+}
+
 void Reporter::warn(std::int64_t step, const std::string& message) {
   if (!options_.writes) return;
   file_->write({{"event", "error"}, {"step", step}, {"message", message}});

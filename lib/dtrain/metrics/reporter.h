@@ -80,6 +80,8 @@ class Reporter {
   void memory(const MemoryRecord& record);
   void checkpoint(const CheckpointRecord& record);
   void resume(const ResumeRecord& record);
+  /// A restarted job does new steps again, `seconds` after the failure.
+  void recovery(std::int64_t step, double seconds);
   /// A line for people and an "error" line with the same message.
   void warn(std::int64_t step, const std::string& message);
   /// A line for people, above the live line.

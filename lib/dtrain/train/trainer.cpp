@@ -275,6 +275,9 @@ void Trainer::report(const parallel::StepResult& result) {
                   .memory_bytes = metrics::memory_use(device()).peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling()});
+  if (const double recovery = link_.take_recovery(); recovery > 0) {
+    reporter_.recovery(step_, recovery);
+  }
   link_.progress(step_);
   if (std::isfinite(loss)) last_losses_.push_back(loss);
   if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();

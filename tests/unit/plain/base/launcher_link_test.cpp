@@ -110,6 +110,24 @@ TEST_CASE("The width of the launcher's terminal arrives") {
   ::close(line.launcher);
 }
 
+TEST_CASE("A recovery time that dtrun tells is taken once") {
+  const Line line = make_line();
+  {
+    LauncherLink link(line.rank);
+    CHECK(link.take_recovery() == 0);
+    send_text(line.launcher, "recovered 4.125\n");
+    double seconds = 0;
+    while (seconds == 0) {
+      seconds = link.take_recovery();
+      ::usleep(1000);
+    }
+    CHECK(seconds == 4.125);
+    CHECK(link.take_recovery() == 0);
+  }
+  ::close(line.rank);
+  ::close(line.launcher);
+}
+
 TEST_CASE("A process whose launcher is gone ends with status 4") {
   const Child child = start_child();
   ::close(child.launcher);

@@ -120,6 +120,19 @@ TEST_CASE("A launcher that is itself a task decides") {
   CHECK(read(kOpenMpi + daemons).rank == 1);
 }
 
+TEST_CASE("A launcher tells its launch and how often it has started the job again") {
+  const RankEnv env = read({{"TORCHELASTIC_RUN_ID", "a-1"},
+                            {"TORCHELASTIC_RESTART_COUNT", "2"},
+                            {"DTRUN_RESTART_REASON", "rank 1 exited with status 7"}});
+  CHECK(env.launch == "a-1");
+  CHECK(env.restart_count == 2);
+  CHECK(env.restart_reason == "rank 1 exited with status 7");
+  CHECK(read({{"TORCHELASTIC_RUN_ID", "none"}}).launch.empty());  // torchrun's for every launch
+  CHECK(read({}).restart_count == 0);
+  CHECK_THROWS_WITH(read({{"TORCHELASTIC_RESTART_COUNT", "-1"}}),
+                    Catch::Contains("TORCHELASTIC_RESTART_COUNT"));
+}
+
 TEST_CASE("Values that make no sense are refused, naming the variable") {
   CHECK_THROWS_WITH(read({{"RANK", "zero"}, {"WORLD_SIZE", "2"}}),
                     Catch::Contains("RANK: found \"zero\""));

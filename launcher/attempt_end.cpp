@@ -1,0 +1,32 @@
+#include "launcher/attempt_end.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace launcher {
+
+AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
+                       StepClock::Time start, StepClock& steps) {
+  AttemptEnd end;
+  end.status = status_of(verdict, ranks);
+  end.has_failed = verdict.culprit.has_value();
+  end.request = verdict.request;
+  end.how = fmt::format("ended with status {}", end.status);
+  if (verdict.culprit) {
+    const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
+    end.how = fmt::format("rank {} {}", culprit.index, describe(culprit));
+  }
+  if (verdict.culprit) steps.fail(start + std::chrono::nanoseconds(verdict.failed_ns));
+  end.duration = dtrain::base::Clock::now() - start;
+  end.recovery = steps.recovery();
+  for (const Rank& rank : ranks) {
+    end.is_left_behind |= rank.running();
+    end.is_reporting |= rank.step >= 0 || rank.committed >= 0 || rank.told.has_value();
+    end.step = std::max(end.step, rank.step);
+    end.committed = std::max(end.committed, rank.committed);
+  }
+  return end;
+}
+
+}  // namespace launcher

@@ -1,0 +1,81 @@
+#include "launcher/history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/base/readable.h"
+
+namespace launcher {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+using dtrain::base::readable_time;
+
+constexpr std::size_t kShown = 20;  // attempts in the report
+
+std::string at_step(const AttemptEnd& end) {
+  return end.step >= 0 ? fmt::format(" at step {}", end.step) : std::string();
+}
+
+std::string attempt_line(std::size_t number, const AttemptEnd& end) {
+  std::string text = fmt::format("  attempt {}: {} after {}{}", number, end.how,
+                                 readable_time(end.duration.count()), at_step(end));
+  if (end.recovery) text += fmt::format("; recovered in {}", readable_time(end.recovery->count()));
+  if (end.committed >= 0) text += fmt::format("; newest checkpoint of step {}", end.committed);
+  return text;
+}
+
+/// Empty where the program reports no steps.
+std::string measures(const History& history) {
+  std::vector<Seconds> recoveries;
+  for (const AttemptEnd& end : history.attempts) {
+    if (end.recovery) recoveries.push_back(*end.recovery);
+  }
+  std::string text;
+  if (!recoveries.empty()) {
+    Seconds sum{0};
+    for (const Seconds& recovery : recoveries) sum += recovery;
+    text = fmt::format("recovery time {} on average, {} at most; ",
+                       readable_time(sum.count() / static_cast<double>(recoveries.size())),
+                       readable_time(std::ranges::max(recoveries).count()));
+  }
+  if (history.useful.count() <= 0) return {};
+  return text + fmt::format("effective training time {:.1f}% of {}",
+                            100 * history.useful / history.wall,
+                            readable_time(history.wall.count()));
+}
+
+}  // namespace
+
+std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
+                         const RestartPolicy& policy, int max_restarts) {
+  std::string text = fmt::format("restart {} of {} in {}: {}{}", policy.restarts(), max_restarts,
+                                 readable_time(decision.wait.count()), end.how, at_step(end));
+  if (policy.committed() >= 0) {
+    text += fmt::format("; the newest checkpoint is of step {}", policy.committed());
+  } else if (end.is_reporting) {
+    text += "; it has reported no checkpoint";
+  }
+  return text;
+}
+
+std::vector<std::string> history_lines(const History& history) {
+  if (history.attempts.size() < 2) return {};
+  const std::size_t count = history.attempts.size();
+  const std::size_t first = count > kShown ? count - kShown : 0;
+  std::vector<std::string> lines{
+      fmt::format("{} attempts{}", count, first > 0 ? fmt::format(", the last {}:", kShown) : ":")};
+  for (std::size_t i = first; i < count; ++i) {
+    lines.push_back(attempt_line(i, history.attempts[i]));
+  }
+  if (std::string text = measures(history); !text.empty()) lines.push_back(std::move(text));
+  return lines;
+}
+
+std::string no_restart_line(const History& history, const std::string& why) {
+  if (history.attempts.size() < 2) return "not started again: " + why;
+  return fmt::format("failed, and not started again: {}; {}", why, history.attempts.back().how);
+}
+
+}  // namespace launcher

@@ -1,0 +1,75 @@
+#include "launcher/restart_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dtrain/base/error.h"
+#include "launcher/signals.h"
+
+namespace launcher {
+namespace {
+
+constexpr int kMaxFruitless = 3;
+constexpr std::chrono::duration<double> kLongestWait{60};
+
+/// Errors of the command line, the configuration, the data, the port or the program's name.
+bool comes_again(int status) {
+  using dtrain::base::ErrorKind;
+  constexpr ErrorKind kKinds[] = {ErrorKind::usage, ErrorKind::data, ErrorKind::port,
+                                  ErrorKind::spawn};
+  return std::ranges::any_of(kKinds,
+                             [&](ErrorKind kind) { return static_cast<int>(kind) == status; });
+}
+
+std::string stopped(int signal) {
+  return fmt::format("{} asked the job to stop", signal_name(signal));
+}
+
+}  // namespace
+
+RestartDecision RestartPolicy::after(const AttemptEnd& end) {
+  if (!end.has_failed || options_.max_restarts == 0) return {};
+  note_progress(end);
+  if (std::string why_not = reason_against(end); !why_not.empty()) {
+    return {.why_not = std::move(why_not)};
+  }
+  const auto longest = std::max(kLongestWait, options_.backoff);
+  const auto wait = std::min(longest, options_.backoff * std::exp2(std::min(fruitless_, 30)));
+  ++restarts_;
+  ++fruitless_;
+  return {.restarts = true, .wait = wait};
+}
+
+RestartDecision RestartPolicy::stopped_by(int signal) {
+  --restarts_;
+  return {.why_not = stopped(signal)};
+}
+
+void RestartPolicy::note_progress(const AttemptEnd& end) {
+  is_reporting_ |= end.is_reporting;
+  if (end.committed <= committed_) return;
+  committed_ = end.committed;
+  fruitless_ = 0;
+}
+
+std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
+  if (end.request != 0) {
+    return stopped(end.request);
+  }
+  if (end.is_left_behind) return "a process of the job cannot be killed";
+  if (comes_again(end.status)) {
+    return fmt::format("a restart cannot mend an error of status {}", end.status);
+  }
+  if (restarts_ == options_.max_restarts) {
+    return restarts_ == 1 ? "the one restart is used up"
+                          : fmt::format("all {} restarts are used up", restarts_);
+  }
+  if (is_reporting_ && fruitless_ >= kMaxFruitless) {
+    return fmt::format("{} restarts in a row brought no newer checkpoint", fruitless_);
+  }
+  return {};
+}
+
+}  // namespace launcher

@@ -1,0 +1,58 @@
+// Decides whether a job that failed is started again, and after what wait.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "launcher/attempt_end.h"
+
+namespace launcher {
+
+struct RestartOptions {
+  int max_restarts = 0;                      // in all; 0: a job is never started again
+  std::chrono::duration<double> backoff{1};  // before the first restart
+};
+
+struct RestartDecision {
+  bool restarts = false;
+  std::chrono::duration<double> wait{0};  // before the restart
+  std::string why_not = {};               // empty: nothing failed, or restarts were not asked for
+};
+
+/// Pure: knows of the job what it is told. Of a job over several nodes one launcher decides, and
+/// tells the others.
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(RestartOptions options) : options_(options) {}
+
+  /// Takes the end of an attempt, each one once, and decides what follows.
+  ///
+  /// There are at most max_restarts restarts, and none
+  ///   - after a signal that asked the job to stop,
+  ///   - after an error that would come again (docs/exit-status.md),
+  ///   - beside a process of the job that cannot be killed,
+  ///   - after three in a row without a newer checkpoint, if the program reports any.
+  /// The wait doubles with each restart in a row without a newer checkpoint, to a minute at most.
+  [[nodiscard]] RestartDecision after(const AttemptEnd& end);
+
+  /// Takes back the last decision to start the job again, because a signal came during the wait.
+  [[nodiscard]] RestartDecision stopped_by(int signal);
+
+  /// Restarts so far, the last decision's included.
+  [[nodiscard]] int restarts() const { return restarts_; }
+  /// The newest step of which a checkpoint stands; -1: none was reported.
+  [[nodiscard]] std::int64_t committed() const { return committed_; }
+
+ private:
+  void note_progress(const AttemptEnd& end);
+  [[nodiscard]] std::string reason_against(const AttemptEnd& end) const;
+
+  RestartOptions options_;
+  int restarts_ = 0;
+  int fruitless_ = 0;  // restarts since a newer checkpoint
+  std::int64_t committed_ = -1;
+  bool is_reporting_ = false;  // the program has reported something
+};
+
+}  // namespace launcher

@@ -1,0 +1,21 @@
+#include "launcher/signals.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+
+namespace launcher {
+
+std::string signal_name(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : std::to_string(signal);
+}
+
+bool asks_to_stop(int signal) {
+  constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1};
+  return std::ranges::count(kRequests, signal) > 0;
+}
+
+}  // namespace launcher

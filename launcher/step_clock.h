@@ -1,0 +1,51 @@
+// Measures how much of a job's time goes into steps that advance it, over all its attempts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "dtrain/base/clock.h"
+
+namespace launcher {
+
+/// Takes the steps that rank 0 reports, with the time of each report.
+///
+/// A step advances the job the first time it is done; a restarted job repeats those after its
+/// checkpoint. The time of a step is that between its report and the one before it in the same
+/// attempt, with evaluations and saves; so the first step of an attempt counts as part of its
+/// start.
+///
+/// Threads: one.
+class StepClock {
+ public:
+  using Time = dtrain::base::Clock::time_point;
+  using Seconds = std::chrono::duration<double>;
+
+  void begin_attempt();
+  /// step: the newest that is done; a report of no newer step has no effect.
+  /// Returns: whether the job has recovered with it.
+  bool report(std::int64_t step, Time now);
+  /// The attempt failed. The job has recovered when a step is done that no attempt had done before.
+  void fail(Time when);
+
+  /// The time of the steps that advanced the job.
+  [[nodiscard]] Seconds useful() const { return useful_; }
+  /// From the failure to the recovery, if the newest attempt has recovered. Where attempts failed
+  /// before they had recovered, from the first of their failures.
+  [[nodiscard]] std::optional<Seconds> recovery() const { return recovery_; }
+
+ private:
+  struct Report {
+    std::int64_t step;
+    Time time;
+  };
+
+  std::int64_t highest_ = 0;    // step that any attempt has done
+  std::optional<Report> last_;  // of this attempt
+  std::optional<Time> failed_;  // not recovered since
+  std::optional<Seconds> recovery_;
+  Seconds useful_{0};
+};
+
+}  // namespace launcher

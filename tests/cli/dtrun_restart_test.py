@@ -1,0 +1,290 @@
+"""--max-restarts: a job that failed is started again as a whole, as long as that makes sense, and reports what that cost."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+from dtrain_harness import DTRAIN, final_model, metrics_of, run
+from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, wait_until
+
+QUICKLY = ("--restart-backoff", "0.02")
+HANG = "sleep 60"
+TELL = 'tell() { echo "$1" >&$DTRUN_CONTROL_FD; }; '  # as dtrain tells dtrun
+TINY = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4", "--lr", "3e-3",
+        "--threads", "1", "--log-every", "0")
+
+
+class RestartTest(DtrunTest):
+    def restarted(self, text, restarts, *options, ranks=2, **more):
+        """The end of a dtrun whose ranks run a text of bash."""
+        return self.dtrun("-n", str(ranks), "--max-restarts", str(restarts), *QUICKLY, *options, "--", "bash", "-c",
+                          TELL + text, **more)
+
+    def restarts_of(self, process):
+        return re.findall(r"^dtrun: restart (\d+) of (\d+) in ", process.err, re.MULTILINE)
+
+    def last_line(self, process):
+        return process.err.strip().splitlines()[-1]
+
+    def attempts(self):
+        """The restart counts that ranks have left in files."""
+        return sorted(path.name for path in self.folder.glob("attempt-*"))
+
+
+class Budget(RestartTest):
+    def test_a_rank_that_fails_once_costs_one_restart_of_all(self):
+        process = self.restarted("touch attempt-$TORCHELASTIC_RESTART_COUNT-of-$TORCHELASTIC_MAX_RESTARTS-$RANK; "
+                                 f"[ $RANK-$TORCHELASTIC_RESTART_COUNT = 1-0 ] && exit 7; "
+                                 f"[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; {HANG}", 3)
+        self.assertEqual(0, process.returncode, process.err)
+        self.assertEqual([("1", "3")], self.restarts_of(process))
+        self.assertIn("restart 1 of 3 in 20 ms: rank 1 exited with status 7\n", process.err)
+        self.assertLessEqual({"attempt-0-of-3-1", "attempt-1-of-3-0", "attempt-1-of-3-1"}, set(self.attempts()))
+        self.assertRegex(process.err, r"dtrun: 2 attempts:\ndtrun:   attempt 0: rank 1 exited with status 7 after ")
+        self.assertRegex(self.last_line(process), r"attempt 1: ended with status 0 after ")
+
+    def test_a_rank_that_always_fails_uses_the_budget_up_and_its_status_stays(self):
+        process = self.restarted("[ $RANK = 1 ] && kill -9 $$; " + HANG, 2)
+        self.assertEqual(137, process.returncode, process.err)
+        self.assertEqual([("1", "2"), ("2", "2")], self.restarts_of(process))
+        self.assertEqual("dtrun: failed, and not started again: all 2 restarts are used up; "
+                         "rank 1 was killed by signal 9 (SIGKILL)", self.last_line(process))
+
+    def test_without_the_option_nothing_is_started_again(self):
+        process = self.dtrun(*self.shell("touch attempt-$TORCHELASTIC_RESTART_COUNT-$TORCHELASTIC_MAX_RESTARTS; exit 7",
+                                         ranks=1))
+        self.assertEqual((7, ["attempt-0-0"]), (process.returncode, self.attempts()))
+        self.assertNotIn("started again", process.err)
+
+    def test_underscores_are_torchruns(self):
+        process = self.dtrun("--max_restarts=1", *QUICKLY, *self.shell("exit 7", ranks=1))
+        self.assertEqual([("1", "1")], self.restarts_of(process))
+
+    def test_errors_that_would_come_again_and_requests_are_no_reason(self):
+        for status in (2, 3, 11, 12):
+            process = self.restarted(f"exit {status}", 3, ranks=1)
+            self.assertEqual((status, []), (process.returncode, self.restarts_of(process)))
+            self.assertEqual(f"dtrun: not started again: a restart cannot mend an error of status {status}",
+                             self.last_line(process))
+        for status in (0, 9):
+            process = self.restarted(f"exit {status}", 3, ranks=1)
+            self.assertEqual((status, ""), (process.returncode, process.err))
+
+    def test_three_restarts_without_a_newer_checkpoint_are_the_last(self):
+        process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1)
+        self.assertEqual(7, process.returncode, process.err)
+        self.assertEqual(3, len(self.restarts_of(process)))
+        self.assertIn("restart 3 of 50 in 80 ms: rank 0 exited with status 7 at step 7; the newest checkpoint is of step 5",
+                      process.err)
+        self.assertIn("not started again: 3 restarts in a row brought no newer checkpoint", self.last_line(process))
+
+    def test_newer_checkpoints_keep_a_job_going(self):
+        process = self.restarted("k=$TORCHELASTIC_RESTART_COUNT; tell \"committed $((k + 1))\"; "
+                                 "[ $k = 6 ] && exit 0; exit 7", 50, ranks=1)
+        self.assertEqual(0, process.returncode, process.err)
+        self.assertEqual(6, process.err.count(" in 20 ms: "))
+
+
+class Environment(RestartTest):
+    def test_each_attempt_has_new_logs_a_new_port_and_the_reason(self):
+        process = self.restarted('echo "$MASTER_PORT $TORCHELASTIC_RUN_ID $DTRUN_RESTART_REASON"; '
+                                 "[ -e $TORCHELASTIC_ERROR_FILE ] && echo stale; touch $TORCHELASTIC_ERROR_FILE; "
+                                 "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 7", 2, "--log-dir", "logs", ranks=1)
+        self.assertEqual(0, process.returncode, process.err)
+        logs = sorted((self.folder / "logs").glob("*/attempt_*/0/stdout.log"))
+        self.assertEqual(["attempt_0", "attempt_1", "attempt_2"], [log.parts[-3] for log in logs])
+        words = [log.read_text().split() for log in logs]
+        self.assertEqual(1, len({run_id for _, run_id, *_ in words}))
+        self.assertEqual([[], *2 * ["rank 0 exited with status 7".split()]], [reason for _, _, *reason in words])
+        self.assertNotIn("stale", str(words))
+
+    def test_error_files_of_an_earlier_attempt_are_gone(self):
+        process = self.restarted("[ -e $TORCHELASTIC_ERROR_FILE ] && exit 9; touch $TORCHELASTIC_ERROR_FILE; "
+                                 "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1, ranks=1)
+        self.assertEqual(0, process.returncode, process.err)
+
+    def test_a_port_that_the_user_named_stays(self):
+        process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
+                                 "--master-port", "0", ranks=1)
+        port = process.out.split()[0]
+        process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
+                                 "--master-port", port, ranks=1)
+        self.assertEqual([port, port], process.out.split())
+
+
+class Measures(RestartTest):
+    def test_recovery_and_effective_time_are_measured(self):
+        text = ("s=$((TORCHELASTIC_RESTART_COUNT * 4)); for i in 1 2 3 4 5 6; do s=$((s + 1)); tell \"progress $s\"; "
+                "[ $i = 4 ] && tell \"committed $s\"; sleep 0.05; done; "
+                "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7")
+        process = self.restarted(text, 1, ranks=1)
+        self.assertEqual(0, process.returncode, process.err)
+        # Steps 5 and 6 are done twice, 1 and 5 lead their attempts: 0.05 s each of 2-6 and 7-10.
+        found = re.search(r"recovery time (.*?) on average, \1 at most; effective training time ([\d.]+)% of (.*)$",
+                          process.err, re.MULTILINE)
+        self.assertIsNotNone(found, process.err)
+        self.assertRegex(process.err, r"attempt 1: ended with status 0 after .* at step 10; recovered in " + found[1])
+        useful, wall, recovery = float(found[2]) / 100 * self.seconds(found[3]), self.seconds(found[3]), self.seconds(found[1])
+        self.assertGreater(useful, 0.4)
+        self.assertGreaterEqual(recovery, 0.1)  # the back-off and the repeated steps
+        self.assertLess(useful, wall - 0.1)
+
+    def seconds(self, text):
+        number, unit = text.split()
+        return float(number) * {"ms": 1e-3, "s": 1}[unit]
+
+    def test_rank_0_is_told_of_the_recovery(self):
+        process = self.restarted('tell "progress $((TORCHELASTIC_RESTART_COUNT + 1))"; '
+                                 "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 7; read line <&$DTRUN_CONTROL_FD; echo $line",
+                                 1, ranks=1)
+        self.assertRegex(process.out, r"^recovered \d\.\d{3}\n$")
+
+
+class Stop(RestartTest):
+    LONG = ("--max-restarts", "5", "--restart-backoff", "50")
+
+    def start_failing(self, text="exit 7", *options, ranks=1):
+        return self.start("-n", str(ranks), *self.LONG, *options, "--", "bash", "-c", text)
+
+    def end_of(self, process):
+        process.out, process.err = process.communicate(timeout=LIMIT)
+        self.assert_nothing_left()
+        return process
+
+    def test_a_signal_interrupts_the_back_off_at_once(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            process = self.start_failing()
+            head = ""
+            while "restart 1 of 5 in 50 s" not in head:
+                head += process.stderr.readline()
+            os.kill(process.pid, signal.SIGUSR2)  # asks for nothing
+            begin = time.monotonic()
+            process.send_signal(number)
+            self.end_of(process)
+            self.assertLess(time.monotonic() - begin, 10)
+            self.assertEqual(7, process.returncode)
+            self.assertEqual(f"dtrun: not started again: {number.name} asked the job to stop", self.last_line(process))
+
+    def test_a_dtrun_that_is_killed_in_the_back_off_leaves_nothing(self):
+        process = self.start_failing()
+        while "restart 1 of 5" not in process.stderr.readline():
+            pass
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not self.marked(), "the end of the supervisor", limit=2)
+
+    def test_a_stop_while_the_others_end_is_remembered(self):
+        process = self.start_failing("trap '' TERM; touch ready-$RANK; [ $RANK = 1 ] && { sleep 0.2; exit 7; }; " + HANG,
+                                     "--abort-grace", "0.6", ranks=2)
+        while "ending the others" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        self.end_of(process)
+        self.assertEqual(7, process.returncode)
+        self.assertIn("not started again: SIGTERM asked the job to stop", self.last_line(process))
+
+    def test_a_stop_of_a_restarted_job_reaches_its_ranks(self):
+        process = self.start("--max-restarts", "5", *QUICKLY, "--", "bash", "-c",
+                             "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 7; "
+                             "trap 'exit 9' TERM; touch ready; sleep 60 & wait")
+        self.wait_for_files("ready")
+        process.send_signal(signal.SIGTERM)
+        self.end_of(process)
+        self.assertEqual(9, process.returncode, process.err)
+
+
+class Training(RestartTest):
+    """The real dtrain, with command lines that lack --resume."""
+
+    def setUp(self):
+        super().setUp()
+        with (self.folder / "text").open("wb") as file:
+            subprocess.run(["bible", "-f", "gen1:1-gen10:32"], stdout=file, check=True, timeout=20)
+
+    def command(self, *flags, steps):
+        return (DTRAIN, "--strategy", "ddp", *TINY, "--data", "text", "--steps", str(steps), *flags)
+
+    def start_training(self, *flags, steps):
+        process = self.start("-n", "2", "--max-restarts", "9", *QUICKLY, "--", *self.command(*flags, steps=steps))
+        self.addCleanup(process.communicate)
+        self.addCleanup(self.kill_survivors)
+        return process
+
+    def lines(self, run_dir):
+        path = self.folder / run_dir / "metrics.jsonl"
+        return [line for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
+
+    def kill_rank(self, number):
+        def is_rank(pid):
+            return f"RANK={number}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        (pid,) = [pid for pid in self.marked() if pid in self.ranks() and is_rank(pid)]
+        os.kill(pid, signal.SIGKILL)
+
+    def ranks(self):
+        return [child for pid in self.marked() for child in children_of(pid)
+                if pathlib.Path(f"/proc/{child}/comm").read_text() == "dtrain\n"]
+
+    def kill_after(self, rank, run_dir, *, start, mark):
+        """Kills a rank when the run's start-th start has written a line with `mark`."""
+        def is_there():
+            lines = self.lines(run_dir)
+            starts = [i for i, line in enumerate(lines) if '"event":"start"' in line]
+            return len(starts) == start and any(mark in line for line in lines[starts[-1]:])
+        wait_until(is_there, f"{mark} of start {start}", limit=60)
+        self.kill_rank(rank)
+
+    def end_of(self, process):
+        error = process.communicate(timeout=60)[1]
+        self.assertEqual(0, process.returncode, error)
+        self.assert_nothing_left()
+        return error
+
+    def test_a_run_that_is_killed_twice_has_the_bits_of_an_undisturbed_one(self):
+        for name in ("whole", "killed"):
+            (self.folder / name).mkdir()
+        run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", steps=250), cwd=self.folder)
+        # --overwrite is for the first attempt alone.
+        (self.folder / "killed" / "metrics.jsonl").write_text("")
+        process = self.start_training("--run-dir", "killed", "--overwrite", "--checkpoint-every", "10", steps=250)
+        self.kill_after(1, "killed", start=1, mark='"event":"checkpoint"')
+        self.kill_after(0, "killed", start=2, mark='"event":"checkpoint"')
+        error = self.end_of(process)
+        whole, killed = self.folder / "whole", self.folder / "killed"
+        self.assertEqual(final_model(whole).read_bytes(), final_model(killed).read_bytes())
+        losses = [[(line["step"], line["loss"]) for line in metrics_of(folder) if "loss" in line] for folder in (whole, killed)]
+        self.assertEqual(*losses)
+        self.check_history(metrics_of(killed), error)
+
+    def check_history(self, lines, error):
+        starts = [line["provenance"] for line in lines if line.get("event") == "start"]
+        self.assertEqual([0, 1, 2], [start["restarts"] for start in starts])
+        self.assertEqual([None, *(f"rank {rank} was killed by signal 9 (SIGKILL)" for rank in (1, 0))],
+                         [start.get("restart_reason") for start in starts])
+        resumed = [line["step"] for line in lines if line.get("event") == "resume"]
+        recovered = [line for line in lines if line.get("event") == "recovery"]
+        self.assertEqual((2, 2), (len(resumed), len(recovered)))
+        self.assertGreater(min(line["seconds"] for line in recovered), 0)
+        self.assertRegex(error, r"effective training time [\d.]+% of ")
+        self.assertEqual([("1", "9"), ("2", "9")], re.findall(r"restart (\d) of (\d) in", error))
+
+    def test_a_run_without_a_name_or_a_checkpoint_begins_again_in_its_folder(self):
+        process = self.start_training("--checkpoint-every", "none", steps=250)
+        self.kill_after(0, "runs/text-1", start=1, mark='"step":20,')
+        self.end_of(process)
+        self.assertEqual(["text-1"], os.listdir(self.folder / "runs"))
+        steps = [line["step"] for line in metrics_of(self.folder / "runs/text-1") if "loss" in line]
+        self.assertEqual(list(range(1, 251)), steps)
+
+    def test_a_run_of_another_launch_is_refused_as_ever(self):
+        (self.folder / "run").mkdir()
+        (self.folder / "run/config.json").write_text('{"provenance": {"launch": "x", "command_line": ["other"]}}')
+        restarted = {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"}
+        result = run(DTRAIN, *TINY, "--data", "text", "--run-dir", "run", status=2, environment=restarted, cwd=self.folder)
+        self.assertIn("holds another run", result.stderr)
+
+
+if __name__ == "__main__":
+    main()

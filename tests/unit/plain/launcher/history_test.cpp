@@ -1,0 +1,78 @@
+#include "launcher/history.h"
+
+#include <catch2/catch.hpp>
+
+namespace {
+
+using Catch::Contains;
+using launcher::AttemptEnd;
+using launcher::History;
+using Seconds = std::chrono::duration<double>;
+
+AttemptEnd failure() {
+  AttemptEnd end;
+  end.status = 7;
+  end.has_failed = true;
+  end.how = "rank 1 exited with status 7";
+  end.is_reporting = true;
+  end.step = 57;
+  end.committed = 50;
+  end.duration = Seconds(12);
+  return end;
+}
+
+TEST_CASE("A restart's line tells which, of how many, when, why and from where") {
+  launcher::RestartPolicy policy({.max_restarts = 3});
+  const auto decision = policy.after(failure());
+  CHECK(launcher::restart_line(failure(), decision, policy, 3) ==
+        "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest checkpoint is "
+        "of step 50");
+}
+
+TEST_CASE("The history has a line for each attempt, and what was measured") {
+  AttemptEnd last;
+  last.how = "ended with status 0";
+  last.step = 100;
+  last.duration = Seconds(20);
+  last.recovery = Seconds(3);
+  const History history{{failure(), last}, Seconds(16), Seconds(40)};
+  const auto lines = launcher::history_lines(history);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0] == "2 attempts:");
+  CHECK(lines[1] ==
+        "  attempt 0: rank 1 exited with status 7 after 12 s at step 57; newest checkpoint of step "
+        "50");
+  CHECK(lines[2] == "  attempt 1: ended with status 0 after 20 s at step 100; recovered in 3.0 s");
+  CHECK(lines[3] ==
+        "recovery time 3.0 s on average, 3.0 s at most; effective training time 40.0% of 40 s");
+}
+
+TEST_CASE("A job of one attempt has no history") {
+  CHECK(launcher::history_lines({{failure()}, Seconds(1), Seconds(2)}).empty());
+}
+
+TEST_CASE("Nothing is said of measures that were not taken") {
+  AttemptEnd silent = failure();
+  silent.step = silent.committed = -1;
+  const auto lines = launcher::history_lines({{silent, silent}, Seconds(0), Seconds(2)});
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[2] == "  attempt 1: rank 1 exited with status 7 after 12 s");
+}
+
+TEST_CASE("Of many attempts the last are shown") {
+  const History history{std::vector<AttemptEnd>(61, failure()), Seconds(1), Seconds(2)};
+  const auto lines = launcher::history_lines(history);
+  CHECK(lines[0] == "61 attempts, the last 20:");
+  CHECK_THAT(lines[1], Contains("attempt 41:"));
+  CHECK(lines.size() == 22);
+}
+
+TEST_CASE("The last line of a job that failed says why it is not started again") {
+  const History once{{failure()}, Seconds(0), Seconds(0)};
+  CHECK(launcher::no_restart_line(once, "so") == "not started again: so");
+  const History twice{{failure(), failure()}, Seconds(0), Seconds(0)};
+  CHECK(launcher::no_restart_line(twice, "so") ==
+        "failed, and not started again: so; rank 1 exited with status 7");
+}
+
+}  // namespace
