@@ -128,6 +128,7 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   }
   job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
   job.door = {};
+  job.nodes.reset();
   link.signals.reset();
   return guard(child, signals.writer, status.reader, watched);
 }
