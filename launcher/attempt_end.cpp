@@ -10,14 +10,15 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
                        StepClock::Time start, StepClock& steps) {
   AttemptEnd end;
   end.status = status_of(verdict, ranks);
-  end.has_failed = verdict.culprit.has_value();
+  end.has_failed = verdict.culprit || verdict.lost;
+  end.has_lost_node = verdict.lost.has_value();
   end.request = verdict.request;
   end.how = fmt::format("ended with status {}", end.status);
   if (verdict.culprit) {
     const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
     end.how = fmt::format("rank {} {}", culprit.index, describe(culprit));
   }
-  if (verdict.culprit) steps.fail(start + std::chrono::nanoseconds(verdict.failed_ns));
+  if (end.has_failed) steps.fail(start + std::chrono::nanoseconds(verdict.failed_ns));
   end.duration = dtrain::base::Clock::now() - start;
   end.recovery = steps.recovery();
   for (const Rank& rank : ranks) {

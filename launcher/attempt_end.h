@@ -21,6 +21,7 @@ struct AttemptEnd {
   std::string how;                  // "rank 1 exited with status 7"
   int request = 0;                  // the last signal that asked the job to stop; 0: none
   bool is_left_behind = false;      // a process of it cannot be killed
+  bool has_lost_node = false;       // another launcher cannot be reached any more
   bool is_reporting = false;        // the program reported steps, checkpoints or errors to dtrun
   std::int64_t step = -1;           // the newest that a rank reported; -1: none
   std::int64_t committed = -1;      // the newest step of which a checkpoint stands; -1: none

@@ -1,12 +1,13 @@
 #include "launcher/attempts.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
+#include <optional>
 #include <string>
 
 #include "dtrain/base/clock.h"
@@ -21,11 +22,12 @@ namespace launcher {
 namespace {
 
 using dtrain::base::Clock;
-using Seconds = std::chrono::duration<double>;
 
 /// Takes the signals that have come. Returns the first that asks the job to stop, SIGKILL if the
 /// guard is gone; else 0.
 int take_request(const GuardLink& guard) {
+  pollfd entry{guard.signals.get(), POLLIN, 0};
+  if (::poll(&entry, 1, 0) <= 0) return 0;
   std::array<unsigned char, 64> signals;
   const ssize_t count = ::read(guard.signals.get(), signals.data(), signals.size());
   if (count == 0) return SIGKILL;
@@ -36,50 +38,107 @@ int take_request(const GuardLink& guard) {
   return 0;
 }
 
-/// Waits until the time has passed or a signal asks the job to stop, which is returned; else 0.
-int wait_for_request(const GuardLink& guard, Seconds wait) {
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(wait);
+/// Waits for the guard's or the other launchers' descriptor, if there are any; at most `wait_ms`,
+/// if that is not negative.
+void wait_for_news(const PreparedJob& job, const GuardLink& guard, int wait_ms) {
+  std::array<pollfd, 2> entries = {{{guard.signals.get(), POLLIN, 0}, {-1, POLLIN, 0}}};
+  if (job.nodes) entries[1].fd = job.nodes->fd();
+  ::poll(entries.data(), entries.size(), wait_ms);
+}
+
+/// What a node says between attempts that keeps the job from being started again; else nothing.
+RestartDecision taken_back_by(const NodeEvent& event, RestartPolicy& policy) {
+  if (event.loss) return policy.taken_back(fmt::format("node {} is lost", event.node));
+  const int signal = event.kind == NodeMessage::stop ? signal_in(event.body) : 0;
+  return signal != 0 ? policy.stopped_by(signal) : RestartDecision{.restarts = true};
+}
+
+/// Waits as decided. Returns the decision, or another one because a signal or a node came between.
+RestartDecision wait_before_restart(const PreparedJob& job, const GuardLink& guard,
+                                    RestartDecision decision, RestartPolicy& policy) {
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(decision.wait);
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-    pollfd entry{guard.signals.get(), POLLIN, 0};
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(0, left)));
-    if (ready > 0) {
-      if (const int request = take_request(guard); request != 0) return request;
-    } else if (ready == 0 || errno != EINTR) {
-      return 0;
+    if (const int request = take_request(guard); request != 0) return policy.stopped_by(request);
+    if (job.nodes) {
+      for (const NodeEvent& event : job.nodes->take()) {
+        RestartDecision other = taken_back_by(event, policy);
+        if (!other.restarts) return other;
+      }
     }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return decision;
+    wait_for_news(job, guard, static_cast<int>(left));
   }
 }
 
-void prepare_restart(PreparedJob& job, const AttemptEnd& end) {
-  ++job.attempt;
-  job.restart_reason = end.how;
+void begin_attempt(PreparedJob& job, const RestartOrder& order) {
+  job.attempt = order.attempt;
+  job.restart_reason = order.reason;
+  job.placement.master_port = order.master_port;
   job.folder.begin_attempt(job.attempt);
-  if (job.options.master_port == 0) {  // the last attempt's may still be in use somewhere
-    job.port = {};
-    job.port = reserve_port(job.options.master_addr, 0);
-  }
-  job.door = make_door();
 }
 
-void say(const std::vector<std::string>& lines) {
+/// Prepares the next attempt here and, where this launcher decides for others, there.
+void prepare_restart(PreparedJob& job, const std::string& reason) {
+  if (job.options.master_port == 0 || job.nodes) {  // the last attempt's may still be in use
+    job.port = {};
+    job.port = reserve_port(job.placement.master_addr, 0);
+  }
+  const RestartOrder order{
+      .attempt = job.attempt + 1, .master_port = job.port.port, .reason = reason};
+  begin_attempt(job, order);
+  if (job.nodes) {
+    job.nodes->send_to_all(NodeMessage::restart, encode(order));
+  } else {
+    job.door = make_door();
+  }
+}
+
+/// Waits for what node 0 decides after an attempt; nothing: the job is over. A signal goes to it.
+std::optional<RestartOrder> wait_for_order(const PreparedJob& job, const GuardLink& guard) {
+  for (;;) {
+    for (const NodeEvent& event : job.nodes->take()) {
+      if (event.kind == NodeMessage::restart) return decode_restart(event.body);
+      if (event.kind == NodeMessage::over) return std::nullopt;
+    }
+    if (!job.nodes->has_peers()) return std::nullopt;
+    const int request = take_request(guard);
+    if (request == SIGKILL) return std::nullopt;
+    if (request != 0) job.nodes->send(0, NodeMessage::stop, std::to_string(request));
+    wait_for_news(job, guard, -1);
+  }
+}
+
+/// The part of a launcher that does not decide.
+int follow(PreparedJob& job, const GuardLink& guard) {
+  StepClock steps;
+  for (;;) {
+    const AttemptEnd end = Supervisor(job, guard, steps).run();
+    const auto order = wait_for_order(job, guard);
+    if (!order) return end.status;
+    begin_attempt(job, *order);
+  }
+}
+
+void say(const Options& options, const std::vector<std::string>& lines) {
   std::string text;
-  for (const std::string& line : lines) text += "dtrun: " + line + "\n";
+  for (const std::string& line : lines) text += own_prefix(options) + line + "\n";
   if (!text.empty()) write_error_for_a_while(text);
 }
 
-void report(History& history, const StepClock& steps, Clock::time_point start,
-            const std::string& why_not) {
+void report(const Options& options, History& history, const StepClock& steps,
+            Clock::time_point start, const std::string& why_not) {
   history.useful = steps.useful();
   history.wall = Clock::now() - start;
   std::vector<std::string> lines = history_lines(history);
   if (!why_not.empty()) lines.push_back(no_restart_line(history, why_not));
-  say(lines);
+  say(options, lines);
 }
 
 }  // namespace
 
 int run_attempts(PreparedJob job, GuardLink guard) {
+  if (job.placement.node_rank != 0) return follow(job, guard);
   const Options& options = job.options;
   RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   StepClock steps;
@@ -87,21 +146,21 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   const auto start = Clock::now();
   for (;;) {
     history.attempts.push_back(Supervisor(job, guard, steps).run());
-    AttemptEnd& end = history.attempts.back();
+    const AttemptEnd& end = history.attempts.back();
     RestartDecision decision = policy.after(end);
     if (decision.restarts) {
-      say({restart_line(end, decision, policy, options.max_restarts)});
-      const int request = wait_for_request(guard, decision.wait);
-      if (request != 0) decision = policy.stopped_by(request);
+      say(options, {restart_line(end, decision, policy, options.max_restarts)});
+      decision = wait_before_restart(job, guard, decision, policy);
     }
     if (!decision.restarts) {
-      report(history, steps, start, decision.why_not);
+      if (job.nodes) job.nodes->send_to_all(NodeMessage::over, {});
+      report(options, history, steps, start, decision.why_not);
       return end.status;
     }
     try {
-      prepare_restart(job, end);
+      prepare_restart(job, end.how);
     } catch (...) {  // the error's line follows
-      report(history, steps, start, "");
+      report(options, history, steps, start, "");
       throw;
     }
   }

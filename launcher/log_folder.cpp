@@ -25,23 +25,6 @@ using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
-/// Start time, host and chance: process ids are equal in all containers.
-std::string make_run_id() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
-  char host[64] = "";
-  ::gethostname(host, sizeof(host) - 1);
-  for (char& c : host) {
-    if (c == '/') c = '-';
-  }
-  std::uint32_t random = 0;
-  if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
-  return fmt::format("{}-{}-{:08x}", text, host, random);
-}
-
 /// Holds a lock on a folder while a process of this dtrun lives; none: the folder is gone.
 Descriptor lock_folder(const std::string& path) {
   Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -114,18 +97,42 @@ std::string make_temporary(std::error_code& error, Descriptor& lock) {
   }
 }
 
+/// Makes a folder; with several nodes that share a disk, another launcher may have made it.
+void make_folder(const std::string& path, bool may_exist, std::error_code& error) {
+  if (error || ::mkdir(path.c_str(), 0777) == 0 || (may_exist && errno == EEXIST)) return;
+  error.assign(errno, std::system_category());
+}
+
 }  // namespace
 
-LogFolder::LogFolder(const Options& options)
-    : num_ranks_(options.num_ranks),
+// Process ids are equal in all containers.
+std::string make_run_id() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
+  char host[64] = "";
+  ::gethostname(host, sizeof(host) - 1);
+  for (char& c : host) {
+    if (c == '/') c = '-';
+  }
+  std::uint32_t random = 0;
+  if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
+  return fmt::format("{}-{}-{:08x}", text, host, random);
+}
+
+LogFolder::LogFolder(const Options& options, const Placement& placement)
+    : first_rank_(placement.own().first_rank),
+      num_ranks_(options.num_ranks),
       is_named_(!options.log_dir.empty()),
       keep_(options.redirects.any() || options.tee.any()),
-      run_id_(make_run_id()) {
+      run_id_(placement.run_id.empty() ? make_run_id() : placement.run_id) {
   std::error_code error;
   if (is_named_) {
     root_ = (std::filesystem::path(options.log_dir) / run_id_).string();
     std::filesystem::create_directories(options.log_dir, error);
-    if (::mkdir(root_.c_str(), 0777) != 0 && !error) error.assign(errno, std::system_category());
+    make_folder(root_, placement.has_several_nodes(), error);
   } else {
     Descriptor lock;
     root_ = make_temporary(error, lock);
@@ -139,11 +146,12 @@ LogFolder::LogFolder(const Options& options)
 void LogFolder::begin_attempt(int number) {
   attempt_ = fmt::format("{}/attempt_{}", root_, number);
   if (!keep_) return remove_error_files();
+  std::error_code error;
   ::mkdir(attempt_.c_str(), 0777);
-  for (int rank = 0; rank < num_ranks_; ++rank) {
-    if (::mkdir(rank_folder(rank).c_str(), 0777) == 0) continue;
-    refuse(std::error_code(errno, std::system_category()));
+  for (int index = 0; index < num_ranks_; ++index) {
+    make_folder(rank_folder(first_rank_ + index), false, error);
   }
+  if (error) refuse(error);
 }
 
 void LogFolder::refuse(const std::error_code& error) const {
@@ -152,7 +160,9 @@ void LogFolder::refuse(const std::error_code& error) const {
 }
 
 void LogFolder::remove_error_files() const noexcept {
-  for (int rank = 0; rank < num_ranks_; ++rank) ::unlink(error_file(rank).c_str());
+  for (int index = 0; index < num_ranks_; ++index) {
+    ::unlink(error_file(first_rank_ + index).c_str());
+  }
 }
 
 std::string LogFolder::rank_folder(int rank) const { return fmt::format("{}/{}", attempt_, rank); }

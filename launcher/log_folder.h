@@ -6,9 +6,13 @@
 #include <system_error>
 
 #include "dtrain/base/descriptor.h"
+#include "launcher/nodes/placement.h"
 #include "launcher/options.h"
 
 namespace launcher {
+
+/// A name for a run: start time, host and chance.
+[[nodiscard]] std::string make_run_id();
 
 /// RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
 /// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
@@ -16,7 +20,7 @@ namespace launcher {
 class LogFolder {
  public:
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
-  explicit LogFolder(const Options& options);
+  LogFolder(const Options& options, const Placement& placement);
 
   /// From now on files are those of attempt `number`; the constructor has begun attempt 0.
   ///
@@ -41,6 +45,7 @@ class LogFolder {
   [[noreturn]] void refuse(const std::error_code& error) const;
   void remove_error_files() const noexcept;
 
+  int first_rank_;
   int num_ranks_;
   bool is_named_;  // by --log-dir
   bool keep_;

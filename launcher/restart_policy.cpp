@@ -42,9 +42,11 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   return {.restarts = true, .wait = wait};
 }
 
-RestartDecision RestartPolicy::stopped_by(int signal) {
+RestartDecision RestartPolicy::stopped_by(int signal) { return taken_back(stopped(signal)); }
+
+RestartDecision RestartPolicy::taken_back(std::string why_not) {
   --restarts_;
-  return {.why_not = stopped(signal)};
+  return {.why_not = std::move(why_not)};
 }
 
 void RestartPolicy::note_progress(const AttemptEnd& end) {
@@ -59,6 +61,7 @@ std::string RestartPolicy::reason_against(const AttemptEnd& end) const {
     return stopped(end.request);
   }
   if (end.is_left_behind) return "a process of the job cannot be killed";
+  if (end.has_lost_node) return "the job has fewer nodes now";
   if (comes_again(end.status)) {
     return fmt::format("a restart cannot mend an error of status {}", end.status);
   }

@@ -32,12 +32,15 @@ class RestartPolicy {
   ///   - after a signal that asked the job to stop,
   ///   - after an error that would come again (docs/exit-status.md),
   ///   - beside a process of the job that cannot be killed,
+  ///   - without a node whose dtrun is lost: the number of nodes is fixed,
   ///   - after three in a row without a newer checkpoint, if the program reports any.
   /// The wait doubles with each restart in a row without a newer checkpoint, to a minute at most.
   [[nodiscard]] RestartDecision after(const AttemptEnd& end);
 
-  /// Takes back the last decision to start the job again, because a signal came during the wait.
+  /// Take back the last decision to start the job again, because a signal came during the wait, or
+  /// for another reason.
   [[nodiscard]] RestartDecision stopped_by(int signal);
+  [[nodiscard]] RestartDecision taken_back(std::string why_not);
 
   /// Restarts so far, the last decision's included.
   [[nodiscard]] int restarts() const { return restarts_; }

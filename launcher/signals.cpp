@@ -6,11 +6,19 @@
 
 #include <algorithm>
 
+#include "dtrain/base/number.h"
+
 namespace launcher {
 
 std::string signal_name(int signal) {
   const char* const name = ::sigabbrev_np(signal);
   return name != nullptr ? fmt::format("SIG{}", name) : std::to_string(signal);
+}
+
+int signal_in(std::string_view text) {
+  constexpr int kMostSignal = 64;
+  const auto signal = dtrain::base::number_in<int>(text);
+  return signal && *signal > 0 && *signal <= kMostSignal ? *signal : 0;
 }
 
 bool asks_to_stop(int signal) {
