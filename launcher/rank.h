@@ -56,9 +56,10 @@ struct Rank {
   RankStream output;
   RankStream error;
   std::int64_t step = -1;       // last one it reported
-  std::int64_t told_step = -1;  // and the last one of them that node 0 was told of
-  bool stopped = false;         // by SIGSTOP or the like
-  bool lost = false;            // with its node: nobody knows how it ended
+  std::int64_t told_step = -1;  // the last one that node 0 was told of, and when
+  std::int64_t told_step_ns = 0;
+  bool stopped = false;  // by SIGSTOP or the like
+  bool lost = false;     // with its node: nobody knows how it ended
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it

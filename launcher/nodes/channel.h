@@ -56,7 +56,8 @@ class Channel {
   /// Takes what has come and sends what could not be sent before.
   [[nodiscard]] std::vector<NodeEvent> take();
 
-  /// By this machine's clock (now_ns), the moment that node 'node' calls `time_ns`.
+  /// By this machine's clock (now_ns), the moment that node 'node' calls `time_ns`; before the
+  /// first heartbeat was answered: now.
   [[nodiscard]] std::int64_t own_time_of(int node, std::int64_t time_ns) const;
   [[nodiscard]] static std::int64_t now_ns();
 
