@@ -64,8 +64,9 @@ std::string error_line(const Options& options, const std::string& message) {
 /// Tells the other nodes why this one starts no ranks.
 void tell_failure(Channel& nodes, const Options& options, int status, const std::string& message) {
   if (options.node_rank == 0) {
-    const std::string line = fmt::format("failed: node 0 cannot start: {}", message);
-    const AbortOrder order{.rank = 0, .reason = "cannot start", .quietly = false, .status = status};
+    const std::string line = fmt::format("failed: node 0 did not start: {}", message);
+    const AbortOrder order{
+        .rank = 0, .reason = "did not start", .quietly = false, .status = status};
     nodes.send_to_all(NodeMessage::abort, encode(order));
     nodes.send_to_all(NodeMessage::finish,
                       encode(Decision{.status = status, .failed = true, .line = line}));

@@ -56,7 +56,8 @@ struct Rank {
   RankStream output;
   RankStream error;
   std::int64_t step = -1;       // last one it reported
-  std::int64_t told_step = -1;  // and the last one of them that node 0 was told of
+  std::int64_t told_step = -1;  // the last one that node 0 was told of, and when
+  std::int64_t told_step_ns = 0;
   std::int64_t committed = -1;  // step of its last checkpoint that stands
   bool stopped = false;         // by SIGSTOP or the like
   bool lost = false;            // with its node: nobody knows how it ended

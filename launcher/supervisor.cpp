@@ -454,9 +454,7 @@ void Supervisor::finish_output() {
     rank.output.finish(console_);
     rank.error.finish(console_);
   }
-  for (Rank& rank : ranks_) {
-    if (rank.orphan) rank.end = rank.orphan;
-  }
+  take_orphans();
   console_.commit_live("");
   logs_.finish();
   // After a clean end a slow disk is waited for, as by any program.

@@ -102,6 +102,7 @@ class Supervisor {
   void take_from_node(const NodeEvent& event);
   void take_from_judge(const NodeEvent& event);
   void take_news(int node, const RankNews& news);
+  void obey_kill(int signal);
   void lose_node(int node, int status, std::string reason);
   void tell_judge(Rank& rank);
   void tell_progress(Rank& rank);
@@ -123,6 +124,8 @@ class Supervisor {
   [[nodiscard]] bool any_running() const;
   /// Returns whether a process group of the own ranks has processes left.
   [[nodiscard]] bool any_group_running();
+  /// From now on the ends of what shells left behind count as those of the ranks.
+  void take_orphans();
   [[nodiscard]] std::int64_t now_ns() const;
 
   PreparedJob& job_;
@@ -141,7 +144,6 @@ class Supervisor {
   bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended
   bool is_over_ = false;          // nothing that another node says changes the end any more
   bool stop_came_from_afar_ = false;
-  std::int64_t next_progress_ns_ = 0;
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

@@ -61,6 +61,12 @@ bool Supervisor::any_group_running() {
                              [](const Rank& rank) { return group_is_running(rank.pid); });
 }
 
+void Supervisor::take_orphans() {
+  for (Rank& rank : own_ranks()) {
+    if (rank.orphan) rank.end = rank.orphan;
+  }
+}
+
 void Supervisor::add_far_ranks(int node) {
   const NodePlace& place = job_.placement.node(node);
   for (int local = 0; local < place.num_ranks; ++local) {
@@ -91,9 +97,12 @@ void Supervisor::tell_judge(Rank& rank) {
 
 void Supervisor::tell_progress(Rank& rank) {
   constexpr std::int64_t kInterval_ns = 1'000'000'000;
-  if (rank.step == rank.told_step || (rank.told_step >= 0 && now_ns() < next_progress_ns_)) return;
+  const bool is_first = rank.told_step < 0;
+  if (rank.step == rank.told_step || (!is_first && now_ns() < rank.told_step_ns + kInterval_ns)) {
+    return;
+  }
   rank.told_step = rank.step;
-  next_progress_ns_ = now_ns() + kInterval_ns;
+  rank.told_step_ns = now_ns();
   job_.nodes->send(0, NodeMessage::progress,
                    MessageWriter()
                        .number(static_cast<std::uint64_t>(rank.index))
@@ -104,6 +113,8 @@ void Supervisor::tell_progress(Rank& rank) {
 bool Supervisor::job_has_ended() {
   if (!job_.nodes || is_over_) return true;
   if (phase_ == Phase::stopping && any_group_running()) return false;
+  reap_orphans();  // the last of a group may have ended since
+  take_orphans();
   if (judges()) {
     nodes_done_.resize(static_cast<std::size_t>(job_.placement.num_nodes()));
     nodes_done_[0] = true;
@@ -114,9 +125,7 @@ bool Supervisor::job_has_ended() {
   if (done_is_told_) return false;  // node 0 says when all have ended
   done_is_told_ = true;
   for (Rank& rank : own_ranks()) {
-    if (!rank.orphan) continue;
-    rank.end = rank.orphan;
-    tell_judge(rank);
+    if (rank.orphan) tell_judge(rank);
   }
   job_.nodes->send(0, NodeMessage::node_done, {});
   return false;
@@ -161,14 +170,20 @@ void Supervisor::take(const NodeEvent& event) {
     stop_came_from_afar_ = true;
     stop_ranks(signal);
   } else if (event.kind == NodeMessage::kill) {
-    if (phase_ >= Phase::killing) return;
-    if (phase_ == Phase::running) verdict_.stop_signal = signal_in(event.body);
-    kill_ranks();
+    if (phase_ < Phase::killing) obey_kill(signal_in(event.body));
   } else if (judges()) {
     take_from_node(event);
   } else {
     take_from_judge(event);
   }
+}
+
+// A user's second Ctrl-C or SIGQUIT on another node, or its ranks had their time.
+void Supervisor::obey_kill(int signal) {
+  const bool free = phase_ == Phase::running || phase_ == Phase::leaving;
+  if (free && signal != 0) verdict_.stop_signal = signal;
+  if (phase_ == Phase::leaving && signal == 0) verdict_.overdue = true;
+  kill_ranks();
 }
 
 void Supervisor::take_from_node(const NodeEvent& event) {
@@ -185,7 +200,7 @@ void Supervisor::take_from_node(const NodeEvent& event) {
   } else if (event.kind == NodeMessage::node_failed) {
     const auto status = static_cast<int>(reader.number() & 0xFF);
     const std::string why = dtrain::base::printable(reader.text());
-    lose_node(event.node, status, fmt::format("cannot start: {}", why));
+    lose_node(event.node, status, fmt::format("did not start: {}", why));
   }
 }
 

@@ -181,9 +181,9 @@ void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
 
 std::int64_t Channel::own_time_of(int node, std::int64_t time_ns) const {
   for (const Peer& peer : peers_) {
-    if (peer.node == node) return peer.clock.own_time(time_ns);
+    if (peer.node == node && peer.clock.is_known()) return peer.clock.own_time(time_ns);
   }
-  return time_ns;
+  return now_ns();
 }
 
 bool Channel::has_peers() const {

@@ -60,7 +60,8 @@ class Channel {
   /// Returns whether any other launcher can still say something.
   [[nodiscard]] bool has_peers() const;
 
-  /// By this machine's clock (now_ns), the moment that node 'node' calls `time_ns`.
+  /// By this machine's clock (now_ns), the moment that node 'node' calls `time_ns`; before the
+  /// first heartbeat was answered: now.
   [[nodiscard]] std::int64_t own_time_of(int node, std::int64_t time_ns) const;
   [[nodiscard]] static std::int64_t now_ns();
 

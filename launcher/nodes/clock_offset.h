@@ -16,6 +16,7 @@ class ClockOffset {
   void add(std::int64_t asked, std::int64_t other, std::int64_t answered) {
     samples_[next_++ % kSamples] = {answered - asked, asked + (answered - asked) / 2 - other};
   }
+  [[nodiscard]] bool is_known() const { return next_ > 0; }
   /// By the own clock, the moment that the other clock calls `time`.
   [[nodiscard]] std::int64_t own_time(std::int64_t time) const {
     Sample best{};

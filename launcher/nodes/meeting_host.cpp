@@ -281,7 +281,9 @@ class Host {
 std::string reached_address(const std::vector<Guest>& guests) {
   std::string address;
   for (const Guest& guest : guests) {
-    const std::string reached = dtrain::net::own_address_of(guest.socket);
+    constexpr std::string_view kMapped = "::ffff:";  // an IPv4 connection to an IPv6 socket
+    std::string reached = dtrain::net::own_address_of(guest.socket);
+    if (reached.starts_with(kMapped)) reached.erase(0, kMapped.size());
     if (address.empty() || is_loopback(address)) address = reached;
   }
   return address;

@@ -111,7 +111,9 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
     next_rank += place.num_ranks;
     placement.nodes.push_back(place);
   }
-  return fields.is_whole() && next_rank <= kMostRanks ? std::optional(start) : std::nullopt;
+  const bool is_folder = placement.run_id.find('/') == std::string::npos;  // of logs
+  return fields.is_whole() && is_folder && next_rank <= kMostRanks ? std::optional(start)
+                                                                   : std::nullopt;
 }
 
 std::string encode(const RankNews& news) {

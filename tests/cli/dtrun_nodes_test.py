@@ -1,8 +1,10 @@
 """dtrun over several nodes: one job, one end, one status, whatever happens to whom."""
 
+import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -12,7 +14,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, main, wait_until  # noqa: E402
+from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, wait_until  # noqa: E402
 
 RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -274,10 +276,10 @@ class Failure(NodesTest):
     def test_a_program_that_is_missing_on_one_node(self):
         launchers = [self.node(0, "-n", "1", "sleep", "30"), self.node(1, "-n", "1", "nosuchprogram")]
         self.assertEqual(self.ends(*launchers), [SPAWN, SPAWN])
-        self.assertRegex(launchers[0].err, r"failed: node 1 \(.*\) with rank 1 cannot start: .*nosuchprogram")
+        self.assertRegex(launchers[0].err, r"failed: node 1 \(.*\) with rank 1 did not start: cannot start .nosuchprogram")
         launchers = [self.node(0, "-n", "1", "nosuchprogram"), self.node(1, "-n", "1", "sleep", "30")]
         self.assertEqual(self.ends(*launchers), [SPAWN, SPAWN])
-        self.assertIn("node 0 cannot start: cannot start 'nosuchprogram'", launchers[1].err)
+        self.assertIn("node 0 did not start: cannot start 'nosuchprogram'", launchers[1].err)
 
     def test_an_error_of_all_ranks_is_told_without_blame(self):
         text = 'import os; os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 the file is missing\\n"); exit(3)'
@@ -367,6 +369,14 @@ class Stop(NodesTest):
         process.send_signal(signal.SIGINT)
         self.assertEqual(self.ends(process), [130], process.err)
 
+    def test_what_a_shell_left_behind_saves_on_each_node(self):
+        """The shells die of the SIGTERM; the programs below them save."""
+        saver = "trap 'sleep 0.2; exit 9' TERM; : > here$RANK; while :; do sleep 0.05; done"
+        launchers = self.nodes(f'sh -c "{saver.replace("$", chr(92) + "$")}"; true')
+        self.wait_for_files("here0", "here1")
+        launchers[1].send_signal(signal.SIGTERM)
+        self.assertEqual(self.ends(*launchers), [SAVED, SAVED], launchers[0].err)
+
     def test_the_last_ranks_keep_their_time(self):
         """A rank that saved on one node gives those of the others --stop-grace."""
         launchers = self.nodes("[ $RANK = 1 ] && exit 9; sleep 0.5; echo done; exit 9")
@@ -374,6 +384,51 @@ class Stop(NodesTest):
         self.assertIn("done", launchers[0].out)
         launchers = self.nodes("[ $RANK = 0 ] && exit 9; exec sleep 30", "--stop-grace", "0.3")
         self.assertEqual(self.ends(*launchers), [TIMEOUT, TIMEOUT])
+
+
+class Training(NodesTest):
+    DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
+    FLAGS = ("--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+             "--global-batch", "8", "--threads", "1", "--data", "text", "--log-every", "1")
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "text").write_bytes(bytes(range(32, 96)) * 400)
+
+    def losses(self, run):
+        lines = map(json.loads, (self.folder / run / "metrics.jsonl").read_text().splitlines())
+        return [(line["loss"], line["grad_norm"]) for line in lines if "loss" in line]
+
+    def test_two_nodes_train_with_the_bits_of_one(self):
+        for run, where in (("one", ("-n", "4")), ("two", ("--emulate-nodes", "2", "-n", "2"))):
+            process = self.dtrun(*where, "--", self.DTRAIN, *self.FLAGS, "--steps", "4", "--run-dir", run)
+            self.assertEqual(process.returncode, 0, process.err)
+        self.assertEqual(self.losses("one"), self.losses("two"))
+        self.assertEqual(len(self.losses("one")), 4)
+
+    def test_a_rank_that_is_killed_is_named_with_its_step_and_a_stop_saves(self):
+        process = self.train()
+        victim = self.trainer("2")
+        os.kill(victim, signal.SIGKILL)
+        started = time.monotonic()
+        self.assertEqual(self.ends(process), [137])
+        self.assertLess(time.monotonic() - started, 3)
+        self.assertRegex(process.err, rf"dtrun: failed: rank 2 \(pid {victim} on .*, node 1\) was killed .* at step \d+")
+        process = self.train()
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.ends(process), [SAVED], process.err)
+
+    def train(self):
+        shutil.rmtree(self.folder / "long", ignore_errors=True)
+        process = self.start("--emulate-nodes", "2", "-n", "2", "--", self.DTRAIN, *self.FLAGS, "--steps", "100000",
+                             "--run-dir", "long", stdout=subprocess.DEVNULL)
+        metrics = self.folder / "long" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and '"step":3,' in metrics.read_text(), "steps")
+        return process
+
+    def trainer(self, rank):
+        return next(pid for pid in self.marked()
+                    if f"\0RANK={rank}\0" in pathlib.Path(f"/proc/{pid}/environ").read_text())
 
 
 if __name__ == "__main__":
