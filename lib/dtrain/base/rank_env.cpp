@@ -45,6 +45,9 @@ class Reader {
 
   [[nodiscard]] bool has(const char* name) const { return lookup_(name).has_value(); }
   [[nodiscard]] std::string text(const char* name) const { return lookup_(name).value_or(""); }
+  [[nodiscard]] const char* first_of(const char* name, const char* other) const {
+    return has(name) ? name : other;
+  }
 
   [[nodiscard]] std::optional<std::int64_t> number(const char* name, std::int64_t lowest,
                                                    std::int64_t highest) const {
@@ -99,17 +102,37 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
 /// Variables of a SLURM step are better than those of the job, which a batch script sees too.
 std::optional<RankEnv> read_slurm(const Reader& reader) {
   if (!reader.has("SLURM_STEP_ID") || !reader.has("SLURM_PROCID")) return std::nullopt;
-  const auto choose = [&](const char* step, const char* job) {
-    return reader.has(step) ? step : job;
-  };
-  const Source names = {"SLURM_PROCID",  choose("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+  const Source names = {"SLURM_PROCID",  reader.first_of("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
                         "SLURM_LOCALID", nullptr,
-                        "SLURM_NODEID",  choose("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
+                        "SLURM_NODEID",  reader.first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
   std::optional<RankEnv> env = read_source(reader, names);
   if (env && env->num_nodes > 0) {
     env->local_world_size = (env->world_size + env->num_nodes - 1) / env->num_nodes;
   }
   return env;
+}
+
+SlurmStep step_of(const Reader& reader, const RankEnv& env) {
+  constexpr std::int64_t kMostId = std::int64_t{1} << 32;
+  return {
+      .job_id = reader.number("SLURM_JOB_ID", 0, kMostId).value_or(0),
+      .step_id = reader.number("SLURM_STEP_ID", 0, kMostId).value_or(0),
+      .num_tasks = env.world_size,
+      .num_nodes = env.num_nodes,
+      .node = env.node_rank,
+      .hosts = reader.text(reader.first_of("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")),
+      .gpus = reader.number("SLURM_GPUS_ON_NODE", 0, kMaxRanks).value_or(0),
+      .cores =
+          reader.number(reader.first_of("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"), 0, kMaxRanks)
+              .value_or(0)};
+}
+
+/// srun tells its tasks no place to meet.
+void meet_within_step(const Reader& reader, RankEnv& env) {
+  env.slurm_step = step_of(reader, env);
+  if (env.world_size == 1) return;
+  if (env.master_port == 0) env.master_port = port_of(*env.slurm_step);
+  if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
 }
 
 void require_agreement(const RankEnv& a, const RankEnv& b) {
@@ -148,6 +171,12 @@ std::int64_t read_threads(const Reader& reader) {
   return Reader(first_only).number("OMP_NUM_THREADS", 1, 1 << 12).value_or(0);
 }
 
+std::optional<std::string> value_in_process(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
 int read_descriptor(const Reader& reader, const char* name) {
   return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
 }
@@ -170,16 +199,20 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
     env.terminal_columns = reader.number("COLUMNS", 0, 1 << 16).value_or(0);
   }
   env.in_slurm = reader.has("SLURM_JOB_ID");
+  if (env.source == "SLURM_PROCID") meet_within_step(reader, env);
   return env;
 }
 
-RankEnv rank_env_of_process() {
-  return read_rank_env([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return value;
-  });
+std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup) {
+  const Reader reader(lookup);
+  const std::optional<RankEnv> env = read_slurm(reader);
+  if (!env) return std::nullopt;
+  return step_of(reader, *env);
 }
+
+RankEnv rank_env_of_process() { return read_rank_env(value_in_process); }
+
+std::optional<SlurmStep> slurm_step_of_process() { return read_slurm_step(value_in_process); }
 
 std::string cpu_settings_of_process() {
   std::string settings;
