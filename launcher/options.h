@@ -30,6 +30,8 @@ class StreamChoice {
 
 struct Options {
   int num_ranks = 1;
+  int num_nodes = 1;
+  int node_rank = 0;
   std::string master_addr = "127.0.0.1";
   int master_port = 0;  // 0: a free one
   std::string log_dir;

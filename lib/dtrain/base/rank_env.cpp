@@ -114,24 +114,28 @@ std::optional<RankEnv> read_slurm(const Reader& reader) {
 
 SlurmStep step_of(const Reader& reader, const RankEnv& env) {
   constexpr std::int64_t kMostId = std::int64_t{1} << 32;
-  return {
-      .job_id = reader.number("SLURM_JOB_ID", 0, kMostId).value_or(0),
-      .step_id = reader.number("SLURM_STEP_ID", 0, kMostId).value_or(0),
-      .num_tasks = env.world_size,
-      .num_nodes = env.num_nodes,
-      .node = env.node_rank,
-      .hosts = reader.text(reader.first_of("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")),
-      .gpus = reader.number("SLURM_GPUS_ON_NODE", 0, kMaxRanks).value_or(0),
-      .cores =
-          reader.number(reader.first_of("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"), 0, kMaxRanks)
-              .value_or(0)};
+  const char* const hosts = reader.first_of("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+  const char* const cores = reader.first_of("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE");
+  SlurmStep step{.job_id = reader.number("SLURM_JOB_ID", 0, kMostId).value_or(0),
+                 .step_id = reader.number("SLURM_STEP_ID", 0, kMostId).value_or(0),
+                 .num_tasks = env.world_size,
+                 .num_nodes = env.num_nodes,
+                 .node = env.node_rank,
+                 .hosts = reader.text(hosts),
+                 .gpus = reader.number("SLURM_GPUS_ON_NODE", 0, kMaxRanks).value_or(0),
+                 .cores = reader.number(cores, 0, kMaxRanks).value_or(0)};
+  // Other programs of this machine may use these names in their own way.
+  if (step.num_tasks == 1) return step;
+  step.master_addr = reader.text("MASTER_ADDR");
+  step.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
+  return step;
 }
 
 /// srun tells its tasks no place to meet.
 void meet_within_step(const Reader& reader, RankEnv& env) {
   env.slurm_step = step_of(reader, env);
   if (env.world_size == 1) return;
-  if (env.master_port == 0) env.master_port = port_of(*env.slurm_step);
+  env.master_port = port_of(*env.slurm_step);
   if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
 }
 
@@ -205,6 +209,8 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
 
 std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup) {
   const Reader reader(lookup);
+  // Within a rank that another launcher started, SLURM's variables are that launcher's.
+  if (reader.has("TORCHELASTIC_RUN_ID") || reader.has("DTRUN_CONTROL_FD")) return std::nullopt;
   const std::optional<RankEnv> env = read_slurm(reader);
   if (!env) return std::nullopt;
   return step_of(reader, *env);
@@ -213,6 +219,10 @@ std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup) {
 RankEnv rank_env_of_process() { return read_rank_env(value_in_process); }
 
 std::optional<SlurmStep> slurm_step_of_process() { return read_slurm_step(value_in_process); }
+
+std::string error_file_of_process() {
+  return value_in_process("TORCHELASTIC_ERROR_FILE").value_or("");
+}
 
 std::string cpu_settings_of_process() {
   std::string settings;

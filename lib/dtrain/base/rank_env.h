@@ -47,7 +47,8 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 ///         sources that disagree.
 [[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
 
-/// The SLURM step that this process is a task of; nothing outside of one, as in a batch script.
+/// The SLURM step that this process is a task of; nothing outside of one, as in a batch script, and
+/// in a rank that dtrun or torchrun started.
 ///
 /// Throws: Error{usage} naming the variable that is missing or holds no sensible number.
 [[nodiscard]] std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup);
@@ -56,6 +57,10 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// read_rank_env of this process's environment.
 [[nodiscard]] RankEnv rank_env_of_process();
+
+/// Where a launcher looks for the reason of this process's failure (TORCHELASTIC_ERROR_FILE);
+/// empty: nowhere.
+[[nodiscard]] std::string error_file_of_process();
 
 /// The variables that limit which instructions the mathematical libraries use, as far as they are
 /// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.

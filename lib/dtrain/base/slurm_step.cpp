@@ -31,6 +31,7 @@ std::string first_host_of(const SlurmStep& step) {
 }
 
 std::int64_t port_of(const SlurmStep& step) {
+  if (step.master_port != 0) return step.master_port;
   const std::int64_t place = (step.job_id * kStepsBeforeNextJob + step.step_id) % kNumPlaces;
   return kFirstPort + 2 * place;
 }
