@@ -131,9 +131,13 @@ SlurmStep step_of(const Reader& reader, const RankEnv& env) {
   return step;
 }
 
-/// srun tells its tasks no place to meet.
-void meet_within_step(const Reader& reader, RankEnv& env) {
+/// What other launchers tell and srun does not: where to meet, and a rank's threads.
+void complete_from_step(const Reader& reader, RankEnv& env) {
   env.slurm_step = step_of(reader, env);
+  // Tasks may be bound to their cores, which are then not all of the machine's ranks'.
+  if (env.threads_hint == 0 && reader.has("SLURM_CPUS_PER_TASK")) {
+    env.threads_hint = env.slurm_step->cores;
+  }
   if (env.world_size == 1) return;
   env.master_port = port_of(*env.slurm_step);
   if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
@@ -203,7 +207,7 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
     env.terminal_columns = reader.number("COLUMNS", 0, 1 << 16).value_or(0);
   }
   env.in_slurm = reader.has("SLURM_JOB_ID");
-  if (env.source == "SLURM_PROCID") meet_within_step(reader, env);
+  if (env.source == "SLURM_PROCID") complete_from_step(reader, env);
   return env;
 }
 

@@ -20,6 +20,11 @@ dtrain::base::EnvLookup lookup_in(const Variables& variables) {
   };
 }
 
+Variables operator+(Variables a, const Variables& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
 const Variables kStep = {{"SLURM_JOB_ID", "70"},
                          {"SLURM_STEP_ID", "3"},
                          {"SLURM_PROCID", "2"},
@@ -58,6 +63,8 @@ TEST_CASE("Ranks of a step meet at its own port") {
   const auto env = read(kStep);
   REQUIRE(env.slurm_step);
   CHECK(env.master_port == port_of(*env.slurm_step));
+  CHECK(env.threads_hint == 0);
+  CHECK(read(Variables{{"SLURM_CPUS_PER_TASK", "3"}} + kStep).threads_hint == 3);
   CHECK(env.master_addr.empty());  // of a host whose address is still to be found
 
   Variables own = kStep;
