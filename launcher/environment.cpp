@@ -13,6 +13,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/net/proof.h"
 
 namespace launcher {
 namespace {
@@ -74,18 +75,25 @@ std::string find_program(const std::string& name) {
   fail(ErrorKind::spawn, "cannot start '{}': not found; check the name and PATH", name);
 }
 
+std::string job_secret_of_environment() {
+  const auto value_of = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  return dtrain::net::job_secret(value_of("DTRAIN_JOB_TOKEN"), value_of("DTRAIN_JOB_TOKEN_FILE"));
+}
+
 std::vector<std::string> environment_of(const RankEnvironment& rank) {
-  const std::string rank_text = std::to_string(rank.rank);
-  const std::string size_text = std::to_string(rank.num_ranks);
   const char* const user_threads = std::getenv("OMP_NUM_THREADS");
-  const int threads = std::max(1, static_cast<int>(dtrain::base::usable_cores()) / rank.num_ranks);
+  const int threads =
+      std::max(1, static_cast<int>(dtrain::base::usable_cores()) / rank.ranks_of_machine);
   std::vector<std::pair<std::string, std::string>> own = {
-      {"RANK", rank_text},
-      {"LOCAL_RANK", rank_text},
-      {"WORLD_SIZE", size_text},
-      {"LOCAL_WORLD_SIZE", size_text},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"RANK", std::to_string(rank.rank)},
+      {"LOCAL_RANK", std::to_string(rank.local_rank)},
+      {"WORLD_SIZE", std::to_string(rank.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(rank.local_world_size)},
+      {"GROUP_RANK", std::to_string(rank.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(rank.num_nodes)},
       {"MASTER_ADDR", rank.master_addr},
       {"MASTER_PORT", std::to_string(rank.master_port)},
       {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
@@ -94,8 +102,9 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_RUN_ID", rank.run_id},
       {"TORCHELASTIC_ERROR_FILE", rank.error_file},
-      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)},
-      {"DTRUN_STORE_FD", std::to_string(rank.store_fd)}};
+      {"DTRUN_CONTROL_FD", std::to_string(rank.control_fd)}};
+  if (rank.store_fd >= 0) own.emplace_back("DTRUN_STORE_FD", std::to_string(rank.store_fd));
+  if (!rank.rank_token.empty()) own.emplace_back("DTRAIN_JOB_TOKEN", rank.rank_token);
   if (rank.terminal_columns > 0) {
     own.emplace_back("DTRUN_TERMINAL", "1");
     own.emplace_back("COLUMNS", std::to_string(rank.terminal_columns));
@@ -107,7 +116,9 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
     const bool ours =
         std::any_of(own.begin(), own.end(), [&](const auto& v) { return v.first == name; });
     // A dtrun inside a rank of another dtrun must not hand on the outer one's descriptors.
-    if (!ours && !name.starts_with("DTRUN_")) result.emplace_back(text);
+    // The ranks of several nodes have a secret of their own.
+    const bool is_replaced = name == "DTRAIN_JOB_TOKEN_FILE" && !rank.rank_token.empty();
+    if (!ours && !is_replaced && !name.starts_with("DTRUN_")) result.emplace_back(text);
   }
   for (const auto& [name, value] : own) result.push_back(name + "=" + value);
   return result;

@@ -15,16 +15,27 @@ namespace launcher {
 /// Throws: Error{spawn} naming the program.
 [[nodiscard]] std::string find_program(const std::string& name);
 
+/// The job's secret, which DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE gives; empty: none.
+///
+/// Throws: Error{usage} as net::job_secret.
+[[nodiscard]] std::string job_secret_of_environment();
+
 /// The variables that a rank gets beyond those that dtrun itself was started with.
 struct RankEnvironment {
   int rank = 0;
-  int num_ranks = 1;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int num_nodes = 1;
+  int ranks_of_machine = 1;  // that share its cores
   std::string master_addr;
   int master_port = 0;
   std::string run_id;
   std::string error_file;
   int control_fd = -1;
-  int store_fd = -1;         // an end of the door
+  int store_fd = -1;         // an end of the door; -1: the ranks meet over TCP
+  std::string rank_token;    // by which they then know each other
   int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal
 };
 

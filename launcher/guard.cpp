@@ -24,6 +24,8 @@ constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIG
 constexpr std::chrono::milliseconds kKillLimit{1000};
 // The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
+// After --heartbeat-timeout the other nodes need a moment to give up a supervisor that is stopped.
+constexpr std::chrono::milliseconds kGivenUpAfter{500};
 
 bool ignored(int signal) {
   struct sigaction action {};
@@ -68,9 +70,37 @@ bool hangs_in_its_end(pid_t child) {
          info.si_pid == 0;
 }
 
+/// Ends a supervisor that stays stopped (SIGSTOP), where other nodes have given it up meanwhile.
+class StopLimit {
+ public:
+  /// limit: zero where there are no other nodes, so that it may stay stopped.
+  StopLimit(pid_t child, std::chrono::duration<double> limit) : child_(child), limit_(limit) {}
+
+  /// Returns whether the supervisor was killed for it.
+  bool look() {
+    siginfo_t info{};
+    const auto id = static_cast<id_t>(child_);
+    if (limit_.count() == 0.0) return false;
+    if (::waitid(P_PID, id, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid != 0) {
+      is_stopped_ = info.si_code == CLD_STOPPED;
+      since_ = dtrain::base::Clock::now();
+    }
+    if (!is_stopped_ || dtrain::base::Clock::now() - since_ < limit_) return false;
+    ::kill(child_, SIGKILL);
+    return true;
+  }
+
+ private:
+  pid_t child_;
+  std::chrono::duration<double> limit_;
+  bool is_stopped_ = false;
+  dtrain::base::Clock::time_point since_{};
+};
+
 /// Passes signals on until the child has ended, or has reported its status.
 int guard(pid_t child, const dtrain::base::Descriptor& signals,
-          const dtrain::base::Descriptor& status_pipe, const sigset_t& watched) {
+          const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
+          StopLimit stop_limit) {
   constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;
@@ -88,6 +118,10 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
     if (::read(status_pipe.get(), &byte, 1) == 1) {
       wait_for_end(child);
       return byte;
+    }
+    if (stop_limit.look()) {
+      kill_descendants(kKillLimit);
+      return static_cast<int>(dtrain::base::ErrorKind::timeout);
     }
     const int signal = ::sigtimedwait(&watched, nullptr, &kLook);
     if (signal < 0 && errno == EAGAIN && hangs_in_its_end(child)) {
@@ -129,7 +163,10 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   job.port.socket.reset();  // the supervisor's alone, and the door is the ranks'
   job.door = {};
   link.signals.reset();
-  return guard(child, signals.writer, status.reader, watched);
+  std::chrono::duration<double> limit{0.0};
+  if (job.nodes) limit = job.options.heartbeat_timeout + kGivenUpAfter;
+  job.nodes.reset();
+  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit));
 }
 
 }  // namespace launcher

@@ -33,18 +33,29 @@ Pipe make_control() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
+/// Before each line of a rank: "[3] ", "[hostb:3] ", "[node1:3] ".
+std::string prefix_of(const PreparedJob& job, int node, int index) {
+  if (job.options.emulate_nodes > 0) return fmt::format("[node{}:{}] ", node, index);
+  const Placement& placement = job.placement;
+  if (placement.has_several_nodes()) {
+    return fmt::format("[{}:{}] ", placement.node(node).host, index);
+  }
+  return placement.world_size() > 1 ? fmt::format("[{}] ", index) : "";
+}
+
 RankStreamOptions stream_options(const PreparedJob& job, int index, Stream stream,
                                  const SharedOutput& console, LogWriter& logs) {
   const Options& options = job.options;
   const int bit = static_cast<int>(stream);
+  const int local = index - job.placement.own().first_rank;
   const auto& filter = options.local_ranks_filter;
-  const bool teed = options.tee.has(index, bit);
-  const bool redirected = options.redirects.has(index, bit);
+  const bool teed = options.tee.has(local, bit);
+  const bool redirected = options.redirects.has(local, bit);
   RankStreamOptions result;
   result.stream = stream;
-  if (options.num_ranks > 1) result.prefix = fmt::format("[{}] ", index);
+  result.prefix = prefix_of(job, job.placement.node_rank, index);
   result.shown = (teed || !redirected) &&
-                 (filter.empty() || std::find(filter.begin(), filter.end(), index) != filter.end());
+                 (filter.empty() || std::find(filter.begin(), filter.end(), local) != filter.end());
   result.live = index == 0 && stream == Stream::error && result.shown && console.terminal();
   if (teed || redirected) {
     const char* const name = stream == Stream::output ? "stdout" : "stderr";
@@ -62,7 +73,46 @@ Descriptor input_of(int index) {
   return Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
+RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
+  const Placement& placement = job.placement;
+  RankEnvironment environment;
+  environment.rank = index;
+  environment.world_size = placement.world_size();
+  environment.local_rank = index - placement.own().first_rank;
+  environment.local_world_size = placement.own().num_ranks;
+  environment.node_rank = placement.node_rank;
+  environment.num_nodes = placement.num_nodes();
+  environment.ranks_of_machine =
+      job.options.emulate_nodes > 0 ? placement.world_size() : placement.own().num_ranks;
+  environment.master_addr = placement.master_addr;
+  environment.master_port = placement.master_port;
+  environment.run_id = job.folder.run_id();
+  environment.error_file = job.folder.error_file(index);
+  environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
+  environment.rank_token = placement.rank_token;
+  return environment;
+}
+
 }  // namespace
+
+Rank far_rank(const PreparedJob& job, int node, int index) {
+  RankStreamOptions error{.stream = Stream::error,
+                          .prefix = prefix_of(job, node, index),
+                          .shown = false,
+                          .live = false,
+                          .log = {}};
+  return Rank{.index = index,
+              .node = node,
+              .pid = -1,
+              .pidfd = {},
+              .control = {},
+              .control_partial = {},
+              .output = RankStream({}, {}),
+              .error = RankStream({}, std::move(error)),
+              .told = std::nullopt,
+              .end = std::nullopt,
+              .orphan = std::nullopt};
+}
 
 Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
                 const SharedOutput& console, LogWriter& logs) {
@@ -74,15 +124,8 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   RankStream error_stream(std::move(error.reader),
                           stream_options(job, index, Stream::error, console, logs));
 
-  RankEnvironment environment;
-  environment.rank = index;
-  environment.num_ranks = job.options.num_ranks;
-  environment.master_addr = job.options.master_addr;
-  environment.master_port = job.port.port;
-  environment.run_id = job.folder.run_id();
-  environment.error_file = job.folder.error_file(index);
+  RankEnvironment environment = environment_of_rank(job, index);
   environment.control_fd = control.writer.get();
-  environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
   // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
   const bool sees_all = !output_stream.shown() || ::isatty(STDOUT_FILENO) == 1;
   if (error_stream.live() && sees_all) {
@@ -107,6 +150,7 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
     require(false, "a process descriptor (Linux 5.3 or later)");
   }
   return Rank{.index = index,
+              .node = job.placement.node_rank,
               .pid = pid,
               .pidfd = std::move(pidfd),
               .control = std::move(control.reader),

@@ -4,11 +4,14 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "launcher/log_folder.h"
 #include "launcher/log_writer.h"
+#include "launcher/nodes/channel.h"
+#include "launcher/nodes/placement.h"
 #include "launcher/options.h"
 #include "launcher/port.h"
 #include "launcher/rank.h"
@@ -19,17 +22,22 @@ namespace launcher {
 /// All that can be refused before a rank starts has been checked.
 struct PreparedJob {
   Options options;
+  Placement placement;
+  std::shared_ptr<Channel> nodes;  // to the other launchers; none: one node
   std::string program_file;
   ReservedPort port;
-  Door door;
+  Door door;  // of one node; the ranks of several meet over TCP
   LogFolder folder;
   rlimit open_files{};  // RLIMIT_NOFILE as dtrun found it, which the ranks get
 };
 
-/// Starts one rank.
+/// Starts one rank of this node. `index` counts the ranks of the job.
 ///
 /// Throws: Error{spawn} or Error{usage}, after which this rank has no process.
 [[nodiscard]] Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
                               const SharedOutput& console, LogWriter& logs);
+
+/// The record of a rank that another node's launcher starts.
+[[nodiscard]] Rank far_rank(const PreparedJob& job, int node, int index);
 
 }  // namespace launcher

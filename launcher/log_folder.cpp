@@ -25,23 +25,6 @@ using dtrain::base::Descriptor;
 using dtrain::base::ErrorKind;
 using dtrain::base::fail;
 
-/// Start time, host and chance: process ids are equal in all containers.
-std::string make_run_id() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
-  char host[64] = "";
-  ::gethostname(host, sizeof(host) - 1);
-  for (char& c : host) {
-    if (c == '/') c = '-';
-  }
-  std::uint32_t random = 0;
-  if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
-  return fmt::format("{}-{}-{:08x}", text, host, random);
-}
-
 /// Holds a lock on a folder while a process of this dtrun lives; none: the folder is gone.
 Descriptor lock_folder(const std::string& path) {
   Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -114,18 +97,43 @@ std::string make_temporary(std::error_code& error, Descriptor& lock) {
   }
 }
 
+/// Makes a folder; with several nodes that share a disk, another launcher may have made it.
+void make_folder(const std::string& path, bool may_exist, std::error_code& error) {
+  if (error || ::mkdir(path.c_str(), 0777) == 0 || (may_exist && errno == EEXIST)) return;
+  error.assign(errno, std::system_category());
+}
+
 }  // namespace
 
-LogFolder::LogFolder(const Options& options)
-    : num_ranks_(options.num_ranks),
+// Process ids are equal in all containers.
+std::string make_run_id() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
+  char host[64] = "";
+  ::gethostname(host, sizeof(host) - 1);
+  for (char& c : host) {
+    if (c == '/') c = '-';
+  }
+  std::uint32_t random = 0;
+  if (::getentropy(&random, sizeof(random)) != 0) random = static_cast<std::uint32_t>(::getpid());
+  return fmt::format("{}-{}-{:08x}", text, host, random);
+}
+
+LogFolder::LogFolder(const Options& options, const Placement& placement)
+    : first_rank_(placement.own().first_rank),
+      num_ranks_(options.num_ranks),
       keep_(options.redirects.any() || options.tee.any()),
-      run_id_(make_run_id()) {
+      run_id_(placement.run_id.empty() ? make_run_id() : placement.run_id) {
+  const bool is_shared = placement.has_several_nodes();
   const bool named = !options.log_dir.empty();
   std::error_code error;
   if (named) {
     root_ = (std::filesystem::path(options.log_dir) / run_id_).string();
     std::filesystem::create_directories(options.log_dir, error);
-    if (::mkdir(root_.c_str(), 0777) != 0 && !error) error.assign(errno, std::system_category());
+    make_folder(root_, is_shared, error);
   } else {
     Descriptor lock;
     root_ = make_temporary(error, lock);
@@ -134,8 +142,8 @@ LogFolder::LogFolder(const Options& options)
   attempt_ = root_ + "/attempt_0";
   // Without logs the error files lie side by side, which saves two folders per rank.
   if (!error && keep_) ::mkdir(attempt_.c_str(), 0777);
-  for (int rank = 0; rank < num_ranks_ && keep_ && !error; ++rank) {
-    if (::mkdir(rank_folder(rank).c_str(), 0777) != 0) error.assign(errno, std::system_category());
+  for (int index = 0; index < num_ranks_ && keep_; ++index) {
+    make_folder(rank_folder(first_rank_ + index), false, error);
   }
   if (error) {
     fail(ErrorKind::usage, "{}: cannot create folder {}: {}; name a folder that can be written",
@@ -160,7 +168,9 @@ Descriptor LogFolder::create_log(int rank, const char* stream) const {
 
 void LogFolder::remove_unless_kept() const noexcept {
   if (keep_) return;
-  for (int rank = 0; rank < num_ranks_; ++rank) ::unlink(error_file(rank).c_str());
+  for (int index = 0; index < num_ranks_; ++index) {
+    ::unlink(error_file(first_rank_ + index).c_str());
+  }
   ::rmdir(root_.c_str());
 }
 

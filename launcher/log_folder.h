@@ -5,9 +5,13 @@
 #include <string>
 
 #include "dtrain/base/descriptor.h"
+#include "launcher/nodes/placement.h"
 #include "launcher/options.h"
 
 namespace launcher {
+
+/// A name for a run: start time, host and chance.
+[[nodiscard]] std::string make_run_id();
 
 /// RUN_ID/attempt_0/RANK/{stdout.log,stderr.log,error.json} under --log-dir, as torchrun names
 /// them; a private temporary folder otherwise, removed at the end unless it holds logs. The next
@@ -15,7 +19,7 @@ namespace launcher {
 class LogFolder {
  public:
   /// Throws: Error{usage} naming --log-dir and the folder that cannot be made.
-  explicit LogFolder(const Options& options);
+  LogFolder(const Options& options, const Placement& placement);
 
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
   /// Where a torch.distributed program writes why it failed.
@@ -33,6 +37,7 @@ class LogFolder {
  private:
   [[nodiscard]] std::string rank_folder(int rank) const;
 
+  int first_rank_;
   int num_ranks_;
   bool keep_;
   std::string run_id_;

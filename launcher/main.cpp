@@ -1,10 +1,14 @@
-// dtrun: starts the ranks of a job on this machine, supervises them and reports how they ended.
+// dtrun: starts the ranks of a job on this machine, supervises them, together with the dtruns of
+// other nodes, and reports how they ended.
+#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,9 +19,12 @@
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
+#include "dtrain/net/message.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
 #include "launcher/job.h"
+#include "launcher/nodes/emulation.h"
+#include "launcher/nodes/meeting.h"
 #include "launcher/options.h"
 #include "launcher/output_writer.h"
 #include "launcher/supervisor.h"
@@ -35,7 +42,7 @@ int print_and_end(std::string_view text) {
   return 0;
 }
 
-/// Runs `action`; on an exception, `tell` prints it as one line, and an exit status is returned.
+/// Runs `action`; on an exception, `tell(status, message)` is called, and its status is returned.
 template <typename Action, typename Tell>
 int reported(Action&& action, Tell&& tell) {
   using dtrain::base::ErrorKind;
@@ -49,7 +56,7 @@ int reported(Action&& action, Tell&& tell) {
   } catch (const std::exception& error) {
     message = std::string("unexpected: ") + error.what();
   }
-  tell("dtrun: error: " + dtrain::base::with_open_file_limit(std::move(message)) + "\n");
+  tell(status, dtrain::base::with_open_file_limit(std::move(message)));
   return status;
 }
 
@@ -67,34 +74,104 @@ void write_error_for_a_while(const std::string& text) {
   }
 }
 
+std::string error_line(const Options& options, const std::string& message) {
+  return own_prefix(options) + "error: " + message + "\n";
+}
+
+/// Tells the other nodes why this one starts no ranks.
+void tell_failure(Channel& nodes, const Options& options, int status, const std::string& message) {
+  if (options.node_rank == 0) {
+    const std::string line = fmt::format("failed: node 0 cannot start: {}", message);
+    const AbortOrder order{.rank = 0, .reason = "cannot start", .quietly = false, .status = status};
+    nodes.send_to_all(NodeMessage::abort, encode(order));
+    nodes.send_to_all(NodeMessage::finish,
+                      encode(Decision{.status = status, .failed = true, .line = line}));
+  } else {
+    nodes.send(0, NodeMessage::node_failed,
+               dtrain::net::MessageWriter()
+                   .number(static_cast<std::uint64_t>(status))
+                   .text(message)
+                   .bytes());
+  }
+  nodes.wait_for_closing();
+}
+
 int supervise(PreparedJob job, GuardLink guard) {
   const LogFolder folder = job.folder;
+  const Options options = job.options;
+  const std::shared_ptr<Channel> nodes = job.nodes;
   const int status = reported([&] { return Supervisor(std::move(job), std::move(guard)).run(); },
-                              write_error_for_a_while);
+                              [&](int failure, const std::string& message) {
+                                write_error_for_a_while(error_line(options, message));
+                                if (nodes) tell_failure(*nodes, options, failure, message);
+                              });
+  if (nodes && options.node_rank == 0) nodes->wait_for_closing();
   folder.remove_unless_kept();
   return status;
 }
 
-int run(const std::vector<std::string>& arguments) {
-  rlimit open_files{};
-  ::getrlimit(RLIMIT_NOFILE, &open_files);
-  dtrain::base::raise_open_file_limit();
-  Options options = parse_options(arguments);
-  if (options.help) return print_and_end(help_text());
-  if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
+/// Prepares the ranks of this node, whose placement is known.
+PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_files) {
   std::string program_file = find_program(options.program.front());
-  ReservedPort port = reserve_port(options.master_addr, options.master_port);
-  Door door = make_door();
-  LogFolder folder(options);
-  const int status = run_guarded(PreparedJob{.options = std::move(options),
-                                             .program_file = std::move(program_file),
-                                             .port = std::move(port),
-                                             .door = std::move(door),
-                                             .folder = folder,
-                                             .open_files = open_files},
-                                 &supervise);
+  const bool is_alone = !meeting.placement.has_several_nodes();
+  Door door = is_alone ? make_door() : Door{};
+  LogFolder folder(options, meeting.placement);
+  return PreparedJob{.options = options,
+                     .placement = std::move(meeting.placement),
+                     .nodes = std::move(meeting.channel),
+                     .program_file = std::move(program_file),
+                     .port = std::move(meeting.port),
+                     .door = std::move(door),
+                     .folder = std::move(folder),
+                     .open_files = open_files};
+}
+
+Meeting meet_nobody(const Options& options) {
+  Meeting meeting;
+  meeting.port = reserve_port(options.master_addr, options.master_port);
+  meeting.placement.nodes = {
+      NodePlace{.host = {}, .first_rank = 0, .num_ranks = options.num_ranks}};
+  meeting.placement.master_addr = options.master_addr;
+  meeting.placement.master_port = meeting.port.port;
+  return meeting;
+}
+
+int run_prepared(PreparedJob job) {
+  const LogFolder folder = job.folder;
+  const int status = run_guarded(std::move(job), &supervise);
   folder.remove_unless_kept();  // again, for a supervisor that was killed
   return status;
+}
+
+/// Runs this launcher's part in a job of several nodes.
+int run_node(Options options, dtrain::base::Descriptor listener, const rlimit& open_files) {
+  const std::string token = job_secret_of_environment();
+  Meeting meeting = meet(options, token, make_run_id(), std::move(listener));
+  const std::shared_ptr<Channel> nodes = meeting.channel;
+  std::optional<PreparedJob> job;
+  const int status = reported(
+      [&] {
+        job.emplace(prepare(options, std::move(meeting), open_files));
+        return 0;
+      },
+      [&](int failure, const std::string& message) {
+        write_text(STDERR_FILENO, error_line(options, message));
+        tell_failure(*nodes, options, failure, message);
+      });
+  return job ? run_prepared(*std::move(job)) : status;
+}
+
+int run(Options options, const rlimit& open_files) {
+  if (options.emulate_nodes > 0) {
+    return run_emulated(options, [&](Options own, dtrain::base::Descriptor listener) {
+      return reported([&] { return run_node(own, std::move(listener), open_files); },
+                      [&](int, const std::string& message) {
+                        write_text(STDERR_FILENO, error_line(own, message));
+                      });
+    });
+  }
+  if (options.num_nodes > 1) return run_node(std::move(options), {}, open_files);
+  return run_prepared(prepare(options, meet_nobody(options), open_files));
 }
 
 }  // namespace
@@ -102,9 +179,18 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   dtrain::base::secure_standard_streams();
   dtrain::base::survive_file_size_limit();
+  rlimit open_files{};
+  ::getrlimit(RLIMIT_NOFILE, &open_files);
+  dtrain::base::raise_open_file_limit();
+  Options options;
   return reported(
       [&] {
-        return run({argv + 1, argv + argc});
+        options = parse_options({argv + 1, argv + argc});
+        if (options.help) return print_and_end(help_text());
+        if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
+        return run(options, open_files);
       },
-      [](const std::string& text) { write_text(STDERR_FILENO, text); });
+      [&](int, const std::string& message) {
+        write_text(STDERR_FILENO, error_line(options, message));
+      });
 }

@@ -80,13 +80,28 @@ StreamChoice streams_from(std::string_view name, std::string_view value) {
   return StreamChoice(std::move(per_rank));
 }
 
-void require_one_node(std::string_view name, std::string_view value) {
-  if (value == "1" || value == "1:1") return;
-  fail(ErrorKind::usage, "{}: found '{}'; more than one node is not built yet: give 1", name,
-       value);
+constexpr int kMaxNodes = 4096;
+
+/// torchrun's MIN:MAX is taken where both are one number.
+int num_nodes_from(std::string_view name, std::string_view value) {
+  const auto colon = value.find(':');
+  const int count = number_in<int>(name, value.substr(0, colon), 1, kMaxNodes);
+  if (colon != std::string_view::npos && value.substr(0, colon) != value.substr(colon + 1)) {
+    fail(ErrorKind::usage, "{}: found '{}', but the number of nodes is fixed: give one number",
+         name, value);
+  }
+  return count;
 }
 
-constexpr double kMaxGraceSeconds = 86400.0;
+std::chrono::duration<double> seconds_from(std::string_view name, std::string_view value,
+                                           double low) {
+  constexpr double kMaxSeconds = 86400.0;
+  return std::chrono::duration<double>(number_in<double>(name, value, low, kMaxSeconds));
+}
+
+constexpr double kLeastTimeout = 0.1;
+constexpr int kMaxEmulatedNodes = 64;
+constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 
 constexpr std::array kRows = {
     OptionRow{"--nproc-per-node", "N",
@@ -94,16 +109,36 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.num_ranks = num_ranks_from(n, v);
               }},
-    OptionRow{"--nnodes", "N", "nodes of the job; 1 for now [1]",
-              [](Options&, std::string_view n, std::string_view v) { require_one_node(n, v); }},
+    OptionRow{"--nnodes", "N", "nodes of the job; start a dtrun on each [1]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.num_nodes = num_nodes_from(n, v);
+              }},
+    OptionRow{"--node-rank", "R", "which of several nodes this is, from 0",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.node_rank = number_in<int>(n, v, 0, kMaxNodes - 1);
+              }},
     OptionRow{"--standalone", "", "one node; the default, accepted for torchrun's sake",
               [](Options&, std::string_view, std::string_view) {}},
     OptionRow{
-        "--master-addr", "ADDRESS", "address where rank 0 is met [127.0.0.1]",
+        "--master-addr", "ADDRESS", "address or name of node 0; one node [127.0.0.1]",
         [](Options& o, std::string_view, std::string_view v) { o.master_addr = std::string(v); }},
-    OptionRow{"--master-port", "PORT", "port where rank 0 is met; 0 takes a free one [0]",
+    OptionRow{"--master-port", "PORT",
+              "several nodes: port where their dtruns meet [29500]; one: of rank 0 [a free one]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.master_port = number_in<int>(n, v, 0, 65535);
+              }},
+    OptionRow{"--rdzv-timeout", "SECONDS", "time for all nodes to come [600]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.rdzv_timeout = seconds_from(n, v, kLeastTimeout);
+              }},
+    OptionRow{"--heartbeat-timeout", "SECONDS",
+              "a node that is silent for so long is lost; node 0's counts [10]",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.heartbeat_timeout = seconds_from(n, v, kLeastTimeout);
+              }},
+    OptionRow{"--emulate-nodes", "K", "run K nodes on this machine, each with -n ranks, as a test",
+              [](Options& o, std::string_view n, std::string_view v) {
+                o.emulate_nodes = number_in<int>(n, v, 1, kMaxEmulatedNodes);
               }},
     OptionRow{"--log-dir", "DIR", "a file for each rank and stream, under DIR; alone: --tee 3",
               [](Options& o, std::string_view, std::string_view v) { o.log_dir = std::string(v); }},
@@ -124,14 +159,12 @@ constexpr std::array kRows = {
     OptionRow{"--abort-grace", "SECONDS",
               "after a rank failed, time for the others between SIGTERM and SIGKILL [2]",
               [](Options& o, std::string_view n, std::string_view v) {
-                o.abort_grace =
-                    std::chrono::duration<double>(number_in<double>(n, v, 0.0, kMaxGraceSeconds));
+                o.abort_grace = seconds_from(n, v, 0.0);
               }},
     OptionRow{"--stop-grace", "SECONDS",
               "after SIGINT or SIGTERM, time for the ranks to save before SIGKILL [60]",
               [](Options& o, std::string_view n, std::string_view v) {
-                o.stop_grace =
-                    std::chrono::duration<double>(number_in<double>(n, v, 0.0, kMaxGraceSeconds));
+                o.stop_grace = seconds_from(n, v, 0.0);
               }},
     OptionRow{"--help", "", "print this and leave (or -h)",
               [](Options& o, std::string_view, std::string_view) { o.help = true; }},
@@ -145,20 +178,20 @@ struct ForeignOption {
   std::string_view advice;
 };
 
-constexpr std::string_view kOneNode = "leave it out: dtrun starts the ranks of one node";
+constexpr std::string_view kStatic =
+    "leave it out: the nodes meet at --master-addr and --master-port";
 constexpr std::string_view kNoPython = "leave it out: any program is started, dtrun -- PROGRAM";
 constexpr ForeignOption kForeignOptions[] = {
     {"--max-restarts",
      "dtrun starts nothing again; call it again, where dtrain has --resume auto and "
      "--checkpoint-every"},
     {"--monitor-interval", "leave it out: dtrun sees at once that a rank ended"},
-    {"--rdzv-backend", kOneNode},
+    {"--rdzv-backend", kStatic},
     {"--rdzv-endpoint", "leave it out, or give --master-addr and --master-port"},
-    {"--rdzv-id", kOneNode},
-    {"--rdzv-conf", kOneNode},
-    {"--node-rank", kOneNode},
+    {"--rdzv-id", kStatic},
+    {"--rdzv-conf", kStatic},
     {"--local-addr", "leave it out, or give --master-addr"},
-    {"--role", kOneNode},
+    {"--role", "leave it out: all ranks are alike"},
     {"--start-method", kNoPython},
     {"--no-python", kNoPython},
     {"--module", "dtrun starts programs, not modules: dtrun -- python3 -m MODULE"},
@@ -215,6 +248,35 @@ std::size_t take_option(const std::vector<std::string>& arguments, std::size_t i
   return index + 1;
 }
 
+/// The names of the options that were given.
+using Given = std::vector<std::string>;
+
+bool is_given(const Given& given, std::string_view name) {
+  return std::ranges::find(given, name) != given.end();
+}
+
+void settle_nodes(Options& options, const Given& given) {
+  if (options.emulate_nodes > 0 && (options.num_nodes > 1 || is_given(given, "--node-rank") ||
+                                    is_given(given, "--master-addr"))) {
+    fail(
+        ErrorKind::usage,
+        "--emulate-nodes starts all nodes here: leave out --nnodes, --node-rank and --master-addr");
+  }
+  if (options.num_nodes > 1) {
+    for (const std::string_view name : {"--node-rank", "--master-addr"}) {
+      if (is_given(given, name)) continue;
+      fail(ErrorKind::usage, "--nnodes {} needs {}: {}", options.num_nodes, name,
+           name == "--node-rank" ? "0 on the first node, 1 on the next ..."
+                                 : "node 0's address, the same on all nodes");
+    }
+    if (options.master_port == 0) options.master_port = kDefaultMeetingPort;
+  }
+  if (options.node_rank >= options.num_nodes) {
+    fail(ErrorKind::usage, "--node-rank: found {} with --nnodes {}; give 0 to {}",
+         options.node_rank, options.num_nodes, options.num_nodes - 1);
+  }
+}
+
 void check_together(const Options& options) {
   if (options.program.empty()) {
     fail(ErrorKind::usage, "no program given; write it last: dtrun -n 2 -- PROGRAM ARGUMENTS");
@@ -231,7 +293,7 @@ void check_together(const Options& options) {
 
 Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
-  std::vector<std::string> given;
+  Given given;
   std::size_t index = 0;
   while (index < arguments.size() && arguments[index].starts_with("-")) {
     if (arguments[index] == "--") {
@@ -247,8 +309,13 @@ Options parse_options(const std::vector<std::string>& arguments) {
   if (options.help || options.version) return options;
   const auto step = dtrain::base::slurm_step_of_process();
   if (step) take_from_slurm(*step, options, given);
+  settle_nodes(options, given);
   check_together(options);
   return options;
+}
+
+std::string own_prefix(const Options& options) {
+  return options.node_rank == 0 ? "dtrun: " : fmt::format("dtrun (node {}): ", options.node_rank);
 }
 
 std::string help_text() {

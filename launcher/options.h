@@ -29,11 +29,14 @@ class StreamChoice {
 };
 
 struct Options {
-  int num_ranks = 1;
+  int num_ranks = 1;  // of this node
   int num_nodes = 1;
   int node_rank = 0;
+  int emulate_nodes = 0;  // launchers to run on this machine; 0: this one alone
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;  // 0: a free one
+  int master_port = 0;  // one node: of the ranks, 0: a free one; several: where launchers meet
+  std::chrono::duration<double> rdzv_timeout{600.0};
+  std::chrono::duration<double> heartbeat_timeout{10.0};
   std::string log_dir;
   StreamChoice redirects;               // to files instead of the console
   StreamChoice tee;                     // to files and the console
@@ -49,6 +52,9 @@ struct Options {
 ///
 /// Throws: Error{usage} naming the option, what was found and what to do.
 [[nodiscard]] Options parse_options(const std::vector<std::string>& arguments);
+
+/// What stands before lines of this dtrun's own: "dtrun: ", or "dtrun (node 1): ".
+[[nodiscard]] std::string own_prefix(const Options& options);
 
 /// Returns the text of --help.
 [[nodiscard]] std::string help_text();

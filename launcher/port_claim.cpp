@@ -1,6 +1,5 @@
 #include "launcher/port_claim.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -61,11 +60,9 @@ std::optional<PortClaim> try_claim(const AbstractName& name) {
 
 }  // namespace
 
-PortClaim claim_port(const sockaddr_in& address) {
+PortClaim claim_port(const Address& address) {
   // An abstract name goes with its process, and is known where the port is: in one network.
-  char host[INET_ADDRSTRLEN] = "";
-  ::inet_ntop(AF_INET, &address.sin_addr, host, sizeof(host));
-  const AbstractName name(fmt::format("dtrun-port-{}:{}", host, ntohs(address.sin_port)));
+  const AbstractName name(fmt::format("dtrun-port-{}:{}", address.text(), address.port()));
   constexpr int kTries = 100;
   constexpr useconds_t kPause_us = 1000;
   for (int tries = 0; tries < kTries; ++tries) {

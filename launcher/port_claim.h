@@ -1,11 +1,10 @@
 // Claims a port, so that a second dtrun of this machine is refused it.
 #pragma once
 
-#include <netinet/in.h>
-
 #include <string>
 
 #include "dtrain/base/descriptor.h"
+#include "launcher/address.h"
 
 namespace launcher {
 
@@ -18,6 +17,6 @@ struct PortClaim {
 /// 0 (SO_REUSEADDR), and so with a second job.
 ///
 /// Returns: a claim without socket and holder where another user's process has taken the mark.
-[[nodiscard]] PortClaim claim_port(const sockaddr_in& address);
+[[nodiscard]] PortClaim claim_port(const Address& address);
 
 }  // namespace launcher

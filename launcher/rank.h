@@ -47,20 +47,23 @@ struct ToldError {
 };
 
 struct Rank {
-  int index = 0;
-  pid_t pid = -1;
+  int index = 0;   // in the job
+  int node = 0;    // where it runs; the record of a rank elsewhere has no descriptors
+  pid_t pid = -1;  // in its own machine
   dtrain::base::Descriptor pidfd;    // readable once the process has ended
   dtrain::base::Descriptor control;  // dtrun's end of DTRUN_CONTROL_FD
   std::string control_partial;
   RankStream output;
   RankStream error;
-  std::int64_t step = -1;  // last one it reported
-  bool stopped = false;    // by SIGSTOP or the like
+  std::int64_t step = -1;       // last one it reported
+  std::int64_t told_step = -1;  // and the last one of them that node 0 was told of
+  bool stopped = false;         // by SIGSTOP or the like
+  bool lost = false;            // with its node: nobody knows how it ended
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
 
-  [[nodiscard]] bool running() const { return !end; }
+  [[nodiscard]] bool running() const { return !end && !lost; }
   /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
   /// the leader (a shell), the end of the program that it had started counts instead.
   void take_orphan(const RankEnd& ended);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/base/descriptor.h"
 #include "launcher/line_splitter.h"
@@ -48,6 +49,10 @@ class RankStream {
   void finish(SharedOutput& console);
 
   [[nodiscard]] const std::deque<std::string>& last_lines() const { return last_lines_; }
+  /// Takes the last lines of a rank that another launcher reads.
+  void recall(const std::vector<std::string>& lines) {
+    last_lines_.assign(lines.begin(), lines.end());
+  }
 
  private:
   void take(SharedOutput& console, std::string_view text, bool is_live);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +13,6 @@
 namespace launcher {
 namespace {
 
-constexpr std::string_view kPrefix = "dtrun: ";
 constexpr double kNanosecond = 1e-9;
 
 std::string signal_name(int signal) {
@@ -25,12 +23,6 @@ std::string signal_name(int signal) {
 std::string describe(const RankEnd& end) {
   if (!end.by_signal) return fmt::format("exited with status {}", end.code);
   return fmt::format("was killed by signal {} ({})", end.code, signal_name(end.code));
-}
-
-std::string host_name() {
-  char name[256] = "?";
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 std::string time_of(std::int64_t ns) {
@@ -85,7 +77,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   std::vector<const Rank*> dead;
   std::string text;
   for (const Rank& rank : ranks) {
-    if (rank.index == *verdict.culprit) continue;
+    if (rank.index == verdict.culprit || rank.lost) continue;
     if (!rank.end) {
       text += fmt::format(", rank {} (pid {} cannot be killed)", rank.index, rank.pid);
     } else if (rank.end->failed() || rank.end->time_ns >= verdict.failed_ns) {
@@ -102,39 +94,65 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   return text.empty() ? text : text.substr(2);
 }
 
-void report_failure(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
+void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
+  const std::string others = victims(verdict, ranks);
+  if (others.empty()) return;
+  console.line(Stream::error, console.own_prefix(), "ended because of it: " + others);
+}
+
+/// "pid 12 on hosta", and of which node.
+std::string place_of(const Rank& rank, const Placement& placement) {
+  if (!placement.has_several_nodes()) return fmt::format("pid {} on {}", rank.pid, host_name());
+  return fmt::format("pid {} on {}, node {}", rank.pid, placement.node(rank.node).host, rank.node);
+}
+
+void report_culprit(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
   if (error_is_of_all(culprit, ranks)) {  // it has been printed, and nobody is to blame
     if (culprit.told->blames_another()) report_blames({}, ranks, console);
     return;
   }
-  const bool begun = has_begun(ranks);
   report_blames(verdict.culprit, ranks, console);
   if (!culprit.told &&
       culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
-    console.line(Stream::error, kPrefix,
+    console.line(Stream::error, console.own_prefix(),
                  fmt::format("last lines of rank {}'s standard error:", culprit.index));
     for (const std::string& text : culprit.error.last_lines()) {
-      console.line(Stream::error, "dtrun:   | ", text);
+      console.line(Stream::error, console.own_prefix() + "  | ", text);
     }
   }
-  const std::string others = victims(verdict, ranks);
-  if (!others.empty() && (begun || !culprit.told)) {
-    console.line(Stream::error, kPrefix, "ended because of it: " + others);
-  }
+  if (has_begun(ranks) || !culprit.told) report_victims(verdict, ranks, console);
+}
+
+/// The ranks of a lost node cannot be told apart.
+std::string line_of_lost(const Verdict& verdict, const Placement& placement) {
+  const NodePlace& place = placement.node(verdict.lost->node);
+  const int last_rank = place.first_rank + place.num_ranks - 1;
+  return fmt::format("failed: {} with rank{} {}{} {}", name_of(placement, verdict.lost->node),
+                     place.num_ranks > 1 ? "s" : "", place.first_rank,
+                     place.num_ranks > 1 ? fmt::format(" to {}", last_rank) : "",
+                     verdict.lost->reason);
+}
+
+std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ranks,
+                            const Placement& placement) {
+  const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
+  if (error_is_of_all(culprit, ranks)) return {};
   const std::string step = culprit.step >= 0 ? fmt::format(" at step {}", culprit.step) : "";
-  console.line(Stream::error, kPrefix,
-               fmt::format("failed: rank {} (pid {} on {}) {} after {}{}{}", culprit.index,
-                           culprit.pid, host_name(), describe(culprit), time_of(verdict.failed_ns),
-                           step, reason_of(culprit)));
+  return fmt::format("failed: rank {} ({}) {} after {}{}{}", culprit.index,
+                     place_of(culprit, placement), describe(culprit), time_of(verdict.failed_ns),
+                     step, reason_of(culprit));
+}
+
+std::string end_of(const Rank& rank) {
+  if (rank.end) return describe(*rank.end);
+  return rank.lost ? "was lost with its node" : fmt::format("(pid {}) cannot be killed", rank.pid);
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {
   std::string text;
   for (const Rank& rank : ranks) {
-    text += fmt::format(
-        "{}rank {} {}", text.empty() ? "" : ", ", rank.index,
-        rank.end ? describe(*rank.end) : fmt::format("(pid {}) cannot be killed", rank.pid));
+    text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", rank.index, end_of(rank));
   }
   return text;
 }
@@ -148,6 +166,8 @@ std::string describe(const Rank& rank) {
 
 int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
   constexpr int kTimeout = static_cast<int>(dtrain::base::ErrorKind::timeout);
+  if (verdict.decided) return verdict.decided->status;
+  if (verdict.lost) return verdict.lost->status;
   if (verdict.culprit) {
     const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
     return culprit.stopped || !culprit.end ? kTimeout : culprit.end->exit_status();
@@ -160,23 +180,57 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
   return saved ? static_cast<int>(dtrain::base::ErrorKind::interrupted) : 0;
 }
 
-void report(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
+bool failed_before(const Rank& rank, const Rank& culprit) {
+  if (!rank.end || !culprit.end || culprit.stopped || rank.node == culprit.node) return false;
+  const bool is_own = rank.end->failed() && !rank.end->blames_another();
+  return is_own && rank.end->time_ns < culprit.end->time_ns;
+}
+
+AbortOrder abort_order(const Verdict& verdict, const std::vector<Rank>& ranks,
+                       const Placement& placement) {
+  AbortOrder order;
+  order.status = status_of(verdict, ranks);
+  if (verdict.lost) {
+    order.rank = placement.node(verdict.lost->node).first_rank;
+    order.reason = fmt::format("is on {}, which {}", name_of(placement, verdict.lost->node),
+                               verdict.lost->reason);
+    return order;
+  }
+  const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
+  order.rank = culprit.index;
+  order.reason = describe(culprit);
+  // Where the job has not begun, the culprit's own line says it all.
+  order.quietly = culprit.told && !has_begun(ranks);
+  return order;
+}
+
+std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
+                      const Placement& placement) {
+  if (verdict.decided) return verdict.decided->line;
+  if (verdict.lost) return line_of_lost(verdict, placement);
+  if (verdict.culprit) return line_of_culprit(verdict, ranks, placement);
+  if (verdict.stop_signal != 0) {
+    return fmt::format("stopped by {}: {}", signal_name(verdict.stop_signal), ends_of(ranks));
+  }
+  if (!verdict.overdue) return {};
+  return "ended the ranks that went on after another had saved and left: " + ends_of(ranks);
+}
+
+void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
+            SharedOutput& console) {
   console.drop_beyond(std::numeric_limits<std::size_t>::max());  // the report is no such line
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
-    console.line(Stream::error, kPrefix,
+    console.line(Stream::error, console.own_prefix(),
                  fmt::format("{} lines were dropped: nobody read dtrun's output", dropped));
   }
-  if (verdict.culprit) return report_failure(verdict, ranks, console);
-  report_blames({}, ranks, console);
-  if (verdict.stop_signal != 0) {
-    console.line(
-        Stream::error, kPrefix,
-        fmt::format("stopped by {}: {}", signal_name(verdict.stop_signal), ends_of(ranks)));
-  } else if (verdict.overdue) {
-    console.line(
-        Stream::error, kPrefix,
-        "ended the ranks that went on after another had saved and left: " + ends_of(ranks));
+  const std::string line = last_line(verdict, ranks, placement);
+  if (verdict.culprit && !verdict.decided) {
+    report_culprit(verdict, ranks, console);
+  } else if (!verdict.decided || !line.empty()) {
+    report_blames({}, ranks, console);
   }
+  if (verdict.lost && !verdict.decided) report_victims(verdict, ranks, console);
+  if (!line.empty()) console.line(Stream::error, console.own_prefix(), line);
 }
 
 }  // namespace launcher

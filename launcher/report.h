@@ -6,19 +6,31 @@
 #include <string>
 #include <vector>
 
+#include "launcher/nodes/messages.h"
+#include "launcher/nodes/placement.h"
 #include "launcher/rank.h"
 #include "launcher/shared_output.h"
 
 namespace launcher {
 
+/// A node that was lost, or whose launcher could not start its ranks.
+struct NodeFailure {
+  int node = 0;
+  int status = 0;
+  std::string reason;  // "closed its connection: ..."
+};
+
 /// Why the job ended other than with zeros.
 struct Verdict {
   std::optional<int> culprit;  // the rank that failed first
-  std::int64_t failed_ns = 0;  // when that was seen, since the start of the ranks
-  int stop_signal = 0;         // what the user sent; 0: nothing
-  bool overdue = false;        // ranks did not end in time after one had saved and left
+  std::optional<NodeFailure> lost;
+  std::optional<Decision> decided;  // what node 0 told this launcher; nothing else counts then
+  std::int64_t failed_ns = 0;       // when that was seen, since the start of the ranks
+  int stop_signal = 0;              // what the user sent; 0: nothing
+  bool overdue = false;             // ranks did not end in time after one had saved and left
 
-  [[nodiscard]] bool clean() const { return !culprit && stop_signal == 0 && !overdue; }
+  [[nodiscard]] bool failed() const { return culprit || lost || (decided && decided->failed); }
+  [[nodiscard]] bool clean() const { return !failed() && stop_signal == 0 && !overdue; }
 };
 
 /// "exited with status 3", "was killed by signal 9 (SIGKILL)", "was stopped ...".
@@ -27,8 +39,24 @@ struct Verdict {
 /// dtrun's exit status (docs/exit-status.md).
 [[nodiscard]] int status_of(const Verdict& verdict, const std::vector<Rank>& ranks);
 
+/// Returns whether `rank` failed before the culprit, by the clocks of their machines, and on its
+/// own account. Messages of two nodes may cross.
+[[nodiscard]] bool failed_before(const Rank& rank, const Rank& culprit);
+
+/// What ends the ranks and tells them why.
+///
+/// Requires: a culprit or a lost node.
+[[nodiscard]] AbortOrder abort_order(const Verdict& verdict, const std::vector<Rank>& ranks,
+                                     const Placement& placement);
+
+/// The line that tells which rank failed, how, where and why, or who stopped the job; empty where
+/// there is nothing to tell.
+[[nodiscard]] std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
+                                    const Placement& placement);
+
 /// The lines after a job that failed or was stopped: the culprit's last words, the ranks that ended
 /// because of it, and last the one line that tells which rank, how, where and why.
-void report(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console);
+void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
+            SharedOutput& console);
 
 }  // namespace launcher

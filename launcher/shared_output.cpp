@@ -34,8 +34,9 @@ std::string_view fitted(std::string_view text, std::size_t columns) {
 
 }  // namespace
 
-SharedOutput::SharedOutput()
-    : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+SharedOutput::SharedOutput(std::string own_prefix)
+    : own_prefix_(std::move(own_prefix)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       error_("standard error", STDERR_FILENO, wake_.get()),
       terminal_(::isatty(STDERR_FILENO) == 1) {
   if (same_file(STDOUT_FILENO, STDERR_FILENO)) {
@@ -97,7 +98,7 @@ void SharedOutput::tell_losses(Sink& sink) {
 void SharedOutput::warn(std::string_view text) {
   if (error_.writer.closed()) return;
   hide_live();
-  error_.pending.append("dtrun: warning: ").append(text).append("\n");
+  error_.pending.append(own_prefix_).append("warning: ").append(text).append("\n");
 }
 
 void SharedOutput::live(std::string_view text) {

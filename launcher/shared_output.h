@@ -26,7 +26,10 @@ enum class Stream : int { output = 1, error = 2 };
 class SharedOutput {
  public:
   /// Throws: Error{spawn} when its threads cannot be made.
-  SharedOutput();
+  explicit SharedOutput(std::string own_prefix);
+
+  /// What stands before dtrun's own lines.
+  [[nodiscard]] const std::string& own_prefix() const { return own_prefix_; }
 
   /// Returns whether standard error is a terminal, that is, whether live() shows anything.
   [[nodiscard]] bool terminal() const { return terminal_; }
@@ -78,6 +81,7 @@ class SharedOutput {
   void warn(std::string_view text);
   void hide_live();
 
+  std::string own_prefix_;
   dtrain::base::Descriptor wake_;
   Sink error_;
   std::optional<Sink> output_;  // none where both are one file: one queue keeps the order

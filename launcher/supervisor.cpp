@@ -25,6 +25,7 @@ using namespace std::chrono_literals;
 // s at the default grace of 2 s. The drain begins with the logs.
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
+constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
 constexpr auto kKillLimit = 300ms;
 constexpr auto kLeftoverKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
@@ -39,7 +40,7 @@ constexpr std::size_t kMaxPendingLogsAtEnd = std::size_t{64} << 20;
 constexpr std::size_t kMaxControlText = 8192;
 
 // An event's source: a kind, and for most kinds a rank.
-enum class Source : std::uint32_t { guard, child, console, end, control, output, error };
+enum class Source : std::uint32_t { guard, child, console, nodes, end, control, output, error };
 
 std::uint64_t tag_of(Source source, int rank = 0) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
@@ -50,6 +51,7 @@ std::uint64_t tag_of(Source source, int rank = 0) {
 Supervisor::Supervisor(PreparedJob job, GuardLink guard)
     : job_(std::move(job)),
       guard_(std::move(guard)),
+      console_(own_prefix(job_.options)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       start_(dtrain::base::Clock::now()) {
   adopt_orphans();
@@ -60,6 +62,7 @@ Supervisor::Supervisor(PreparedJob job, GuardLink guard)
   watch(guard_.signals.get(), tag_of(Source::guard), EPOLLIN);
   watch(child_signals_.get(), tag_of(Source::child), EPOLLIN);
   watch(console_.wake_fd(), tag_of(Source::console), EPOLLIN);
+  if (job_.nodes) watch(job_.nodes->fd(), tag_of(Source::nodes), EPOLLIN);
 }
 
 int Supervisor::run() {
@@ -72,17 +75,23 @@ int Supervisor::run() {
 }
 
 void Supervisor::start_ranks() {
-  ranks_.reserve(static_cast<std::size_t>(job_.options.num_ranks));
+  const Placement& placement = job_.placement;
+  ranks_.reserve(static_cast<std::size_t>(placement.world_size()));
+  for (int node = 0; node < placement.node_rank; ++node) add_far_ranks(node);
   try {
-    for (int index = 0; index < job_.options.num_ranks; ++index) {
+    for (int local = 0; local < placement.own().num_ranks; ++local) {
+      const int index = placement.own().first_rank + local;
       ranks_.push_back(start_rank(job_, index, guard_.original_mask, console_, logs_));
     }
   } catch (...) {
     kill_descendants(kKillLimit);
     throw;
   }
+  for (int node = placement.node_rank + 1; node < placement.num_nodes(); ++node) {
+    add_far_ranks(node);
+  }
   job_.door = {};  // the ranks alone hold it from here on, so that they notice each other's ends
-  for (const Rank& rank : ranks_) {
+  for (const Rank& rank : own_ranks()) {
     watch(rank.pidfd.get(), tag_of(Source::end, rank.index), EPOLLIN);
     watch(rank.control.get(), tag_of(Source::control, rank.index), EPOLLIN);
     watch(rank.output.fd(), tag_of(Source::output, rank.index), EPOLLIN);
@@ -122,6 +131,7 @@ void Supervisor::handle(std::uint64_t tag) {
   if (source == Source::guard) return on_guard();
   if (source == Source::child) return on_child();
   if (source == Source::console) return console_.rest();  // advance() goes on
+  if (source == Source::nodes) return on_nodes();
   Rank& rank = ranks_[tag & 0xFFFFFFFF];
   if (source == Source::end) return on_end(rank);
   if (source == Source::control) return (void)on_control(rank);
@@ -134,7 +144,7 @@ void Supervisor::handle(std::uint64_t tag) {
 void Supervisor::advance() {
   reap_orphans();
   if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
-  if (phase_ < Phase::leftovers && !any_running()) end_leftovers();
+  if (phase_ < Phase::leftovers && !any_running() && job_has_ended()) end_leftovers();
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
     if (!has_children()) finish_output();
   }
@@ -165,6 +175,8 @@ void Supervisor::on_deadline() {
       kill_ranks();
       break;
     case Phase::killing:  // what survived SIGKILL hangs inside the kernel
+      is_over_ = true;
+      if (judges()) tell_decision();
       end_leftovers();
       break;
     case Phase::leftovers:
@@ -199,7 +211,7 @@ void Supervisor::on_guard() {
 void Supervisor::on_signal(int signal) {
   if (signal == SIGWINCH) return on_resize();
   if (signal == SIGUSR1 || signal == SIGUSR2) {
-    for (const Rank& rank : ranks_) {
+    for (const Rank& rank : own_ranks()) {
       if (rank.running()) notify_group(rank.pid, signal);
     }
     return;
@@ -220,10 +232,17 @@ void Supervisor::on_signal(int signal) {
   }
   const bool first = phase_ == Phase::running || phase_ == Phase::leaving;
   if (first) verdict_.stop_signal = signal;
-  if (signal == SIGQUIT || (!first && kills)) return kill_ranks();
-  if (!first) return;
+  // Each launcher of a job may get the signal, and hear of the others' first.
+  const bool repeats = !first && !std::exchange(stop_came_from_afar_, false);
+  if (signal == SIGQUIT || (repeats && kills)) return kill_ranks();
+  if (first) stop_ranks(signal);
+}
+
+void Supervisor::stop_ranks(int signal) {
+  verdict_.stop_signal = signal;
+  tell_nodes(NodeMessage::stop, std::to_string(signal));
   say("stopping; the ranks may save (a second Ctrl-C kills at once)");
-  for (const Rank& rank : ranks_) {
+  for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
     ::kill(-rank.pid, SIGTERM);  // the program may lie below a shell
     ::kill(-rank.pid, SIGCONT);
@@ -231,17 +250,11 @@ void Supervisor::on_signal(int signal) {
   enter(Phase::stopping, job_.options.stop_grace);
 }
 
-void Supervisor::on_resize() {
-  console_.redraw();
-  const int columns = ranks_.front().error.columns_within(console_.columns());
-  tell(ranks_.front(), fmt::format("columns {}\n", columns));
-}
-
 void Supervisor::on_child() {
   signalfd_siginfo ignored{};
   while (::read(child_signals_.get(), &ignored, sizeof(ignored)) > 0) {
   }
-  for (Rank& rank : ranks_) {
+  for (Rank& rank : own_ranks()) {
     siginfo_t info{};
     if (rank.running() &&
         ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WNOHANG) == 0 &&
@@ -257,13 +270,12 @@ void Supervisor::reap_orphans() {
   for (;;) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-    const bool is_rank = std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
-      return rank.running() && rank.pid == info.si_pid;
-    });
+    const bool is_rank = std::ranges::any_of(
+        own_ranks(), [&](const Rank& rank) { return rank.running() && rank.pid == info.si_pid; });
     if (is_rank) return;  // its own event comes; the order of deaths is epoll's
     const RankEnd end{now_ns(), info.si_code != CLD_EXITED, info.si_status};
     const pid_t group = ::getpgid(info.si_pid);
-    for (Rank& rank : ranks_) {
+    for (Rank& rank : own_ranks()) {
       if (rank.pid == group && verdict_.stop_signal != 0) rank.take_orphan(end);
     }
     ::waitpid(info.si_pid, nullptr, 0);
@@ -281,10 +293,16 @@ void Supervisor::on_end(Rank& rank) {
   while (on_control(rank)) {  // its last words may not have been seen yet
   }
   rank.end = RankEnd{now_ns(), info.si_code != CLD_EXITED, info.si_status};
+  if (job_.nodes) tell_judge(rank);
+  if (judges()) judge_end(rank);
+}
+
+void Supervisor::judge_end(const Rank& rank) {
   const bool free = phase_ == Phase::running || phase_ == Phase::leaving;
   if (free && rank.end->failed()) {
     begin_failure(rank);
   } else if (phase_ == Phase::running && rank.end->saved()) {
+    tell_nodes(NodeMessage::leaving);
     enter(Phase::leaving, job_.options.stop_grace);
   } else if (phase_ == Phase::blaming && rank.end->failed() && !rank.end->blames_another()) {
     blame(rank);
@@ -294,7 +312,10 @@ void Supervisor::on_end(Rank& rank) {
 // Another rank failed while it was not clear whose failure came first.
 void Supervisor::blame(const Rank& rank) {
   const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
-  if (culprit.stopped || !culprit.end->blames_another()) {
+  if (failed_before(rank, culprit)) {
+    verdict_.culprit = rank.index;
+    verdict_.failed_ns = rank.end->time_ns;
+  } else if (culprit.stopped || !culprit.end->blames_another()) {
     if (!same_error(rank, culprit)) abort_ranks();
   } else {
     begin_failure(rank);
@@ -304,6 +325,11 @@ void Supervisor::blame(const Rank& rank) {
 void Supervisor::on_stopped(Rank& rank) {
   if (phase_ != Phase::running && phase_ != Phase::leaving && phase_ != Phase::blaming) return;
   rank.stopped = true;
+  if (job_.nodes) tell_judge(rank);
+  if (judges()) judge_stop(rank);
+}
+
+void Supervisor::judge_stop(const Rank& rank) {
   if (phase_ == Phase::blaming) {
     blame(rank);
   } else {
@@ -321,30 +347,8 @@ bool Supervisor::on_control(Rank& rank) {
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
   if (read_control(rank, bytes)) show_error(rank);
+  if (!judges()) tell_progress(rank);
   return true;
-}
-
-// Prints an error that a rank reported instead of writing it: once, however many ranks report it.
-void Supervisor::show_error(Rank& rank) {
-  const std::string& line = rank.told->line;
-  std::optional<std::string_view> prefix = "";
-  // A line that blames another rank waits for the report: that rank's own words may still come.
-  if (rank.told->blames_another()) prefix.reset();
-  for (const Rank& other : ranks_) {
-    if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
-    if (other.told->line == line) {
-      prefix.reset();
-    } else {
-      prefix = rank.error.prefix();
-    }
-  }
-  rank.error.insert(console_, line, prefix);
-}
-
-void Supervisor::on_output(RankStream& stream) {
-  if (!stream.open() || output_held_) return;
-  stream.read(console_);
-  if (!stream.open()) stream.finish(console_);  // a closed descriptor has left epoll by itself
 }
 
 void Supervisor::hold_back_output() {
@@ -381,20 +385,25 @@ void Supervisor::begin_failure(const Rank& culprit) {
   if (any_running() && (blames_another || may_be_of_all)) {
     const bool is_known = blames_another && (has_begun(ranks_) || !culprit.told);
     enter(Phase::blaming, is_known ? kBlameWindow : kSameErrorWindow);
+  } else if (any_running() && job_.nodes) {
+    enter(Phase::blaming, kCrossingWindow);
   } else {
     abort_ranks();
   }
 }
 
 void Supervisor::abort_ranks() {
-  const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
-  const std::string how = describe(culprit);
-  // Where the job has not begun, the culprit's own line says it all.
-  const bool quietly = culprit.told && !has_begun(ranks_);
-  if (any_running() && !quietly)
-    say(fmt::format("rank {} {}; ending the others", culprit.index, how));
-  const std::string line = quietly ? "leave\n" : fmt::format("abort {} {}\n", culprit.index, how);
-  for (const Rank& rank : ranks_) {
+  const AbortOrder order = abort_order(verdict_, ranks_, job_.placement);
+  tell_nodes(NodeMessage::abort, encode(order));
+  obey_abort(order);
+}
+
+void Supervisor::obey_abort(const AbortOrder& order) {
+  if (any_running() && !order.quietly)
+    say(fmt::format("rank {} {}; ending the others", order.rank, order.reason));
+  const std::string line =
+      order.quietly ? "leave\n" : fmt::format("abort {} {}\n", order.rank, order.reason);
+  for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
     tell(rank, line);
     ::kill(-rank.pid, SIGCONT);
@@ -410,7 +419,8 @@ void Supervisor::tell(const Rank& rank, std::string_view line) const {
 }
 
 void Supervisor::kill_ranks() {
-  for (const Rank& rank : ranks_) {
+  tell_nodes(NodeMessage::kill, std::to_string(verdict_.stop_signal));
+  for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
     ::kill(-rank.pid, SIGKILL);
     ::kill(rank.pid, SIGKILL);  // where it has left its group
@@ -420,15 +430,13 @@ void Supervisor::kill_ranks() {
 
 void Supervisor::end_leftovers() {
   if (!has_children()) return finish_output();
-  if (verdict_.culprit || phase_ == Phase::killing) {
+  if (verdict_.failed() || phase_ == Phase::killing) {
     kill_descendants(kLeftoverKillLimit);
     return finish_output();
   }
   if (phase_ != Phase::stopping) return enter(Phase::leftovers, kLeftoverPeace);
   // Programs below a shell that did not wait for them may still be saving.
-  const bool are_told = std::any_of(ranks_.begin(), ranks_.end(),
-                                    [](const Rank& rank) { return group_is_running(rank.pid); });
-  if (are_told) return;
+  if (any_group_running()) return;
   signal_descendants(SIGTERM);     // those that have left the groups
   phase_ = Phase::leftovers_term;  // with what is left of --stop-grace
 }
@@ -449,10 +457,6 @@ void Supervisor::finish_output() {
   if (!verdict_.clean()) enter(Phase::writing_logs, kLogLimit);
 }
 
-void Supervisor::warn_of_logs() {
-  for (const std::string& text : logs_.take_warnings()) warn(text);
-}
-
 // The report follows the warnings: its last line says why the job ended.
 void Supervisor::finish_logs() {
   const bool written = logs_.idle();
@@ -462,7 +466,7 @@ void Supervisor::finish_logs() {
     warn(fmt::format("the disk of the logs in {} did not answer: they may lack up to {} bytes",
                      job_.folder.log_folder(), logs_.missing()));
   }
-  report(verdict_, ranks_, console_);
+  report(verdict_, ranks_, job_.placement, console_);
   deadline_.reset();
   phase_ = Phase::draining;
   const bool patient = verdict_.clean() && written;
@@ -475,10 +479,6 @@ void Supervisor::enter(Phase phase, Duration limit) {
   phase_ = phase;
   deadline_ =
       dtrain::base::Clock::now() + std::chrono::duration_cast<dtrain::base::Clock::duration>(limit);
-}
-
-bool Supervisor::any_running() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running(); });
 }
 
 std::int64_t Supervisor::now_ns() const {

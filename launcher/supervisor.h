@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +31,9 @@ namespace launcher {
 ///           -> killing   they had their time
 ///   -> leftovers (what the ranks have started), then their SIGTERM -> draining (output,
 ///   logs first) -> done
+///
+/// With several nodes node 0's launcher is the judge: the others send it what became of their ranks
+/// and obey its orders. `leftovers` begins when the ranks of all nodes have ended.
 class Supervisor {
  public:
   Supervisor(PreparedJob job, GuardLink guard);
@@ -69,15 +74,19 @@ class Supervisor {
   void on_child();
   void reap_orphans();
   void on_end(Rank& rank);
+  void judge_end(const Rank& rank);
   void on_stopped(Rank& rank);
+  void judge_stop(const Rank& rank);
   bool on_control(Rank& rank);
   void on_output(RankStream& stream);
   void show_error(Rank& rank);
   void hold_back_output();
 
+  void stop_ranks(int signal);
   void begin_failure(const Rank& culprit);
   void blame(const Rank& rank);
   void abort_ranks();
+  void obey_abort(const AbortOrder& order);
   void tell(const Rank& rank, std::string_view line) const;
   void kill_ranks();
   void end_leftovers();
@@ -85,10 +94,32 @@ class Supervisor {
   void warn_of_logs();
   void finish_logs();
 
+  // A job of several nodes (supervisor_nodes.cpp).
+  void on_nodes();
+  void take(const NodeEvent& event);
+  void take_from_node(const NodeEvent& event);
+  void take_from_judge(const NodeEvent& event);
+  void take_news(int node, const RankNews& news);
+  void lose_node(int node, int status, std::string reason);
+  void tell_judge(Rank& rank);
+  void tell_progress(Rank& rank);
+  void tell_nodes(NodeMessage kind, std::string_view body = {});
+  void add_far_ranks(int node);
+  [[nodiscard]] bool job_has_ended();
+  void tell_decision();
+
   void enter(Phase phase, Duration limit);
-  void warn(std::string_view text) { console_.line(Stream::error, "dtrun: warning: ", text); }
-  void say(std::string_view text) { console_.line(Stream::error, "dtrun: ", text); }
+  void warn(std::string_view text) {
+    console_.line(Stream::error, console_.own_prefix() + "warning: ", text);
+  }
+  void say(std::string_view text) { console_.line(Stream::error, console_.own_prefix(), text); }
+  /// Returns whether this launcher decides how the job ends.
+  [[nodiscard]] bool judges() const { return job_.placement.node_rank == 0; }
+  /// The ranks that this launcher has started; ranks_ holds those of all nodes.
+  [[nodiscard]] std::span<Rank> own_ranks();
   [[nodiscard]] bool any_running() const;
+  /// Returns whether a process group of the own ranks has processes left.
+  [[nodiscard]] bool any_group_running();
   [[nodiscard]] std::int64_t now_ns() const;
 
   PreparedJob job_;
@@ -102,6 +133,11 @@ class Supervisor {
   Phase phase_ = Phase::running;
   std::optional<Time> deadline_;
   Verdict verdict_;
+  std::vector<bool> nodes_done_;  // of node 0: whose ranks have all ended, or which are lost
+  bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended
+  bool is_over_ = false;          // nothing that another node says changes the end any more
+  bool stop_came_from_afar_ = false;
+  std::int64_t next_progress_ns_ = 0;
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

@@ -246,7 +246,7 @@ class RefusalTest(DtrunTest):
                 (("-n", "-1", "--", "true"), "'-1'"),
                 (("-n", "2"), "no program"),
                 (("-n",), "needs a value"),
-                (("--nnodes", "2", "--", "true"), "not built yet"),
+                (("--nnodes", "2", "--", "true"), "--node-rank"),
                 (("--master-port", "70000", "--", "true"), "'70000'"),
                 (("--abort-grace", "nan", "--", "true"), "'nan'"),
                 (("--redirects", "4", "--", "true"), "--redirects"),

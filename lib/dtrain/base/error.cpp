@@ -20,6 +20,8 @@ std::string_view name_of(ErrorKind kind) noexcept {
       return "memory";
     case ErrorKind::interrupted:
       return "interrupted";
+    case ErrorKind::rendezvous:
+      return "rendezvous";
     case ErrorKind::port:
       return "port";
     case ErrorKind::spawn:

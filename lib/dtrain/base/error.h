@@ -20,6 +20,7 @@ enum class ErrorKind : int {
   numerics = 7,     ///< non-finite loss or gradient; verification beyond tolerance
   memory = 8,       ///< out of memory
   interrupted = 9,  ///< stopped on request after saving
+  rendezvous = 10,  ///< dtrun: not all nodes came in time
   port = 11,        ///< dtrun: no port
   spawn = 12,       ///< dtrun: the program could not be started
   device = 13,      ///< no such device, or it was lost

@@ -1,0 +1,200 @@
+#include "launcher/nodes/channel.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "dtrain/base/deadline.h"
+#include "dtrain/base/error.h"
+#include "dtrain/net/message.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::Clock;
+using dtrain::base::Descriptor;
+using dtrain::net::MessageReader;
+using dtrain::net::MessageWriter;
+
+// Heartbeats within a timeout: one that is late alone loses no node.
+constexpr int kBeatsPerTimeout = 5;
+constexpr double kLongestPause = 2.0;
+// A node that takes nothing is soon silent, too.
+constexpr std::size_t kMostWaiting = std::size_t{16} << 20;
+constexpr std::chrono::milliseconds kClosingLimit(100);
+
+std::int64_t ns_of(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
+
+Descriptor ticking(double pause) {
+  Descriptor timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  const timespec step{.tv_sec = ns_of(pause) / 1'000'000'000,
+                      .tv_nsec = ns_of(pause) % 1'000'000'000};
+  const itimerspec plan{.it_interval = step, .it_value = {.tv_sec = 0, .tv_nsec = 1}};
+  ::timerfd_settime(timer.get(), 0, &plan, nullptr);
+  return timer;
+}
+
+}  // namespace
+
+Channel::Channel(int own_node, std::vector<NodeLink> links, std::chrono::duration<double> timeout)
+    : own_node_(own_node),
+      timeout_(timeout),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      timer_(ticking(std::min(timeout.count() / kBeatsPerTimeout, kLongestPause))) {
+  if (!epoll_ || !timer_) {
+    dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot watch the other nodes: {}",
+                       std::strerror(errno));
+  }
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
+  for (NodeLink& link : links) {
+    const int on = 1;
+    ::setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    link.input.allow(kMostNodeMessageBytes);
+    peers_.push_back(Peer{.node = link.node,
+                          .socket = std::move(link.socket),
+                          .input = std::move(link.input),
+                          .output = {},
+                          .heard = Clock::now(),
+                          .clock = {}});
+    watch(peers_.back(), true);
+  }
+}
+
+std::int64_t Channel::now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+void Channel::watch(const Peer& peer, bool add) const {
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  if (!peer.output.empty()) event.events |= EPOLLOUT;
+  ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.socket.get(), &event);
+}
+
+void Channel::send(int node, NodeMessage kind, std::string_view body) {
+  for (Peer& peer : peers_) {
+    if (peer.node == node) post(peer, kind, body);
+  }
+}
+
+void Channel::send_to_all(NodeMessage kind, std::string_view body) {
+  for (Peer& peer : peers_) post(peer, kind, body);
+}
+
+void Channel::post(Peer& peer, NodeMessage kind, std::string_view body) {
+  if (!peer.socket || peer.output.size() > kMostWaiting) return;
+  std::string message = MessageWriter().number(static_cast<std::uint64_t>(kind)).bytes();
+  peer.output += dtrain::net::framed(message.append(body));
+  write_to(peer);
+}
+
+void Channel::write_to(Peer& peer) {
+  const bool waited = !peer.output.empty();
+  while (!peer.output.empty()) {
+    const ssize_t count = ::send(peer.socket.get(), peer.output.data(), peer.output.size(),
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count <= 0) break;  // a broken connection shows when it is read
+    peer.output.erase(0, static_cast<std::size_t>(count));
+  }
+  if (waited) watch(peer, false);
+}
+
+std::vector<NodeEvent> Channel::take() {
+  std::vector<NodeEvent> events;
+  // What has come is read before anybody is called silent: this process may have been stopped.
+  for (Peer& peer : peers_) {
+    if (peer.socket) read_from(peer, events);
+    if (peer.socket) write_to(peer);
+  }
+  std::uint64_t ticks = 0;
+  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
+  return events;
+}
+
+void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
+  constexpr int kMaxReads = 16;
+  const dtrain::base::Deadline at_once(std::chrono::milliseconds(0));
+  for (int reads = 0; reads < kMaxReads; ++reads) {
+    int reason = 0;
+    const auto transfer = dtrain::net::receive_some(peer.socket, peer.input, at_once, reason);
+    if (transfer == dtrain::net::Transfer::done) peer.heard = Clock::now();
+    while (const auto message = peer.input.take_message()) handle(peer, *message, events);
+    if (transfer == dtrain::net::Transfer::closed || peer.input.is_broken()) {
+      return lose(peer, NodeLoss::closed, events);
+    }
+    if (transfer != dtrain::net::Transfer::done) return;
+  }
+}
+
+void Channel::handle(Peer& peer, std::string_view message, std::vector<NodeEvent>& events) {
+  MessageReader reader(message);
+  const auto kind = static_cast<NodeMessage>(reader.number());
+  if (!reader.is_good()) return;
+  if (kind == NodeMessage::ping) {
+    const std::uint64_t asked = reader.number();
+    const auto now = static_cast<std::uint64_t>(now_ns());
+    post(peer, NodeMessage::pong, MessageWriter().number(asked).number(now).bytes());
+  } else if (kind == NodeMessage::pong) {
+    const auto asked = static_cast<std::int64_t>(reader.number());
+    const auto other = static_cast<std::int64_t>(reader.number());
+    const std::int64_t now = now_ns();
+    if (reader.is_whole() && asked <= now && asked > now - ns_of(timeout_.count())) {
+      peer.clock.add(asked, other, now);
+    }
+  } else {
+    events.push_back(NodeEvent{
+        .node = peer.node, .loss = {}, .kind = kind, .body = std::string(message.substr(8))});
+  }
+}
+
+void Channel::beat(std::vector<NodeEvent>& events) {
+  for (Peer& peer : peers_) {
+    if (!peer.socket) continue;
+    if (Clock::now() - peer.heard > timeout_) {
+      lose(peer, NodeLoss::silent, events);
+    } else if (own_node_ == 0) {
+      const auto now = static_cast<std::uint64_t>(now_ns());
+      post(peer, NodeMessage::ping, MessageWriter().number(now).bytes());
+    }
+  }
+}
+
+void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
+  // What waits for a silent machine must not keep the port after this process.
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  if (loss == NodeLoss::silent) {
+    ::setsockopt(peer.socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  }
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
+  peer.socket.reset();
+  events.push_back(NodeEvent{.node = peer.node, .loss = loss, .kind = {}, .body = {}});
+}
+
+std::int64_t Channel::own_time_of(int node, std::int64_t time_ns) const {
+  for (const Peer& peer : peers_) {
+    if (peer.node == node) return peer.clock.own_time(time_ns);
+  }
+  return time_ns;
+}
+
+void Channel::wait_for_closing() {
+  const dtrain::base::Deadline limit(kClosingLimit);
+  std::vector<NodeEvent> ignored;
+  const auto is_open = [](const Peer& peer) { return static_cast<bool>(peer.socket); };
+  while (std::any_of(peers_.begin(), peers_.end(), is_open) && !limit.passed()) {
+    pollfd waiting{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&waiting, 1, static_cast<int>(limit.remaining().count()));
+    ignored = take();
+  }
+}
+
+}  // namespace launcher

@@ -1,0 +1,92 @@
+// The connections between the launchers of a job while its ranks run.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/descriptor.h"
+#include "dtrain/net/frames.h"
+#include "launcher/nodes/clock_offset.h"
+#include "launcher/nodes/messages.h"
+
+namespace launcher {
+
+/// An established connection to another launcher, which has proved who it is.
+struct NodeLink {
+  int node = 0;
+  dtrain::base::Descriptor socket;  // does not block
+  dtrain::net::FrameBuffer input{kMostNodeMessageBytes};
+};
+
+/// How a launcher was lost: its connection was closed, or it said nothing for too long.
+enum class NodeLoss { closed, silent };
+
+/// Something that came from another launcher.
+struct NodeEvent {
+  int node = 0;
+  std::optional<NodeLoss> loss;  // the last event of that node; else a message:
+  NodeMessage kind = NodeMessage::ping;
+  std::string body;
+};
+
+/// Passes messages between node 0 and each other node, in order, and notices lost nodes. Node 0
+/// sends heartbeats, which the others answer; either side takes a silence of the whole timeout for
+/// a loss. Nothing blocks.
+///
+/// Threads: one.
+class Channel {
+ public:
+  /// Throws: Error{spawn} if the system gives no descriptors.
+  Channel(int own_node, std::vector<NodeLink> links, std::chrono::duration<double> timeout);
+
+  /// Readable when take() has something to do.
+  [[nodiscard]] int fd() const { return epoll_.get(); }
+  [[nodiscard]] std::chrono::duration<double> timeout() const { return timeout_; }
+
+  /// Queues a message; it is dropped where the node is lost.
+  void send(int node, NodeMessage kind, std::string_view body);
+  /// The same to every node that this one is connected with.
+  void send_to_all(NodeMessage kind, std::string_view body);
+
+  /// Takes what has come and sends what could not be sent before.
+  [[nodiscard]] std::vector<NodeEvent> take();
+
+  /// By this machine's clock (now_ns), the moment that node 'node' calls `time_ns`.
+  [[nodiscard]] std::int64_t own_time_of(int node, std::int64_t time_ns) const;
+  [[nodiscard]] static std::int64_t now_ns();
+
+  /// Waits, a moment only, until the others have closed their ends: closing first could take the
+  /// last messages away from them.
+  void wait_for_closing();
+
+ private:
+  struct Peer {
+    int node = 0;
+    dtrain::base::Descriptor socket;
+    dtrain::net::FrameBuffer input;
+    std::string output;
+    dtrain::base::Clock::time_point heard;
+    ClockOffset clock;
+  };
+
+  void watch(const Peer& peer, bool add) const;
+  void post(Peer& peer, NodeMessage kind, std::string_view body);
+  void write_to(Peer& peer);
+  void read_from(Peer& peer, std::vector<NodeEvent>& events);
+  void handle(Peer& peer, std::string_view message, std::vector<NodeEvent>& events);
+  void beat(std::vector<NodeEvent>& events);
+  void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
+
+  int own_node_;
+  std::chrono::duration<double> timeout_;
+  dtrain::base::Descriptor epoll_;
+  dtrain::base::Descriptor timer_;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace launcher

@@ -1,0 +1,75 @@
+#include "launcher/nodes/listener.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "dtrain/base/error.h"
+#include "launcher/address.h"
+#include "launcher/nodes/port_holder.h"
+
+namespace launcher {
+namespace {
+
+using dtrain::base::Descriptor;
+using dtrain::base::ErrorKind;
+using dtrain::base::fail;
+
+/// 0, or the errno.
+int try_to_listen(const Address& address, Descriptor& listener) {
+  listener = Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  const int off = 0;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.family() == AF_INET6) {
+    ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  const bool good = ::bind(listener.get(), address.get(), address.size()) == 0 &&
+                    ::listen(listener.get(), SOMAXCONN) == 0;
+  return good ? 0 : errno;
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& address) {
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, address.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return address.starts_with("127.");
+}
+
+Descriptor listen_for_nodes(const std::string& host, int port) {
+  Address address = resolve_address(host, port);
+  const bool is_own_name = host != "localhost" && host != address.text();
+  if (is_own_name && is_loopback(address.text())) address = Address::any_of(address.family(), port);
+  Descriptor listener;
+  const int error = try_to_listen(address, listener);
+  if (error == EADDRINUSE) {
+    fail(ErrorKind::port, "--master-port: port {} of {} is used by {}; give all nodes another one",
+         port, host, holder_of_port(port));
+  }
+  if (error == EADDRNOTAVAIL) {
+    fail(ErrorKind::usage,
+         "--master-addr: '{}' is not an address of this machine, and this is node 0", host);
+  }
+  if (error != 0) {
+    fail(ErrorKind::port, "--master-port: cannot listen at port {} of {}: {}", port, host,
+         std::strerror(error));
+  }
+  return listener;
+}
+
+Descriptor listen_on_loopback(int& port) {
+  Address address = resolve_address("127.0.0.1", 0);
+  Descriptor listener;
+  if (const int error = try_to_listen(address, listener); error != 0) {
+    fail(ErrorKind::port, "no port for the nodes to meet: {}", std::strerror(error));
+  }
+  port = Address::of_socket(listener).port();
+  return listener;
+}
+
+}  // namespace launcher

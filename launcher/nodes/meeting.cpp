@@ -1,0 +1,49 @@
+#include "launcher/nodes/meeting.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "dtrain/base/readable.h"
+#include "launcher/nodes/handshake.h"
+
+namespace launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using dtrain::base::Clock;
+
+constexpr auto kLineInterval = 5s;
+
+}  // namespace
+
+Meeting meet(Options& options, const std::string& token, const std::string& run_id,
+             dtrain::base::Descriptor listener) {
+  Meeting meeting = options.node_rank == 0
+                        ? host_meeting(options, token, run_id, std::move(listener))
+                        : join_meeting(options, token);
+  Placement& placement = meeting.placement;
+  placement.node_rank = options.node_rank;
+  if (!token.empty()) placement.rank_token = derived_rank_token(token, placement.run_id);
+  return meeting;
+}
+
+WaitingLines::WaitingLines(const Options& options)
+    : prefix_(own_prefix(options)),
+      deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)),
+      start_(Clock::now()),
+      next_(start_ + kLineInterval) {}
+
+void WaitingLines::show(const std::string& what) {
+  if (Clock::now() < next_) return;
+  next_ = Clock::now() + kLineInterval;
+  const std::string text =
+      fmt::format("{}waiting for {}, {} of {}\n", prefix_, what,
+                  dtrain::base::readable_time(dtrain::base::seconds_since(start_)),
+                  dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count()));
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace launcher

@@ -1,0 +1,62 @@
+// The meeting of the launchers of a job, before any rank starts.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dtrain/base/descriptor.h"
+#include "launcher/nodes/channel.h"
+#include "launcher/nodes/placement.h"
+#include "launcher/options.h"
+#include "launcher/port.h"
+
+namespace launcher {
+
+/// What a launcher has once all have come.
+struct Meeting {
+  Placement placement;
+  std::shared_ptr<Channel> channel;
+  ReservedPort port;  // of node 0: the one where rank 0 may listen
+};
+
+/// Waits until all launchers of the job have come, and prints every few seconds who is missing.
+/// Node 0 listens; it takes in who proves to know the job's secret or, where it has none, this
+/// user's processes on this machine. Strangers have no effect. Takes over node 0's values of
+/// --abort-grace, --stop-grace and --heartbeat-timeout.
+///
+/// token:    the job's secret; empty: none.
+/// run_id:   node 0's, for all nodes.
+/// listener: of node 0, if it listens already (--emulate-nodes).
+/// Throws:   Error{rendezvous} naming who did not come within --rdzv-timeout; Error{port} naming
+/// who
+///           holds the port; Error{usage} for launchers that contradict each other, or secrets that
+///           do.
+[[nodiscard]] Meeting meet(Options& options, const std::string& token, const std::string& run_id,
+                           dtrain::base::Descriptor listener);
+
+/// Node 0's part and the others'. Private to nodes/.
+[[nodiscard]] Meeting host_meeting(const Options& options, const std::string& token,
+                                   const std::string& run_id, dtrain::base::Descriptor listener);
+[[nodiscard]] Meeting join_meeting(Options& options, const std::string& token);
+
+/// What the launchers lack that could not be let in. Private to nodes/.
+inline constexpr const char* kNodeSecretAdvice =
+    "give every dtrun the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE";
+
+/// Prints lines on a wait at most every few seconds. Private to nodes/.
+class WaitingLines {
+ public:
+  explicit WaitingLines(const Options& options);
+
+  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line.
+  void show(const std::string& what);
+  [[nodiscard]] const dtrain::base::Deadline& deadline() const { return deadline_; }
+
+ private:
+  std::string prefix_;
+  dtrain::base::Deadline deadline_;
+  dtrain::base::Clock::time_point start_;
+  dtrain::base::Clock::time_point next_;
+};
+
+}  // namespace launcher

@@ -1,0 +1,97 @@
+// The messages between the launchers of a job.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/nodes/placement.h"
+
+namespace launcher {
+
+/// Kinds of messages; a launcher ignores a kind that it does not know.
+enum class NodeMessage : std::uint64_t {
+  ping = 1,          ///< node 0 to each, with its time
+  pong = 2,          ///< the answer, with both times
+  waiting = 3,       ///< node 0, before the start: who is missing
+  refused = 4,       ///< node 0, before the start: the job cannot start
+  start = 5,         ///< node 0: JobStart
+  rank_end = 16,     ///< to node 0: RankNews of a rank that has ended or was stopped
+  progress = 17,     ///< to node 0: rank and step
+  node_done = 18,    ///< to node 0: all ranks of a node have ended
+  node_failed = 19,  ///< to node 0: a node could not start its ranks; status and why
+  abort = 20,        ///< node 0: AbortOrder
+  leaving = 21,      ///< node 0: a rank has saved and left
+  stop = 22,         ///< both ways: a user's signal
+  kill = 23,         ///< both ways: the ranks had their time
+  finish = 24,       ///< node 0: Decision; the last message of an attempt
+};
+
+/// The longest message; what announces a longer one breaks the connection.
+inline constexpr std::uint64_t kMostNodeMessageBytes = std::uint64_t{1} << 20;
+
+/// What a launcher says of itself when it comes.
+struct NodeHello {
+  std::string version;  ///< of its dtrun
+  int node_rank = 0;
+  int num_nodes = 1;
+  int num_ranks = 1;
+  std::string host;
+};
+
+/// What node 0 tells all launchers once they have come.
+struct JobStart {
+  Placement placement;       ///< without the receiver's node_rank
+  double abort_grace = 0.0;  ///< seconds, as the next two
+  double stop_grace = 0.0;
+  double heartbeat_timeout = 0.0;
+};
+
+/// What is known of a rank that has ended or was stopped.
+struct RankNews {
+  int rank = 0;
+  std::int64_t pid = 0;
+  std::int64_t step = -1;
+  std::int64_t time_ns = 0;  ///< of the sender's clock
+  bool stopped = false;
+  bool by_signal = false;
+  int code = 0;
+  bool has_told = false;  ///< it reported an error, which follows
+  int told_status = 0;
+  bool told_of_all = false;
+  std::string told_line;
+  std::vector<std::string> last_lines;  ///< of its standard error
+};
+
+/// The order to end all ranks.
+struct AbortOrder {
+  int rank = 0;          ///< that the ranks are told of
+  std::string reason;    ///< "exited with status 7"
+  bool quietly = false;  ///< the job had not begun, and its error has been printed
+  int status = 0;        ///< of the job, as far as it is known
+};
+
+/// How the job ended, as node 0 found.
+struct Decision {
+  int status = 0;
+  bool failed = false;  ///< something failed; else all ended in peace or were stopped
+  std::string line;     ///< the last line of the report; empty: none
+};
+
+[[nodiscard]] std::string encode(const NodeHello& hello);
+[[nodiscard]] std::string encode(const JobStart& start);
+[[nodiscard]] std::string encode(const RankNews& news);
+[[nodiscard]] std::string encode(const AbortOrder& order);
+[[nodiscard]] std::string encode(const Decision& decision);
+
+/// Each gives nothing for bytes that are no such message, or hold what cannot be. Texts come
+/// without control characters.
+[[nodiscard]] std::optional<NodeHello> decode_hello(std::string_view bytes);
+[[nodiscard]] std::optional<JobStart> decode_start(std::string_view bytes);
+[[nodiscard]] std::optional<RankNews> decode_rank_news(std::string_view bytes);
+[[nodiscard]] std::optional<AbortOrder> decode_abort(std::string_view bytes);
+[[nodiscard]] std::optional<Decision> decode_decision(std::string_view bytes);
+
+}  // namespace launcher

@@ -1,0 +1,40 @@
+// Where a launcher and its ranks stand in a job.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace launcher {
+
+/// One node, as all launchers know it.
+struct NodePlace {
+  std::string host;
+  int first_rank = 0;
+  int num_ranks = 1;
+};
+
+/// Equal in all launchers of a job but for node_rank.
+struct Placement {
+  int node_rank = 0;
+  std::vector<NodePlace> nodes;
+  std::string master_addr;  // where rank 0 may listen
+  int master_port = 0;
+  std::string run_id;      // empty: this launcher makes one
+  std::string rank_token;  // by which the ranks know each other over TCP; empty: one node
+
+  [[nodiscard]] int num_nodes() const { return static_cast<int>(nodes.size()); }
+  [[nodiscard]] bool has_several_nodes() const { return nodes.size() > 1; }
+  [[nodiscard]] const NodePlace& node(int rank) const {
+    return nodes[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] const NodePlace& own() const { return node(node_rank); }
+  [[nodiscard]] int world_size() const { return nodes.back().first_rank + nodes.back().num_ranks; }
+};
+
+/// "node 1 (hostb)"
+[[nodiscard]] std::string name_of(const Placement& placement, int node);
+
+/// This machine's name.
+[[nodiscard]] std::string host_name();
+
+}  // namespace launcher

@@ -1,0 +1,43 @@
+// How the supervisor shows what the ranks print.
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "launcher/supervisor.h"
+
+namespace launcher {
+
+void Supervisor::on_output(RankStream& stream) {
+  if (!stream.open() || output_held_) return;
+  stream.read(console_);
+  if (!stream.open()) stream.finish(console_);  // a closed descriptor has left epoll by itself
+}
+
+// Prints an error that a rank reported instead of writing it: once, however many ranks report it.
+void Supervisor::show_error(Rank& rank) {
+  const std::string& line = rank.told->line;
+  std::optional<std::string_view> prefix = "";
+  // A line that blames another rank waits for the report: that rank's own words may still come.
+  if (rank.told->blames_another()) prefix.reset();
+  for (const Rank& other : ranks_) {
+    if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
+    if (other.told->line == line) {
+      prefix.reset();
+    } else {
+      prefix = rank.error.prefix();
+    }
+  }
+  rank.error.insert(console_, line, prefix);
+}
+
+void Supervisor::on_resize() {
+  console_.redraw();
+  const int columns = ranks_.front().error.columns_within(console_.columns());
+  tell(ranks_.front(), fmt::format("columns {}\n", columns));
+}
+
+void Supervisor::warn_of_logs() {
+  for (const std::string& text : logs_.take_warnings()) warn(text);
+}
+
+}  // namespace launcher

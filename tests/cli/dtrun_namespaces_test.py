@@ -1,0 +1,122 @@
+"""dtrun and dtrain between two network namespaces, which stand for two machines."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrun_harness import DTRUN, DtrunTest, main  # noqa: E402
+
+SECRET = "0123456789abcdef0123456789abcdef"
+DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
+TRAINING = ["--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
+            "--global-batch", "8", "--threads", "1"]
+SAVING = "trap 'exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
+
+
+def ip(*words, check=True):
+    return subprocess.run(["ip", *words], capture_output=True, text=True, check=check)
+
+
+def why_not():
+    """Why there can be no namespaces; empty where there can."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return "needs root and iproute2"
+    name = f"dtprobe{os.getpid()}"
+    made = ip("netns", "add", name, check=False)
+    ip("netns", "del", name, check=False)
+    return "" if made.returncode == 0 else "no network namespaces here: " + made.stderr.strip()
+
+
+@unittest.skipIf(why_not(), why_not())
+class Namespaces(DtrunTest):
+    ADDRESSES = ("10.213.77.1", "10.213.77.2")
+    SIXES = ("fd77::1", "fd77::2")
+
+    def setUp(self):
+        super().setUp()
+        self.names = [f"dt{os.getpid()}x{node}" for node in range(2)]
+        ends = [f"dt{os.getpid()}e{node}" for node in range(2)]
+        for name in self.names:
+            ip("netns", "add", name)
+            self.addCleanup(ip, "netns", "del", name, check=False)
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for name, end, address, six in zip(self.names, ends, self.ADDRESSES, self.SIXES):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "addr", "add", address + "/24", "dev", end)
+            ip("-n", name, "addr", "add", six + "/64", "dev", end, "nodad")
+            ip("-n", name, "link", "set", end, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def job(self, *program, ranks=2, address=None, options=(), secret=SECRET):
+        environment = {"DTRAIN_JOB_TOKEN": secret} if secret else {}
+        return [subprocess.Popen(["ip", "netns", "exec", name, DTRUN, "--nnodes", "2", "--node-rank", str(node),
+                                  "--master-addr", address or self.ADDRESSES[0], "--master-port", "29600",
+                                  "-n", str(ranks), *options, "--", *program],
+                                 env=self.environment(**environment), cwd=self.folder, text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                for node, name in enumerate(self.names)]
+
+    def ends(self, launchers, limit=20):
+        for each in launchers:
+            each.out, each.err = each.communicate(timeout=limit)
+        self.assert_nothing_left(1)
+        return [each.returncode for each in launchers]
+
+    def test_ranks_learn_an_address_that_both_reach(self):
+        for address in (self.ADDRESSES[0], self.SIXES[0]):
+            launchers = self.job("sh", "-c", "echo $MASTER_ADDR $RANK $WORLD_SIZE", address=address)
+            self.assertEqual(self.ends(launchers), [0, 0], launchers[0].err + launchers[1].err)
+            lines = sorted(line.split("] ")[1] for each in launchers for line in each.out.splitlines())
+            self.assertEqual(lines, [f"{address} {rank} 4" for rank in range(4)])
+
+    def test_machines_need_a_secret(self):
+        launchers = self.job("true", secret="", options=("--rdzv-timeout", "2"))
+        self.assertEqual(self.ends(launchers), [10, 2], launchers[0].err)
+        self.assertIn("DTRAIN_JOB_TOKEN", launchers[1].err)
+        self.assertIn("for want of a secret", launchers[0].err)
+
+    def test_training_has_the_bits_of_one_node(self):
+        text = self.folder / "text"
+        text.write_bytes(bytes(range(32, 96)) * 400)
+        training = [*TRAINING, "--data", text, "--steps", "4", "--log-every", "1"]
+        launchers = self.job(DTRAIN, *map(str, training), "--run-dir", "two")
+        self.assertEqual(self.ends(launchers, 60), [0, 0], launchers[0].err + launchers[1].err)
+        subprocess.run([DTRUN, "-n", "4", "--", DTRAIN, *training, "--run-dir", "one"], cwd=self.folder, check=True,
+                       capture_output=True, timeout=60)
+        self.assertEqual(self.losses("one"), self.losses("two"))
+        self.assertEqual(len(self.losses("one")), 4)
+        weights = [(self.folder / run / "final" / "model.safetensors").read_bytes() for run in ("one", "two")]
+        self.assertEqual(weights[0], weights[1])
+
+    def losses(self, run):
+        lines = map(json.loads, (self.folder / run / "metrics.jsonl").read_text().splitlines())
+        return [(line["loss"], line["grad_norm"]) for line in lines if "loss" in line]
+
+    def test_a_silent_cut_ends_both_sides(self):
+        launchers = self.job("sh", "-c", SAVING, options=("--heartbeat-timeout", "1"))
+        self.wait_for_files(*(f"here{rank}" for rank in range(4)))
+        time.sleep(0.3)
+        for name, other in zip(self.names, reversed(self.ADDRESSES)):
+            ip("-n", name, "route", "add", "blackhole", other + "/32")
+        started = time.monotonic()
+        self.assertEqual(self.ends(launchers), [5, 5])
+        self.assertGreater(time.monotonic() - started, 0.7)
+        self.assertLess(time.monotonic() - started, 5)
+        self.assertIn("failed: node 1 ", launchers[0].err)
+        self.assertIn("failed: node 0 ", launchers[1].err)
+        for each in launchers:
+            self.assertIn("was silent for 1.0 s (--heartbeat-timeout)", each.err)
+        for name in self.names:  # neither a connection nor a port is left
+            sockets = subprocess.run(["ip", "netns", "exec", name, "cat", "/proc/net/tcp"], capture_output=True,
+                                     text=True, check=True).stdout.splitlines()[1:]
+            self.assertEqual([line for line in sockets if line.split()[3] != "06"], [])  # but for TIME_WAIT
+
+
+if __name__ == "__main__":
+    main()

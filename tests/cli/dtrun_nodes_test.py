@@ -1,0 +1,380 @@
+"""dtrun over several nodes: one job, one end, one status, whatever happens to whom."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrun_harness import LIMIT, DtrunTest, children_of, main, wait_until  # noqa: E402
+
+RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
+SECRET = "0123456789abcdef0123456789abcdef"
+WAIT = "trap 'exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def text_field(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def supervisor_of(launcher):
+    return wait_until(lambda: children_of(launcher.pid), "a supervisor")[0]
+
+
+class NodesTest(DtrunTest):
+    def setUp(self):
+        super().setUp()
+        self.port = free_port()
+
+    def node(self, rank, *arguments, nodes=2, address="127.0.0.1", **options):
+        return self.start("--nnodes", str(nodes), "--node-rank", str(rank), "--master-addr", address,
+                          "--master-port", str(self.port), *arguments, **options)
+
+    def nodes(self, text, *options, ranks=(1, 1), **more):
+        """A job of len(ranks) launchers, whose ranks run a shell text."""
+        return [self.node(rank, *self.shell(text, *options, ranks=count), nodes=len(ranks), **more)
+                for rank, count in enumerate(ranks)]
+
+    def ends(self, *launchers):
+        """Their statuses, once all have ended and nothing is left."""
+        for each in launchers:
+            each.out, each.err = each.communicate(timeout=LIMIT)
+        self.assert_nothing_left()
+        return [each.returncode for each in launchers]
+
+    def emulated(self, text, *options, ranks=2):
+        return self.dtrun("--emulate-nodes", "2", *self.shell(text, *options, ranks=ranks))
+
+
+class Start(NodesTest):
+    def test_each_rank_finds_its_place(self):
+        text = ('echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE" '
+                '"$MASTER_ADDR $MASTER_PORT $DTRAIN_JOB_TOKEN $TORCHELASTIC_RUN_ID ${DTRUN_STORE_FD-none}"')
+        process = self.emulated(text)
+        self.assertEqual(process.returncode, 0, process.err)
+        self.assertEqual(process.err, "")
+        found = {}
+        for line in process.out.splitlines():
+            node, rank, words = re.fullmatch(r"\[node(\d):(\d)\] (.*)", line).groups()
+            found[int(rank)] = (int(node), words.split())
+        self.assertEqual(sorted(found), [0, 1, 2, 3])
+        for rank, (node, words) in found.items():
+            self.assertEqual(words[:6], [str(rank), str(rank % 2), "4", "2", str(node), "2"])
+            self.assertEqual((node, words[6], words[10]), (rank // 2, "127.0.0.1", "none"))
+            self.assertEqual(words[7:10], found[0][1][7:10])
+        self.assertGreaterEqual(len(found[0][1][8]), 32)
+
+    def test_nodes_may_have_different_numbers_of_ranks(self):
+        launchers = self.nodes("echo $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE $GROUP_RANK", ranks=(1, 3, 2))
+        self.assertEqual(self.ends(*launchers), [0, 0, 0], launchers[0].err)
+        lines = sorted(line.split("] ")[1] for each in launchers for line in each.out.splitlines())
+        self.assertEqual(lines, ["0 0 1 6 0", "1 0 3 6 1", "2 1 3 6 1", "3 2 3 6 1", "4 0 2 6 2", "5 1 2 6 2"])
+        self.assertTrue(launchers[1].out.startswith(f"[{socket.gethostname()}:"), launchers[1].out)
+
+    def test_names_and_ipv6(self):
+        for address in ("localhost", "::1"):
+            launchers = self.nodes("echo $MASTER_ADDR", address=address)
+            self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
+            shown = {each.out.split("] ")[1].strip() for each in launchers}
+            self.assertLessEqual(shown, {"127.0.0.1", "::1"})
+            self.assertEqual(len(shown), 1)
+
+    def test_the_port_is_closed_once_all_have_come_and_the_ranks_have_one_reserved(self):
+        launchers = self.nodes("echo $MASTER_PORT; : > here$RANK; while [ ! -e go ]; do sleep 0.02; done")
+        self.wait_for_files("here0", "here1")
+        listening = [line.split() for name in ("tcp", "tcp6")
+                     for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]]
+        self.assertEqual([row[1] for row in listening if row[3] == "0A" and row[1].endswith(f":{self.port:04X}")], [])
+        (self.folder / "go").touch()
+        self.assertEqual(self.ends(*launchers), [0, 0])
+        self.assertNotEqual(launchers[0].out.split()[1], str(self.port))
+
+    def test_the_ranks_secret_follows_from_the_jobs_and_is_not_the_jobs(self):
+        token = self.folder / "token"
+        token.write_text(SECRET + "\n")
+        token.chmod(0o600)
+        text = 'echo "$DTRAIN_JOB_TOKEN ${DTRAIN_JOB_TOKEN_FILE-none}"'
+        launchers = self.nodes(text, env={"DTRAIN_JOB_TOKEN_FILE": str(token)})
+        self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
+        shown = {each.out.split("] ")[1] for each in launchers}
+        self.assertEqual(len(shown), 1)
+        self.assertRegex(shown.pop(), r"^[0-9a-f]{64} none\n$")
+
+    def test_logs_of_all_nodes_in_one_folder(self):
+        process = self.dtrun("--emulate-nodes", "2", *self.shell("echo $RANK", "--log-dir", "logs"))
+        self.assertEqual(process.returncode, 0, process.err)
+        logs = {path.parent.name: path.read_text() for path in (self.folder / "logs").glob("*/attempt_0/*/stdout.log")}
+        self.assertEqual(logs, {str(rank): f"{rank}\n" for rank in range(4)})
+
+
+class Meeting(NodesTest):
+    """Who does not come, who should not, and who contradicts."""
+
+    def test_who_is_missing_is_told_and_ends_the_wait(self):
+        for rank, missing in ((0, "nodes 1, 2 of 3 did not come"), (2, "node 0 at 127.0.0.1")):
+            process = self.node(rank, "--rdzv-timeout", "0.5", "true", nodes=3)
+            self.assertEqual(self.ends(process), [RENDEZVOUS])
+            self.assertIn(missing, process.err)
+            self.assertIn("--rdzv-timeout", process.err)
+            self.assertEqual(len(process.err.splitlines()), 1, process.err)
+
+    def test_those_who_came_hear_who_did_not(self):
+        launchers = [self.node(rank, "--rdzv-timeout", limit, "true", nodes=3) for rank, limit in ((0, "1"), (1, "9"))]
+        self.assertEqual(self.ends(*launchers), [RENDEZVOUS, RENDEZVOUS])
+        for each in launchers:
+            self.assertIn("node 2 of 3 did not come within 1.0 s", each.err)
+
+    def test_a_line_every_few_seconds(self):
+        process = self.node(0, "--rdzv-timeout", "5.6", "true")
+        self.assertEqual(self.ends(process), [RENDEZVOUS])
+        self.assertRegex(process.err, "dtrun: waiting for node 1, 5.0 s of ")
+
+    def test_a_late_node_and_one_that_comes_again(self):
+        first = self.node(1, "-n", "1", "true")
+        again = self.node(2, "-n", "1", "true", nodes=3)
+        time.sleep(0.1)
+        for each in (first, again):
+            each.kill()
+            each.communicate()
+        launchers = [self.node(1, "-n", "1", "true")]
+        time.sleep(0.1)
+        launchers.append(self.node(0, "-n", "1", "true"))
+        self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
+
+    def test_contradictions(self):
+        for nodes, ranks, words in ((2, ((1, 3),), "has --nnodes 3"),
+                                    (3, ((1, 3), (1, 3)), "two launchers have --node-rank 1")):
+            self.port = free_port()
+            launchers = [self.node(0, "true", nodes=nodes)]
+            launchers += [self.node(rank, "true", nodes=count) for rank, count in ranks]
+            self.assertEqual(set(self.ends(*launchers)), {USAGE})
+            for each in launchers:
+                self.assertIn(words, each.err)
+                self.assertEqual(len(each.err.splitlines()), 1, each.err)
+
+    def test_another_version_is_refused_on_both_sides(self):
+        """A launcher as it might come from another release: the words of docs/dtrun.md, and its own version."""
+        launcher = self.node(0, "true")
+        guest = wait_until(self.try_connect, "node 0")
+        wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 64, "a greeting")
+        greeting = guest.recv(1000)
+        self.assertEqual(greeting[:8], b"dtrun/1\n")
+        hello = text_field(b"9.9") + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
+        guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
+        self.assertEqual(self.ends(launcher), [USAGE])
+        self.assertIn("node 1 (elsewhere) runs dtrun 9.9, but node 0", launcher.err)
+        self.assertIn(b"install one version", guest.recv(4096))
+        guest.close()
+
+    def test_a_port_that_is_taken(self):
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", self.port))
+            holder.listen()
+            process = self.node(0, "true")
+            self.assertEqual(self.ends(process), [PORT])
+        self.assertRegex(process.err, rf"--master-port: port {self.port} .* is used by python3? ?\S* ?\(pid {os.getpid()}\)")
+
+    def test_secrets_that_differ_or_are_missing(self):
+        for first, second in ((SECRET, SECRET[::-1]), (SECRET, ""), ("", SECRET)):
+            waiting = self.node(0, "--rdzv-timeout", "1", "true", env={"DTRAIN_JOB_TOKEN": first})
+            wrong = self.node(1, "--rdzv-timeout", "9", "true", env={"DTRAIN_JOB_TOKEN": second})
+            self.assertEqual(self.ends(wrong, waiting), [USAGE, RENDEZVOUS])
+            self.assertIn("DTRAIN_JOB_TOKEN", wrong.err)
+            self.assertNotIn(SECRET, wrong.err + waiting.err)
+
+    def test_strangers_have_no_effect(self):
+        launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
+        strangers = []
+        for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, struct.pack("<Q", 1 << 60),
+                     struct.pack("<QQ", 24, 1 << 40) + bytes(16), bytes(8192)) * 20:
+            stranger = wait_until(self.try_connect, "node 0")
+            strangers.append(stranger)
+            try:
+                stranger.sendall(text)
+            except OSError:
+                pass  # it was dropped already
+        other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
+        self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
+        for stranger in strangers:
+            stranger.close()
+
+    def try_connect(self):
+        try:
+            return socket.create_connection(("127.0.0.1", self.port))
+        except OSError:
+            return None
+
+    def test_garbage_in_place_of_node_0_is_told(self):
+        with socket.create_server(("127.0.0.1", self.port)) as server:
+            process = self.node(1, "--rdzv-timeout", "1", "true")
+            server.accept()[0].sendall(b"SSH-2.0-OpenSSH\r\n")
+            self.assertEqual(self.ends(process), [RENDEZVOUS])
+
+    def test_options_that_do_not_fit(self):
+        for arguments, words in ((("--nnodes", "2", "true"), "--node-rank"),
+                                 (("--nnodes", "2", "--node-rank", "1", "true"), "--master-addr"),
+                                 (("--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "true"), "give 0 to 1"),
+                                 (("--nnodes", "1:4", "true"), "the number of nodes is fixed"),
+                                 (("--emulate-nodes", "2", "--nnodes", "2", "true"), "leave out --nnodes")):
+            process = self.dtrun(*arguments)
+            self.assertEqual(process.returncode, USAGE)
+            self.assertIn(words, process.err)
+
+
+class Failure(NodesTest):
+    def test_a_rank_of_another_node_fails(self):
+        started = time.monotonic()
+        process = self.emulated("[ $RANK != 3 ] || { echo one >&2; echo two >&2; sleep 0.2; exit 7; }; sleep 30")
+        self.assertLess(time.monotonic() - started, 3)
+        self.assertEqual(process.returncode, 7)
+        lines = [line for line in process.err.splitlines() if line.startswith("dtrun: ")]
+        host = re.escape(socket.gethostname())
+        self.assertRegex(lines[-1], rf"failed: rank 3 \(pid \d+ on {host}, node 1\) exited with status 7 after .*: two$")
+        self.assertIn("dtrun:   | one", lines)
+        self.assertRegex(process.err, r"ended because of it: rank \d \(was killed by signal 15 .*, .*, .* later\)")
+        self.assertRegex(process.err, r"dtrun \(node 1\): failed: rank 3 ")
+
+    def test_every_launcher_has_the_culprits_status(self):
+        for rank, text in ((0, "exit 7"), (2, "kill -KILL $$")):
+            launchers = self.nodes(f"[ $RANK != {rank} ] || {{ sleep 0.1; {text}; }}; sleep 30", ranks=(1, 1, 1))
+            self.assertEqual(set(self.ends(*launchers)), {7 if rank == 0 else 137})
+            for each in launchers:
+                self.assertRegex(each.err.splitlines()[-1], rf"failed: rank {rank} .*, node {rank}\)")
+
+    def test_who_blames_another_is_not_the_culprit(self):
+        process = self.emulated("case $RANK in 0) sleep 0.1; exit 4;; 3) sleep 0.15; exit 6;; esac; sleep 30")
+        self.assertEqual(process.returncode, 6)
+        self.assertRegex(process.err, r"dtrun: ended because of it: rank 0 \(exited with status 4, .* before\)")
+        process = self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30")
+        self.assertEqual(process.returncode, 4)
+
+    def test_a_stopped_rank(self):
+        process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30")
+        self.assertEqual(process.returncode, TIMEOUT)
+        self.assertRegex(process.err, r"dtrun: failed: rank 2 .*was stopped")
+
+    def test_ranks_that_obey_nothing_are_killed_within_the_bound(self):
+        started = time.monotonic()
+        process = self.emulated("trap '' TERM; [ $RANK != 3 ] || { sleep 0.1; exit 7; }; while :; do sleep 1; done")
+        self.assertLess(time.monotonic() - started, 3.3)
+        self.assertEqual(process.returncode, 7)
+
+    def test_a_program_that_is_missing_on_one_node(self):
+        launchers = [self.node(0, "-n", "1", "sleep", "30"), self.node(1, "-n", "1", "nosuchprogram")]
+        self.assertEqual(self.ends(*launchers), [SPAWN, SPAWN])
+        self.assertRegex(launchers[0].err, r"failed: node 1 \(.*\) with rank 1 cannot start: .*nosuchprogram")
+        launchers = [self.node(0, "-n", "1", "nosuchprogram"), self.node(1, "-n", "1", "sleep", "30")]
+        self.assertEqual(self.ends(*launchers), [SPAWN, SPAWN])
+        self.assertIn("node 0 cannot start: cannot start 'nosuchprogram'", launchers[1].err)
+
+    def test_an_error_of_all_ranks_is_told_without_blame(self):
+        text = 'import os; os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 the file is missing\\n"); exit(3)'
+        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text)
+        self.assertEqual(process.returncode, 3, process.err)
+        self.assertNotIn("failed:", process.err)
+        self.assertEqual(process.err.count("the file is missing"), 2, "once on each node")
+
+
+class Loss(NodesTest):
+    """A launcher that dies, or of which nothing is heard."""
+
+    def test_a_launcher_that_is_killed(self):
+        for lost in (0, 1):
+            for kill_guard in (True, False):
+                launchers = self.nodes(WAIT, ranks=(2, 2))
+                self.wait_for_files(*(f"here{rank}" for rank in range(4)))
+                started = time.monotonic()
+                os.kill(launchers[lost].pid if kill_guard else supervisor_of(launchers[lost]), signal.SIGKILL)
+                other = launchers[1 - lost]
+                other.out, other.err = other.communicate(timeout=LIMIT)
+                self.assertLess(time.monotonic() - started, 3)
+                launchers[lost].communicate(timeout=LIMIT)
+                self.assertEqual(other.returncode, COMM, other.err)
+                ranks = f"{2 * lost} to {2 * lost + 1}"
+                self.assertRegex(other.err.splitlines()[-1],
+                                 rf"failed: node {lost} \(.*\) with ranks {ranks} closed its connection")
+                for path in self.folder.glob("here*"):
+                    path.unlink()
+                for path in (self.folder / "tmp").iterdir():  # of a killed dtrun, for the next one to remove
+                    for file in path.iterdir():
+                        file.unlink()
+                    path.rmdir()
+                self.assert_nothing_left(1)
+
+    def test_a_launcher_that_is_stopped(self):
+        for lost in (0, 1):
+            launchers = self.nodes(WAIT, "--heartbeat-timeout", "1")
+            self.wait_for_files("here0", "here1")
+            time.sleep(0.3)
+            supervisor = supervisor_of(launchers[lost])
+            os.kill(supervisor, signal.SIGSTOP)
+            started = time.monotonic()
+            other = launchers[1 - lost]
+            other.out, other.err = other.communicate(timeout=LIMIT)
+            self.assertGreater(time.monotonic() - started, 0.7)
+            self.assertLess(time.monotonic() - started, 4)
+            self.assertEqual(other.returncode, TIMEOUT, other.err)
+            self.assertRegex(other.err.splitlines()[-1],
+                             rf"failed: node {lost} \(.*\) with rank {lost} was silent for 1.0 s")
+            launchers[lost].communicate(timeout=LIMIT)  # its guard does not wait for ever
+            self.assert_nothing_left(1)
+            for path in self.folder.glob("here*"):
+                path.unlink()
+
+    def test_a_healthy_job_outlives_the_heartbeat_timeout(self):
+        process = self.emulated("sleep 1", "--heartbeat-timeout", "0.3")
+        self.assertEqual((process.returncode, process.err), (0, ""))
+
+
+class Stop(NodesTest):
+    def test_a_signal_at_any_node_stops_all(self):
+        for node, number in ((0, signal.SIGTERM), (1, signal.SIGINT)):
+            launchers = self.nodes("trap 'echo saved; exit 9' TERM; : > here$RANK; sleep 30 & wait $!", ranks=(1, 2))
+            self.wait_for_files("here0", "here1", "here2")
+            launchers[node].send_signal(number)
+            self.assertEqual(self.ends(*launchers), [SAVED, SAVED], launchers[0].err)
+            self.assertEqual(sum(each.out.count("saved") for each in launchers), 3)
+            for path in self.folder.glob("here*"):
+                path.unlink()
+
+    def test_the_status_of_a_stop_that_ends_nothing_in_peace(self):
+        launchers = self.nodes(": > here$RANK; exec sleep 30")
+        self.wait_for_files("here0", "here1")
+        launchers[1].send_signal(signal.SIGTERM)
+        self.assertEqual(self.ends(*launchers), [143, 143])
+        self.assertRegex(launchers[0].err, "dtrun: stopped by SIGTERM: rank 0 was killed by signal 15 .*, rank 1 was")
+
+    def test_the_same_signal_at_all_nodes_is_one_stop_and_a_second_one_kills(self):
+        text = "trap ': > told$RANK' TERM; : > here$RANK; while :; do sleep 0.05; done"
+        process = self.start("--emulate-nodes", "2", *self.shell(text))
+        self.wait_for_files(*(f"here{rank}" for rank in range(4)))
+        process.send_signal(signal.SIGINT)
+        self.wait_for_files(*(f"told{rank}" for rank in range(4)))
+        time.sleep(0.3)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(self.ends(process), [130], process.err)
+
+    def test_the_last_ranks_keep_their_time(self):
+        """A rank that saved on one node gives those of the others --stop-grace."""
+        launchers = self.nodes("[ $RANK = 1 ] && exit 9; sleep 0.5; echo done; exit 9")
+        self.assertEqual(self.ends(*launchers), [SAVED, SAVED])
+        self.assertIn("done", launchers[0].out)
+        launchers = self.nodes("[ $RANK = 0 ] && exit 9; exec sleep 30", "--stop-grace", "0.3")
+        self.assertEqual(self.ends(*launchers), [TIMEOUT, TIMEOUT])
+
+
+if __name__ == "__main__":
+    main()
