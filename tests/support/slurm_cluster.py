@@ -43,12 +43,12 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SchedulerParameters=sched_min_interval=0,batch_sched_delay=0
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=1
 SlurmdParameters=config_overrides
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=2
 NodeName=n1 NodeAddr={n1} CPUs=4 RealMemory=1000
 NodeName=n2 NodeAddr={n2} CPUs=4 RealMemory=1000
 PartitionName=p Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
