@@ -1,0 +1,106 @@
+// Who is to blame for the end of a job on several nodes, and by which clock.
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "launcher/nodes/clock_offset.h"
+#include "launcher/report.h"
+
+namespace launcher {
+namespace {
+
+Placement two_nodes() {
+  Placement placement;
+  placement.nodes = {{"hosta", 0, 2}, {"hostb", 2, 2}};
+  return placement;
+}
+
+Rank rank_of(int index, int node, std::optional<RankEnd> end = {}) {
+  return Rank{.index = index,
+              .node = node,
+              .pid = 100 + index,
+              .pidfd = {},
+              .control = {},
+              .control_partial = {},
+              .output = RankStream({}, {}),
+              .error = RankStream({}, {}),
+              .told = std::nullopt,
+              .end = end,
+              .orphan = std::nullopt};
+}
+
+std::vector<Rank> ranks_with(int failed, RankEnd end) {
+  std::vector<Rank> ranks;
+  for (int index = 0; index < 4; ++index) {
+    ranks.push_back(rank_of(index, index / 2));
+    if (index == failed) ranks.back().end = end;
+  }
+  return ranks;
+}
+
+TEST_CASE("of two failures on two nodes the earlier one counts, whichever news came first") {
+  const Rank early = rank_of(2, 1, RankEnd{.time_ns = 100, .by_signal = false, .code = 7});
+  const Rank late = rank_of(0, 0, RankEnd{.time_ns = 101, .by_signal = false, .code = 1});
+  CHECK(failed_before(early, late));
+  CHECK_FALSE(failed_before(late, early));
+}
+
+TEST_CASE("a rank that blames another, or ended well, was not first") {
+  const Rank late = rank_of(0, 0, RankEnd{.time_ns = 101, .by_signal = false, .code = 1});
+  for (const int code : {0, 4, 9}) {
+    CHECK_FALSE(failed_before(
+        rank_of(2, 1, RankEnd{.time_ns = 1, .by_signal = false, .code = code}), late));
+  }
+}
+
+TEST_CASE("the line names rank, host and node") {
+  auto ranks = ranks_with(3, RankEnd{.time_ns = 1'000'000, .by_signal = false, .code = 7});
+  ranks[3].step = 5;
+  ranks[3].error.recall({"one", "two"});
+  Verdict verdict;
+  verdict.culprit = 3;
+  verdict.failed_ns = 1'000'000;
+  CHECK(last_line(verdict, ranks, two_nodes()) ==
+        "failed: rank 3 (pid 103 on hostb, node 1) exited with status 7 after 1 ms at step 5: two");
+  CHECK(status_of(verdict, ranks) == 7);
+  CHECK(abort_order(verdict, ranks, two_nodes()).reason == "exited with status 7");
+}
+
+TEST_CASE("a lost node has its own status and line") {
+  const auto ranks = ranks_with(-1, {});
+  Verdict verdict;
+  verdict.lost = NodeFailure{.node = 1, .status = 5, .reason = "was silent"};
+  CHECK(status_of(verdict, ranks) == 5);
+  CHECK_FALSE(verdict.clean());
+  CHECK(last_line(verdict, ranks, two_nodes()) ==
+        "failed: node 1 (hostb) with ranks 2 to 3 was silent");
+  const AbortOrder order = abort_order(verdict, ranks, two_nodes());
+  CHECK(order.rank == 2);
+  CHECK(order.reason == "is on node 1 (hostb), which was silent");
+}
+
+TEST_CASE("what node 0 decided counts for the others") {
+  const auto ranks = ranks_with(-1, {});
+  Verdict verdict;
+  verdict.stop_signal = 15;
+  verdict.decided = Decision{.status = 9, .failed = false, .line = ""};
+  CHECK(status_of(verdict, ranks) == 9);
+  CHECK(last_line(verdict, ranks, two_nodes()).empty());
+  verdict.decided = Decision{.status = 7, .failed = true, .line = "failed: rank 0"};
+  CHECK(verdict.failed());
+  CHECK(last_line(verdict, ranks, two_nodes()) == "failed: rank 0");
+}
+
+TEST_CASE("the fastest answer tells how far another clock is") {
+  ClockOffset clock;
+  CHECK(clock.own_time(1000) == 1000);
+  clock.add(1000, 5'001'000, 3000);      // 2 us: between -5,000,000 and -4,998,000
+  clock.add(10'000, 5'010'050, 10'100);  // 0.1 us: exact
+  clock.add(20'000, 5'020'000, 29'000);  // slow
+  CHECK(clock.own_time(5'010'050) == 10'050);
+  for (int i = 0; i < 8; ++i) clock.add(100'000, 200'050, 100'100);  // a new best after a drift
+  CHECK(clock.own_time(200'050) == 100'050);
+}
+
+}  // namespace
+}  // namespace launcher
