@@ -10,6 +10,7 @@
 #include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
 #include "launcher/environment.h"
+#include "launcher/slurm.h"
 
 namespace launcher {
 namespace {
@@ -229,9 +230,9 @@ const OptionRow& find_row(std::string_view given) {
        dtrain::base::did_you_mean(dtrain::base::nearest(name, names)));
 }
 
-/// Applies the option at `index` and returns the index after it.
+/// Applies the option at `index`, adds its full name to `given` and returns the index after it.
 std::size_t take_option(const std::vector<std::string>& arguments, std::size_t index,
-                        Options& options) {
+                        Options& options, std::vector<std::string>& given) {
   const std::string_view argument = arguments[index];
   std::string_view name = argument.substr(0, argument.find('='));
   std::optional<std::string_view> value;
@@ -242,6 +243,7 @@ std::size_t take_option(const std::vector<std::string>& arguments, std::size_t i
     value = argument.substr(name.size() + 1);
   }
   const OptionRow& row = find_row(name);
+  given.emplace_back(row.name);
   if (row.value.empty()) {
     if (value) fail(ErrorKind::usage, "{} takes no value; found '{}'", name, *value);
     row.apply(options, name, {});
@@ -307,15 +309,15 @@ Options parse_options(const std::vector<std::string>& arguments) {
       ++index;
       break;
     }
-    const std::string& argument = arguments[index];
-    given.push_back(canonical(std::string_view(argument).substr(0, argument.find('='))));
-    index = take_option(arguments, index, options);
+    index = take_option(arguments, index, options, given);
   }
   options.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(index), arguments.end());
   if (!options.log_dir.empty() && !options.redirects.any() && !options.tee.any()) {
     options.tee = StreamChoice(3);
   }
   if (options.help || options.version) return options;
+  const auto step = dtrain::base::slurm_step_of_process();
+  if (step) take_from_slurm(*step, options, given);
   settle_nodes(options, given);
   check_together(options);
   return options;

@@ -38,6 +38,7 @@ std::string count_variable(const std::string& rank_variable) {
 
 void require_rendezvous(const base::RankEnv& env) {
   if (env.world_size == 1 || (!env.master_addr.empty() && env.master_port != 0)) return;
+  if (env.slurm_step) return;  // its ranks find their place to meet
   base::fail(ErrorKind::usage,
              "{} says {} ranks, but MASTER_ADDR and MASTER_PORT do not say where they meet: launch "
              "with dtrun -n {} -- dtrain ..., or set both",

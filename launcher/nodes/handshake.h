@@ -14,6 +14,7 @@ inline constexpr std::string_view kNodeGreeting = "dtrun/1\n";
 enum class NodeTrust : std::uint8_t {
   same_user = 1,  ///< within one machine the kernel says whose the sockets are
   token = 2,      ///< both prove that they know the job's secret
+  munge = 3,      ///< the same; node 0 made the secret, and munge shows it to this user alone
 };
 
 /// Node 0's answer to a NodeHello.

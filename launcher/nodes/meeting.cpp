@@ -26,7 +26,9 @@ Meeting meet(Options& options, const std::string& token, const std::string& run_
                         : join_meeting(options, token);
   Placement& placement = meeting.placement;
   placement.node_rank = options.node_rank;
-  if (!token.empty()) placement.rank_token = derived_rank_token(token, placement.run_id);
+  if (!meeting.token.empty()) {
+    placement.rank_token = derived_rank_token(meeting.token, placement.run_id);
+  }
   return meeting;
 }
 

@@ -17,12 +17,14 @@ struct Meeting {
   Placement placement;
   std::shared_ptr<Channel> channel;
   ReservedPort port;  // of node 0: the one where rank 0 may listen
+  std::string token;  // the secret by which the launchers know each other; empty: none
 };
 
 /// Waits until all launchers of the job have come, and prints every few seconds who is missing.
 /// Node 0 listens; it takes in who proves to know the job's secret or, where it has none, this
 /// user's processes on this machine. Strangers have no effect. Takes over node 0's values of
-/// --abort-grace, --stop-grace and --heartbeat-timeout.
+/// --abort-grace, --stop-grace and --heartbeat-timeout. Where launchers of several machines have no
+/// secret, node 0 makes one, which munge shows to this user's processes alone.
 ///
 /// token:    the job's secret; empty: none.
 /// run_id:   node 0's, for all nodes.

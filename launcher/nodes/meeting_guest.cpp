@@ -14,6 +14,7 @@
 #include "dtrain/base/readable.h"
 #include "dtrain/net/frames.h"
 #include "dtrain/net/message.h"
+#include "dtrain/net/munge.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
 #include "dtrain/net/tcp_owner.h"
@@ -48,6 +49,7 @@ class Guest {
  public:
   Guest(Options& options, const std::string& token)
       : options_(options),
+        own_token_(token),
         token_(token),
         where_(fmt::format("node 0 at {}:{}", options.master_addr, options.master_port)),
         waiting_(options) {}
@@ -129,8 +131,10 @@ class Guest {
     const auto trust = static_cast<NodeTrust>(reader.number());
     NodeExchange exchange;
     exchange.host_challenge = reader.text();
+    const std::string credential = trust == NodeTrust::munge ? reader.text() : "";
     if (!reader.is_whole()) throw TryAgain{"what answers there is no dtrun"};
     check(trust);
+    if (trust == NodeTrust::munge) token_ = secret_in(credential);
     exchange.guest_challenge = dtrain::net::new_challenge();
     exchange.hello = encode(NodeHello{.version = DTRAIN_VERSION,
                                       .node_rank = options_.node_rank,
@@ -144,19 +148,34 @@ class Guest {
     hear_reply(exchange, next_message(deadline));
   }
 
+  [[nodiscard]] std::string secret_in(const std::string& credential) const {
+    std::string problem = "it sent no credential";
+    if (!credential.empty()) {
+      if (auto secret = dtrain::net::open_from_own_user(credential, problem)) {
+        return *std::move(secret);
+      }
+    }
+    fail(ErrorKind::usage,
+         "{} relies on munge, which does not help this dtrun ({}); let munged run on every node "
+         "with the same key, or {}",
+         where_, problem, kNodeSecretAdvice);
+  }
+
   void check(NodeTrust trust) const {
-    if (trust == NodeTrust::token && token_.empty()) {
+    if (trust == NodeTrust::token && own_token_.empty()) {
       fail(ErrorKind::usage, "{} wants the job's secret, which this dtrun has not; {}", where_,
            kNodeSecretAdvice);
     }
-    if (trust != NodeTrust::same_user) return;
-    if (!token_.empty()) {
+    if (trust == NodeTrust::token) return;
+    if (!own_token_.empty()) {
       fail(ErrorKind::usage, "this dtrun has a job's secret, but {} has none; {}", where_,
            kNodeSecretAdvice);
     }
+    if (trust == NodeTrust::munge) return;
     const auto user = dtrain::net::user_of_tcp_peer(socket_.get());
     if (!user) {
-      fail(ErrorKind::usage, "{} is another machine, so the launchers need a secret; {}", where_,
+      fail(ErrorKind::usage,
+           "{} is another machine, so the launchers need munge there, or a secret; {}", where_,
            kNodeSecretAdvice);
     }
     if (*user != ::geteuid()) {
@@ -224,6 +243,7 @@ class Guest {
     options_.stop_grace = Seconds(start->stop_grace);
     options_.heartbeat_timeout = Seconds(start->heartbeat_timeout);
     Meeting meeting;
+    meeting.token = token_;
     meeting.placement = start->placement;
     std::vector<NodeLink> links;
     links.push_back({0, std::move(socket_), std::move(input_)});
@@ -233,7 +253,8 @@ class Guest {
   }
 
   Options& options_;
-  const std::string& token_;
+  const std::string& own_token_;
+  std::string token_;  // own_token_, or what munge has shown
   std::string where_;
   WaitingLines waiting_;
   std::string reason_;

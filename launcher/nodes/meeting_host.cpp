@@ -16,6 +16,7 @@
 #include "dtrain/base/readable.h"
 #include "dtrain/net/frames.h"
 #include "dtrain/net/message.h"
+#include "dtrain/net/munge.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
@@ -57,11 +58,19 @@ std::string framed_message(NodeMessage kind, std::string_view body) {
   return dtrain::net::framed(message.append(body));
 }
 
+/// A new secret, if there is a munge to hand it out by; else empty.
+std::string secret_for_munge() {
+  std::string secret = dtrain::net::new_challenge();
+  std::string problem;
+  return dtrain::net::seal_for_own_user(secret, problem) ? secret : std::string();
+}
+
 class Host {
  public:
-  Host(const Options& options, std::string token, Descriptor listener)
+  Host(const Options& options, std::string token, bool seals_token, Descriptor listener)
       : options_(options),
         token_(std::move(token)),
+        seals_token_(seals_token),
         listener_(std::move(listener)),
         waiting_(options) {}
 
@@ -156,7 +165,9 @@ class Host {
   void accept_one() {
     Descriptor socket = dtrain::net::accept_connection(listener_);
     if (!socket) return;
-    const auto trust = token_.empty() ? NodeTrust::same_user : NodeTrust::token;
+    const auto trust = token_.empty() ? NodeTrust::same_user
+                       : seals_token_ ? NodeTrust::munge
+                                      : NodeTrust::token;
     std::optional<uid_t> user = ::geteuid();
     if (trust == NodeTrust::same_user) user = dtrain::net::user_of_tcp_peer(socket.get());
     if (user && *user != ::geteuid()) return;
@@ -169,11 +180,12 @@ class Host {
     guest.socket = std::move(socket);
     guest.exchange.host_challenge = dtrain::net::new_challenge();
     guest.patience = Clock::now() + kStrangerPatience;
-    guest.output = std::string(kNodeGreeting) +
-                   dtrain::net::framed(MessageWriter()
-                                           .number(static_cast<std::uint64_t>(trust))
-                                           .text(guest.exchange.host_challenge)
-                                           .bytes());
+    MessageWriter offer;
+    offer.number(static_cast<std::uint64_t>(trust)).text(guest.exchange.host_challenge);
+    std::string problem;
+    // A launcher that can open none says so.
+    if (seals_token_) offer.text(dtrain::net::seal_for_own_user(token_, problem).value_or(""));
+    guest.output = std::string(kNodeGreeting) + dtrain::net::framed(offer.bytes());
     write_to(guest);
     if (!user) {  // of another machine: it was greeted, so that it can say what is missing
       turn_away("a launcher on another machine was turned away, for want of a secret");
@@ -270,6 +282,7 @@ class Host {
 
   const Options& options_;
   std::string token_;
+  bool seals_token_;  // to give it to the guests
   Descriptor listener_;
   WaitingLines waiting_;
   Clock::time_point next_told_{};
@@ -302,17 +315,22 @@ Placement placement_of(const Options& options, const std::vector<Guest>& guests)
 
 Meeting host_meeting(const Options& options, const std::string& token, const std::string& run_id,
                      Descriptor listener) {
-  if (!listener) listener = listen_for_nodes(options.master_addr, options.master_port);
-  std::vector<Guest> guests = Host(options, token, std::move(listener)).wait_for_all();
-
   Meeting meeting;
+  meeting.token = token;
+  const bool is_emulated = static_cast<bool>(listener);
+  if (!listener) listener = listen_for_nodes(options.master_addr, options.master_port);
+  if (token.empty() && !is_emulated) meeting.token = secret_for_munge();
+  const bool seals_token = token.empty() && !meeting.token.empty();
+  std::vector<Guest> guests =
+      Host(options, meeting.token, seals_token, std::move(listener)).wait_for_all();
+
   Placement& placement = meeting.placement;
   placement = placement_of(options, guests);
   placement.run_id = run_id;
   placement.master_addr = reached_address(guests);
   meeting.port = reserve_port(placement.master_addr, 0);
   placement.master_port = meeting.port.port;
-  if (token.empty()) placement.rank_token = random_rank_token();
+  if (meeting.token.empty()) placement.rank_token = random_rank_token();
 
   std::vector<NodeLink> links;
   for (Guest& guest : guests) {

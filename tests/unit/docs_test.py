@@ -18,7 +18,7 @@ PATH = re.compile(r"[\w.*{},-]+(?:/[\w.*{},-]*)+|[\w*{},-]+\.(?:h|cpp|py|sh|md|j
 # First parts of names that are the user's or the build's, and examples of files to be written.
 ELSEWHERE = {"RUN", "DIR", "runs", "build", "bin", "proc", "tmp", "dev", "http:", "https:"}
 WRITTEN = {"config.json", "manifest.json", "metrics.jsonl", "mine.json", "baseline.json", "book.txt"}
-OTHER_PROGRAMS = ("cmake", "ctest", "clang-format", "apt-get", "git", "python3", "pip", "srun", "mpirun", "torchrun")
+OTHER_PROGRAMS = ("cmake", "ctest", "clang-format", "apt-get", "git", "python3", "pip", "srun", "sbatch", "scancel", "mpirun", "torchrun")
 
 
 def documents():

@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include "dtrain/base/error_file.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/printable.h"
 
@@ -23,6 +24,7 @@ int report_error(ErrorKind kind, std::string message, ErrorScope scope) {
   }
   message = with_open_file_limit(printable(message));
   const int status = static_cast<int>(kind);
+  write_error_file("dtrain: error: " + message);
   if (!tell_error(status, "dtrain: error: " + message, scope)) log_line("error: " + message);
   return status;
 }

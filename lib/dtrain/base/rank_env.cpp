@@ -45,6 +45,9 @@ class Reader {
 
   [[nodiscard]] bool has(const char* name) const { return lookup_(name).has_value(); }
   [[nodiscard]] std::string text(const char* name) const { return lookup_(name).value_or(""); }
+  [[nodiscard]] const char* first_of(const char* name, const char* other) const {
+    return has(name) ? name : other;
+  }
 
   [[nodiscard]] std::optional<std::int64_t> number(const char* name, std::int64_t lowest,
                                                    std::int64_t highest) const {
@@ -99,17 +102,45 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
 /// Variables of a SLURM step are better than those of the job, which a batch script sees too.
 std::optional<RankEnv> read_slurm(const Reader& reader) {
   if (!reader.has("SLURM_STEP_ID") || !reader.has("SLURM_PROCID")) return std::nullopt;
-  const auto choose = [&](const char* step, const char* job) {
-    return reader.has(step) ? step : job;
-  };
-  const Source names = {"SLURM_PROCID",  choose("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+  const Source names = {"SLURM_PROCID",  reader.first_of("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
                         "SLURM_LOCALID", nullptr,
-                        "SLURM_NODEID",  choose("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
+                        "SLURM_NODEID",  reader.first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
   std::optional<RankEnv> env = read_source(reader, names);
   if (env && env->num_nodes > 0) {
     env->local_world_size = (env->world_size + env->num_nodes - 1) / env->num_nodes;
   }
   return env;
+}
+
+SlurmStep step_of(const Reader& reader, const RankEnv& env) {
+  constexpr std::int64_t kMostId = std::int64_t{1} << 32;
+  const char* const hosts = reader.first_of("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST");
+  const char* const cores = reader.first_of("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE");
+  SlurmStep step{.job_id = reader.number("SLURM_JOB_ID", 0, kMostId).value_or(0),
+                 .step_id = reader.number("SLURM_STEP_ID", 0, kMostId).value_or(0),
+                 .num_tasks = env.world_size,
+                 .num_nodes = env.num_nodes,
+                 .node = env.node_rank,
+                 .hosts = reader.text(hosts),
+                 .gpus = reader.number("SLURM_GPUS_ON_NODE", 0, kMaxRanks).value_or(0),
+                 .cores = reader.number(cores, 0, kMaxRanks).value_or(0)};
+  // Other programs of this machine may use these names in their own way.
+  if (step.num_tasks == 1) return step;
+  step.master_addr = reader.text("MASTER_ADDR");
+  step.master_port = reader.number("MASTER_PORT", 1, kMaxPort).value_or(0);
+  return step;
+}
+
+/// What other launchers tell and srun does not: where to meet, and a rank's threads.
+void complete_from_step(const Reader& reader, RankEnv& env) {
+  env.slurm_step = step_of(reader, env);
+  // Tasks may be bound to their cores, which are then not all of the machine's ranks'.
+  if (env.threads_hint == 0 && reader.has("SLURM_CPUS_PER_TASK")) {
+    env.threads_hint = env.slurm_step->cores;
+  }
+  if (env.world_size == 1) return;
+  env.master_port = port_of(*env.slurm_step);
+  if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
 }
 
 void require_agreement(const RankEnv& a, const RankEnv& b) {
@@ -148,6 +179,12 @@ std::int64_t read_threads(const Reader& reader) {
   return Reader(first_only).number("OMP_NUM_THREADS", 1, 1 << 12).value_or(0);
 }
 
+std::optional<std::string> value_in_process(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
 int read_descriptor(const Reader& reader, const char* name) {
   return static_cast<int>(reader.number(name, 0, std::numeric_limits<int>::max()).value_or(-1));
 }
@@ -179,15 +216,25 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   }
   env.in_slurm = reader.has("SLURM_JOB_ID");
   read_restart(reader, env);
+  if (env.source == "SLURM_PROCID") complete_from_step(reader, env);
   return env;
 }
 
-RankEnv rank_env_of_process() {
-  return read_rank_env([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return value;
-  });
+std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup) {
+  const Reader reader(lookup);
+  // Within a rank that another launcher started, SLURM's variables are that launcher's.
+  if (reader.has("TORCHELASTIC_RUN_ID") || reader.has("DTRUN_CONTROL_FD")) return std::nullopt;
+  const std::optional<RankEnv> env = read_slurm(reader);
+  if (!env) return std::nullopt;
+  return step_of(reader, *env);
+}
+
+RankEnv rank_env_of_process() { return read_rank_env(value_in_process); }
+
+std::optional<SlurmStep> slurm_step_of_process() { return read_slurm_step(value_in_process); }
+
+std::string error_file_of_process() {
+  return value_in_process("TORCHELASTIC_ERROR_FILE").value_or("");
 }
 
 std::string cpu_settings_of_process() {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/base/slurm_step.h"
+
 namespace dtrain::base {
 
 /// This process within its job. A process that nobody launched is rank 0 of 1.
@@ -32,6 +34,7 @@ struct RankEnv {
       0;                           ///< COLUMNS, as dtrun sets it; 0: not under dtrun on a terminal
   bool launcher_terminal = false;  ///< dtrun shows rank 0's progress line on a terminal
   bool in_slurm = false;           ///< within a SLURM job
+  std::optional<SlurmStep> slurm_step;  ///< where SLURM alone started the ranks
 
   std::string launch;              ///< the launcher's name for this launch; empty: it gives none
   std::int64_t restart_count = 0;  ///< times that the launcher has started the job again
@@ -48,8 +51,20 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 ///         sources that disagree.
 [[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
 
+/// The SLURM step that this process is a task of; nothing outside of one, as in a batch script, and
+/// in a rank that dtrun or torchrun started.
+///
+/// Throws: Error{usage} naming the variable that is missing or holds no sensible number.
+[[nodiscard]] std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup);
+/// The same for this process.
+[[nodiscard]] std::optional<SlurmStep> slurm_step_of_process();
+
 /// read_rank_env of this process's environment.
 [[nodiscard]] RankEnv rank_env_of_process();
+
+/// Where a launcher looks for the reason of this process's failure (TORCHELASTIC_ERROR_FILE);
+/// empty: nowhere.
+[[nodiscard]] std::string error_file_of_process();
 
 /// The variables that limit which instructions the mathematical libraries use, as far as they are
 /// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.

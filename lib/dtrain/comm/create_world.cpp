@@ -54,7 +54,8 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
          .store_fd = options.store_fd,
          .master_addr = options.master_addr,
          .master_port = options.master_port,
-         .token = options.store_fd < 0 ? net::job_secret(options.token, options.token_file) : ""},
+         .token = options.store_fd < 0 ? net::job_secret(options.token, options.token_file) : "",
+         .is_one_host = options.is_one_host},
         base::Deadline(options.group.timeout));
     const auto shm = backend == "gloo" ? nullptr : create_shm_world(options, rendezvous);
     return shm ? shm : create_gloo_world(options, std::move(rendezvous));

@@ -21,6 +21,7 @@ struct WorldOptions {
   std::string master_addr = "127.0.0.1";  ///< where rank 0 serves the store
   std::int64_t master_port = 0;
   int store_fd = -1;  ///< this rank's end of dtrun's door to rank 0's store; -1: they meet over TCP
+  bool is_one_host = true;      ///< false: ranks are on several hosts, or nobody knows
   std::string token = {};       ///< the job's secret, for TCP; empty: none
   std::string token_file = {};  ///< or a file that holds it
   GroupOptions group = {};

@@ -18,6 +18,7 @@
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/net/slurm_address.h"
 #include "dtrain/param/disk_memory.h"
 
 namespace dtrain::job {
@@ -51,14 +52,21 @@ config::DeviceName device_of(const config::Config& config, const base::RankEnv& 
   return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
 }
 
+// Where the ranks meet if no MASTER_ADDR says it.
+std::string step_addr(const base::RankEnv& env) {
+  const bool spans_nodes = env.slurm_step && env.num_nodes != 1;
+  return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
+}
+
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
   auto host =
       comm::create_world({.backend = std::string(text_of(config.machine.backend)),
                           .rank = env.rank,
                           .size = env.world_size,
-                          .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
+                          .master_addr = env.master_addr.empty() ? step_addr(env) : env.master_addr,
                           .master_port = env.master_port,
                           .store_fd = env.store_fd,
+                          .is_one_host = env.num_nodes == 1,
                           .token = env.job_token,
                           .token_file = env.job_token_file,
                           .group = group_options(config),

@@ -12,6 +12,7 @@
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/message.h"
+#include "dtrain/net/munge.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/tcp_owner.h"
 
@@ -25,13 +26,24 @@ using base::fail;
 constexpr const char* kSecretAdvice =
     "give every rank the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE";
 
+/// Why ranks on several machines do not know each other by munge.
+std::string state_of_munge() {
+  std::string reason;
+  const bool answers = net::seal_for_own_user("does it answer?", reason).has_value();
+  return answers ? "which answers here, but not rank 0" : reason;
+}
+
 class Handshake {
  public:
   Handshake(const base::Descriptor& connection, net::FrameBuffer& input, const Newcomer& self,
             const base::Deadline& deadline)
-      : connection_(connection), input_(input), self_(self), deadline_(deadline) {}
+      : connection_(connection),
+        input_(input),
+        self_(self),
+        deadline_(deadline),
+        secret_(self.token) {}
 
-  void run() {
+  std::string run() {
     read_greeting();
     net::MessageReader reader(next_message());
     const auto trust = static_cast<Trust>(reader.number());
@@ -39,14 +51,16 @@ class Handshake {
                             .rank_challenge = net::new_challenge(),
                             .rank = static_cast<std::uint64_t>(self_.rank),
                             .size = static_cast<std::uint64_t>(self_.size)};
+    const std::string credential = trust == Trust::munge ? reader.text() : "";
     if (!reader.is_whole()) fail_as_foreign("words after a greeting");
     check(trust);
-    const bool proves = trust == Trust::token;
+    if (trust == Trust::munge) secret_ = secret_in(credential);
+    const bool proves = trust == Trust::token || trust == Trust::munge;
     send(net::MessageWriter()
              .text(exchange.rank_challenge)
              .number(exchange.rank)
              .number(exchange.size)
-             .text(proves ? proof_of(self_.token, "rank", exchange) : "")
+             .text(proves ? proof_of(secret_, "rank", exchange) : "")
              .bytes());
     const std::string& reply = next_message();
     if (proves) check_known(reply);
@@ -54,6 +68,7 @@ class Handshake {
     if (proves && !is_proved(reply, exchange))
       throw ClosedEarly{"it does not know the job's secret"};
     (void)text_of_reply(reply);
+    return secret_;
   }
 
  private:
@@ -90,7 +105,7 @@ class Handshake {
       const std::uint64_t kind = reader.number();
       who = refusing_store(kind, reader.text());
     }
-    return net::is_same_proof(reader.text(), proof_of(self_.token, who, exchange));
+    return net::is_same_proof(reader.text(), proof_of(secret_, who, exchange));
   }
 
   void receive() {
@@ -118,12 +133,14 @@ class Handshake {
   void check(Trust trust) const {
     const bool is_told = !self_.token.empty();
     if (trust == Trust::handed_down && self_.is_handed_down) return;
-    if (trust != Trust::token && trust != Trust::same_user) fail_as_foreign("an offer unheard of");
+    const bool is_known =
+        trust == Trust::token || trust == Trust::same_user || trust == Trust::munge;
+    if (!is_known) fail_as_foreign("an offer unheard of");
     if (trust == Trust::token && !is_told) {
       fail(ErrorKind::usage, "the store {} wants the job's secret, which this rank has not; {}",
            self_.where, kSecretAdvice);
     }
-    if (trust == Trust::same_user && is_told) {
+    if (trust != Trust::token && is_told) {
       fail(ErrorKind::usage,
            "this rank has a job's secret, but rank 0, whose store is {}, has none; {}", self_.where,
            kSecretAdvice);
@@ -131,12 +148,24 @@ class Handshake {
     if (trust == Trust::same_user) check_user();
   }
 
+  std::string secret_in(const std::string& credential) const {
+    std::string reason = "the store sent no credential";
+    if (!credential.empty()) {
+      if (auto secret = net::open_from_own_user(credential, reason)) return *std::move(secret);
+    }
+    fail(ErrorKind::usage,
+         "the store {} relies on munge, which does not help this rank ({}); let munged run on "
+         "every node with the same key, or {}",
+         self_.where, reason, kSecretAdvice);
+  }
+
   void check_user() const {
     const auto user = net::user_of_tcp_peer(connection_.get());
     if (!user) {
       fail(ErrorKind::usage,
-           "the store {} is on another machine, where ranks must know each other by a secret; {}",
-           self_.where, kSecretAdvice);
+           "the store {} is on another machine, where ranks must know each other by munge ({}) or "
+           "by a secret; {}",
+           self_.where, state_of_munge(), kSecretAdvice);
     }
     if (*user != ::geteuid()) {
       fail(ErrorKind::comm, "the store {} belongs to user {}, and this rank to user {}",
@@ -155,14 +184,15 @@ class Handshake {
   net::FrameBuffer& input_;
   const Newcomer& self_;
   const base::Deadline& deadline_;
+  std::string secret_;
   std::string message_;
 };
 
 }  // namespace
 
-void introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
-                        const Newcomer& self, const base::Deadline& deadline) {
-  Handshake(connection, input, self, deadline).run();
+std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                               const Newcomer& self, const base::Deadline& deadline) {
+  return Handshake(connection, input, self, deadline).run();
 }
 
 std::optional<std::string> text_of_reply(const std::string& reply) {

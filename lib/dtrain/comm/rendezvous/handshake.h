@@ -26,13 +26,15 @@ struct ClosedEarly {
   std::string reason;
 };
 
-/// Introduces this rank to the store, and returns when it is admitted.
+/// Introduces this rank to the store, and returns the job's secret when it is admitted: its own, or
+/// the one that the store hands out through munge.
 ///
-/// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs; Error{comm}
-///         for what is no store, or another user's; Error{timeout} for silence; the refusal of the
-///         job.
-void introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
-                        const Newcomer& self, const base::Deadline& deadline);
+/// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs, or without
+///         munge where the store relies on it; Error{comm} for what is no store, or another user's;
+///         Error{timeout} for silence; the refusal of the job.
+[[nodiscard]] std::string introduce_to_store(const base::Descriptor& connection,
+                                             net::FrameBuffer& input, const Newcomer& self,
+                                             const base::Deadline& deadline);
 
 /// The text of a reply that is `done`; nothing of `absent`.
 ///

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dtrain/base/readable.h"
+#include "dtrain/net/munge.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
@@ -107,17 +108,31 @@ void wait_for_members(StoreClient& store, const std::string& key,
                   base::readable_time(base::Seconds(deadline.limit()).count())));
 }
 
+/// A secret of this job's own, which munge can show to ranks on other hosts; empty: they have one,
+/// or there is no munge.
+std::string secret_for_munge(const MeetingPlace& place) {
+  if (place.store_fd >= 0 || place.is_one_host || !place.token.empty()) return {};
+  std::string secret = net::new_challenge();
+  std::string reason;
+  return net::seal_for_own_user(secret, reason) ? secret : std::string();
+}
+
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
-                                   std::string& own_address) {
-  StoreServer::Options options{
-      .size = place.size, .door = {}, .listener = {}, .token = place.token};
+                                   Rendezvous& found) {
+  const std::string sealed = secret_for_munge(place);
+  if (!sealed.empty()) found.token = sealed;
+  StoreServer::Options options{.size = place.size,
+                               .door = {},
+                               .listener = {},
+                               .token = found.token,
+                               .seals_token = !sealed.empty()};
   if (place.store_fd >= 0) {
     options.door = std::move(door);
   } else {
     // At this address alone, never at all interfaces.
     options.listener = base::Descriptor(net::listen_at(place.master_addr, place.master_port));
     ::fcntl(options.listener.get(), F_SETFL, O_NONBLOCK);
-    own_address = net::own_address_of(options.listener);
+    found.own_address = net::own_address_of(options.listener);
   }
   return std::make_unique<StoreServer>(std::move(options));
 }
@@ -138,13 +153,14 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   result->own_address = "127.0.0.1";
   result->token = place.token;
   if (place.rank == 0) {
-    result->server = serve(place, std::move(door), result->own_address);
+    result->server = serve(place, std::move(door), *result);
     result->store =
         std::make_unique<StoreClient>(result->server->take_own_connection(), self, deadline);
   } else if (place.store_fd >= 0) {
     result->store = enter_by_door(door, self, deadline);
   } else {
     result->store = enter_by_network(place, self, deadline, result->own_address);
+    result->token = result->store->secret();
   }
   std::vector<std::int64_t> ranks;
   for (std::int64_t rank = 0; rank < place.size; ++rank) ranks.push_back(rank);

@@ -20,7 +20,8 @@ struct MeetingPlace {
   int store_fd = -1;  ///< this rank's end of dtrun's door to the store; -1: they meet over TCP
   std::string master_addr;
   std::int64_t master_port = 0;
-  std::string token;  ///< the job's secret; empty: none
+  std::string token;        ///< the job's secret; empty: none
+  bool is_one_host = true;  ///< false: ranks are on several hosts, or nobody knows
 };
 
 /// The store of a job, and this host's address on the network that reaches it.

@@ -27,7 +27,7 @@ net::MessageWriter message_of(StoreRequest request) {
 StoreClient::StoreClient(base::Descriptor connection, const Newcomer& self,
                          const base::Deadline& deadline)
     : connection_(std::move(connection)), input_(kMostMessageBytes) {
-  introduce_to_store(connection_, input_, self, deadline);
+  secret_ = introduce_to_store(connection_, input_, self, deadline);
 }
 
 StoreClient::~StoreClient() {

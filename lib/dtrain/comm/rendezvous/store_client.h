@@ -32,6 +32,8 @@ class StoreClient {
   StoreClient& operator=(const StoreClient&) = delete;
 
   void set(std::string_view key, std::string_view value);
+  /// The job's secret, by which this rank was taken in; empty: by other means.
+  [[nodiscard]] const std::string& secret() const { return secret_; }
   /// Waits until the key has a value; nothing when it has none by the deadline.
   [[nodiscard]] std::optional<std::string> get(std::string_view key,
                                                const base::Deadline& deadline);
@@ -46,6 +48,7 @@ class StoreClient {
   std::mutex mutex_;
   base::Descriptor connection_;
   net::FrameBuffer input_;
+  std::string secret_;
 };
 
 }  // namespace dtrain::comm

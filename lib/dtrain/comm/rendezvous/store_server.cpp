@@ -14,6 +14,7 @@
 #include "dtrain/base/printable.h"
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/net/message.h"
+#include "dtrain/net/munge.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
@@ -129,6 +130,7 @@ void StoreServer::accept_one() {
   base::Descriptor socket = net::accept_connection(listener);
   options_.listener = std::move(listener);
   if (socket.get() < 0) return;
+  if (options_.seals_token) return greet(std::move(socket), Trust::munge);
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
   // Without a secret the store greets a rank on another machine, so that it can say what is
   // missing, but ignores its answers.
@@ -148,11 +150,14 @@ void StoreServer::greet(base::Descriptor socket, Trust trust) {
   Connection connection{.socket = std::move(socket), .trust = trust};
   connection.challenge = net::new_challenge();
   connection.patience = Clock::now() + kStrangerPatience;
-  connection.output =
-      std::string(kStoreGreeting) + net::framed(net::MessageWriter()
-                                                    .number(static_cast<std::uint64_t>(trust))
-                                                    .text(connection.challenge)
-                                                    .bytes());
+  net::MessageWriter offer;
+  offer.number(static_cast<std::uint64_t>(trust)).text(connection.challenge);
+  if (trust == Trust::munge) {
+    std::string reason;
+    // Whoever can open none says so.
+    offer.text(net::seal_for_own_user(options_.token, reason).value_or(""));
+  }
+  connection.output = std::string(kStoreGreeting) + net::framed(offer.bytes());
   write_to(connection);
   connections_.push_back(std::move(connection));
 }
@@ -207,7 +212,7 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
                     .rank = reader.number(),
                     .size = reader.number()};
   const std::string proof = reader.text();
-  const bool needs_proof = connection.trust == Trust::token;
+  const bool needs_proof = connection.trust == Trust::token || connection.trust == Trust::munge;
   if (!reader.is_whole()) {
     connection.is_over = true;
     return;

@@ -29,6 +29,7 @@ class StoreServer {
     base::Descriptor door;      ///< ranks' connections are handed in here (dtrun); or
     base::Descriptor listener;  ///< they connect here
     std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
+    bool seals_token = false;  ///< those who come are given it, in a credential of munge
   };
 
   /// Throws: Error{comm} where the system refuses sockets or a thread.

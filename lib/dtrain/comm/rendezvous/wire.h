@@ -21,6 +21,7 @@ enum class Trust : std::uint8_t {
   handed_down = 1,  ///< the connection came through a socket that dtrun made
   same_user = 2,    ///< TCP within one machine: the kernel says whose the sockets are
   token = 3,        ///< both prove that they know the job's secret
+  munge = 4,        ///< the same; rank 0 made the secret, and munge shows it to this user alone
 };
 
 /// The longest message, and the longest from a sender who has not proved to be a rank.

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# launch.sh PROGRAM [ARGUMENT...]: starts PROGRAM's ranks on this machine, as one node of a job, through dtrun. Call it on
+# each node; the environment says which one that is:
+#   NUM_NODES       nodes of the job                                    [1; within a SLURM step, its nodes]
+#   NODE_RANK       which of them this is: 0 on the first, 1, ...       [of several nodes needed, but in a SLURM step]
+#   MASTER_ADDR     address or name of node 0, as all nodes reach it    [the same]
+#   MASTER_PORT     port of node 0 where the nodes meet                 [dtrun's own choice]
+#   RANKS_PER_NODE  ranks on this node: a number, auto, gpu or cpu      [auto; within a SLURM step, its GPUs or cores]
+#   DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE: the secret by which several nodes know each other (docs/communication.md)
+# The status is dtrun's (docs/exit-status.md).
+set -euo pipefail
+if [ $# = 0 ]; then
+  echo "usage: [NUM_NODES=N NODE_RANK=R MASTER_ADDR=A MASTER_PORT=P] launch.sh PROGRAM [ARGUMENT...]" >&2
+  exit 2
+fi
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PATH=$top/bin:$top/build/release/bin:$PATH
+
+options=()
+if [ -z "${SLURM_STEP_ID:-}" ] || [ -n "${NUM_NODES:-}" ]; then
+  options+=(--nnodes "${NUM_NODES:-1}")
+  [ "${NUM_NODES:-1}" = 1 ] || options+=(--node-rank "${NODE_RANK:?set it to 0 on the first node, 1 on the next ...}"
+    --master-addr "${MASTER_ADDR:?set it to the first node\'s address}" ${MASTER_PORT:+--master-port "$MASTER_PORT"})
+fi
+if [ -z "${SLURM_STEP_ID:-}" ] || [ -n "${RANKS_PER_NODE:-}" ]; then
+  options+=(--nproc-per-node "${RANKS_PER_NODE:-auto}")
+fi
+exec dtrun "${options[@]}" -- "$@"
