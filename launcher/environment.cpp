@@ -79,6 +79,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
   const std::string size_text = std::to_string(rank.num_ranks);
   const char* const user_threads = std::getenv("OMP_NUM_THREADS");
   const int threads = std::max(1, static_cast<int>(dtrain::base::usable_cores()) / rank.num_ranks);
+  const int own_threads = rank.threads > 0 ? std::min(rank.threads, threads) : threads;
   std::vector<std::pair<std::string, std::string>> own = {
       {"RANK", rank_text},
       {"LOCAL_RANK", rank_text},
@@ -90,7 +91,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"MASTER_PORT", std::to_string(rank.master_port)},
       {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
                               ? std::string(user_threads)
-                              : std::to_string(threads)},
+                              : std::to_string(own_threads)},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_RUN_ID", rank.run_id},
       {"TORCHELASTIC_ERROR_FILE", rank.error_file},

@@ -23,6 +23,7 @@ struct RankEnvironment {
   int master_port = 0;
   std::string run_id;
   std::string error_file;
+  int threads = 0;  // of its CPUs, where it is bound; 0: it is not
   int control_fd = -1;
   int store_fd = -1;         // an end of the door
   int terminal_columns = 0;  // 0: the rank's standard error is not shown on a terminal

@@ -81,6 +81,7 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   environment.master_port = job.port.port;
   environment.run_id = job.folder.run_id();
   environment.error_file = job.folder.error_file(index);
+  environment.threads = job.binding.threads;
   environment.control_fd = control.writer.get();
   environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
   // Where output goes elsewhere, a program's progress belongs into it (dtrun ... | tee log).
@@ -98,6 +99,7 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   request.standard_output = output.writer.get();
   request.standard_error = error.writer.get();
   request.inherited = {environment.control_fd, environment.store_fd};
+  if (!job.binding.masks.empty()) request.cpus = job.binding.masks[static_cast<std::size_t>(index)];
   request.open_files = job.open_files;
   request.signal_mask = signal_mask;
   const pid_t pid = spawn(request);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/bind.h"
 #include "launcher/log_folder.h"
 #include "launcher/log_writer.h"
 #include "launcher/options.h"
@@ -23,6 +24,7 @@ struct PreparedJob {
   ReservedPort port;
   Door door;
   LogFolder folder;
+  CpuBinding binding = {};
   rlimit open_files{};  // RLIMIT_NOFILE as dtrun found it, which the ranks get
 };
 

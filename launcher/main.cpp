@@ -75,6 +75,15 @@ int supervise(PreparedJob job, GuardLink guard) {
   return status;
 }
 
+/// Says what it binds.
+CpuBinding bind_ranks(const Options& options) {
+  if (options.bind == Bind::none) return {};
+  const std::vector<Cpu> cpus = read_topology(dtrain::base::affinity_mask());
+  CpuBinding binding = launcher::bind_ranks(options.bind, cpus, options.num_ranks);
+  write_text(STDERR_FILENO, "dtrun: " + describe(options.bind, binding) + "\n");
+  return binding;
+}
+
 int run(const std::vector<std::string>& arguments) {
   rlimit open_files{};
   ::getrlimit(RLIMIT_NOFILE, &open_files);
@@ -85,12 +94,14 @@ int run(const std::vector<std::string>& arguments) {
   std::string program_file = find_program(options.program.front());
   ReservedPort port = reserve_port(options.master_addr, options.master_port);
   Door door = make_door();
+  CpuBinding binding = bind_ranks(options);
   LogFolder folder(options);
   const int status = run_guarded(PreparedJob{.options = std::move(options),
                                              .program_file = std::move(program_file),
                                              .port = std::move(port),
                                              .door = std::move(door),
                                              .folder = folder,
+                                             .binding = std::move(binding),
                                              .open_files = open_files},
                                  &supervise);
   folder.remove_unless_kept();  // again, for a supervisor that was killed

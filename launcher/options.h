@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/bind.h"
+
 namespace launcher {
 
 /// Which of a rank's streams are meant, in torchrun's numbering: 0 none, 1 standard output, 2
@@ -38,6 +40,7 @@ struct Options {
   std::vector<int> local_ranks_filter;  // ranks shown on the console; empty: all
   std::chrono::duration<double> abort_grace{2.0};
   std::chrono::duration<double> stop_grace{60.0};
+  Bind bind = Bind::none;
   bool help = false;
   bool version = false;
   std::vector<std::string> program;  // name and arguments
