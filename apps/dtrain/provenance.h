@@ -14,4 +14,7 @@ namespace dtrain::app {
 /// ranks (docs/formats/metrics.md).
 [[nodiscard]] std::string provenance(std::int64_t ranks);
 
+/// What dtrain doctor wants to know of this program: version, commit, cpu, plugins and gpus.
+[[nodiscard]] std::string doctor_record();
+
 }  // namespace dtrain::app
