@@ -34,8 +34,8 @@ RuntimeLibrary RuntimeLibrary::open() {
     const char* reason = ::dlerror();
     base::fail(base::ErrorKind::usage,
                "cannot load LibTorch through {}: {}; run scripts/setup.sh and build again, or "
-               "unpack all of the archive", path,
-               reason != nullptr ? reason : "dtrain_run is not in it");
+               "unpack all of the archive",
+               path, reason != nullptr ? reason : "dtrain_run is not in it");
   }
   return RuntimeLibrary(reinterpret_cast<RunFunction*>(symbol));
 }
