@@ -24,9 +24,8 @@ using doctor::Findings;
 
 void find_meeting(const comm::World& world, const base::RankEnv& env, double seconds,
                   Findings& findings) {
-  const std::string launcher = env.source.empty() ? "nobody" : env.source;
-  findings.fact("ranks", fmt::format("{}, of which {} on rank 0's machine; told by {}",
-                                     world.size(), env.local_world_size, launcher));
+  findings.fact("ranks", fmt::format("{}, by {}", world.size(),
+                                     env.source.empty() ? "no launcher" : env.source));
   const std::string place = world.backend() == "local" ? "in one process"
                             : env.store_fd >= 0
                                 ? "through dtrun's sockets, which need no port"
