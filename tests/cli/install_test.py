@@ -12,8 +12,8 @@ from dtrain_harness import BUILD, DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, ru
 
 DEVICE = 13
 NOBODY = 65534
-# What each node must have (docs/install.md), by the names that the loader knows them by.
-SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libutil|libgcc_s|libstdc\+\+)\.so")
+# What each node must have (docs/install.md), by the names that the loader knows them by; sanitizers where they are built in.
+SYSTEM = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libutil|libgcc_s|libstdc\+\+|lib(a|ub)san)\.so")
 # A machine that has neither the checkout nor what it was built with. $1: the installed folder, $2: where it is seen.
 ELSEWHERE = r"""
 set -e
