@@ -10,6 +10,9 @@
 
 namespace dtrain::commands::doctor {
 
+// CPUs and ranks are listed alike.
+std::string rank_list(const std::vector<int>& ranks) { return base::cpu_list_text(ranks); }
+
 std::string by_rank(std::span<const std::string> values) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<int>> ranks_of;
@@ -23,7 +26,7 @@ std::string by_rank(std::span<const std::string> values) {
   for (const std::string& value : order) {
     const std::vector<int>& ranks = ranks_of[value];
     text += fmt::format("{}{} (rank{} {})", text.empty() ? "" : "; ", value,
-                        ranks.size() == 1 ? "" : "s", base::cpu_list_text(ranks));
+                        ranks.size() == 1 ? "" : "s", rank_list(ranks));
   }
   return text;
 }

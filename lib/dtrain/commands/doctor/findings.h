@@ -48,7 +48,10 @@ class Findings {
   std::vector<Problem> problems_;
 };
 
-/// "A (ranks 0-2, 5); B (rank 3)"; the value alone where all are equal.
+/// "0-2,5", of ascending ranks.
+[[nodiscard]] std::string rank_list(const std::vector<int>& ranks);
+
+/// "A (ranks 0-2,5); B (rank 3)"; the value alone where all are equal.
 [[nodiscard]] std::string by_rank(std::span<const std::string> values);
 
 }  // namespace dtrain::commands::doctor

@@ -51,18 +51,19 @@ std::string refusal(const std::string& run_dir, const std::string& name) {
   }
 }
 
-// Returns whether all could write.
+// why: of this rank; empty: it could write, or did not try. Returns whether there is no refusal.
 bool find_refusals(comm::ProcessGroup& world, const std::string& why, Findings& findings) {
   const std::vector<std::string> answers = comm::exchange_texts(world, why);
-  for (const std::string& answer : answers) {
-    if (answer.empty()) continue;
-    findings.problem(ErrorKind::usage,
-                     fmt::format("--run-dir cannot be written: {}; choose a folder that this user "
-                                 "can write on every machine",
-                                 by_rank(answers)));
-    return false;
+  std::vector<int> refused;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!answers[rank].empty()) refused.push_back(static_cast<int>(rank));
   }
-  return true;
+  if (refused.empty()) return true;
+  findings.problem(
+      ErrorKind::usage,
+      fmt::format("rank{} {} cannot write to --run-dir: {}", refused.size() == 1 ? "" : "s",
+                  rank_list(refused), answers[static_cast<std::size_t>(refused.front())]));
+  return false;
 }
 
 void find_folder(comm::ProcessGroup& world, const std::string& run_dir, const std::string& job,
