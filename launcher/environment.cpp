@@ -87,6 +87,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
   const char* const user_threads = std::getenv("OMP_NUM_THREADS");
   const int threads =
       std::max(1, static_cast<int>(dtrain::base::usable_cores()) / rank.ranks_of_machine);
+  const int own_threads = rank.threads > 0 ? std::min(rank.threads, threads) : threads;
   std::vector<std::pair<std::string, std::string>> own = {
       {"RANK", std::to_string(rank.rank)},
       {"LOCAL_RANK", std::to_string(rank.local_rank)},
@@ -98,7 +99,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"MASTER_PORT", std::to_string(rank.master_port)},
       {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
                               ? std::string(user_threads)
-                              : std::to_string(threads)},
+                              : std::to_string(own_threads)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(rank.restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(rank.max_restarts)},
       {"TORCHELASTIC_RUN_ID", rank.run_id},

@@ -90,6 +90,7 @@ RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
   environment.error_file = job.folder.error_file(index);
   environment.store_fd = index == 0 ? job.door.inside.get() : job.door.outside.get();
   environment.rank_token = placement.rank_token;
+  environment.threads = job.binding.threads;
   environment.restart_count = job.attempt;
   environment.max_restarts = job.options.max_restarts;
   environment.restart_reason = job.restart_reason;
@@ -144,6 +145,10 @@ Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
   request.standard_output = output.writer.get();
   request.standard_error = error.writer.get();
   request.inherited = {environment.control_fd, environment.store_fd};
+  if (!job.binding.masks.empty()) {
+    const int local = index - job.placement.own().first_rank;
+    request.cpus = job.binding.masks[static_cast<std::size_t>(local)];
+  }
   request.open_files = job.open_files;
   request.signal_mask = signal_mask;
   const pid_t pid = spawn(request);

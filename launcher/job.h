@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/bind.h"
 #include "launcher/log_folder.h"
 #include "launcher/log_writer.h"
 #include "launcher/nodes/channel.h"
@@ -28,6 +29,7 @@ struct PreparedJob {
   ReservedPort port;
   Door door;  // of one node; the ranks of several meet over TCP
   LogFolder folder;
+  CpuBinding binding = {};
   int attempt = 0;                  // 0: the first
   std::string restart_reason = {};  // how the attempt before this one failed
   rlimit open_files{};              // RLIMIT_NOFILE as dtrun found it, which the ranks get

@@ -83,7 +83,7 @@ void sweep(const std::filesystem::path& folder) {
 /// A private folder among the temporary files; `lock` shows other dtruns that it is in use.
 std::string make_temporary(std::error_code& error, Descriptor& lock) {
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-  if (error) return {};
+  if (error) return "under $TMPDIR";
   sweep(parent);
   for (;;) {
     const std::string name = make_temporary_name();

@@ -94,11 +94,28 @@ int supervise(PreparedJob job, GuardLink guard) {
   return status;
 }
 
+/// Binds the ranks of this node, and says so. Emulated nodes share a machine: each takes its part.
+CpuBinding bind_ranks(const Options& options, const Placement& placement) {
+  if (options.bind == Bind::none) return {};
+  const bool is_part = options.emulate_nodes > 0;
+  const NodePlace& own = placement.own();
+  CpuBinding binding =
+      launcher::bind_ranks(options.bind, read_topology(dtrain::base::affinity_mask()),
+                           is_part ? placement.world_size() : own.num_ranks);
+  if (is_part) {
+    const auto begin = binding.masks.begin() + own.first_rank;
+    binding.masks = {begin, begin + own.num_ranks};
+  }
+  write_text(STDERR_FILENO, "dtrun: " + describe(options.bind, binding, own.first_rank) + "\n");
+  return binding;
+}
+
 /// Prepares the ranks of this node, whose placement is known.
 PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_files) {
   std::string program_file = find_program(options.program.front());
   const bool is_alone = !meeting.placement.has_several_nodes();
   Door door = is_alone ? make_door() : Door{};
+  CpuBinding binding = bind_ranks(options, meeting.placement);
   LogFolder folder(options, meeting.placement);
   return PreparedJob{.options = options,
                      .placement = std::move(meeting.placement),
@@ -107,6 +124,7 @@ PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_
                      .port = std::move(meeting.port),
                      .door = std::move(door),
                      .folder = std::move(folder),
+                     .binding = std::move(binding),
                      .open_files = open_files};
 }
 

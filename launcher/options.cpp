@@ -80,6 +80,13 @@ StreamChoice streams_from(std::string_view name, std::string_view value) {
   return StreamChoice(std::move(per_rank));
 }
 
+Bind bind_from(std::string_view name, std::string_view value) {
+  if (value == "none") return Bind::none;
+  if (value == "cores") return Bind::cores;
+  if (value == "numa") return Bind::numa;
+  fail(ErrorKind::usage, "{}: found '{}'; give none, cores or numa", name, value);
+}
+
 constexpr int kMaxNodes = 4096;
 
 /// torchrun's MIN:MAX is taken where both are one number.
@@ -158,6 +165,10 @@ constexpr std::array kRows = {
                   o.local_ranks_filter.push_back(number_in<int>(n, part, 0, kMaxRanks - 1));
                 }
               }},
+    OptionRow{
+        "--bind", "WHAT",
+        "where ranks may run: none (anywhere), cores (each on its own), numa (a node each) [none]",
+        [](Options& o, std::string_view n, std::string_view v) { o.bind = bind_from(n, v); }},
     OptionRow{"--abort-grace", "SECONDS",
               "after a rank failed, time for the others between SIGTERM and SIGKILL [2]",
               [](Options& o, std::string_view n, std::string_view v) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/bind.h"
+
 namespace launcher {
 
 /// Which of a rank's streams are meant, in torchrun's numbering: 0 none, 1 standard output, 2
@@ -45,6 +47,7 @@ struct Options {
   std::chrono::duration<double> stop_grace{60.0};
   int max_restarts = 0;
   std::chrono::duration<double> restart_backoff{1.0};  // wait before the first restart
+  Bind bind = Bind::none;
   bool help = false;
   bool version = false;
   std::vector<std::string> program;  // name and arguments

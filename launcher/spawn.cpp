@@ -1,6 +1,7 @@
 #include "launcher/spawn.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +23,8 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
 
 /// Runs between vfork and exec in the parent's memory: system calls only, and no return.
 [[noreturn]] void become_rank(const SpawnRequest& request, char* const* arguments,
-                              char* const* environment, pid_t parent, volatile int& error) {
+                              char* const* environment, const std::vector<cpu_set_t>& mask,
+                              pid_t parent, volatile int& error) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it died before the line above
@@ -37,9 +39,21 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   ::sigaction(SIGXFSZ, &standard, nullptr);
   ::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr);
   ::setrlimit(RLIMIT_NOFILE, &request.open_files);
-  ::execve(request.file.c_str(), arguments, environment);
+  const bool is_bound =
+      mask.empty() || ::sched_setaffinity(0, mask.size() * sizeof(mask[0]), &mask[0]) == 0;
+  if (is_bound) ::execve(request.file.c_str(), arguments, environment);
   error = errno;
   ::_exit(127);
+}
+
+/// The bits of the CPUs; none for none.
+std::vector<cpu_set_t> mask_of(const dtrain::base::CpuList& cpus) {
+  if (cpus.empty()) return {};
+  std::vector<cpu_set_t> mask(static_cast<std::size_t>(cpus.back()) / CPU_SETSIZE + 1);
+  for (const int cpu : cpus) {
+    CPU_SET_S(static_cast<std::size_t>(cpu), mask.size() * sizeof(cpu_set_t), mask.data());
+  }
+  return mask;
 }
 
 const char* advice_for(int error) {
@@ -53,10 +67,11 @@ const char* advice_for(int error) {
 pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> arguments = pointers_to(request.arguments);
   const std::vector<char*> environment = pointers_to(request.environment);
+  const std::vector<cpu_set_t> mask = mask_of(request.cpus);
   const pid_t parent = ::getpid();
   volatile int error = 0;
   const pid_t child = ::vfork();  // cheap, and a failed exec is known on return
-  if (child == 0) become_rank(request, arguments.data(), environment.data(), parent, error);
+  if (child == 0) become_rank(request, arguments.data(), environment.data(), mask, parent, error);
   if (child < 0) {
     error = errno;
   } else if (error == 0) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/cpu_list.h"
+
 namespace launcher {
 
 /// A rank to be. All descriptors stay the caller's; the rank has copies.
@@ -21,6 +23,7 @@ struct SpawnRequest {
   std::vector<int> inherited;  // kept open in the rank under the same numbers
   sigset_t signal_mask{};      // of the rank
   rlimit open_files{};         // of the rank (RLIMIT_NOFILE)
+  dtrain::base::CpuList cpus;  // where it may run; empty: where the caller may
 };
 
 /// Starts the program in a process group of its own, to be killed by the kernel when dtrun dies.

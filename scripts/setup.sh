@@ -59,7 +59,8 @@ install_libtorch() {
   unzip -q .deps/wheels/torch-*.whl 'torch/include/*' 'torch/lib/libc10.so' 'torch/lib/libtorch_cpu.so' \
     'torch/lib/libgomp*' 'torch-*/licenses/*' 'torch-*/LICENSE' 'torch-*/NOTICE' -d .deps/libtorch 2>/dev/null || [ $? = 11 ]
   for wheel in .deps/wheels/nvidia_*.whl; do
-    unzip -q "$wheel" 'nvidia/cu13/lib/libcudart.so*' 'nvidia/cu13/lib/libcupti.so*' -d .deps/libtorch 2>/dev/null || [ $? = 11 ]
+    unzip -q "$wheel" 'nvidia/cu13/lib/libcudart.so*' 'nvidia/cu13/lib/libcupti.so*' \
+      'nvidia_*.dist-info/*icense*' -d .deps/libtorch 2>/dev/null || [ $? = 11 ]
   done
   for library in torch/lib/libc10.so torch/lib/libtorch_cpu.so nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13; do
     [ -f ".deps/libtorch/$library" ] || { echo "setup.sh: the wheels lack $library" >&2; exit 1; }

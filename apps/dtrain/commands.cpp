@@ -35,8 +35,8 @@ struct Subcommand {
 
 constexpr Subcommand kSubcommands[] = {{"train", run_train},           {"data", run_data},
                                        {"generate", run_generate},     {"verify", run_verify},
-                                       {"checkpoint", run_checkpoint}, {"schedule", run_schedule},
-                                       {"settings", run_settings}};
+                                       {"checkpoint", run_checkpoint}, {"doctor", run_doctor},
+                                       {"schedule", run_schedule},     {"settings", run_settings}};
 
 int run_help(const Arguments& arguments);
 

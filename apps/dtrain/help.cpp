@@ -20,6 +20,7 @@ subcommands
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
+  doctor                    check and measure what a job of such flags stands on
   schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
   help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
@@ -102,6 +103,13 @@ std::string command_help(config::Command command) {
           "dtrain verify --golden FIXTURE.safetensors [--trajectory FILE.json --name NAME] "
           "[flags]\n"
           "  Prints one JSON object in one line.\n\n";
+      break;
+    case config::Command::doctor:
+      usage =
+          "dtrain doctor [flags of train]\n"
+          "  Prints a line for each fact that a job of these flags stands on, on all its ranks, "
+          "and\n"
+          "  names what is wrong: dtrun -n 2 -- dtrain doctor --run-dir runs/mine\n\n";
       break;
     case config::Command::export_checkpoint:
       usage = "dtrain checkpoint export PATH FILE [flags]\n\n";

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "commit.h"
+#include "runtime_library.h"
 
 namespace dtrain::app {
 namespace {
@@ -48,6 +49,11 @@ std::string now() {
   return text.data();
 }
 
+// Bytes that are not UTF-8 are replaced: a run must not fail for its record.
+std::string text_of(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::string version_text() { return fmt::format("{} (commit {})", DTRAIN_VERSION, kCommit); }
@@ -67,8 +73,17 @@ std::string provenance(std::int64_t ranks, const base::RankEnv& env) {
     object.update({{"launch", env.launch}, {"restarts", env.restart_count}});
   }
   if (!env.restart_reason.empty()) object["restart_reason"] = env.restart_reason;
-  // Bytes that are not UTF-8 are replaced: a run must not fail for its record.
-  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return text_of(object);
+}
+
+std::string doctor_record() {
+  const auto plugins = RuntimeLibrary::devices();
+  return text_of(
+      {{"version", DTRAIN_VERSION},
+       {"commit", kCommit},
+       {"cpu", cpu_model()},
+       {"plugins", plugins.empty() ? "none" : fmt::format("{}", fmt::join(plugins, ", "))},
+       {"gpus", RuntimeLibrary::num_gpus()}});
 }
 
 }  // namespace dtrain::app

@@ -16,4 +16,7 @@ namespace dtrain::app {
 /// ranks, and under a launcher the launch and its restarts (docs/formats/metrics.md).
 [[nodiscard]] std::string provenance(std::int64_t ranks, const base::RankEnv& env);
 
+/// What dtrain doctor wants to know of this program: version, commit, cpu, plugins and gpus.
+[[nodiscard]] std::string doctor_record();
+
 }  // namespace dtrain::app

@@ -16,10 +16,12 @@
 namespace dtrain::app {
 namespace {
 
-// bin/dtrain and lib/libdtrain.so lie side by side.
+// Beside bin/dtrain's folder: lib/dtrain, as cmake/Install.cmake makes it, or a build's lib.
 std::filesystem::path library_folder() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  return program.parent_path().parent_path() / "lib";
+  const auto lib = program.parent_path().parent_path() / "lib";
+  std::error_code error;
+  return std::filesystem::is_directory(lib / "dtrain", error) ? lib / "dtrain" : lib;
 }
 
 }  // namespace
@@ -31,8 +33,9 @@ RuntimeLibrary RuntimeLibrary::open() {
   if (symbol == nullptr) {
     const char* reason = ::dlerror();
     base::fail(base::ErrorKind::usage,
-               "cannot load LibTorch through {}: {}; run scripts/setup.sh and build again", path,
-               reason != nullptr ? reason : "dtrain_run is not in it");
+               "cannot load LibTorch through {}: {}; run scripts/setup.sh and build again, or "
+               "unpack all of the archive",
+               path, reason != nullptr ? reason : "dtrain_run is not in it");
   }
   return RuntimeLibrary(reinterpret_cast<RunFunction*>(symbol));
 }

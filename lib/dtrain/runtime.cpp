@@ -86,6 +86,9 @@ int run(std::string_view text) {
     case config::Command::verify:
       commands::verify(request.config, write_output);
       return 0;
+    case config::Command::doctor:
+      commands::run_doctor(request.config, request.record, write_output);
+      return 0;
     case config::Command::export_checkpoint:
       commands::export_checkpoint(request.config, write_output);
       return 0;

@@ -1,13 +1,13 @@
 #include "dtrain/base/rank_env.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/cpu_quota.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/number.h"
@@ -268,10 +268,7 @@ std::int64_t visible_gpus_of_process(std::int64_t present) {
 }
 
 std::int64_t usable_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof(mask), &mask) != 0) return 1;
-  const std::int64_t allowed = std::max(1, CPU_COUNT(&mask));
+  const auto allowed = std::max<std::int64_t>(1, std::ssize(affinity_mask()));
   return std::min(allowed, cpu_quota().value_or(allowed));
 }
 

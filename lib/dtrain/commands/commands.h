@@ -26,6 +26,16 @@ using Output = std::function<void(std::string_view)>;
 /// and train::verify.
 void verify(const config::Config& config, const Output& output);
 
+/// Gives `output`, on rank 0, a line for each fact that a job of these settings stands on, as it is
+/// found: machines, versions, cores, memory, the run folder, clocks, measured all-reduces.
+///
+/// record:     its provenance also has "plugins" and "gpus".
+/// Collective: every rank of the job.
+/// Throws:     Error, the same on every rank, of the first problem's kind, naming it; as
+///             job::make_world.
+void run_doctor(const config::Config& config, const config::StartRecord& record,
+                const Output& output);
+
 /// Gives `output` the prompt of config.generate, then max_tokens bytes, each as soon as it is
 /// drawn. An empty prompt starts a text after a newline that is not written. The same file,
 /// settings and seed give the same bytes on one machine.

@@ -1,5 +1,7 @@
 #include "dtrain/config/json.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "dtrain/base/check.h"
@@ -61,15 +63,15 @@ Request from_request(std::string_view text) {
   const Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   DTRAIN_CHECK(object.is_object() && object.contains("command") && object.contains("config"),
                "not a request: {}", text);
-  for (const Command command : kCommands) {
-    if (object["command"] == name_of(command)) {
-      Request request{command, from_json(object["config"].dump())};
-      if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
-      if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
-      return request;
-    }
-  }
-  base::fail(base::ErrorKind::internal, "unknown command in request: {}", text);
+  const auto is_meant = [&](Command command) { return object["command"] == name_of(command); };
+  const auto* command = std::ranges::find_if(kCommands, is_meant);
+  DTRAIN_CHECK(command != std::end(kCommands) || is_meant(Command::doctor),
+               "unknown command in request: {}", text);
+  Request request{command != std::end(kCommands) ? *command : Command::doctor,
+                  from_json(object["config"].dump())};
+  if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
+  if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
+  return request;
 }
 
 }  // namespace dtrain::config

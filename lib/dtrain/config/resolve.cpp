@@ -221,10 +221,15 @@ bool needs_loss_scaling(const MachineConfig& machine) {
 }
 
 Config resolve(Command command, Config config, const Launch& launch) {
-  if (command != Command::train && command != Command::verify && launch.world_size != 1) {
+  const bool is_alone =
+      command != Command::train && command != Command::verify && command != Command::doctor;
+  if (is_alone && launch.world_size != 1) {
     fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
          name_of(command), launch.world_size);
   }
+  // What the ranks stand on, however many there are.
+  const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;
+  if (is_open && launch.world_size > 1) config.layout.strategy = Strategy::ddp;
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);

@@ -20,7 +20,8 @@ enum class Command : unsigned {
   generate = 2,
   verify = 4,
   export_checkpoint = 8,
-  import_checkpoint = 16
+  import_checkpoint = 16,
+  doctor = 32 | train  ///< takes the settings of train, and belongs to no row of its own
 };
 inline constexpr Command kCommands[] = {Command::train, Command::generate, Command::verify,
                                         Command::export_checkpoint, Command::import_checkpoint};

@@ -7,9 +7,9 @@
 namespace dtrain::config {
 
 std::string_view name_of(Command command) noexcept {
-  constexpr std::string_view kNames[] = {"train", "generate", "verify", "checkpoint export",
-                                         "checkpoint import"};
-  return kNames[std::countr_zero(static_cast<unsigned>(command))];
+  constexpr std::string_view kNames[] = {
+      "train", "generate", "verify", "checkpoint export", "checkpoint import", "doctor"};
+  return kNames[std::bit_width(static_cast<unsigned>(command)) - 1];
 }
 
 const Setting* find_key(std::string_view key) noexcept {

@@ -1,0 +1,21 @@
+// Lists of logical CPUs as the kernel writes them: "0-3,8".
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dtrain::base {
+
+/// Numbers of logical CPUs, ascending, each once.
+using CpuList = std::vector<int>;
+
+/// Returns nothing for a text that is no list. An empty one has no CPUs.
+[[nodiscard]] std::optional<CpuList> parse_cpu_list(std::string_view text);
+[[nodiscard]] std::string cpu_list_text(const CpuList& cpus);
+
+/// The affinity mask of this process; empty where it cannot be read.
+[[nodiscard]] CpuList affinity_mask();
+
+}  // namespace dtrain::base

@@ -1,0 +1,81 @@
+// dtrain doctor: what a job would stand on.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/base/hash.h"
+#include "dtrain/base/launcher_link.h"
+#include "dtrain/comm/agreement.h"
+#include "dtrain/commands/commands.h"
+#include "dtrain/commands/doctor/findings.h"
+#include "dtrain/commands/doctor/machine_facts.h"
+#include "dtrain/commands/doctor/measure.h"
+#include "dtrain/commands/doctor/run_folder_check.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/job/ranks.h"
+
+namespace dtrain::commands {
+namespace {
+
+using doctor::Findings;
+
+void find_meeting(const comm::World& world, const base::RankEnv& env, double seconds,
+                  Findings& findings) {
+  findings.fact("ranks", fmt::format("{}, by {}", world.size(),
+                                     env.source.empty() ? "no launcher" : env.source));
+  const std::string place = world.backend() == "local" ? "in one process"
+                            : env.store_fd >= 0
+                                ? "through dtrun's sockets, which need no port"
+                                : fmt::format("at {} port {}", env.master_addr, env.master_port);
+  findings.fact("meeting",
+                fmt::format("{}, in {:.3f} s; backend {}", place, seconds, world.backend()));
+}
+
+void find_configuration(comm::ProcessGroup& world, const config::Config& config,
+                        Findings& findings) {
+  const auto values = config::value_texts(config::Command::train, config);
+  try {
+    comm::check_agreement(world, values);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::usage) throw;
+    return findings.problem(error);
+  }
+  std::string text;
+  for (const auto& [key, value] : values) text += fmt::format("{}={}\n", key, value);
+  findings.fact("configuration",
+                fmt::format("hash {:016x}, equal on all ranks", base::hash_text(text)));
+}
+
+void examine(const config::Config& config, const config::StartRecord& record,
+             const base::RankEnv& env, const job::JoinWorld& join, const Output& output) {
+  const base::LauncherLink link(env.control_fd);
+  const auto begin = base::Clock::now();
+  const std::shared_ptr<comm::World> world = join();
+  const double seconds = base::seconds_since(begin);
+  if (world->rank() == 0) base::tell_plain_output();
+  Findings findings(world->rank() == 0 ? output : [](std::string_view) {});
+  find_meeting(*world, env, seconds, findings);
+  doctor::find_machine_facts(*world, config, record, findings);
+  find_configuration(world->control(), config, findings);
+  doctor::check_run_folder(world->control(), config.run.dir, findings);
+  doctor::measure_clocks(*world, findings);
+  doctor::measure_all_reduce(*world, findings);
+  world->control().barrier();
+  findings.require_none();
+  findings.fact("result", "no problem found");
+}
+
+}  // namespace
+
+void run_doctor(const config::Config& config, const config::StartRecord& record,
+                const Output& output) {
+  (void)job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
+    examine(config, record, env, join, output);
+    return 0;
+  });
+}
+
+}  // namespace dtrain::commands

@@ -1,0 +1,119 @@
+"""dtrain doctor: what it says is so, what is wrong is named with what to do, and nothing is left behind."""
+
+import os
+import re
+import socket
+import unittest
+
+from dtrain_harness import DTRAIN, DTRUN, USAGE, FolderTest, launched, run
+
+# A rank's clock that is 100 s ahead.
+WRONG_CLOCK = r"""
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec* time) {
+  int result = syscall(SYS_clock_gettime, clock, time);
+  if (clock == CLOCK_REALTIME) time->tv_sec += 100;
+  return result;
+}
+"""
+
+
+class Doctor(FolderTest):
+    def doctor(self, ranks, *flags, status=0, **options):
+        return run(*launched(ranks, "doctor", "--threads", "1", *flags), cwd=self.folder, status=status, **options)
+
+    def facts(self, result):
+        """Lines by name, in order."""
+        found = {}
+        for line in result.stdout.splitlines():
+            name, value = line[:15].strip(), line[16:]
+            found.setdefault(name, []).append(value)
+        return found
+
+    def test_two_ranks_are_examined_and_measured(self):
+        facts = self.facts(self.doctor(2, "--run-dir", "deep/run"))
+        self.assertEqual(list(self.folder.iterdir()), [])
+        self.assertEqual(facts["hosts"], [socket.gethostname()])
+        version = run(DTRAIN, "--version").stdout.strip()
+        self.assertTrue(facts["versions"][0].startswith(version + ", LibTorch 2.11.0"), facts)
+        self.assertIn("deep/run: all ranks see rank 0's, and can write", facts["run folder"])
+        self.assertEqual(facts["ranks"], ["2, by RANK"])
+        self.assertRegex(facts["meeting"][0], r"sockets, which need no port, in \d+\.\d+ s; backend shm$")
+        self.assertEqual(facts["result"], ["no problem found"])
+        self.assertRegex(facts["clocks"][0], r"^rank 1's clock is [\d.]+ \w+ (ahead of|behind) rank 0's, \+/- ")
+        self.assertRegex(facts["configuration"][0], r"^hash [0-9a-f]{16}, equal on all ranks$")
+        cpus = set(os.sched_getaffinity(0))
+        listed = re.search(r"of CPUs ([\d,-]+), 1 thread per rank", facts["cores"][0])[1]
+        self.assertEqual({cpu for part in listed.split(",") for cpu in
+                          range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)}, cpus)
+        self.check_bandwidth(facts["all-reduce"])
+
+    def check_bandwidth(self, lines):
+        """The rate follows from bytes and time, on two ranks: all bytes once."""
+        units = {"us": 1e-6, "ms": 1e-3, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            size, size_unit, time, time_unit, rate = re.match(
+                r" *([\d.]+) (\w+): +([\d.]+) (\w+), ([\d.]+) GB/s$", line).groups()
+            expected = float(size) * units[size_unit] / (float(time) * units[time_unit]) / 1e9
+            self.assertAlmostEqual(float(rate), expected, delta=0.006 + 0.02 * expected, msg=line)
+
+    def test_it_works_alone(self):
+        facts = self.facts(self.doctor(1))
+        self.assertEqual(facts["all-reduce"], ["one rank: nothing to measure"])
+        self.assertIn("--run-dir", facts["run folder"][0])
+
+    def test_ranks_with_other_settings_are_a_problem(self):
+        rank = f'exec {DTRAIN} doctor --threads 1 --strategy ddp --seed $RANK'
+        result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, status=USAGE)
+        self.assertRegex(result.stdout, r"PROBLEM +ranks 0 and 1 do not agree on train.seed: 0 on rank 0, 1 on rank 1")
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn("the doctor found 1 problem, the first: ranks 0 and 1 do not agree", result.stderr)
+        self.assertIn("all-reduce ", result.stdout)  # it looks further
+
+    def test_a_folder_that_is_not_shared_is_a_problem_on_all_ranks(self):
+        if run("unshare", "-m", "true", status=None).returncode != 0:
+            self.skipTest("only root can show a rank another folder")
+        (self.folder / "run").mkdir()
+        rank = ('if [ $RANK = 1 ]; then exec unshare -m sh -c \'mount -t tmpfs none run; exec "$@"\' sh "$@"; '
+                'else exec "$@"; fi')
+        result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, "sh", DTRAIN, "doctor", "--threads", "1", "--run-dir", "run",
+                     cwd=self.folder, status=USAGE)
+        self.assertRegex(result.stdout, r"PROBLEM +--run-dir run: rank 1 of 2 does not see rank 0's folder")
+        self.assertEqual(list((self.folder / "run").iterdir()), [])
+
+    def test_a_folder_that_cannot_be_written_is_a_problem(self):
+        (self.folder / "file").write_text("")
+        result = self.doctor(2, "--run-dir", "file", status=USAGE)
+        self.assertRegex(result.stdout, r"PROBLEM +rank 0 cannot write to --run-dir: .*file.*; check that")
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["file"])
+
+    def test_a_folder_that_another_machine_may_only_read_is_a_problem_of_its_ranks(self):
+        if run("unshare", "-m", "true", status=None).returncode != 0:
+            self.skipTest("only root can show a rank another folder")
+        (self.folder / "run").mkdir()
+        rank = ('if [ $RANK = 1 ]; then exec unshare -m sh -c \'mount --bind run run && mount -o remount,bind,ro run && cd . && exec "$@"\' '
+                'sh "$@"; else exec "$@"; fi')
+        result = run(DTRUN, "-n", 2, "--", "sh", "-c", rank, "sh", DTRAIN, "doctor", "--threads", "1", "--run-dir", "run",
+                     cwd=self.folder, status=USAGE)
+        self.assertRegex(result.stdout, r"PROBLEM +rank 1 cannot write to --run-dir: .*Read-only file system.*; check that")
+        self.assertEqual(list((self.folder / "run").iterdir()), [])
+
+    def test_a_clock_that_is_wrong_is_a_problem(self):
+        (self.folder / "clock.c").write_text(WRONG_CLOCK)
+        run("cc", "-shared", "-fPIC", "-o", self.folder / "clock.so", self.folder / "clock.c")
+        rank = f'[ $RANK != 1 ] || export LD_PRELOAD={self.folder}/clock.so; exec {DTRAIN} doctor --threads 1'
+        result = run(DTRUN, "-n", 3, "--", "sh", "-c", rank, status=USAGE)
+        self.assertRegex(result.stdout, r"PROBLEM +rank 1's clock is (?:100\.0|99\.9)\d s ahead of rank 0's, \+/- [\d.]+ \w+: set the")
+
+    def test_wrong_flags_are_refused_as_by_train(self):
+        self.assertIn("unknown flag", self.doctor(1, "--stpes", "3", status=USAGE).stderr)
+        self.assertIn("--tp", self.doctor(2, "--strategy", "3d", "--tp", "4", status=USAGE).stderr)
+        self.assertIn("dtrain doctor [flags of train]", run(DTRAIN, "doctor", "--help").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
