@@ -32,9 +32,8 @@ struct ClosedEarly {
 /// Throws: ClosedEarly; Error{usage} for a secret that one side lacks or that differs, or without
 ///         munge where the store relies on it; Error{comm} for what is no store, or another user's;
 ///         Error{timeout} for silence; the refusal of the job.
-[[nodiscard]] std::string introduce_to_store(const base::Descriptor& connection,
-                                             net::FrameBuffer& input, const Newcomer& self,
-                                             const base::Deadline& deadline);
+std::string introduce_to_store(const base::Descriptor& connection, net::FrameBuffer& input,
+                               const Newcomer& self, const base::Deadline& deadline);
 
 /// The text of a reply that is `done`; nothing of `absent`.
 ///
