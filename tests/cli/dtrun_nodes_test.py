@@ -1,5 +1,6 @@
 """dtrun over several nodes: one job, one end, one status, whatever happens to whom."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -138,10 +139,10 @@ class Meeting(NodesTest):
         for each in launchers:
             self.assertIn("node 2 of 3 did not come within 1.0 s", each.err)
 
-    def test_a_line_every_few_seconds(self):
-        process = self.node(0, "--rdzv-timeout", "5.6", "true")
+    def test_a_line_now_and_then(self):
+        process = self.node(0, "--rdzv-timeout", "2.5", "true")
         self.assertEqual(self.ends(process), [RENDEZVOUS])
-        self.assertRegex(process.err, "dtrun: waiting for node 1, 5.0 s of ")
+        self.assertRegex(process.err, "dtrun: waiting for node 1, 2.0 s of ")
 
     def test_a_late_node_and_one_that_comes_again(self):
         first = self.node(1, "-n", "1", "true")
@@ -190,27 +191,36 @@ class Meeting(NodesTest):
 
     def test_secrets_that_differ_or_are_missing(self):
         for first, second in ((SECRET, SECRET[::-1]), (SECRET, ""), ("", SECRET)):
-            waiting = self.node(0, "--rdzv-timeout", "1", "true", env={"DTRAIN_JOB_TOKEN": first})
+            waiting = self.node(0, "--rdzv-timeout", "0.7", "true", env={"DTRAIN_JOB_TOKEN": first})
             wrong = self.node(1, "--rdzv-timeout", "9", "true", env={"DTRAIN_JOB_TOKEN": second})
             self.assertEqual(self.ends(wrong, waiting), [USAGE, RENDEZVOUS])
             self.assertIn("DTRAIN_JOB_TOKEN", wrong.err)
             self.assertNotIn(SECRET, wrong.err + waiting.err)
 
     def test_strangers_have_no_effect(self):
-        launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
-        strangers = []
-        for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, struct.pack("<Q", 1 << 60),
-                     struct.pack("<QQ", 24, 1 << 40) + bytes(16), bytes(8192)) * 20:
-            stranger = wait_until(self.try_connect, "node 0")
-            strangers.append(stranger)
-            try:
-                stranger.sendall(text)
-            except OSError:
-                pass  # it was dropped already
-        other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
-        self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
-        for stranger in strangers:
-            stranger.close()
+        for secret in (SECRET, ""):
+            self.port = free_port()
+            launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": secret})
+            strangers = []
+            for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, struct.pack("<Q", 1 << 60),
+                         struct.pack("<QQ", 24, 1 << 40) + bytes(16), bytes(8192)) * 20:
+                strangers.append(wait_until(self.try_connect, "node 0"))
+                with contextlib.suppress(OSError):  # it was dropped already
+                    strangers[-1].sendall(text)
+            other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": secret})
+            self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
+            for stranger in strangers:
+                stranger.close()
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can be another user")
+    def test_another_user_is_not_even_greeted(self):
+        launcher = self.node(0, "-n", "1", "true")
+        wait_until(self.try_connect, "node 0").close()
+        listen = f"import socket; print(socket.create_connection(('127.0.0.1', {self.port})).recv(99))"
+        heard = subprocess.run(["/usr/bin/python3", "-c", listen], user=65534, capture_output=True, text=True, check=False,
+                               cwd="/")
+        self.assertEqual(heard.stdout, "b''\n", heard.stderr)
+        self.assertEqual(self.ends(launcher, self.node(1, "-n", "1", "true")), [0, 0], launcher.err)
 
     def try_connect(self):
         try:
@@ -294,6 +304,16 @@ class Failure(NodesTest):
         self.assertEqual(process.returncode, 3, process.err)
         self.assertNotIn("failed:", process.err)
         self.assertEqual(process.err.count("the file is missing"), 2, "once on each node")
+
+
+    def test_an_error_of_one_node_is_told_with_its_place(self):
+        text = ('import os, time\nif os.environ["RANK"] == "2":\n'
+                '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no such file here\\n"); os._exit(3)\n'
+                'time.sleep(30)')
+        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text)
+        self.assertEqual(process.returncode, 3, process.err)
+        self.assertRegex(process.err, r"dtrun: failed: rank 2 \(pid \d+ on .*, node 1\) exited with status 3 after .*: "
+                                      "no such file here")
 
 
 class Loss(NodesTest):
