@@ -51,7 +51,8 @@ std::uint64_t tag_of(Source source, int rank = 0) {
 Supervisor::Supervisor(PreparedJob job, GuardLink guard)
     : job_(std::move(job)),
       guard_(std::move(guard)),
-      console_(own_prefix(job_.options)),
+      console_(own_prefix(job_.options),
+               job_.options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       start_(dtrain::base::Clock::now()) {
   adopt_orphans();

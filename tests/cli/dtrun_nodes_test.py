@@ -86,6 +86,12 @@ class Start(NodesTest):
         self.assertEqual(lines, ["0 0 1 6 0", "1 0 3 6 1", "2 1 3 6 1", "3 2 3 6 1", "4 0 2 6 2", "5 1 2 6 2"])
         self.assertTrue(launchers[1].out.startswith(f"[{socket.gethostname()}:"), launchers[1].out)
 
+    def test_lines_of_emulated_nodes_come_out_whole(self):
+        process = self.emulated("seq 1 20000 | sed s/^/abcdefghijklmnopqrstuvwxyz/")
+        lines = process.out.splitlines()
+        self.assertEqual(len(lines), 80_000)
+        self.assertEqual([line for line in lines if not re.fullmatch(r"\[node\d:\d\] [a-z]{26}\d+", line)], [])
+
     def test_names_and_ipv6(self):
         for address in ("localhost", "::1"):
             launchers = self.nodes("echo $MASTER_ADDR", address=address)
