@@ -312,6 +312,14 @@ class Failure(NodesTest):
         self.assertEqual(process.err.count("the file is missing"), 2, "once on each node")
 
 
+    def test_an_error_of_all_that_one_rank_found_is_told_on_each_node(self):
+        text = ('import os, time\nif os.environ["RANK"] == "3":\n'
+                '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"refused 3 no good file\\n"); os._exit(3)\n'
+                'time.sleep(30)')
+        launchers = [self.node(node, "-n", "2", "/usr/bin/python3", "-c", text) for node in (0, 1)]
+        self.assertEqual(self.ends(*launchers), [3, 3])
+        self.assertEqual([each.err for each in launchers], ["dtrun: no good file\n", "no good file\n"])
+
     def test_an_error_of_one_node_is_told_with_its_place(self):
         text = ('import os, time\nif os.environ["RANK"] == "2":\n'
                 '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no such file here\\n"); os._exit(3)\n'
