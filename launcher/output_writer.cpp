@@ -9,7 +9,6 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/file_system.h"
-#include "launcher/writer_thread.h"
 
 namespace launcher {
 
@@ -17,6 +16,7 @@ using dtrain::base::Clock;
 
 struct OutputWriter::State {
   int fd = -1;
+  Pieces pieces = Pieces::large;
   Waker waker;
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -44,7 +44,7 @@ void OutputWriter::State::wait_for_room(int reason, std::unique_lock<std::mutex>
 void OutputWriter::State::write_batch(std::string_view rest, std::unique_lock<std::mutex>& lock) {
   while (!rest.empty() && !closed) {
     lock.unlock();
-    const int error = write_piece(fd, rest);
+    const int error = write_piece(fd, rest, pieces);
     lock.lock();
     in_hand = rest.size();
     if (dtrain::base::is_full_disk(error)) {
@@ -74,8 +74,9 @@ void OutputWriter::State::run() {
   }
 }
 
-OutputWriter::OutputWriter(int fd, int wake) : state_(std::make_shared<State>()) {
+OutputWriter::OutputWriter(int fd, int wake, Pieces pieces) : state_(std::make_shared<State>()) {
   state_->fd = fd;
+  state_->pieces = pieces;
   state_->waker = Waker(wake);
   start_writer_thread([state = state_] { state->run(); });
 }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "launcher/writer_thread.h"
+
 namespace launcher {
 
 /// A write to a terminal, or to a pipe that others write into too, may block however short it is
@@ -21,8 +23,9 @@ class OutputWriter {
  public:
   /// `wake` is written to (an eventfd) whenever something was written or dropped.
   ///
+  /// pieces: atomic where other processes write lines to the same pipe.
   /// Throws: Error{spawn} when no thread can be made.
-  OutputWriter(int fd, int wake);
+  OutputWriter(int fd, int wake, Pieces pieces = Pieces::large);
   OutputWriter(const OutputWriter&) = delete;
   OutputWriter& operator=(const OutputWriter&) = delete;
   ~OutputWriter();

@@ -133,7 +133,10 @@ std::string line_of_lost(const Verdict& verdict, const Placement& placement) {
 std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ranks,
                             const Placement& placement) {
   const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
-  if (error_is_of_all(culprit, ranks)) return {};
+  if (error_is_of_all(culprit, ranks)) {  // one node has printed it already
+    const bool is_told = placement.has_several_nodes() && !culprit.told->blames_another();
+    return is_told ? culprit.told->line : "";
+  }
   const std::string step = culprit.step >= 0 ? fmt::format(" at step {}", culprit.step) : "";
   return fmt::format("failed: rank {} ({}) {} after {}{}{}", culprit.index,
                      place_of(culprit, placement), describe(culprit), time_of(verdict.failed_ns),
@@ -226,7 +229,10 @@ void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placem
     report_blames({}, ranks, console);
   }
   if (verdict.lost && !verdict.decided) report_victims(verdict, ranks, console);
-  if (!line.empty()) console.line(Stream::error, console.own_prefix(), line);
+  const bool is_shown = std::any_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
+    return rank.node == placement.node_rank && rank.told && rank.told->line == line;
+  });
+  if (!line.empty() && !is_shown) console.line(Stream::error, console.own_prefix(), line);
 }
 
 }  // namespace launcher

@@ -34,15 +34,15 @@ std::string_view fitted(std::string_view text, std::size_t columns) {
 
 }  // namespace
 
-SharedOutput::SharedOutput(std::string own_prefix)
+SharedOutput::SharedOutput(std::string own_prefix, Pieces pieces)
     : own_prefix_(std::move(own_prefix)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      error_("standard error", STDERR_FILENO, wake_.get()),
+      error_("standard error", STDERR_FILENO, wake_.get(), pieces),
       terminal_(::isatty(STDERR_FILENO) == 1) {
   if (same_file(STDOUT_FILENO, STDERR_FILENO)) {
     error_.name = "standard output and error";
   } else {
-    output_.emplace("standard output", STDOUT_FILENO, wake_.get());
+    output_.emplace("standard output", STDOUT_FILENO, wake_.get(), pieces);
   }
 }
 

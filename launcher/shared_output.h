@@ -26,7 +26,8 @@ enum class Stream : int { output = 1, error = 2 };
 class SharedOutput {
  public:
   /// Throws: Error{spawn} when its threads cannot be made.
-  explicit SharedOutput(std::string own_prefix);
+  /// pieces: as an OutputWriter takes them.
+  explicit SharedOutput(std::string own_prefix, Pieces pieces = Pieces::large);
 
   /// What stands before dtrun's own lines.
   [[nodiscard]] const std::string& own_prefix() const { return own_prefix_; }
@@ -69,7 +70,8 @@ class SharedOutput {
     std::int64_t lines_lost = 0;  // for want of room, and not told yet
     int lost_reason = 0;
 
-    Sink(std::string_view words, int fd, int wake) : name(words), writer(fd, wake) {}
+    Sink(std::string_view words, int fd, int wake, Pieces pieces)
+        : name(words), writer(fd, wake, pieces) {}
     [[nodiscard]] std::size_t bytes() const { return pending.size() + writer.waiting(); }
   };
 

@@ -53,7 +53,8 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
     : job_(job),
       guard_(guard),
       steps_(steps),
-      console_(own_prefix(job_.options)),
+      console_(own_prefix(job_.options),
+               job_.options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       start_(dtrain::base::Clock::now()) {
   adopt_orphans();

@@ -19,7 +19,7 @@ void Supervisor::show_error(Rank& rank) {
   std::optional<std::string_view> prefix = "";
   // A line that blames another rank waits for the report: that rank's own words may still come.
   if (rank.told->blames_another()) prefix.reset();
-  for (const Rank& other : ranks_) {
+  for (const Rank& other : own_ranks()) {
     if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
     if (other.told->line == line) {
       prefix.reset();

@@ -1,6 +1,7 @@
 #include "launcher/writer_thread.h"
 
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -24,9 +25,14 @@ void start_writer_thread(std::function<void()> body) {
   }
 }
 
-int write_piece(int fd, std::string_view& rest) {
+int write_piece(int fd, std::string_view& rest, Pieces pieces) {
   constexpr std::size_t kPiece = std::size_t{1} << 16;
-  const ssize_t written = ::write(fd, rest.data(), std::min(kPiece, rest.size()));
+  std::size_t size = std::min(kPiece, rest.size());
+  if (pieces == Pieces::atomic && size > PIPE_BUF) {
+    const auto end = rest.substr(0, PIPE_BUF).rfind('\n');
+    size = end == std::string_view::npos ? PIPE_BUF : end + 1;
+  }
+  const ssize_t written = ::write(fd, rest.data(), size);
   if (written >= 0) {
     rest.remove_prefix(static_cast<std::size_t>(written));
     return 0;

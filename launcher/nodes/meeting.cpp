@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -15,7 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 using dtrain::base::Clock;
 
-constexpr auto kLineInterval = 5s;
+constexpr std::chrono::seconds kFirstInterval = 2s;
+constexpr std::chrono::seconds kLongestInterval = 32s;
 
 }  // namespace
 
@@ -36,11 +38,13 @@ WaitingLines::WaitingLines(const Options& options)
     : prefix_(own_prefix(options)),
       deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)),
       start_(Clock::now()),
-      next_(start_ + kLineInterval) {}
+      interval_(kFirstInterval),
+      next_(start_ + interval_) {}
 
 void WaitingLines::show(const std::string& what) {
   if (Clock::now() < next_) return;
-  next_ = Clock::now() + kLineInterval;
+  interval_ = std::min(2 * interval_, kLongestInterval);
+  next_ = Clock::now() + interval_;
   const std::string text =
       fmt::format("{}waiting for {}, {} of {}\n", prefix_, what,
                   dtrain::base::readable_time(dtrain::base::seconds_since(start_)),

@@ -1,6 +1,7 @@
 // The meeting of the launchers of a job, before any rank starts.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -20,7 +21,7 @@ struct Meeting {
   std::string token;  // the secret by which the launchers know each other; empty: none
 };
 
-/// Waits until all launchers of the job have come, and prints every few seconds who is missing.
+/// Waits until all launchers of the job have come, and prints now and then who is missing.
 /// Node 0 listens; it takes in who proves to know the job's secret or, where it has none, this
 /// user's processes on this machine. Strangers have no effect. Takes over node 0's values of
 /// --abort-grace, --stop-grace and --heartbeat-timeout. Where launchers of several machines have no
@@ -45,7 +46,7 @@ struct Meeting {
 inline constexpr const char* kNodeSecretAdvice =
     "give every dtrun the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE";
 
-/// Prints lines on a wait at most every few seconds. Private to nodes/.
+/// Prints lines on a wait, after 2 s and then ever more rarely. Private to nodes/.
 class WaitingLines {
  public:
   explicit WaitingLines(const Options& options);
@@ -58,6 +59,7 @@ class WaitingLines {
   std::string prefix_;
   dtrain::base::Deadline deadline_;
   dtrain::base::Clock::time_point start_;
+  std::chrono::seconds interval_;
   dtrain::base::Clock::time_point next_;
 };
 

@@ -1,5 +1,6 @@
 """dtrun over several nodes: one job, one end, one status, whatever happens to whom."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -85,6 +86,12 @@ class Start(NodesTest):
         self.assertEqual(lines, ["0 0 1 6 0", "1 0 3 6 1", "2 1 3 6 1", "3 2 3 6 1", "4 0 2 6 2", "5 1 2 6 2"])
         self.assertTrue(launchers[1].out.startswith(f"[{socket.gethostname()}:"), launchers[1].out)
 
+    def test_lines_of_emulated_nodes_come_out_whole(self):
+        process = self.emulated("seq 1 20000 | sed s/^/abcdefghijklmnopqrstuvwxyz/")
+        lines = process.out.splitlines()
+        self.assertEqual(len(lines), 80_000)
+        self.assertEqual([line for line in lines if not re.fullmatch(r"\[node\d:\d\] [a-z]{26}\d+", line)], [])
+
     def test_names_and_ipv6(self):
         for address in ("localhost", "::1"):
             launchers = self.nodes("echo $MASTER_ADDR", address=address)
@@ -138,10 +145,10 @@ class Meeting(NodesTest):
         for each in launchers:
             self.assertIn("node 2 of 3 did not come within 1.0 s", each.err)
 
-    def test_a_line_every_few_seconds(self):
-        process = self.node(0, "--rdzv-timeout", "5.6", "true")
+    def test_a_line_now_and_then(self):
+        process = self.node(0, "--rdzv-timeout", "2.5", "true")
         self.assertEqual(self.ends(process), [RENDEZVOUS])
-        self.assertRegex(process.err, "dtrun: waiting for node 1, 5.0 s of ")
+        self.assertRegex(process.err, "dtrun: waiting for node 1, 2.0 s of ")
 
     def test_a_late_node_and_one_that_comes_again(self):
         first = self.node(1, "-n", "1", "true")
@@ -190,27 +197,36 @@ class Meeting(NodesTest):
 
     def test_secrets_that_differ_or_are_missing(self):
         for first, second in ((SECRET, SECRET[::-1]), (SECRET, ""), ("", SECRET)):
-            waiting = self.node(0, "--rdzv-timeout", "1", "true", env={"DTRAIN_JOB_TOKEN": first})
+            waiting = self.node(0, "--rdzv-timeout", "0.7", "true", env={"DTRAIN_JOB_TOKEN": first})
             wrong = self.node(1, "--rdzv-timeout", "9", "true", env={"DTRAIN_JOB_TOKEN": second})
             self.assertEqual(self.ends(wrong, waiting), [USAGE, RENDEZVOUS])
             self.assertIn("DTRAIN_JOB_TOKEN", wrong.err)
             self.assertNotIn(SECRET, wrong.err + waiting.err)
 
     def test_strangers_have_no_effect(self):
-        launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
-        strangers = []
-        for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, struct.pack("<Q", 1 << 60),
-                     struct.pack("<QQ", 24, 1 << 40) + bytes(16), bytes(8192)) * 20:
-            stranger = wait_until(self.try_connect, "node 0")
-            strangers.append(stranger)
-            try:
-                stranger.sendall(text)
-            except OSError:
-                pass  # it was dropped already
-        other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
-        self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
-        for stranger in strangers:
-            stranger.close()
+        for secret in (SECRET, ""):
+            self.port = free_port()
+            launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": secret})
+            strangers = []
+            for text in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, struct.pack("<Q", 1 << 60),
+                         struct.pack("<QQ", 24, 1 << 40) + bytes(16), bytes(8192)) * 20:
+                strangers.append(wait_until(self.try_connect, "node 0"))
+                with contextlib.suppress(OSError):  # it was dropped already
+                    strangers[-1].sendall(text)
+            other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": secret})
+            self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
+            for stranger in strangers:
+                stranger.close()
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can be another user")
+    def test_another_user_is_not_even_greeted(self):
+        launcher = self.node(0, "-n", "1", "true")
+        wait_until(self.try_connect, "node 0").close()
+        listen = f"import socket; print(socket.create_connection(('127.0.0.1', {self.port})).recv(99))"
+        heard = subprocess.run(["/usr/bin/python3", "-c", listen], user=65534, capture_output=True, text=True, check=False,
+                               cwd="/")
+        self.assertEqual(heard.stdout, "b''\n", heard.stderr)
+        self.assertEqual(self.ends(launcher, self.node(1, "-n", "1", "true")), [0, 0], launcher.err)
 
     def try_connect(self):
         try:
@@ -262,6 +278,13 @@ class Failure(NodesTest):
         process = self.emulated("case $RANK in 1) sleep 0.1; exit 4;; esac; sleep 30")
         self.assertEqual(process.returncode, 4)
 
+    def test_the_order_of_deaths_holds_across_nodes(self):
+        """Rank 0 fails as soon as rank 3, on the other node, is gone."""
+        gone = "until [ -s pid ]; do :; done; while kill -0 $(cat pid) 2>&-; do :; done"
+        process = self.emulated(f"case $RANK in 3) echo $$ > pid; sleep 0.1; exit 7;; 0) {gone}; exit 8;; esac; sleep 30")
+        self.assertEqual(process.returncode, 7, process.err)
+        self.assertRegex(process.err, r"dtrun: ended because of it: .*rank 0 \(exited with status 8, .* later\)")
+
     def test_a_stopped_rank(self):
         process = self.emulated("[ $RANK != 2 ] || { sleep 0.1; kill -STOP $$; }; sleep 30")
         self.assertEqual(process.returncode, TIMEOUT)
@@ -287,6 +310,24 @@ class Failure(NodesTest):
         self.assertEqual(process.returncode, 3, process.err)
         self.assertNotIn("failed:", process.err)
         self.assertEqual(process.err.count("the file is missing"), 2, "once on each node")
+
+
+    def test_an_error_of_all_that_one_rank_found_is_told_on_each_node(self):
+        text = ('import os, time\nif os.environ["RANK"] == "3":\n'
+                '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"refused 3 no good file\\n"); os._exit(3)\n'
+                'time.sleep(30)')
+        launchers = [self.node(node, "-n", "2", "/usr/bin/python3", "-c", text) for node in (0, 1)]
+        self.assertEqual(self.ends(*launchers), [3, 3])
+        self.assertEqual([each.err for each in launchers], ["dtrun: no good file\n", "no good file\n"])
+
+    def test_an_error_of_one_node_is_told_with_its_place(self):
+        text = ('import os, time\nif os.environ["RANK"] == "2":\n'
+                '  os.write(int(os.environ["DTRUN_CONTROL_FD"]), b"error 3 no such file here\\n"); os._exit(3)\n'
+                'time.sleep(30)')
+        process = self.dtrun("--emulate-nodes", "2", "-n", "2", "--", "/usr/bin/python3", "-c", text)
+        self.assertEqual(process.returncode, 3, process.err)
+        self.assertRegex(process.err, r"dtrun: failed: rank 2 \(pid \d+ on .*, node 1\) exited with status 3 after .*: "
+                                      "no such file here")
 
 
 class Loss(NodesTest):
