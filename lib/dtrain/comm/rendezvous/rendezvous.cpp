@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -88,25 +88,6 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
        self.where, base::readable_time(base::seconds_since(start)), reason);
 }
 
-void wait_for_members(StoreClient& store, const std::string& key,
-                      const std::vector<std::int64_t>& ranks, const base::Deadline& deadline,
-                      const std::function<void(std::string)>& visit) {
-  std::vector<std::int64_t> missing;
-  for (const auto rank : ranks) {
-    if (auto note = store.get(member_key(key, rank), deadline)) {
-      visit(*std::move(note));
-    } else {
-      missing.push_back(rank);
-    }
-  }
-  if (missing.empty()) return;
-  store.refuse(
-      ErrorKind::timeout,
-      fmt::format("rank{} {} did not come to {} of {} ranks within {} (--comm-timeout)",
-                  missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key, ranks.size(),
-                  base::readable_time(base::Seconds(deadline.limit()).count())));
-}
-
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
                                    std::string& own_address) {
   StoreServer::Options options{
@@ -146,10 +127,10 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   } else {
     result->store = enter_by_network(place, self, deadline, result->own_address);
   }
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t rank = 0; rank < place.size; ++rank) ranks.push_back(rank);
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(place.size));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   try {
-    wait_for_members(*result->store, kJobKey, ranks, deadline, [](const std::string&) {});
+    (void)exchange_notes(*result->store, kJobKey, ranks, "", deadline);
   } catch (...) {
     if (place.rank == 0) std::this_thread::sleep_for(kRefusalGrace);
     throw;
@@ -158,15 +139,19 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
 }
 
 std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
-                                        std::int64_t own_rank,
                                         const std::vector<std::int64_t>& world_ranks,
                                         const std::string& own_note,
                                         const base::Deadline& deadline) {
-  store.set(member_key(key, own_rank), own_note);
-  std::vector<std::string> notes;
-  wait_for_members(store, key, world_ranks, deadline,
-                   [&notes](std::string note) { notes.push_back(std::move(note)); });
-  return notes;
+  Attendance attendance = store.meet(key, world_ranks, own_note, deadline);
+  const auto& missing = attendance.missing;
+  if (!missing.empty()) {
+    store.refuse(ErrorKind::timeout,
+                 fmt::format("rank{} {} did not come to {} of {} ranks within {} (--comm-timeout)",
+                             missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key,
+                             world_ranks.size(),
+                             base::readable_time(base::Seconds(deadline.limit()).count())));
+  }
+  return std::move(attendance.notes);
 }
 
 void fail_together(std::int64_t own_rank, const base::Error& error) {

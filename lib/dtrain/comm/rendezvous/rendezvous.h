@@ -41,7 +41,6 @@ struct Rendezvous {
 ///
 /// Throws: Error{timeout} naming the members that did not come, Error{comm} if the store is gone.
 [[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
-                                                      std::int64_t own_rank,
                                                       const std::vector<std::int64_t>& world_ranks,
                                                       const std::string& own_note,
                                                       const base::Deadline& deadline);

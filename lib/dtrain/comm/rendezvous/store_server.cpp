@@ -189,15 +189,29 @@ void StoreServer::handle(Connection& connection, const std::string& message) {
     std::string value = reader.text();
     if (reader.is_whole()) store_.set(key, std::move(value));
     store_.refusal() ? answer_refusal(connection) : answer(connection, StoreReply::done);
-  } else if (request == StoreRequest::get) {
-    connection.wanted = reader.text();
-    connection.patience = Clock::now() + std::chrono::milliseconds(
-                                             std::min<std::uint64_t>(reader.number(), 1U << 31));
-    answer_waiting(connection);
+  } else if (request == StoreRequest::get || request == StoreRequest::meet) {
+    hear_wish(connection, request, reader);
   } else {
     store_.refuse(ErrorKind::comm,
                   fmt::format("rank {} sent the store what makes no sense", connection.rank));
   }
+}
+
+void StoreServer::hear_wish(Connection& connection, StoreRequest request,
+                            net::MessageReader& reader) {
+  connection.wanted = reader.text();
+  connection.wants_members = request == StoreRequest::meet;
+  connection.patience =
+      Clock::now() + std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31));
+  if (connection.wants_members) {
+    std::string note = reader.text();
+    std::vector<std::int64_t> members;
+    while (reader.is_good() && !reader.is_whole()) {
+      members.push_back(static_cast<std::int64_t>(reader.number()));
+    }
+    store_.join(connection.wanted, members, connection.rank, std::move(note));
+  }
+  answer_waiting(connection);
 }
 
 void StoreServer::hear_hello(Connection& connection, const std::string& message) {
@@ -254,15 +268,19 @@ void StoreServer::answer_refusal(Connection& connection, const Exchange* proved)
 
 void StoreServer::answer_waiting(Connection& connection) {
   if (connection.wanted.empty()) return;
-  const std::string* value = store_.find(connection.wanted);
+  const bool is_meeting = connection.wants_members;
+  const std::string* value =
+      is_meeting ? store_.notes(connection.wanted) : store_.find(connection.wanted);
   if (value != nullptr) {  // even of a rank that has ended since: it may have said why
     answer(connection, StoreReply::done, *value);
   } else if (store_.refusal()) {
     answer_refusal(connection);
-  } else if (Clock::now() >= connection.patience) {
-    answer(connection, StoreReply::absent);
-  } else {
+  } else if (Clock::now() < connection.patience) {
     return;
+  } else if (is_meeting) {
+    answer(connection, StoreReply::done, store_.missing(connection.wanted));
+  } else {
+    answer(connection, StoreReply::absent);
   }
   connection.wanted.clear();
 }

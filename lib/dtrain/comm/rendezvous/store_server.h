@@ -15,6 +15,7 @@
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 
@@ -52,7 +53,8 @@ class StoreServer {
     std::string challenge = {};
     std::int64_t rank = -1;  // -1: a stranger, so far
     base::Clock::time_point patience = {};
-    std::string wanted = {};  // the key it waits for, until `patience`; empty: it does not wait
+    std::string wanted = {};     // the key it waits for, until `patience`; empty: it does not wait
+    bool wants_members = false;  // `wanted` is a meeting's
     bool is_over = false;
   };
 
@@ -68,6 +70,7 @@ class StoreServer {
   void read_from(Connection& connection);
   void handle(Connection& connection, const std::string& message);
   void hear_hello(Connection& connection, const std::string& message);
+  void hear_wish(Connection& connection, StoreRequest request, net::MessageReader& reader);
   void answer(Connection& connection, StoreReply reply, std::string_view text = {});
   /// proved: of a rank that is being taken in by the job's secret, else null.
   void answer_refusal(Connection& connection, const Exchange* proved = nullptr);

@@ -112,7 +112,7 @@ class ShmWorld final : public MetWorld {
     if (identity.rank == 0) {
       note = std::to_string(make_block(static_cast<std::int64_t>(identity.world_ranks.size())));
     }
-    const auto notes = exchange_notes(store(), key, rank(), identity.world_ranks, note,
+    const auto notes = exchange_notes(store(), key, identity.world_ranks, note,
                                       base::Deadline(options().group.timeout));
     auto* block = block_at(notes.front(), identity);
     Seat seat{.block = {neighbours_, block},  // as long as the mapping
@@ -175,8 +175,8 @@ ShmCard unpacked(const std::string& text) {
 std::vector<ShmCard> exchange_cards(const WorldOptions& options, StoreClient& store,
                                     const ShmCard& own, const base::Deadline& deadline) {
   std::vector<ShmCard> cards;
-  for (const auto& note : exchange_notes(store, "shared memory", options.rank,
-                                         ranks_below(options.size), packed(own), deadline)) {
+  for (const auto& note :
+       exchange_notes(store, "shared memory", ranks_below(options.size), packed(own), deadline)) {
     cards.push_back(unpacked(note));
   }
   return cards;
