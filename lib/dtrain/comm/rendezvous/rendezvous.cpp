@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dtrain/base/readable.h"
+#include "dtrain/net/addresses.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
@@ -27,6 +28,8 @@ using std::chrono::milliseconds;
 
 // The time for which rank 0 serves a refusal, so that the others can read it.
 constexpr milliseconds kRefusalGrace(500);
+
+constexpr const char* kLoopback = "127.0.0.1";
 
 /// dtrun's door, which no program that is started from here may hold open.
 base::Descriptor take_door(int store_fd) {
@@ -88,17 +91,31 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
        self.where, base::readable_time(base::seconds_since(start)), reason);
 }
 
+/// Where rank 0 listens.
+std::vector<base::Descriptor> listeners_at(const MeetingPlace& place) {
+  // Nobody comes from another machine to one who names the loopback, and has no secret to admit
+  // others by.
+  const bool is_local =
+      place.is_one_host || (place.master_addr == "localhost" && place.token.empty());
+  if (!is_local) return net::listen_for_hosts(place.master_addr, place.master_port);
+  std::vector<base::Descriptor> one;
+  one.emplace_back(net::listen_at(place.master_addr, place.master_port));
+  return one;
+}
+
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
                                    std::string& own_address) {
   StoreServer::Options options{
-      .size = place.size, .door = {}, .listener = {}, .token = place.token};
+      .size = place.size, .door = {}, .listeners = {}, .token = place.token};
   if (place.store_fd >= 0) {
     options.door = std::move(door);
   } else {
-    // At this address alone, never at all interfaces.
-    options.listener = base::Descriptor(net::listen_at(place.master_addr, place.master_port));
-    ::fcntl(options.listener.get(), F_SETFL, O_NONBLOCK);
-    own_address = net::own_address_of(options.listener);
+    options.listeners = listeners_at(place);
+    for (const auto& each : options.listeners) ::fcntl(each.get(), F_SETFL, O_NONBLOCK);
+    if (place.publish) place.publish(net::port_of(options.listeners.front()));
+    // Which of several addresses the others reach shows when they have come.
+    own_address =
+        options.listeners.size() == 1 ? net::own_address_of(options.listeners.front()) : "";
   }
   return std::make_unique<StoreServer>(std::move(options));
 }
@@ -116,7 +133,7 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   if (place.store_fd < 0)
     self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
   base::Descriptor door = place.store_fd < 0 ? base::Descriptor() : take_door(place.store_fd);
-  result->own_address = "127.0.0.1";
+  result->own_address = kLoopback;
   result->token = place.token;
   if (place.rank == 0) {
     result->server = serve(place, std::move(door), result->own_address);
@@ -130,7 +147,10 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(place.size));
   std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   try {
-    (void)exchange_notes(*result->store, kJobKey, ranks, "", deadline);
+    std::string& own = result->own_address;
+    const auto addresses = exchange_notes(*result->store, kJobKey, ranks, own, deadline);
+    if (place.store_fd < 0) own = net::reachable_address(own, addresses);
+    if (own.empty()) own = kLoopback;
   } catch (...) {
     if (place.rank == 0) std::this_thread::sleep_for(kRefusalGrace);
     throw;

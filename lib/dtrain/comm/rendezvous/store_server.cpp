@@ -75,16 +75,22 @@ void StoreServer::serve_once() {
   ::poll(polled.data(), polled.size(), poll_timeout());
   std::uint64_t count = 0;
   if (polled[0].revents != 0) (void)!::read(wake_.get(), &count, sizeof count);
+  const std::size_t doors = polled.size() - 1 - connections_.size();
   for (std::size_t index = 0; index < connections_.size(); ++index) {
-    if (polled[index + 2].revents != 0) read_from(connections_[index]);
+    if (polled[1 + doors + index].revents != 0) read_from(connections_[index]);
   }
-  if (polled[1].revents != 0) take_in();
+  for (std::size_t index = 0; index < doors; ++index) {
+    if (polled[1 + index].revents != 0) take_in(index);
+  }
   settle();
 }
 
 std::vector<pollfd> StoreServer::sockets() const {
-  const base::Descriptor& door = options_.door.get() >= 0 ? options_.door : options_.listener;
-  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {door.get(), POLLIN, 0}};
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+  if (options_.door.get() >= 0) polled.push_back({options_.door.get(), POLLIN, 0});
+  for (const base::Descriptor& each : options_.listeners) {
+    polled.push_back({each.get(), POLLIN, 0});
+  }
   for (const Connection& connection : connections_) {
     const int events = connection.output.empty() ? POLLIN : POLLIN | POLLOUT;
     polled.push_back({connection.socket.get(), static_cast<short>(events), 0});
@@ -105,9 +111,9 @@ int StoreServer::poll_timeout() const {
 
 // --- who comes -----------------------------------------------------------------------------------
 
-void StoreServer::take_in() {
+void StoreServer::take_in(std::size_t index) {
   try {
-    options_.door.get() >= 0 ? take_from_door() : accept_one();
+    options_.door.get() >= 0 ? take_from_door() : accept_at(index);
   } catch (const base::Error& error) {
     store_.refuse(error.kind(), fmt::format("rank 0 {}", error.what()));
   }
@@ -123,11 +129,13 @@ void StoreServer::take_from_door() {
   }
 }
 
-void StoreServer::accept_one() {
+void StoreServer::accept_at(std::size_t index) {
+  // The last rank to come closes them all.
+  if (index >= options_.listeners.size()) return;
   // Without the listener if this throws: what cannot be taken would be there again at once.
-  base::Descriptor listener = std::exchange(options_.listener, base::Descriptor());
+  base::Descriptor listener = std::exchange(options_.listeners[index], base::Descriptor());
   base::Descriptor socket = net::accept_connection(listener);
-  options_.listener = std::move(listener);
+  options_.listeners[index] = std::move(listener);
   if (socket.get() < 0) return;
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
   // Without a secret the store greets a rank on another machine, so that it can say what is
@@ -239,7 +247,7 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
          needs_proof ? proof_of(options_.token, "store", exchange) : std::string());
   if (!store_.everyone_came()) return;
   options_.door = base::Descriptor();
-  options_.listener = base::Descriptor();
+  options_.listeners.clear();
   for (Connection& each : connections_) each.is_over = each.is_over || each.rank < 0;
 }
 

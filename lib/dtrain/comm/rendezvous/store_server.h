@@ -27,8 +27,8 @@ class StoreServer {
  public:
   struct Options {
     std::int64_t size = 1;
-    base::Descriptor door;      ///< ranks' connections are handed in here (dtrun); or
-    base::Descriptor listener;  ///< they connect here
+    base::Descriptor door;                    ///< ranks' connections are handed in here (dtrun); or
+    std::vector<base::Descriptor> listeners;  ///< they connect here
     std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
   };
 
@@ -63,9 +63,10 @@ class StoreServer {
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] std::vector<pollfd> sockets() const;
   [[nodiscard]] int poll_timeout() const;
-  void take_in();
+  /// At the door, or at a listener.
+  void take_in(std::size_t index);
   void take_from_door();
-  void accept_one();
+  void accept_at(std::size_t index);
   void greet(base::Descriptor socket, Trust trust);
   void read_from(Connection& connection);
   void handle(Connection& connection, const std::string& message);

@@ -97,7 +97,7 @@ struct Meeting {
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     door = base::Descriptor(ends[1]);
     server = std::make_unique<StoreServer>(StoreServer::Options{
-        .size = size, .door = base::Descriptor(ends[0]), .listener = {}, .token = {}});
+        .size = size, .door = base::Descriptor(ends[0]), .listeners = {}, .token = {}});
     world_size = size;
     clients[0] = std::make_unique<StoreClient>(server->take_own_connection(), newcomer(0), soon());
   }
