@@ -87,7 +87,8 @@ class GlooWorld final : public MetWorld {
     settings->threads = 1;  // for gloo's own all-reduce, of which one runs at a time
     try {
       return std::make_unique<Link>(c10::make_intrusive<ProcessGroupGloo>(
-          c10::make_intrusive<GlooStore>(store(), key + "/gloo/", deadline.remaining()),
+          c10::make_intrusive<GlooStore>(store(), key + " of gloo", identity.world_ranks,
+                                         deadline.remaining()),
           static_cast<int>(identity.rank), static_cast<int>(identity.world_ranks.size()),
           settings));
     } catch (const base::Error&) {

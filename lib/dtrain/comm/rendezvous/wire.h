@@ -24,7 +24,7 @@ enum class Trust : std::uint8_t {
 };
 
 /// The longest message, and the longest from a sender who has not proved to be a rank.
-inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kMostHelloBytes = 256;
 
 }  // namespace dtrain::comm
