@@ -24,6 +24,9 @@ struct WorldOptions {
   bool is_one_host = true;      ///< false: ranks are on several hosts, or nobody knows
   std::string token = {};       ///< the job's secret, for TCP; empty: none
   std::string token_file = {};  ///< or a file that holds it
+  /// Under torchrun, whose store is at master_addr:master_port: the key in it under which rank 0
+  /// says where it listens instead. Empty: rank 0 listens at master_port.
+  std::string agent_store_key = {};
   GroupOptions group = {};
   /// Receives the bytes by which the memory grows (or shrinks, if negative) that World::allocate
   /// takes from elsewhere than LibTorch's CPU allocator. From any thread.
