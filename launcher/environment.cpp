@@ -88,6 +88,7 @@ std::vector<std::string> environment_of(const RankEnvironment& rank) {
       {"GROUP_WORLD_SIZE", "1"},
       {"MASTER_ADDR", rank.master_addr},
       {"MASTER_PORT", std::to_string(rank.master_port)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // nobody serves a store there before rank 0 does
       {"OMP_NUM_THREADS", user_threads != nullptr && *user_threads != '\0'
                               ? std::string(user_threads)
                               : std::to_string(threads)},

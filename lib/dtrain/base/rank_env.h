@@ -24,6 +24,10 @@ struct RankEnv {
   int store_fd = -1;             ///< dtrun's door to rank 0's store (DTRUN_STORE_FD)
   int control_fd = -1;           ///< line to dtrun (DTRUN_CONTROL_FD)
 
+  /// Under torchrun, which serves a store of its own at master_addr:master_port
+  /// (TORCHELASTIC_USE_AGENT_STORE): a key in it for this attempt; empty: rank 0 may listen there
+  std::string agent_store_key;
+
   std::string job_token;       ///< the secret of a job that meets over TCP (DTRAIN_JOB_TOKEN)
   std::string job_token_file;  ///< a file that holds it (DTRAIN_JOB_TOKEN_FILE)
 

@@ -2,6 +2,7 @@
 
 #include <c10/util/Logging.h>
 
+#include <optional>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -10,9 +11,32 @@
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
+#include "dtrain/comm/torchrun/notice.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
+
+namespace {
+
+std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
+  const base::Deadline deadline(options.group.timeout);
+  const bool uses_network = options.store_fd < 0;
+  MeetingPlace place{
+      .rank = options.rank,
+      .size = options.size,
+      .store_fd = options.store_fd,
+      .master_addr = options.master_addr,
+      .master_port = options.master_port,
+      .token = uses_network ? net::job_secret(options.token, options.token_file) : "",
+      .is_one_host = options.is_one_host};
+  std::optional<TorchrunNotice> notice;
+  if (uses_network && !options.agent_store_key.empty()) {
+    notice.emplace(place, options.agent_store_key, deadline);
+  }
+  return meet_all_ranks(place, deadline);
+}
+
+}  // namespace
 
 std::shared_ptr<World> create_world(const WorldOptions& options) {
   using base::ErrorKind;
@@ -48,14 +72,7 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
                  "MASTER_ADDR and MASTER_PORT (1 to 65535)",
                  options.master_port);
     }
-    auto rendezvous = meet_all_ranks(
-        {.rank = options.rank,
-         .size = options.size,
-         .store_fd = options.store_fd,
-         .master_addr = options.master_addr,
-         .master_port = options.master_port,
-         .token = options.store_fd < 0 ? net::job_secret(options.token, options.token_file) : ""},
-        base::Deadline(options.group.timeout));
+    auto rendezvous = meet(options);
     const auto shm = backend == "gloo" ? nullptr : create_shm_world(options, rendezvous);
     return shm ? shm : create_gloo_world(options, std::move(rendezvous));
   }

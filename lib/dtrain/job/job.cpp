@@ -59,8 +59,10 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
                           .master_addr = env.master_addr.empty() ? "127.0.0.1" : env.master_addr,
                           .master_port = env.master_port,
                           .store_fd = env.store_fd,
+                          .is_one_host = env.num_nodes == 1,
                           .token = env.job_token,
                           .token_file = env.job_token_file,
+                          .agent_store_key = env.agent_store_key,
                           .group = group_options(config),
                           .count_memory = metrics::count_other_memory});
   return device::world_on(device_of(config, env), env.local_rank, std::move(host),

@@ -45,10 +45,15 @@ void require_fit(const DeviceMesh& mesh, const comm::World& world) {
 }
 
 std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts, bool on_device) {
-  std::vector<GroupKind> kinds{{.name = "world", .lines = {comm::ranks_below(mesh.world_size())}}};
+  std::vector<GroupKind> kinds;
   for (const Axis axis : kAxes) {
     kinds.push_back({GroupUse::axis, std::string(name_of(axis)), axis, mesh.lines(axis)});
   }
+  kinds.push_back({GroupUse::world,
+                   "world",
+                   Axis::dp,
+                   {comm::ranks_below(mesh.world_size())},
+                   !on_device && mesh.size(Axis::dp) == mesh.world_size()});
   kinds.push_back({GroupUse::pp_gradients, "pp gradients", Axis::pp, mesh.lines(Axis::pp)});
   const auto cut = [&](GroupUse use, std::string name, Axis axis, const Lines& groups) {
     const bool is_axis = std::ssize(groups.front()) == mesh.size(axis);

@@ -40,15 +40,15 @@ enum class GroupUse {
 struct GroupKind {
   GroupUse use = GroupUse::world;
   std::string name;      ///< in messages
-  Axis axis = {};        ///< that they lie along, but for the world's
+  Axis axis = {};        ///< that they lie along, if there is one
   Lines lines;           ///< the ranks of each
   bool is_axis = false;  ///< each is the whole axis, whose groups serve
   Ranks stages{};        ///< the set of AxisCuts::stages
 };
 
 /// All groups of a job, in the order in which they are made; those along an axis come before its
-/// cuts, which divide it. on_device: the groups have streams, where two that are used side by side
-/// need not wait for each other.
+/// cuts, which divide it. Where dp joins all ranks, its group is the world's, too. on_device: the
+/// groups have streams, where two that are used side by side need not wait for each other.
 [[nodiscard]] std::vector<GroupKind> group_kinds(const DeviceMesh& mesh, const AxisCuts& cuts,
                                                  bool on_device = false);
 

@@ -3,14 +3,18 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "dtrain/base/error.h"
+#include "dtrain/net/addresses.h"
 
 namespace dtrain::net {
 
@@ -37,16 +41,101 @@ Addresses resolve(const std::string& host, std::int64_t port, std::string& reaso
   return {found, &::freeaddrinfo};
 }
 
-/// 0 when connected, else the errno.
-int connect_once(const base::Descriptor& socket, const addrinfo& to, milliseconds patience) {
-  if (::connect(socket.get(), to.ai_addr, to.ai_addrlen) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
-  pollfd waiting{.fd = socket.get(), .events = POLLOUT, .revents = 0};
-  if (::poll(&waiting, 1, static_cast<int>(patience.count())) <= 0) return ETIMEDOUT;
-  int error = 0;
-  socklen_t length = sizeof error;
-  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return error;
+constexpr milliseconds kHeadStart(250);
+constexpr milliseconds kPatience(2000);
+
+/// Connections that are being made side by side.
+class Race {
+ public:
+  void start(const addrinfo& to) {
+    base::Descriptor socket(::socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const bool is_refused = socket.get() < 0 || ::connect(socket.get(), to.ai_addr, to.ai_addrlen);
+    if (is_refused && errno != EINPROGRESS) {
+      error_ = errno;
+    } else {
+      runners_.push_back(std::move(socket));
+    }
+  }
+
+  /// Returns the first to arrive; none when `end` comes or all have failed.
+  base::Descriptor winner_before(const base::Deadline& end) {
+    do {
+      std::vector<pollfd> waiting;
+      for (const auto& runner : runners_) waiting.push_back({runner.get(), POLLOUT, 0});
+      ::poll(waiting.data(), waiting.size(), static_cast<int>(end.remaining().count()));
+      for (std::size_t index = waiting.size(); index-- > 0;) {
+        if (waiting[index].revents == 0) continue;
+        base::Descriptor runner = std::move(runners_[index]);
+        runners_.erase(runners_.begin() + static_cast<std::ptrdiff_t>(index));
+        socklen_t length = sizeof error_;
+        ::getsockopt(runner.get(), SOL_SOCKET, SO_ERROR, &error_, &length);
+        if (error_ == 0) return runner;
+      }
+    } while (!runners_.empty() && !end.passed());
+    return {};
+  }
+
+  [[nodiscard]] bool is_on() const { return !runners_.empty(); }
+  /// Of the last to fail, or of those that are still under way.
+  [[nodiscard]] int error() const { return is_on() || error_ == 0 ? ETIMEDOUT : error_; }
+
+ private:
+  std::vector<base::Descriptor> runners_;
+  int error_ = 0;
+};
+
+/// A socket that listens there, or none and the errno.
+base::Descriptor listen_once(const addrinfo& at) {
+  base::Descriptor socket(::socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const bool listens = ::bind(socket.get(), at.ai_addr, at.ai_addrlen) == 0 &&
+                       ::listen(socket.get(), SOMAXCONN) == 0;
+  if (listens) return socket;
+  const int error = errno;
+  socket.reset();
+  errno = error;
+  return {};
+}
+
+[[noreturn]] void fail_to_listen(const std::string& host, std::int64_t port, bool is_taken,
+                                 const std::string& reason) {
+  base::fail(is_taken ? ErrorKind::port : ErrorKind::comm,
+             "rank 0 cannot serve the store at {}:{}: {}; choose another MASTER_ADDR or "
+             "MASTER_PORT",
+             host, port, reason);
+}
+
+/// The addresses that `host` may mean to other machines, each once.
+std::vector<std::string> addresses_for_hosts(const std::string& host, std::string& reason) {
+  std::vector<std::string> found;
+  const Addresses addresses = resolve(host, 0, reason);
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    std::string text = numeric_text(*each->ai_addr, each->ai_addrlen);
+    if (text == host) return {host};
+    if (std::ranges::find(found, text) == found.end()) found.push_back(std::move(text));
+  }
+  if (!found.empty() && std::ranges::all_of(found, &is_loopback))
+    std::ranges::copy(interface_addresses(), std::back_inserter(found));
+  return found;
+}
+
+/// Listens at those of the addresses that are this machine's. Stops at the first that is taken.
+std::vector<base::Descriptor> listen_at_own(const std::vector<std::string>& addresses,
+                                            std::int64_t port, bool& is_taken,
+                                            std::string& reason) {
+  std::vector<base::Descriptor> sockets;
+  for (const std::string& address : addresses) {
+    const Addresses at = resolve(address, port, reason);
+    base::Descriptor socket = at ? listen_once(*at) : base::Descriptor();
+    is_taken = at && socket.get() < 0 && errno == EADDRINUSE;
+    if (socket.get() < 0) reason = fmt::format("{}: {}", address, std::strerror(errno));
+    if (is_taken) return {};
+    if (socket.get() < 0) continue;
+    if (port == 0) port = port_of(socket);
+    sockets.push_back(std::move(socket));
+  }
+  return sockets;
 }
 
 }  // namespace
@@ -54,24 +143,41 @@ int connect_once(const base::Descriptor& socket, const addrinfo& to, millisecond
 base::Descriptor connect_to(const std::string& host, std::int64_t port,
                             const base::Deadline& deadline, std::string& reason) {
   const Addresses addresses = resolve(host, port, reason);
+  Race race;
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
-    base::Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const int error = socket.get() < 0 ? errno : connect_once(socket, *to, deadline.remaining());
-    if (error == 0) return socket;
-    reason = std::strerror(error);
+    race.start(*to);
+    if (!race.is_on()) continue;
+    const milliseconds patience = to->ai_next == nullptr ? kPatience : kHeadStart;
+    const base::Deadline turn(std::min(patience, deadline.remaining()));
+    base::Descriptor winner = race.winner_before(turn);
+    if (winner.get() >= 0) return winner;
   }
+  if (addresses) reason = std::strerror(race.error());
   return {};
+}
+
+std::string numeric_text(const sockaddr& address, std::size_t length) {
+  char text[NI_MAXHOST] = "127.0.0.1";
+  ::getnameinfo(&address, static_cast<socklen_t>(length), text, sizeof text, nullptr, 0,
+                NI_NUMERICHOST);
+  return text;
 }
 
 std::string own_address_of(const base::Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  char text[NI_MAXHOST] = "127.0.0.1";
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0) {
-    ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text, sizeof text, nullptr, 0,
-                  NI_NUMERICHOST);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return "127.0.0.1";
   }
-  return text;
+  return numeric_text(reinterpret_cast<const sockaddr&>(address), length);
+}
+
+std::int64_t port_of(const base::Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  // IPv6's port lies where IPv4's does.
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 int listen_at(const std::string& host, std::int64_t port) {
@@ -79,20 +185,25 @@ int listen_at(const std::string& host, std::int64_t port) {
   bool is_taken = false;
   const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
-    base::Descriptor socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
-        ::listen(socket.get(), SOMAXCONN) == 0) {
-      return socket.release();
-    }
+    base::Descriptor socket = listen_once(*at);
+    if (socket.get() >= 0) return socket.release();
     is_taken = errno == EADDRINUSE;
     reason = std::strerror(errno);
   }
-  base::fail(is_taken ? ErrorKind::port : ErrorKind::comm,
-             "rank 0 cannot serve the store at {}:{}: {}; choose another MASTER_ADDR or "
-             "MASTER_PORT",
-             host, port, reason);
+  fail_to_listen(host, port, is_taken, reason);
+}
+
+std::vector<base::Descriptor> listen_for_hosts(const std::string& host, std::int64_t port) {
+  std::string reason = "no address";
+  const std::vector<std::string> addresses = addresses_for_hosts(host, reason);
+  bool is_taken = false;
+  // A port that is free at one address may be taken at another.
+  for (int tries = port == 0 ? 16 : 1; tries > 0; --tries) {
+    auto sockets = listen_at_own(addresses, port, is_taken, reason);
+    if (!sockets.empty()) return sockets;
+    if (!is_taken) break;
+  }
+  fail_to_listen(host, port, is_taken, reason);
 }
 
 std::pair<base::Descriptor, base::Descriptor> connected_pair() {

@@ -1,18 +1,27 @@
 // Sockets through which ranks find each other.
 #pragma once
 
+#include <sys/socket.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
 
 namespace dtrain::net {
 
-/// Tries once to connect to host:port; none with `reason` otherwise.
+/// Tries once to connect to host:port, at all addresses of the name, a quarter of a second after
+/// each other; the first that answers counts. Gives up 2 s after the last. None with `reason`
+/// otherwise.
 [[nodiscard]] base::Descriptor connect_to(const std::string& host, std::int64_t port,
                                           const base::Deadline& deadline, std::string& reason);
+
+/// An address as a numeric text.
+[[nodiscard]] std::string numeric_text(const sockaddr& address, std::size_t length);
 
 /// The numeric address of this end of a connection.
 [[nodiscard]] std::string own_address_of(const base::Descriptor& socket);
@@ -21,6 +30,18 @@ namespace dtrain::net {
 ///
 /// Throws: Error{comm} naming address and reason.
 [[nodiscard]] int listen_at(const std::string& host, std::int64_t port);
+
+/// Sockets that listen wherever other machines may look for `host`, all at one port (0: a free
+/// one): at all addresses of that name that are this machine's. A name of the loopback alone, as
+/// Debian makes of a machine's own, means something else elsewhere: then also at the addresses of
+/// this machine's interfaces. A numeric address means itself.
+///
+/// Throws: as listen_at, also where one of them is taken.
+[[nodiscard]] std::vector<base::Descriptor> listen_for_hosts(const std::string& host,
+                                                             std::int64_t port);
+
+/// The port at which a socket listens.
+[[nodiscard]] std::int64_t port_of(const base::Descriptor& socket);
 
 /// Two unix stream sockets, each the other's end.
 ///

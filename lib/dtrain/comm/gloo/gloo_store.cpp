@@ -2,7 +2,8 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/error.h"
-#include "dtrain/base/readable.h"
+#include "dtrain/base/number.h"
+#include "dtrain/comm/rendezvous/rendezvous.h"
 
 namespace dtrain::comm {
 
@@ -13,32 +14,30 @@ namespace {
                     fmt::format("gloo calls the store's {}, which it did not need so far", call));
 }
 
-}  // namespace
-
-c10::intrusive_ptr<c10d::Store> GlooStore::clone() {
-  return c10::make_intrusive<GlooStore>(client_, prefix_, timeout_);
+/// The member to whom a key of gloo's belongs.
+std::size_t member_of(const std::string& key, std::size_t num_members) {
+  const auto member = base::number_in<std::size_t>(key.substr(key.rfind('/') + 1));
+  if (!member || *member >= num_members) fail_as_unused(fmt::format("key '{}'", key).c_str());
+  return *member;
 }
 
-void GlooStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
-  client_.set(prefix_ + key, {reinterpret_cast<const char*>(value.data()), value.size()});
+}  // namespace
+
+void GlooStore::set(const std::string&, const std::vector<std::uint8_t>& value) {
+  own_.assign(value.begin(), value.end());
 }
 
 std::vector<std::uint8_t> GlooStore::get(const std::string& key) {
-  const std::string value = find(key, timeout_);
-  return {value.begin(), value.end()};
+  wait({key});
+  const std::string& address = addresses_[member_of(key, members_.size())];
+  return {address.begin(), address.end()};
 }
 
-void GlooStore::wait(const std::vector<std::string>& keys,
-                     const std::chrono::milliseconds& timeout) {
-  const base::Deadline deadline(timeout);
-  for (const std::string& key : keys) (void)find(key, deadline.remaining());
+void GlooStore::wait(const std::vector<std::string>&, const std::chrono::milliseconds&) {
+  if (addresses_.empty()) addresses_ = exchange_notes(client_, key_, members_, own_, deadline_);
 }
 
-std::string GlooStore::find(const std::string& key, std::chrono::milliseconds timeout) {
-  if (auto value = client_.get(prefix_ + key, base::Deadline(timeout))) return *std::move(value);
-  base::fail(base::ErrorKind::timeout, "gloo's '{}' did not come to the store within {}", key,
-             base::readable_time(base::Seconds(timeout).count()));
-}
+c10::intrusive_ptr<c10d::Store> GlooStore::clone() { fail_as_unused("clone"); }
 
 std::int64_t GlooStore::add(const std::string&, std::int64_t) { fail_as_unused("add"); }
 

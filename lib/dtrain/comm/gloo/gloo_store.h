@@ -10,29 +10,38 @@
 
 namespace dtrain::comm {
 
-/// Keys of one group, by which gloo exchanges its addresses. Refuses calls that gloo does not make.
+/// Exchanges the addresses of one group: gloo sets its own under a key that ends with its rank in
+/// the group, then asks for each member's. All come with the first question, in one request.
+/// Refuses calls that gloo does not make.
 class GlooStore final : public c10d::Store {
  public:
-  /// The client outlives this.
-  GlooStore(StoreClient& client, std::string prefix, std::chrono::milliseconds timeout)
-      : c10d::Store(timeout), client_(client), prefix_(std::move(prefix)) {}
+  /// `key`: of the exchange; `members`: world ranks, in group order. The client outlives this.
+  GlooStore(StoreClient& client, std::string key, std::vector<std::int64_t> members,
+            std::chrono::milliseconds timeout)
+      : c10d::Store(timeout),
+        client_(client),
+        key_(std::move(key)),
+        members_(std::move(members)),
+        deadline_(timeout) {}
 
-  c10::intrusive_ptr<c10d::Store> clone() override;
   void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
   std::vector<std::uint8_t> get(const std::string& key) override;
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
+  c10::intrusive_ptr<c10d::Store> clone() override;
   std::int64_t add(const std::string& key, std::int64_t value) override;
   bool deleteKey(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
   std::int64_t getNumKeys() override;
 
  private:
-  std::string find(const std::string& key, std::chrono::milliseconds timeout);
-
   StoreClient& client_;
-  std::string prefix_;
+  std::string key_;
+  std::vector<std::int64_t> members_;
+  base::Deadline deadline_;
+  std::string own_;
+  std::vector<std::string> addresses_;  // by member, once they have been exchanged
 };
 
 }  // namespace dtrain::comm

@@ -71,11 +71,10 @@ class GlooWorld final : public MetWorld {
                                      const GroupIdentity& identity) override {
     const base::Deadline deadline(options().group.timeout);
     require_files(static_cast<std::int64_t>(identity.world_ranks.size()));
-    const GroupSecret secret{
-        .token = token(),
-        .group = key,
-        .challenges = exchange_notes(store(), key, rank(), identity.world_ranks,
-                                     net::new_challenge(), deadline)};
+    const GroupSecret secret{.token = token(),
+                             .group = key,
+                             .challenges = exchange_notes(store(), key, identity.world_ranks,
+                                                          net::new_challenge(), deadline)};
     std::unique_ptr<Link> link = connect_link(key, identity, deadline);
     check_peers(*link, secret, identity, deadline);
     return std::make_unique<GlooTransport>(std::move(link), options().group.reduction);
@@ -88,7 +87,8 @@ class GlooWorld final : public MetWorld {
     settings->threads = 1;  // for gloo's own all-reduce, of which one runs at a time
     try {
       return std::make_unique<Link>(c10::make_intrusive<ProcessGroupGloo>(
-          c10::make_intrusive<GlooStore>(store(), key + "/gloo/", deadline.remaining()),
+          c10::make_intrusive<GlooStore>(store(), key + " of gloo", identity.world_ranks,
+                                         deadline.remaining()),
           static_cast<int>(identity.rank), static_cast<int>(identity.world_ranks.size()),
           settings));
     } catch (const base::Error&) {

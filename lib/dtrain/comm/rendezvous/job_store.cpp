@@ -8,14 +8,17 @@ namespace dtrain::comm {
 
 using base::ErrorKind;
 
+namespace {
+
+// Ranks may be wrong, but rank 0's memory is not theirs.
+constexpr std::size_t kMostGatheredBytes = std::size_t{256} << 20;
+
+}  // namespace
+
 ErrorKind kind_of_refusal(std::uint64_t number) {
   const auto kind = static_cast<ErrorKind>(number);
   const bool is_known = number <= 70 && base::name_of(kind) != base::name_of(ErrorKind::internal);
   return is_known && kind != ErrorKind::interrupted ? kind : ErrorKind::comm;
-}
-
-std::string member_key(const std::string& key, std::int64_t rank) {
-  return fmt::format("{}/{}", key, rank);
 }
 
 void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
@@ -32,16 +35,43 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
                               rank, size));
   }
   if (!arrived_.insert(rank).second) {
-    return refuse(ErrorKind::usage,
-                  fmt::format("two processes were started as rank {} of {}; give each its own RANK",
-                              rank, size));
+    refuse(ErrorKind::usage,
+           fmt::format("two processes were started as rank {} of {}; give each its own RANK", rank,
+                       size));
   }
-  set(member_key(kJobKey, static_cast<std::int64_t>(rank)), "here");
 }
 
 void JobStore::set(const std::string& key, std::string value) {
   const std::string problem = values_.set(key, std::move(value));
   if (!problem.empty()) refuse(ErrorKind::comm, "the job's store is full: " + problem);
+}
+
+void JobStore::join(const std::string& key, const std::vector<std::int64_t>& members,
+                    std::int64_t rank, std::string note) {
+  gathered_bytes_ += note.size();
+  if (!gatherings_.contains(key)) {
+    gathered_bytes_ += key.size() + members.size() * sizeof(members.front());
+  }
+  if (gathered_bytes_ > kMostGatheredBytes) {
+    return refuse(ErrorKind::comm,
+                  fmt::format("the job's store is full: notes and members of groups with {} bytes, "
+                              "where {} are allowed",
+                              gathered_bytes_, kMostGatheredBytes));
+  }
+  Gathering& gathering = gatherings_.try_emplace(key, members).first->second;
+  if (gathering.members() != members || !gathering.join(rank, std::move(note))) {
+    refuse(ErrorKind::comm,
+           fmt::format("rank {} came to {} as nobody whom its other members expect", rank, key));
+  }
+}
+
+const std::string* JobStore::notes(const std::string& key) const {
+  const auto found = gatherings_.find(key);
+  return found == gatherings_.end() ? nullptr : found->second.notes();
+}
+
+std::string JobStore::missing(const std::string& key) const {
+  return packed(gatherings_.at(key).attendance());
 }
 
 void JobStore::refuse(ErrorKind kind, std::string message) {

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/rendezvous/gathering.h"
 #include "dtrain/comm/rendezvous/store_values.h"
 
 namespace dtrain::comm {
@@ -25,9 +28,6 @@ struct Refusal {
 /// The key under which all ranks of the job meet; part of a message.
 inline constexpr const char* kJobKey = "the job";
 
-/// The key under which a rank's note for a meeting is found once it has come.
-[[nodiscard]] std::string member_key(const std::string& key, std::int64_t rank);
-
 class JobStore {
  public:
   explicit JobStore(std::int64_t size) : size_(size) {}
@@ -42,6 +42,15 @@ class JobStore {
   void set(const std::string& key, std::string value);
   [[nodiscard]] const std::string* find(const std::string& key) const { return values_.find(key); }
 
+  /// Rank `rank` comes to the meeting of these members; refuses the job if members contradict each
+  /// other.
+  void join(const std::string& key, const std::vector<std::int64_t>& members, std::int64_t rank,
+            std::string note);
+  /// The notes of that meeting's members as a packed Attendance; nullptr until all have come.
+  [[nodiscard]] const std::string* notes(const std::string& key) const;
+  /// The members that have not come to a meeting, likewise.
+  [[nodiscard]] std::string missing(const std::string& key) const;
+
   /// The first refusal counts.
   void refuse(base::ErrorKind kind, std::string message);
   [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
@@ -50,6 +59,8 @@ class JobStore {
   std::int64_t size_;
   std::set<std::uint64_t> arrived_;
   StoreValues values_;
+  std::map<std::string, Gathering> gatherings_;
+  std::size_t gathered_bytes_ = 0;  // members and notes of all gatherings
   std::optional<Refusal> refusal_;
 };
 

@@ -8,11 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "dtrain/base/readable.h"
+#include "dtrain/net/addresses.h"
 #include "dtrain/net/packet.h"
 #include "dtrain/net/proof.h"
 #include "dtrain/net/socket.h"
@@ -27,6 +28,8 @@ using std::chrono::milliseconds;
 
 // The time for which rank 0 serves a refusal, so that the others can read it.
 constexpr milliseconds kRefusalGrace(500);
+
+constexpr const char* kLoopback = "127.0.0.1";
 
 /// dtrun's door, which no program that is started from here may hold open.
 base::Descriptor take_door(int store_fd) {
@@ -88,36 +91,31 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
        self.where, base::readable_time(base::seconds_since(start)), reason);
 }
 
-void wait_for_members(StoreClient& store, const std::string& key,
-                      const std::vector<std::int64_t>& ranks, const base::Deadline& deadline,
-                      const std::function<void(std::string)>& visit) {
-  std::vector<std::int64_t> missing;
-  for (const auto rank : ranks) {
-    if (auto note = store.get(member_key(key, rank), deadline)) {
-      visit(*std::move(note));
-    } else {
-      missing.push_back(rank);
-    }
-  }
-  if (missing.empty()) return;
-  store.refuse(
-      ErrorKind::timeout,
-      fmt::format("rank{} {} did not come to {} of {} ranks within {} (--comm-timeout)",
-                  missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key, ranks.size(),
-                  base::readable_time(base::Seconds(deadline.limit()).count())));
+/// Where rank 0 listens.
+std::vector<base::Descriptor> listeners_at(const MeetingPlace& place) {
+  // Nobody comes from another machine to one who names the loopback, and has no secret to admit
+  // others by.
+  const bool is_local =
+      place.is_one_host || (place.master_addr == "localhost" && place.token.empty());
+  if (!is_local) return net::listen_for_hosts(place.master_addr, place.master_port);
+  std::vector<base::Descriptor> one;
+  one.emplace_back(net::listen_at(place.master_addr, place.master_port));
+  return one;
 }
 
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
                                    std::string& own_address) {
   StoreServer::Options options{
-      .size = place.size, .door = {}, .listener = {}, .token = place.token};
+      .size = place.size, .door = {}, .listeners = {}, .token = place.token};
   if (place.store_fd >= 0) {
     options.door = std::move(door);
   } else {
-    // At this address alone, never at all interfaces.
-    options.listener = base::Descriptor(net::listen_at(place.master_addr, place.master_port));
-    ::fcntl(options.listener.get(), F_SETFL, O_NONBLOCK);
-    own_address = net::own_address_of(options.listener);
+    options.listeners = listeners_at(place);
+    for (const auto& each : options.listeners) ::fcntl(each.get(), F_SETFL, O_NONBLOCK);
+    if (place.publish) place.publish(net::port_of(options.listeners.front()));
+    // Which of several addresses the others reach shows when they have come.
+    own_address =
+        options.listeners.size() == 1 ? net::own_address_of(options.listeners.front()) : "";
   }
   return std::make_unique<StoreServer>(std::move(options));
 }
@@ -135,7 +133,7 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   if (place.store_fd < 0)
     self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
   base::Descriptor door = place.store_fd < 0 ? base::Descriptor() : take_door(place.store_fd);
-  result->own_address = "127.0.0.1";
+  result->own_address = kLoopback;
   result->token = place.token;
   if (place.rank == 0) {
     result->server = serve(place, std::move(door), result->own_address);
@@ -146,10 +144,13 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
   } else {
     result->store = enter_by_network(place, self, deadline, result->own_address);
   }
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t rank = 0; rank < place.size; ++rank) ranks.push_back(rank);
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(place.size));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
   try {
-    wait_for_members(*result->store, kJobKey, ranks, deadline, [](const std::string&) {});
+    std::string& own = result->own_address;
+    const auto addresses = exchange_notes(*result->store, kJobKey, ranks, own, deadline);
+    if (place.store_fd < 0) own = net::reachable_address(own, addresses);
+    if (own.empty()) own = kLoopback;
   } catch (...) {
     if (place.rank == 0) std::this_thread::sleep_for(kRefusalGrace);
     throw;
@@ -158,15 +159,19 @@ std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
 }
 
 std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
-                                        std::int64_t own_rank,
                                         const std::vector<std::int64_t>& world_ranks,
                                         const std::string& own_note,
                                         const base::Deadline& deadline) {
-  store.set(member_key(key, own_rank), own_note);
-  std::vector<std::string> notes;
-  wait_for_members(store, key, world_ranks, deadline,
-                   [&notes](std::string note) { notes.push_back(std::move(note)); });
-  return notes;
+  Attendance attendance = store.meet(key, world_ranks, own_note, deadline);
+  const auto& missing = attendance.missing;
+  if (!missing.empty()) {
+    store.refuse(ErrorKind::timeout,
+                 fmt::format("rank{} {} did not come to {} of {} ranks within {} (--comm-timeout)",
+                             missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), key,
+                             world_ranks.size(),
+                             base::readable_time(base::Seconds(deadline.limit()).count())));
+  }
+  return std::move(attendance.notes);
 }
 
 void fail_together(std::int64_t own_rank, const base::Error& error) {

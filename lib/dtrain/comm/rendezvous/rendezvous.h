@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,9 +22,14 @@ struct MeetingPlace {
   std::string master_addr;
   std::int64_t master_port = 0;
   std::string token;  ///< the job's secret; empty: none
+  /// Every rank is known to be on this host. Otherwise rank 0 listens wherever others may look for
+  /// master_addr.
+  bool is_one_host = true;
+  /// Receives the port at which rank 0 listens, before it waits for others; may be empty.
+  std::function<void(std::int64_t port)> publish = {};
 };
 
-/// The store of a job, and this host's address on the network that reaches it.
+/// The store of a job, and the address at which other ranks reach this one.
 struct Rendezvous {
   std::unique_ptr<StoreServer> server;  ///< of rank 0
   std::unique_ptr<StoreClient> store;
@@ -41,7 +47,6 @@ struct Rendezvous {
 ///
 /// Throws: Error{timeout} naming the members that did not come, Error{comm} if the store is gone.
 [[nodiscard]] std::vector<std::string> exchange_notes(StoreClient& store, const std::string& key,
-                                                      std::int64_t own_rank,
                                                       const std::vector<std::int64_t>& world_ranks,
                                                       const std::string& own_note,
                                                       const base::Deadline& deadline);

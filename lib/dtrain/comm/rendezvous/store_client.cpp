@@ -18,6 +18,8 @@ using base::fail;
 // How long rank 0's store may take for an answer that it has, on a machine that is busy.
 constexpr std::chrono::seconds kPatience(30);
 
+constexpr const char* kSenseless = "the store that rank 0 serves makes no sense";
+
 net::MessageWriter message_of(StoreRequest request) {
   return net::MessageWriter().number(static_cast<std::uint64_t>(request));
 }
@@ -46,6 +48,20 @@ std::optional<std::string> StoreClient::get(std::string_view key, const base::De
                      .number(static_cast<std::uint64_t>(left.count()))
                      .bytes(),
                  base::Deadline(left + kPatience));
+}
+
+Attendance StoreClient::meet(std::string_view key, const std::vector<std::int64_t>& members,
+                             std::string_view note, const base::Deadline& deadline) {
+  const auto left = deadline.remaining();
+  net::MessageWriter writer = message_of(StoreRequest::meet);
+  writer.text(key).number(static_cast<std::uint64_t>(left.count())).text(note);
+  for (const std::int64_t member : members) writer.number(static_cast<std::uint64_t>(member));
+  const auto reply = request(writer.bytes(), base::Deadline(left + kPatience));
+  auto attendance = reply ? unpacked_attendance(*reply) : std::nullopt;
+  const bool fits =
+      attendance && (!attendance->missing.empty() || attendance->notes.size() == members.size());
+  if (!fits) fail(ErrorKind::comm, kSenseless);
+  return *std::move(attendance);
 }
 
 void StoreClient::refuse(ErrorKind kind, const std::string& message) {
@@ -78,7 +94,7 @@ std::optional<std::string> StoreClient::request(const std::string& message,
   int reason = 0;
   while (true) {
     if (const auto reply = input_.take_message()) return text_of_reply(*reply);
-    if (input_.is_broken()) fail(ErrorKind::comm, "the store that rank 0 serves makes no sense");
+    if (input_.is_broken()) fail(ErrorKind::comm, kSenseless);
     transfer = net::receive_some(connection_, input_, deadline, reason);
     if (transfer == net::Transfer::late) {
       fail(ErrorKind::timeout, "the store that rank 0 serves did not answer within {}",

@@ -8,10 +8,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
+#include "dtrain/comm/rendezvous/gathering.h"
 #include "dtrain/comm/rendezvous/handshake.h"
 #include "dtrain/net/frames.h"
 
@@ -35,6 +37,10 @@ class StoreClient {
   /// Waits until the key has a value; nothing when it has none by the deadline.
   [[nodiscard]] std::optional<std::string> get(std::string_view key,
                                                const base::Deadline& deadline);
+  /// Waits until all `members` have called this with the same key, once each, and returns their
+  /// notes; at the deadline, who is missing.
+  [[nodiscard]] Attendance meet(std::string_view key, const std::vector<std::int64_t>& members,
+                                std::string_view note, const base::Deadline& deadline);
   /// Makes every rank fail, this one included.
   [[noreturn]] void refuse(base::ErrorKind kind, const std::string& message);
   /// Declares that this rank is done with the store; nothing else may be called then.

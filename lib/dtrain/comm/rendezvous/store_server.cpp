@@ -75,16 +75,22 @@ void StoreServer::serve_once() {
   ::poll(polled.data(), polled.size(), poll_timeout());
   std::uint64_t count = 0;
   if (polled[0].revents != 0) (void)!::read(wake_.get(), &count, sizeof count);
+  const std::size_t doors = polled.size() - 1 - connections_.size();
   for (std::size_t index = 0; index < connections_.size(); ++index) {
-    if (polled[index + 2].revents != 0) read_from(connections_[index]);
+    if (polled[1 + doors + index].revents != 0) read_from(connections_[index]);
   }
-  if (polled[1].revents != 0) take_in();
+  for (std::size_t index = 0; index < doors; ++index) {
+    if (polled[1 + index].revents != 0) take_in(index);
+  }
   settle();
 }
 
 std::vector<pollfd> StoreServer::sockets() const {
-  const base::Descriptor& door = options_.door.get() >= 0 ? options_.door : options_.listener;
-  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}, {door.get(), POLLIN, 0}};
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+  if (options_.door.get() >= 0) polled.push_back({options_.door.get(), POLLIN, 0});
+  for (const base::Descriptor& each : options_.listeners) {
+    polled.push_back({each.get(), POLLIN, 0});
+  }
   for (const Connection& connection : connections_) {
     const int events = connection.output.empty() ? POLLIN : POLLIN | POLLOUT;
     polled.push_back({connection.socket.get(), static_cast<short>(events), 0});
@@ -105,9 +111,9 @@ int StoreServer::poll_timeout() const {
 
 // --- who comes -----------------------------------------------------------------------------------
 
-void StoreServer::take_in() {
+void StoreServer::take_in(std::size_t index) {
   try {
-    options_.door.get() >= 0 ? take_from_door() : accept_one();
+    options_.door.get() >= 0 ? take_from_door() : accept_at(index);
   } catch (const base::Error& error) {
     store_.refuse(error.kind(), fmt::format("rank 0 {}", error.what()));
   }
@@ -123,11 +129,13 @@ void StoreServer::take_from_door() {
   }
 }
 
-void StoreServer::accept_one() {
+void StoreServer::accept_at(std::size_t index) {
+  // The last rank to come closes them all.
+  if (index >= options_.listeners.size()) return;
   // Without the listener if this throws: what cannot be taken would be there again at once.
-  base::Descriptor listener = std::exchange(options_.listener, base::Descriptor());
+  base::Descriptor listener = std::exchange(options_.listeners[index], base::Descriptor());
   base::Descriptor socket = net::accept_connection(listener);
-  options_.listener = std::move(listener);
+  options_.listeners[index] = std::move(listener);
   if (socket.get() < 0) return;
   if (!options_.token.empty()) return greet(std::move(socket), Trust::token);
   // Without a secret the store greets a rank on another machine, so that it can say what is
@@ -189,15 +197,29 @@ void StoreServer::handle(Connection& connection, const std::string& message) {
     std::string value = reader.text();
     if (reader.is_whole()) store_.set(key, std::move(value));
     store_.refusal() ? answer_refusal(connection) : answer(connection, StoreReply::done);
-  } else if (request == StoreRequest::get) {
-    connection.wanted = reader.text();
-    connection.patience = Clock::now() + std::chrono::milliseconds(
-                                             std::min<std::uint64_t>(reader.number(), 1U << 31));
-    answer_waiting(connection);
+  } else if (request == StoreRequest::get || request == StoreRequest::meet) {
+    hear_wish(connection, request, reader);
   } else {
     store_.refuse(ErrorKind::comm,
                   fmt::format("rank {} sent the store what makes no sense", connection.rank));
   }
+}
+
+void StoreServer::hear_wish(Connection& connection, StoreRequest request,
+                            net::MessageReader& reader) {
+  connection.wanted = reader.text();
+  connection.wants_members = request == StoreRequest::meet;
+  connection.patience =
+      Clock::now() + std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31));
+  if (connection.wants_members) {
+    std::string note = reader.text();
+    std::vector<std::int64_t> members;
+    while (reader.is_good() && !reader.is_whole()) {
+      members.push_back(static_cast<std::int64_t>(reader.number()));
+    }
+    store_.join(connection.wanted, members, connection.rank, std::move(note));
+  }
+  answer_waiting(connection);
 }
 
 void StoreServer::hear_hello(Connection& connection, const std::string& message) {
@@ -225,7 +247,7 @@ void StoreServer::hear_hello(Connection& connection, const std::string& message)
          needs_proof ? proof_of(options_.token, "store", exchange) : std::string());
   if (!store_.everyone_came()) return;
   options_.door = base::Descriptor();
-  options_.listener = base::Descriptor();
+  options_.listeners.clear();
   for (Connection& each : connections_) each.is_over = each.is_over || each.rank < 0;
 }
 
@@ -254,15 +276,19 @@ void StoreServer::answer_refusal(Connection& connection, const Exchange* proved)
 
 void StoreServer::answer_waiting(Connection& connection) {
   if (connection.wanted.empty()) return;
-  const std::string* value = store_.find(connection.wanted);
+  const bool is_meeting = connection.wants_members;
+  const std::string* value =
+      is_meeting ? store_.notes(connection.wanted) : store_.find(connection.wanted);
   if (value != nullptr) {  // even of a rank that has ended since: it may have said why
     answer(connection, StoreReply::done, *value);
   } else if (store_.refusal()) {
     answer_refusal(connection);
-  } else if (Clock::now() >= connection.patience) {
-    answer(connection, StoreReply::absent);
-  } else {
+  } else if (Clock::now() < connection.patience) {
     return;
+  } else if (is_meeting) {
+    answer(connection, StoreReply::done, store_.missing(connection.wanted));
+  } else {
+    answer(connection, StoreReply::absent);
   }
   connection.wanted.clear();
 }

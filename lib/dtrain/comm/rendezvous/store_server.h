@@ -15,6 +15,7 @@
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/frames.h"
+#include "dtrain/net/message.h"
 
 namespace dtrain::comm {
 
@@ -26,8 +27,8 @@ class StoreServer {
  public:
   struct Options {
     std::int64_t size = 1;
-    base::Descriptor door;      ///< ranks' connections are handed in here (dtrun); or
-    base::Descriptor listener;  ///< they connect here
+    base::Descriptor door;                    ///< ranks' connections are handed in here (dtrun); or
+    std::vector<base::Descriptor> listeners;  ///< they connect here
     std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
   };
 
@@ -52,7 +53,8 @@ class StoreServer {
     std::string challenge = {};
     std::int64_t rank = -1;  // -1: a stranger, so far
     base::Clock::time_point patience = {};
-    std::string wanted = {};  // the key it waits for, until `patience`; empty: it does not wait
+    std::string wanted = {};     // the key it waits for, until `patience`; empty: it does not wait
+    bool wants_members = false;  // `wanted` is a meeting's
     bool is_over = false;
   };
 
@@ -61,13 +63,15 @@ class StoreServer {
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] std::vector<pollfd> sockets() const;
   [[nodiscard]] int poll_timeout() const;
-  void take_in();
+  /// At the door, or at a listener.
+  void take_in(std::size_t index);
   void take_from_door();
-  void accept_one();
+  void accept_at(std::size_t index);
   void greet(base::Descriptor socket, Trust trust);
   void read_from(Connection& connection);
   void handle(Connection& connection, const std::string& message);
   void hear_hello(Connection& connection, const std::string& message);
+  void hear_wish(Connection& connection, StoreRequest request, net::MessageReader& reader);
   void answer(Connection& connection, StoreReply reply, std::string_view text = {});
   /// proved: of a rank that is being taken in by the job's secret, else null.
   void answer_refusal(Connection& connection, const Exchange* proved = nullptr);

@@ -7,7 +7,7 @@
 namespace dtrain::comm {
 
 /// Requests of a rank to the store that rank 0 serves.
-enum class StoreRequest : std::uint8_t { set = 1, get = 2, check = 3, refuse = 4, leave = 5 };
+enum class StoreRequest : std::uint8_t { set = 1, get = 2, meet = 3, refuse = 4, leave = 5 };
 
 /// How it answers. refused: the job cannot start, with the kind of error and its text.
 /// `unknown`: the answer to a rank that does not prove that it knows the job's secret.
@@ -24,7 +24,7 @@ enum class Trust : std::uint8_t {
 };
 
 /// The longest message, and the longest from a sender who has not proved to be a rank.
-inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kMostHelloBytes = 256;
 
 }  // namespace dtrain::comm

@@ -111,12 +111,18 @@ bool connect_within(const base::Descriptor& connection, const Address& address,
   return is_connected;
 }
 
-PeerConnection visit(std::int64_t own_rank, std::int64_t peer, const std::string& socket_name,
+base::Descriptor connected_to(std::int64_t peer, const std::string& socket_name,
+                              const base::Deadline& deadline) {
+  base::Descriptor connection = unix_socket();
+  if (!connect_within(connection, Address(socket_name), deadline)) fail_to_meet(peer, deadline);
+  return connection;
+}
+
+PeerConnection visit(std::int64_t own_rank, std::int64_t peer, base::Descriptor connection,
                      const base::Descriptor& own_memory, const std::vector<PeerConnection>& met,
                      const base::Deadline& deadline) {
-  PeerConnection result{.connection = unix_socket(), .memory = {}};
-  if (!connect_within(result.connection, Address(socket_name), deadline) ||
-      !is_of_this_user(result.connection) ||
+  PeerConnection result{.connection = std::move(connection), .memory = {}};
+  if (!is_of_this_user(result.connection) ||
       net::send_packet(result.connection, own_rank, own_memory, deadline) != 0 ||
       !first_readable(std::array{&std::as_const(result.connection)}, met, deadline)) {
     fail_to_meet(peer, deadline);
@@ -190,11 +196,11 @@ std::string host_of_process() {
   return fmt::format("{} {}", boot_id, network.data());
 }
 
-ListenSocket open_listen_socket() {
+ListenSocket open_listen_socket(std::int64_t rank) {
   std::array<std::uint64_t, 2> random{};
   (void)!::getrandom(random.data(), sizeof random, 0);
   ListenSocket result{.socket = unix_socket(),
-                      .name = fmt::format("dtrain-{:016x}{:016x}", random[0], random[1])};
+                      .name = fmt::format("dtrain-{}-{:016x}{:016x}", rank, random[0], random[1])};
   const Address address(result.name);
   if (::bind(result.socket.get(), address.get(), address.length) != 0 ||
       ::listen(result.socket.get(), SOMAXCONN) != 0) {
@@ -203,16 +209,28 @@ ListenSocket open_listen_socket() {
   return result;
 }
 
+Reach reach(const std::string& socket_name) {
+  const Address address(socket_name);
+  base::Descriptor connection = unix_socket();
+  if (::connect(connection.get(), address.get(), address.length) == 0) {
+    return {.is_here = true, .connection = std::move(connection)};
+  }
+  return {.is_here = errno == EAGAIN, .connection = {}};
+}
+
 // Each rank connects to the lower ranks in turn, then waits for the higher ones; so rank 0 answers
 // at once, and every other when all below it have answered.
 std::vector<PeerConnection> exchange_segments(std::int64_t own_rank, const ListenSocket& own,
                                               const std::vector<std::string>& socket_names,
                                               const base::Descriptor& own_memory,
-                                              const base::Deadline& deadline) {
+                                              const base::Deadline& deadline,
+                                              base::Descriptor to_first) {
   std::vector<PeerConnection> all(socket_names.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
-    all[index] = visit(own_rank, peer, socket_names[index], own_memory, all, deadline);
+    base::Descriptor connection = std::move(to_first);  // at first
+    if (connection.get() < 0) connection = connected_to(peer, socket_names[index], deadline);
+    all[index] = visit(own_rank, peer, std::move(connection), own_memory, all, deadline);
   }
   Reception reception(own_rank, own, own_memory);
   for (std::size_t peer = static_cast<std::size_t>(own_rank) + 1; peer < all.size();) {

@@ -112,7 +112,7 @@ class ShmWorld final : public MetWorld {
     if (identity.rank == 0) {
       note = std::to_string(make_block(static_cast<std::int64_t>(identity.world_ranks.size())));
     }
-    const auto notes = exchange_notes(store(), key, rank(), identity.world_ranks, note,
+    const auto notes = exchange_notes(store(), key, identity.world_ranks, note,
                                       base::Deadline(options().group.timeout));
     auto* block = block_at(notes.front(), identity);
     Seat seat{.block = {neighbours_, block},  // as long as the mapping
@@ -175,11 +175,24 @@ ShmCard unpacked(const std::string& text) {
 std::vector<ShmCard> exchange_cards(const WorldOptions& options, StoreClient& store,
                                     const ShmCard& own, const base::Deadline& deadline) {
   std::vector<ShmCard> cards;
-  for (const auto& note : exchange_notes(store, "shared memory", options.rank,
-                                         ranks_below(options.size), packed(own), deadline)) {
+  for (const auto& note :
+       exchange_notes(store, "shared memory", ranks_below(options.size), packed(own), deadline)) {
     cards.push_back(unpacked(note));
   }
   return cards;
+}
+
+/// The same, where hosts share a name: only ranks of rank 0's host reach its listening socket.
+std::string obstacle_between(const WorldOptions& options, StoreClient& store, const Reach& to_first,
+                             const base::Deadline& deadline) {
+  const auto notes = exchange_notes(store, "one host", ranks_below(options.size),
+                                    to_first.is_here ? "" : "elsewhere", deadline);
+  const auto other = std::ranges::find_if(notes, [](const auto& note) { return !note.empty(); });
+  if (other == notes.end()) return {};
+  return fmt::format(
+      "ranks 0 and {} are on different hosts, though both have one boot id (virtual machines of "
+      "one snapshot?)",
+      other - notes.begin());
 }
 
 }  // namespace
@@ -207,13 +220,18 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
   try {
     card.host = host_of_process();
     segment = std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
-    listener = open_listen_socket();
+    listener = open_listen_socket(options.rank);
     card.socket_name = listener.name;
   } catch (const base::Error& error) {
     card.refusal = error.what();
   }
   const auto cards = exchange_cards(options, *rendezvous->store, card, deadline);
-  const std::string obstacle = obstacle_among(cards);
+  Reach to_first;
+  std::string obstacle = obstacle_among(cards);
+  if (obstacle.empty()) {
+    to_first = reach(cards.front().socket_name);
+    obstacle = obstacle_between(options, *rendezvous->store, to_first, deadline);
+  }
   if (obstacle.find(std::strerror(EMFILE)) != std::string::npos) {  // gloo needs more of them
     fail_together(options.rank, base::Error(base::ErrorKind::comm, obstacle));
   }
@@ -224,7 +242,8 @@ std::shared_ptr<World> create_shm_world(const WorldOptions& options,
   }
   std::vector<std::string> socket_names;
   for (const ShmCard& each : cards) socket_names.push_back(each.socket_name);
-  auto peers = exchange_segments(options.rank, listener, socket_names, segment->file(), deadline);
+  auto peers = exchange_segments(options.rank, listener, socket_names, segment->file(), deadline,
+                                 std::move(to_first.connection));
   return std::make_shared<ShmWorld>(
       options, rendezvous,
       std::make_shared<ProcessNeighbours>(options.rank, std::move(segment), std::move(peers)));

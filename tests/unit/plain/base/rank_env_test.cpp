@@ -73,6 +73,16 @@ TEST_CASE("The launcher's variables are read") {
   CHECK(env.launcher_terminal);
 }
 
+TEST_CASE(
+    "Under torchrun, whose store is where rank 0 would listen, each attempt has a key of its own") {
+  CHECK(read(kDtrun).agent_store_key.empty());
+  const Variables torchrun = kDtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                {"TORCHELASTIC_RESTART_COUNT", "2"}};
+  CHECK(read(torchrun).agent_store_key == "dtrain/2");
+  const Variables unshared = kDtrun + Variables{{"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+  CHECK(read(unshared).agent_store_key.empty());
+}
+
 TEST_CASE("Open MPI, PMI and SLURM name the rank") {
   const RankEnv mpi = read(kOpenMpi);
   CHECK(mpi.rank == 1);

@@ -1,9 +1,13 @@
 // The store through which ranks meet: what it keeps, whom it takes in, what it does about nonsense.
+#include "dtrain/comm/rendezvous/rendezvous.h"
+
 #include <sys/socket.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <thread>
 
 #include "dtrain/base/error.h"
@@ -93,7 +97,7 @@ struct Meeting {
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     door = base::Descriptor(ends[1]);
     server = std::make_unique<StoreServer>(StoreServer::Options{
-        .size = size, .door = base::Descriptor(ends[0]), .listener = {}, .token = {}});
+        .size = size, .door = base::Descriptor(ends[0]), .listeners = {}, .token = {}});
     world_size = size;
     clients[0] = std::make_unique<StoreClient>(server->take_own_connection(), newcomer(0), soon());
   }
@@ -128,10 +132,126 @@ TEST_CASE("A value is had by whoever waits for it, as soon as it is set") {
   CHECK_FALSE(meeting.clients[0]->get("none", base::Deadline(milliseconds(10))));
 }
 
+TEST_CASE("Members of a meeting get all notes in their order, the late ones are named") {
+  Meeting meeting(4);
+  for (const std::int64_t rank : {1, 2, 3}) meeting.join(rank);
+  const std::vector<std::int64_t> members{3, 0, 2};
+  std::vector<std::thread> others;
+  for (const std::int64_t rank : {0, 3}) {
+    others.emplace_back([&, rank] {
+      const auto note = std::string(static_cast<std::size_t>(rank), 'n');
+      const auto notes = meeting.clients[rank]->meet("all", members, note, soon()).notes;
+      CHECK(notes == std::vector<std::string>{"nnn", "", "2"});
+    });
+  }
+  CHECK(meeting.clients[2]->meet("all", members, "2", soon()).notes.at(0) == "nnn");
+  for (std::thread& other : others) other.join();
+
+  const Attendance late = meeting.clients[2]->meet("late", members, "", base::Deadline({}));
+  CHECK(late.missing == std::vector<std::int64_t>{3, 0});
+  CHECK(late.notes.empty());
+}
+
+TEST_CASE("Members who contradict each other fail the job, and so does one who comes twice") {
+  for (const std::vector<std::int64_t>& other : {std::vector<std::int64_t>{0}, {0, 1}, {1, 2}}) {
+    Meeting meeting(2);
+    meeting.join(1);
+    (void)meeting.clients[0]->meet("key", {0, 1}, "", base::Deadline({}));
+    const bool is_right = other == std::vector<std::int64_t>{0, 1};
+    auto& client = *meeting.clients[is_right ? 0 : 1];  // rank 0 for the second time
+    CHECK_THROWS_WITH(client.meet("key", other, "", soon()), Contains("nobody whom its other"));
+  }
+}
+
+/// Passes on what ranks and the store say to each other, and counts the messages of the ranks.
+class Wiretap {
+ public:
+  /// `taps`: at most.
+  explicit Wiretap(std::size_t taps) : ends_(taps) {}
+
+  /// The connection for a rank that goes on to `store`.
+  base::Descriptor tap(std::size_t index, base::Descriptor store) {
+    auto [own, rank] = net::connected_pair();
+    ends_[index] = {.rank = std::move(own), .store = std::move(store)};
+    return std::move(rank);
+  }
+  void start() {
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) pass_on();
+    });
+  }
+  [[nodiscard]] std::int64_t messages() const { return messages_; }
+
+ private:
+  struct Tap {
+    base::Descriptor rank;
+    base::Descriptor store;
+    net::FrameBuffer words{kMostMessageBytes};
+  };
+
+  static bool forward(const base::Descriptor& from, const base::Descriptor& to,
+                      net::FrameBuffer& bytes) {
+    int reason = 0;
+    const std::size_t before = bytes.bytes().size();
+    if (net::receive_some(from, bytes, base::Deadline({}), reason) != net::Transfer::done) {
+      return false;
+    }
+    return net::send_all(to, bytes.bytes().substr(before), soon()) == net::Transfer::done;
+  }
+
+  void pass_on() {
+    for (Tap& tap : ends_) {
+      if (tap.rank.get() < 0) continue;
+      net::FrameBuffer answers{kMostMessageBytes};
+      (void)forward(tap.store, tap.rank, answers);
+      (void)forward(tap.rank, tap.store, tap.words);
+      while (tap.words.take_message()) ++messages_;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+
+  std::vector<Tap> ends_;
+  std::atomic<std::int64_t> messages_{0};
+  std::jthread thread_;
+};
+
+TEST_CASE("Ranks that meet ask the store once each, however many they are") {
+  constexpr std::int64_t kRanks = 64;
+  Meeting meeting(kRanks);
+  Wiretap wiretap(kRanks);
+  std::vector<base::Descriptor> connections(kRanks);
+  for (std::size_t rank = 1; rank < kRanks; ++rank) {
+    connections[rank] = wiretap.tap(rank, meeting.connect());
+  }
+  wiretap.start();
+  std::vector<std::int64_t> everybody(kRanks);
+  std::iota(everybody.begin(), everybody.end(), std::int64_t{0});
+  const auto meet_as = [&](std::int64_t rank, StoreClient& client) {
+    for (const char* name : {"first", "second"}) {
+      const auto notes = exchange_notes(client, name, everybody, std::to_string(rank), soon());
+      CHECK(notes.at(63) == "63");
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (std::int64_t rank = 1; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      StoreClient client(std::move(connections[static_cast<std::size_t>(rank)]),
+                         meeting.newcomer(rank), soon());
+      meet_as(rank, client);
+      client.leave();
+    });
+  }
+  meet_as(0, *meeting.clients[0]);
+  for (std::thread& rank : ranks) rank.join();
+  // Each says hello and takes its leave, too.
+  CHECK(wiretap.messages() <= (kRanks - 1) * 4);
+  CHECK(wiretap.messages() >= (kRanks - 1) * 3);
+}
+
 TEST_CASE("Nobody is taken in once every rank has come") {
   Meeting meeting(2);
   meeting.join(1);
-  REQUIRE(meeting.clients[1]->get(member_key(kJobKey, 0), soon()));
+  REQUIRE(meeting.clients[0]->meet("come", {0}, "", soon()).missing.empty());
   const auto [own, handed] = net::connected_pair();
   CHECK(net::send_packet(meeting.door, 1, handed, soon()) == EPIPE);
 }

@@ -1,0 +1,114 @@
+#include "dtrain/comm/torchrun/notice.h"
+
+#include <fmt/format.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
+#include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
+#include "dtrain/net/proof.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+using base::ErrorKind;
+
+std::string hexadecimal(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+}  // namespace
+
+/// One key of torchrun's store.
+class TorchrunNotice::Store {
+ public:
+  Store(const MeetingPlace& place, std::string key, const base::Deadline& deadline)
+      : key_(std::move(key)),
+        deadline_(deadline),
+        where_(fmt::format("{}:{}", place.master_addr, place.master_port)) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(place.master_port);
+    options.timeout = deadline.remaining();
+    attempt("cannot reach it",
+            [&] { client_ = c10::make_intrusive<c10d::TCPStore>(place.master_addr, options); });
+  }
+
+  void set(const std::string& text) {
+    attempt("it does not take where rank 0 listens",
+            [&] { client_->set(key_, std::vector<std::uint8_t>(text.begin(), text.end())); });
+  }
+
+  [[nodiscard]] std::string get() {
+    std::vector<std::uint8_t> value;
+    attempt("rank 0 has not said there where it listens", [&] {
+      client_->wait({key_}, deadline_.remaining());
+      value = client_->get(key_);
+    });
+    return {value.begin(), value.end()};
+  }
+
+  void remove() noexcept {
+    try {
+      client_->deleteKey(key_);
+    } catch (...) {
+      // torchrun has ended, and its store with it.
+    }
+  }
+
+  [[nodiscard]] const std::string& where() const { return where_; }
+
+ private:
+  template <typename Call>
+  void attempt(const char* what, Call call) {
+    try {
+      call();
+    } catch (const std::exception& caught) {
+      const std::string_view text = caught.what();
+      base::fail(deadline_.passed() ? ErrorKind::timeout : ErrorKind::comm,
+                 "torchrun's store at {} (MASTER_ADDR, MASTER_PORT): {} within {}: {}", where_,
+                 what, base::readable_time(base::Seconds(deadline_.limit()).count()),
+                 base::printable(text.substr(0, text.find('\n'))));
+    }
+  }
+
+  std::string key_;
+  base::Deadline deadline_;
+  std::string where_;
+  c10::intrusive_ptr<c10d::TCPStore> client_;
+};
+
+TorchrunNotice::TorchrunNotice(MeetingPlace& place, const std::string& key,
+                               const base::Deadline& deadline)
+    : store_(std::make_shared<Store>(place, key, deadline)), is_own_(place.rank == 0) {
+  if (is_own_) {
+    const bool needs_secret = place.token.empty() && !place.is_one_host;
+    const std::string secret = needs_secret ? hexadecimal(net::new_challenge()) : "";
+    if (needs_secret) place.token = secret;
+    place.master_port = 0;
+    place.publish = [store = store_, secret](std::int64_t port) {
+      store->set(fmt::format("{} {}", port, secret));
+    };
+    return;
+  }
+  const std::string notice = store_->get();
+  const auto space = notice.find(' ');
+  const auto port = base::number_in<std::int64_t>(notice.substr(0, space));
+  if (space == std::string::npos || !port || *port < 1 || *port > 65'535) {
+    base::fail(ErrorKind::comm, "torchrun's store at {} says that rank 0 listens at \"{}\"",
+               store_->where(), base::printable(notice, 40));
+  }
+  place.master_port = *port;
+  if (place.token.empty()) place.token = notice.substr(space + 1);
+}
+
+TorchrunNotice::~TorchrunNotice() {
+  if (is_own_) store_->remove();
+}
+
+}  // namespace dtrain::comm

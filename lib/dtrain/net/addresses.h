@@ -1,0 +1,28 @@
+// Finds the addresses at which this machine and others reach each other. Addresses are numeric
+// texts, IPv4 or IPv6.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dtrain::net {
+
+/// Returns whether every machine means itself by this address.
+[[nodiscard]] bool is_loopback(const std::string& address);
+
+/// The addresses of this machine's interfaces that are up, without those of the loopback and of
+/// single links.
+[[nodiscard]] std::vector<std::string> interface_addresses();
+
+/// The address of this machine from which its packets to `address` leave; empty where there is no
+/// way, and for what is no address.
+[[nodiscard]] std::string source_address_to(const std::string& address);
+
+/// The address at which other machines of a job reach this one: `own`, unless that is empty or a
+/// loopback's. Then the one from which it reaches another machine, which it finds among `all`, the
+/// addresses of all processes of the job as they know them; `own` where there is no other machine.
+[[nodiscard]] std::string reachable_address(const std::string& own,
+                                            std::span<const std::string> all);
+
+}  // namespace dtrain::net

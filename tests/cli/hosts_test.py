@@ -1,0 +1,87 @@
+"""Ranks on two hosts, which are network namespaces: where rank 0 listens, who is on one host, and how they connect."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from rendezvous_test import LISTENING, SECRET, RendezvousTest, free_port  # noqa: E402
+from train_test import wait_until  # noqa: E402
+from two_hosts import TwoHosts, why_not  # noqa: E402
+
+WHY_NOT = why_not()
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Hosts(RendezvousTest):
+    def setUp(self):
+        super().setUp()
+        self.hosts = TwoHosts(self, self.root)
+        self.port = free_port()
+
+    def start_on(self, host, rank, address, *flags, size=2, names="", identity=None, steps=4):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": address,
+                       "MASTER_PORT": str(self.port), "DTRAIN_JOB_TOKEN": SECRET}
+        command = self.ddp_command("--comm-timeout", "20", *flags, steps=steps)
+        return self.start(self.hosts.command(host, command, names, identity), env=environment)
+
+    def listening(self, host):
+        """(Address, port) of all sockets that listen there."""
+        words = ["nsenter", f"--net=/run/netns/{self.hosts.names[host]}", "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+        table = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in table.splitlines()]
+        ends = [row[1].split(":") for row in rows if row[3] == LISTENING]
+        return {(address, int(port, 16)) for address, port in ends}
+
+    def start_line(self):
+        return self.metrics()[0]
+
+    def test_a_name_that_means_the_loopback_to_its_own_host_is_a_place_to_meet(self):
+        # As Debian has it; to the other host the name also means an address from which nobody answers, and comes first.
+        here, there = "127.0.1.1 head\n", "10.77.0.3 head\n10.77.0.1 head\n"
+        self.hosts.on(1, "route", "add", "10.77.0.3/32", "via", "10.77.0.1")
+        self.hosts.on(0, "route", "add", "blackhole", "10.77.0.3/32")
+
+        def rank_on(host, rank, names):
+            return self.start_on(host, rank, "head", "--global-batch", "3", "--log-every", "1", size=3, names=names,
+                                 steps=1_000_000)
+
+        start = time.monotonic()
+        ranks = [rank_on(0, 0, here)]
+        wait_until(lambda: self.listening(0) or ranks[0].poll() is not None, "rank 0's store")
+        store = {address for address, port in self.listening(0) if port == self.port}
+        self.assertIn("01004D0A", store)  # 10.77.0.1
+        self.assertNotIn("00000000", store)
+        ranks += [rank_on(0, 1, here), rank_on(1, 2, there)]
+        wait_until(lambda: self.has_trained() or any(rank.poll() is not None for rank in ranks), "a step")
+        gloo = [{address for address, _ in self.listening(host)} for host in range(2)]
+        for rank in ranks:
+            rank.terminate()
+        for rank in ranks:
+            self.end_of(rank, 9)
+        self.assertEqual(gloo, [{"01004D0A"}, {"02004D0A"}])
+        self.assertLess(time.monotonic() - start, 15)
+
+    def test_ranks_meet_at_an_address_of_ipv6(self):
+        ranks = [self.start_on(rank, rank, "fd77::1") for rank in range(2)]
+        for rank in ranks:
+            self.end_of(rank)
+
+    def test_hosts_of_one_identity_are_told_apart(self):
+        # Each says what the other says, as virtual machines from one snapshot do.
+        ranks = [self.start_on(rank, rank, "10.77.0.1", identity="net:[1]") for rank in range(2)]
+        for rank in ranks:
+            self.end_of(rank)
+        self.assertEqual(self.start_line()["backend"], "gloo")
+        ranks = [self.start_on(rank, rank, "10.77.0.1", "--backend", "shm", "--overwrite", identity="net:[1]")
+                 for rank in range(2)]
+        for rank in ranks:
+            self.assertIn("--backend shm: ranks 0 and 1 are on different hosts, though both have one boot id",
+                          self.one_error(self.end_of(rank, 2)))
+
+
+if __name__ == "__main__":
+    unittest.main()

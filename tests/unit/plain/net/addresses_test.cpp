@@ -1,0 +1,89 @@
+// At which addresses a process listens and is reached, and how long others try.
+#include "dtrain/net/addresses.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "dtrain/base/error.h"
+#include "dtrain/net/socket.h"
+
+namespace dtrain::net {
+namespace {
+
+using base::Deadline;
+using std::chrono::milliseconds;
+
+TEST_CASE("A loopback is told from an address, and from what is none") {
+  for (const char* address : {"127.0.0.1", "127.0.1.1", "::1"}) CHECK(is_loopback(address));
+  for (const char* address : {"128.0.0.1", "10.127.0.1", "fe80::1", "localhost", "", "garbage"}) {
+    CHECK_FALSE(is_loopback(address));
+  }
+  for (const std::string& address : interface_addresses()) CHECK_FALSE(is_loopback(address));
+}
+
+TEST_CASE("A process that others cannot reach at its own address finds one that they can") {
+  CHECK(source_address_to("127.0.0.1") == "127.0.0.1");
+  CHECK(source_address_to("garbage").empty());
+  using Addresses = std::vector<std::string>;
+  CHECK(reachable_address("10.1.1.1", Addresses{"10.1.1.2"}) == "10.1.1.1");
+  CHECK(reachable_address("127.0.1.1", Addresses{"127.0.1.1", "127.0.0.1", ""}) == "127.0.1.1");
+  CHECK(reachable_address("127.0.1.1", Addresses{"garbage"}) == "127.0.1.1");
+  CHECK(reachable_address("", Addresses{}).empty());
+  const auto own = interface_addresses();
+  if (own.empty()) return;  // of a machine without a network
+  CHECK(reachable_address("127.0.1.1", Addresses{"127.0.0.1", own[0]}) == own[0]);
+  CHECK(reachable_address("", Addresses{"", own[0]}) == own[0]);
+}
+
+TEST_CASE(
+    "Rank 0 listens at one address that is given, and for other hosts at all that a name of "
+    "the loopback may mean") {
+  const auto one = listen_for_hosts("127.0.0.1", 0);
+  REQUIRE(one.size() == 1);
+  CHECK(own_address_of(one[0]) == "127.0.0.1");
+
+  const auto many = listen_for_hosts("localhost", 0);
+  std::vector<std::string> addresses;
+  for (const auto& socket : many) {
+    addresses.push_back(own_address_of(socket));
+    CHECK(port_of(socket) == port_of(many[0]));
+  }
+  for (const std::string& each : interface_addresses()) {
+    CHECK(std::ranges::count(addresses, each) == 1);
+  }
+  CHECK(std::ranges::count(addresses, "0.0.0.0") == 0);
+  CHECK(std::ranges::any_of(addresses, &is_loopback));
+
+  try {
+    (void)listen_for_hosts("localhost", port_of(one[0]));
+    FAIL("expected a port that is taken");
+  } catch (const base::Error& error) {
+    CHECK(error.kind() == base::ErrorKind::port);
+    CHECK(std::string(error.what()).find("127.0.0.1: Address already in use") != std::string::npos);
+  }
+}
+
+// A socket that is full answers no further connection.
+TEST_CASE("A try to connect ends before its deadline where nobody answers") {
+  const auto listening = listen_for_hosts("127.0.0.1", 0);
+  REQUIRE(::listen(listening[0].get(), 0) == 0);
+  std::vector<base::Descriptor> waiting;
+  std::string reason;
+  for (int guest = 0; guest < 3; ++guest) {
+    waiting.push_back(
+        connect_to("127.0.0.1", port_of(listening[0]), Deadline(milliseconds(300)), reason));
+  }
+  CHECK(waiting.back().get() < 0);
+  CHECK(reason == "Connection timed out");
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(connect_to("127.0.0.1", port_of(listening[0]), Deadline(std::chrono::hours(1)), reason)
+            .get() < 0);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace dtrain::net
