@@ -18,7 +18,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/comm/shm/segment.h"
-#include "dtrain/comm/shm/shm_world.h"
+#include "dtrain/comm/shm/host_survey.h"
 #include "support/local_ranks.h"
 #include "support/temp_folder.h"
 #include "support/values.h"
@@ -440,13 +440,14 @@ TEST_CASE("Killed processes leave nothing behind") {
 // --- who can share memory
 // --------------------------------------------------------------------------
 
-TEST_CASE("Ranks on different hosts, and one without shared memory, are named") {
+TEST_CASE("Hosts are numbered by their first ranks, and a rank without shared memory is named") {
   const comm::ShmCard here{.host = "a", .socket_name = "x", .refusal = {}};
   const comm::ShmCard elsewhere{.host = "b", .socket_name = "y", .refusal = {}};
   const comm::ShmCard unable{.host = "a", .socket_name = {}, .refusal = "no memory"};
-  CHECK(comm::obstacle_among({here, here, here}).empty());
-  CHECK(comm::obstacle_among({here, here, elsewhere}) == "ranks 0 and 2 are on different hosts");
-  CHECK(comm::obstacle_among({here, unable}) == "rank 1 cannot share memory: no memory");
+  CHECK(comm::refusal_among({here, here, elsewhere}).empty());
+  CHECK(comm::refusal_among({here, unable}) == "rank 1 cannot share memory: no memory");
+  CHECK(comm::hosts_of({here, here, here}) == std::vector<std::int64_t>{0, 0, 0});
+  CHECK(comm::hosts_of({elsewhere, here, elsewhere}) == std::vector<std::int64_t>{0, 1, 0});
 }
 
 std::string name_backend(World& world, const std::string&) {

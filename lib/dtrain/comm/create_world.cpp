@@ -1,14 +1,20 @@
 #include "dtrain/comm/create_world.h"
 
 #include <c10/util/Logging.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/gloo_world.h"
+#include "dtrain/comm/hier/hier_world.h"
 #include "dtrain/comm/local/local_world.h"
+#include "dtrain/comm/shm/host_survey.h"
 #include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
 #include "dtrain/comm/torchrun/notice.h"
@@ -36,6 +42,35 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
   return meet_all_ranks(place, deadline);
 }
 
+/// The world of ranks that share memory with those of their host; null where they cannot, unless
+/// the backend is shm, or where each is on a host of its own.
+std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
+                                            const std::shared_ptr<Rendezvous>& rendezvous) {
+  const base::Deadline deadline(options.group.timeout);
+  HostSurvey survey = survey_hosts(options, *rendezvous->store, deadline);
+  const std::vector<std::int64_t> hosts = survey.host_of_rank;
+  const std::int64_t num_hosts = survey.num_hosts();
+  std::string obstacle = survey.obstacle;
+  if (obstacle.find(std::strerror(EMFILE)) != std::string::npos) {  // gloo needs more of them
+    fail_together(options.rank, base::Error(base::ErrorKind::comm, obstacle));
+  }
+  if (options.backend == "shm") {
+    if (num_hosts > 1 && obstacle.empty()) {
+      obstacle = fmt::format("ranks 0 and {} are on different hosts",
+                             std::ranges::find(hosts, 1) - hosts.begin());
+    }
+    if (!obstacle.empty()) {
+      fail_together(options.rank,
+                    base::Error(base::ErrorKind::usage,
+                                "--backend shm: " + obstacle + "; use --backend gloo or hier"));
+    }
+  }
+  if (!obstacle.empty() || (num_hosts > 1 && num_hosts == options.size)) return nullptr;
+  auto neighbours = share_memory(options.rank, std::move(survey), deadline);
+  if (num_hosts == 1) return create_shm_world(options, rendezvous, std::move(neighbours));
+  return create_hier_world(options, rendezvous, std::move(neighbours), hosts);
+}
+
 }  // namespace
 
 std::shared_ptr<World> create_world(const WorldOptions& options) {
@@ -55,7 +90,7 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     }
     return make_local_worlds(1, options.group).front();
   }
-  if (backend == "gloo" || backend == "shm" || backend == "auto") {
+  if (backend == "gloo" || backend == "shm" || backend == "hier" || backend == "auto") {
     // c10d writes warnings with stack traces to standard error for errors that we report in one
     // line. Set once: all threads share LibTorch's flag.
     [[maybe_unused]] static const int level = FLAGS_caffe2_log_level = c10::GLOG_FATAL;
@@ -73,15 +108,20 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
                  options.master_port);
     }
     auto rendezvous = meet(options);
-    const auto shm = backend == "gloo" ? nullptr : create_shm_world(options, rendezvous);
-    return shm ? shm : create_gloo_world(options, std::move(rendezvous));
+    const auto sharing = backend == "gloo" ? nullptr : create_sharing_world(options, rendezvous);
+    return sharing ? sharing : create_gloo_world(options, std::move(rendezvous));
   }
-  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm or gloo", backend);
+  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm, gloo or hier",
+             backend);
 }
 
 std::int64_t group_memory(std::string_view backend, const GroupLoad& load) {
   if (load.size == 1) return 0;  // nothing is sent
   if (backend == "gloo") return GlooTransport::bytes(load);
+  if (backend == "hier") {                       // a group may be of either kind, or of both
+    const std::int64_t lane = load.reduced / 2;  // of what is gathered: HierTransport::work_bytes
+    return GlooTransport::bytes(load) + ShmTransport::bytes(load) + lane;
+  }
   return backend == "shm" || backend == "auto" ? ShmTransport::bytes(load) : 0;
 }
 

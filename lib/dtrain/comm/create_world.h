@@ -13,8 +13,9 @@ namespace dtrain::comm {
 
 /// A rank's knowledge of its job before it has met the others.
 struct WorldOptions {
-  /// auto | none | shm | gloo; auto: none for one rank, shm where all ranks are on one host and can
-  /// share memory, else gloo
+  /// auto | none | shm | gloo | hier; auto: none for one rank, else as hier; hier: shm where all
+  /// ranks are on one host, and within hosts of several ranks; gloo across, or where ranks cannot
+  /// share memory
   std::string backend = "auto";
   std::int64_t rank = 0;
   std::int64_t size = 1;

@@ -228,7 +228,7 @@ Backend resolve_backend(Backend asked, const LayoutConfig& layout, const Launch&
   if (asked != Backend::automatic) return asked;
   if (launch.world_size == 1) return Backend::none;
   if (launch.num_nodes == 1) return Backend::shm;
-  return launch.num_nodes == 0 ? Backend::automatic : Backend::gloo;
+  return launch.num_nodes == 0 ? Backend::automatic : Backend::hier;
 }
 
 }  // namespace dtrain::config

@@ -32,7 +32,7 @@ enum class BackwardPrefetch {
   none,  ///< when it is needed
 };
 enum class TiedReshard { per_pass, per_use };
-enum class Backend { automatic, none, gloo, shm, local, nccl, mpi };
+enum class Backend { automatic, none, gloo, shm, hier, local, nccl, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
 enum class Reduction { automatic, ordered, fast };
 enum class MatmulPrecision { highest, tf32 };
@@ -67,9 +67,9 @@ inline constexpr Choice kBackwardPrefetches[] = {{"pre", BackwardPrefetch::pre},
 inline constexpr Choice kTiedReshards[] = {{"per-pass", TiedReshard::per_pass},
                                            {"per-use", TiedReshard::per_use}};
 inline constexpr Choice kBackends[] = {
-    {"auto", Backend::automatic}, {"none", Backend::none},   {"gloo", Backend::gloo},
-    {"shm", Backend::shm},        {"local", Backend::local}, {"nccl", Backend::nccl, kLater},
-    {"mpi", Backend::mpi, kLater}};
+    {"auto", Backend::automatic},    {"none", Backend::none},      {"gloo", Backend::gloo},
+    {"shm", Backend::shm},           {"hier", Backend::hier},      {"local", Backend::local},
+    {"nccl", Backend::nccl, kLater}, {"mpi", Backend::mpi, kLater}};
 inline constexpr Choice kRoleDtypes[] = {{"auto", Dtype::automatic},
                                          {"float32", Dtype::float32},
                                          {"float64", Dtype::float64},

@@ -228,13 +228,14 @@ std::vector<PeerConnection> exchange_segments(std::int64_t own_rank, const Liste
   std::vector<PeerConnection> all(socket_names.size());
   for (std::int64_t peer = 0; peer < own_rank; ++peer) {
     const auto index = static_cast<std::size_t>(peer);
+    if (socket_names[index].empty()) continue;
     base::Descriptor connection = std::move(to_first);  // at first
     if (connection.get() < 0) connection = connected_to(peer, socket_names[index], deadline);
     all[index] = visit(own_rank, peer, std::move(connection), own_memory, all, deadline);
   }
   Reception reception(own_rank, own, own_memory);
   for (std::size_t peer = static_cast<std::size_t>(own_rank) + 1; peer < all.size();) {
-    if (all[peer].connection.get() >= 0) {
+    if (all[peer].connection.get() >= 0 || socket_names[peer].empty()) {
       ++peer;
     } else if (!reception.wait(all, deadline)) {
       fail_to_meet(static_cast<std::int64_t>(peer), deadline);

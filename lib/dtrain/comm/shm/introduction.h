@@ -44,10 +44,11 @@ struct PeerConnection {
 };
 
 /// Connects every pair of processes and gives each the others' memory; by rank, empty for the own.
-/// Processes of other users are turned away. `to_first`: what reach() found at rank 0's; may be
-/// none.
+/// Processes of other users are turned away. `to_first`: what reach() found at the first one's; may
+/// be none.
 ///
-/// Collective: all ranks; socket_names: of their listening sockets, by rank.
+/// Collective: all ranks of a host; socket_names: of their listening sockets, by rank; empty for
+///             ranks of other hosts, which are left out.
 /// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has gone, also
 ///             when it had been met already.
 [[nodiscard]] std::vector<PeerConnection> exchange_segments(

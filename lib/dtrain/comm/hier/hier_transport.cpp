@@ -1,0 +1,161 @@
+#include "dtrain/comm/hier/hier_transport.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/check.h"
+#include "dtrain/comm/slices.h"
+
+namespace dtrain::comm {
+namespace {
+
+/// Calls; `group_rank` gives the rank in the group for one that a failure names.
+template <typename Call, typename GroupRank>
+std::int64_t translated(Call call, GroupRank group_rank) {
+  try {
+    return call();
+  } catch (const TransportFailure& failure) {
+    std::vector<std::int64_t> peers;
+    for (const std::int64_t peer : failure.peers()) peers.push_back(group_rank(peer));
+    throw TransportFailure(failure.cause(), std::move(peers), failure.what());
+  }
+}
+
+}  // namespace
+
+HierTransport::HierTransport(const HostGrid& grid, std::int64_t rank, Parts parts, bool is_ordered)
+    : grid_(grid),
+      host_(grid.host(rank)),
+      place_(grid.place(rank)),
+      parts_(std::move(parts)),
+      is_ordered_(is_ordered) {
+  DTRAIN_CHECK(grid.hosts > 1 && grid.per_host > 1);
+}
+
+template <typename Call>
+std::int64_t HierTransport::on_host(Call call) {
+  return translated([&] { return call(*parts_.host); },
+                    [this](std::int64_t place) { return grid_.rank(host_, place); });
+}
+
+template <typename Call>
+std::int64_t HierTransport::on_lane(Call call) {
+  return translated([&] { return call(*parts_.lane); },
+                    [this](std::int64_t host) { return grid_.rank(host, place_); });
+}
+
+bool HierTransport::sums_by_host(at::ScalarType dtype) const {
+  if (!is_ordered_) return true;
+  return grid_.keeps_tree_order() && dtype != at::kBFloat16 && dtype != at::kHalf;
+}
+
+std::int64_t HierTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                       const base::Deadline& deadline) {
+  if (tensor.numel() == 0) return 0;
+  if (!sums_by_host(tensor.scalar_type())) return parts_.all->all_reduce(tensor, op, deadline);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t place = 0; place < grid_.per_host; ++place) {
+    counts.push_back(slice_begin(tensor.numel(), grid_.per_host, place + 1) -
+                     slice_begin(tensor.numel(), grid_.per_host, place));
+  }
+  const std::int64_t begin = slice_begin(tensor.numel(), grid_.per_host, place_);
+  const at::Tensor flat = tensor.view({-1});
+  const at::Tensor own = flat.narrow(0, begin, counts[static_cast<std::size_t>(place_)]);
+  std::int64_t sent = 0;
+  sent += on_host([&](Transport& host) { return host.all_reduce(flat, op, deadline); });
+  sent += on_lane([&](Transport& lane) { return lane.all_reduce(own, op, deadline); });
+  sent += on_host(
+      [&](Transport& host) { return host.all_gather(own, PartedTensor(flat, counts), deadline); });
+  return sent;
+}
+
+std::int64_t HierTransport::reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                                           const base::Deadline& deadline) {
+  if (!sums_by_host(input.scalar_type())) {
+    return parts_.all->reduce_scatter(input, output, deadline);
+  }
+  const at::Tensor blocks = input.view({grid_.hosts, -1});  // what each host's ranks get
+  const at::Tensor sums = at::empty({grid_.hosts, output.numel()}, output.options());
+  std::int64_t sent = 0;
+  for (std::int64_t host = 0; host < grid_.hosts; ++host) {
+    sent += on_host(
+        [&](Transport& ranks) { return ranks.reduce_scatter(blocks[host], sums[host], deadline); });
+  }
+  return sent + on_lane([&](Transport& lane) {
+           return lane.reduce_scatter(sums.view({-1}), output, deadline);
+         });
+}
+
+std::int64_t HierTransport::all_gather(const at::Tensor& input, const PartedTensor& output,
+                                       const base::Deadline& deadline) {
+  std::vector<std::int64_t> lane_counts;
+  std::int64_t lane_count = 0;
+  for (std::int64_t host = 0; host < grid_.hosts; ++host) {
+    lane_counts.push_back(output.count(grid_.rank(host, place_)));
+    lane_count += lane_counts.back();
+  }
+  const at::Tensor from_lane = at::empty({lane_count}, input.options());
+  std::int64_t sent = on_lane([&](Transport& lane) {
+    return lane.all_gather(input, PartedTensor(from_lane, lane_counts), deadline);
+  });
+  const at::Tensor flat = output.tensor().view({-1});
+  std::int64_t taken = 0;
+  for (std::int64_t host = 0; host < grid_.hosts; ++host) {
+    std::vector<std::int64_t> counts;
+    for (std::int64_t place = 0; place < grid_.per_host; ++place) {
+      counts.push_back(output.count(grid_.rank(host, place)));
+    }
+    const std::int64_t begin = output.begins()[static_cast<std::size_t>(grid_.rank(host, 0))];
+    const std::int64_t end = output.begins()[static_cast<std::size_t>(grid_.rank(host + 1, 0))];
+    const std::int64_t own = lane_counts[static_cast<std::size_t>(host)];
+    sent += on_host([&](Transport& ranks) {
+      return ranks.all_gather(from_lane.narrow(0, taken, own),
+                              PartedTensor(flat.narrow(0, begin, end - begin), counts), deadline);
+    });
+    taken += own;
+  }
+  return sent;
+}
+
+std::int64_t HierTransport::all_to_all(const PartedTensor& input, const PartedTensor& output,
+                                       const base::Deadline& deadline) {
+  return parts_.all->all_to_all(input, output, deadline);
+}
+
+std::int64_t HierTransport::broadcast(const at::Tensor& tensor, std::int64_t root,
+                                      const base::Deadline& deadline) {
+  std::int64_t sent = 0;
+  if (grid_.place(root) == place_) {
+    sent += on_lane(
+        [&](Transport& lane) { return lane.broadcast(tensor, grid_.host(root), deadline); });
+  }
+  return sent + on_host([&](Transport& host) {
+           return host.broadcast(tensor, grid_.place(root), deadline);
+         });
+}
+
+std::int64_t HierTransport::send(const at::Tensor& tensor, std::int64_t peer,
+                                 const base::Deadline& deadline) {
+  if (grid_.host(peer) != host_) return parts_.all->send(tensor, peer, deadline);
+  return on_host([&](Transport& host) { return host.send(tensor, grid_.place(peer), deadline); });
+}
+
+std::int64_t HierTransport::recv(const at::Tensor& tensor, std::int64_t peer,
+                                 const base::Deadline& deadline) {
+  if (grid_.host(peer) != host_) return parts_.all->recv(tensor, peer, deadline);
+  return on_host([&](Transport& host) { return host.recv(tensor, grid_.place(peer), deadline); });
+}
+
+std::int64_t HierTransport::barrier(const base::Deadline& deadline) {
+  return parts_.all->barrier(deadline);
+}
+
+void HierTransport::close(const std::string& reason) noexcept {
+  parts_.all->close(reason);
+  parts_.lane->close(reason);
+  parts_.host->close(reason);
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,75 @@
+// A group over several hosts that sums and gathers within a host before it uses the network.
+// Private to comm.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dtrain/comm/hier/host_grid.h"
+#include "dtrain/comm/transport.h"
+
+namespace dtrain::comm {
+
+/// Each rank has three transports: to the ranks of its host, to the ranks with its place on every
+/// host (its lane), and to all.
+///
+/// A host sends one sum instead of one contribution a rank: its ranks add in shared memory, each
+/// lane exchanges its slice, and the host's ranks gather. So an all-reduce sends 2 (h - 1) / h
+/// tensors a host over the network, h hosts, instead of as many a rank.
+///
+/// 16-bit sums and, where HostGrid::keeps_tree_order() does not hold, all sums go to all at once:
+/// in tree order they are rounded once, at the end.
+///
+/// Source: hierarchical all-reduce as in Jia et al., Highly Scalable Deep Learning Training System
+///         with Mixed-Precision (2018). Differs: sums keep the order of tree_order.h.
+class HierTransport final : public Transport {
+ public:
+  struct Parts {
+    std::unique_ptr<Transport> host;  ///< by place
+    std::unique_ptr<Transport> lane;  ///< by host
+    std::unique_ptr<Transport> all;   ///< by rank
+  };
+
+  /// A grid of several hosts with several ranks each. is_ordered: sums must have the bits of
+  /// tree_order.h.
+  HierTransport(const HostGrid& grid, std::int64_t rank, Parts parts, bool is_ordered);
+
+  /// Bytes of work memory for the collective that gathers a tensor of that size.
+  [[nodiscard]] static std::int64_t work_bytes(const HostGrid& grid, std::int64_t tensor_bytes) {
+    return tensor_bytes / grid.per_host;
+  }
+
+  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
+                          const base::Deadline& deadline) override;
+  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                              const base::Deadline& deadline) override;
+  std::int64_t all_gather(const at::Tensor& input, const PartedTensor& output,
+                          const base::Deadline& deadline) override;
+  std::int64_t all_to_all(const PartedTensor& input, const PartedTensor& output,
+                          const base::Deadline& deadline) override;
+  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
+                         const base::Deadline& deadline) override;
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t barrier(const base::Deadline& deadline) override;
+  void close(const std::string& reason) noexcept override;
+
+ private:
+  [[nodiscard]] bool sums_by_host(at::ScalarType dtype) const;
+  /// Run a call on one transport; the ranks that a failure blames become those of the group.
+  template <typename Call>
+  std::int64_t on_host(Call call);
+  template <typename Call>
+  std::int64_t on_lane(Call call);
+
+  HostGrid grid_;
+  std::int64_t host_;
+  std::int64_t place_;
+  Parts parts_;
+  bool is_ordered_;
+};
+
+}  // namespace dtrain::comm

@@ -1,0 +1,53 @@
+// Finds out which ranks of a job are on one host and can share memory there. Private to comm.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/comm/create_world.h"
+#include "dtrain/comm/rendezvous/rendezvous.h"
+#include "dtrain/comm/shm/introduction.h"
+#include "dtrain/comm/shm/process_neighbours.h"
+
+namespace dtrain::comm {
+
+/// A rank's announcement to the others before they share memory.
+struct ShmCard {
+  std::string host;         ///< host_of_process()
+  std::string socket_name;  ///< of its ListenSocket
+  std::string refusal;      ///< why it cannot share memory; empty: it can
+};
+
+/// Why a rank cannot share memory with those of its host, in one line; empty if all can.
+[[nodiscard]] std::string refusal_among(const std::vector<ShmCard>& cards);
+
+/// The hosts of these ranks, numbered in the order of their first ranks.
+[[nodiscard]] std::vector<std::int64_t> hosts_of(const std::vector<ShmCard>& cards);
+
+/// What all ranks know then, and this rank's part in the meeting on its host.
+struct HostSurvey {
+  std::string obstacle;                    ///< to sharing memory anywhere; empty: none
+  std::vector<std::int64_t> host_of_rank;  ///< of every rank; empty with an obstacle
+  std::vector<std::string> socket_names;   ///< by rank; empty: on another host
+  std::shared_ptr<Segment> segment;
+  ListenSocket listener;
+  base::Descriptor to_first;  ///< a connection to the host's first rank; may be none
+
+  [[nodiscard]] std::int64_t num_hosts() const;
+};
+
+/// Collective: all ranks of the job.
+/// Throws:     Error{timeout} or Error{comm} naming a rank that has gone.
+[[nodiscard]] HostSurvey survey_hosts(const WorldOptions& options, StoreClient& store,
+                                      const base::Deadline& deadline);
+
+/// Gives the ranks of each host each other's memory.
+///
+/// Collective: all ranks of a host.
+/// Throws:     as exchange_segments.
+[[nodiscard]] std::shared_ptr<ProcessNeighbours> share_memory(std::int64_t rank, HostSurvey survey,
+                                                              const base::Deadline& deadline);
+
+}  // namespace dtrain::comm

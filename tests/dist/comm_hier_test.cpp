@@ -1,0 +1,213 @@
+// Collectives over several hosts that go through shared memory first, against one flat group. Hosts
+// are groups of threads here.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/hier/hier_transport.h"
+#include "support/local_ranks.h"
+#include "support/values.h"
+
+namespace dtrain::testing {
+namespace {
+
+using comm::HierTransport;
+using comm::HostGrid;
+using comm::ProcessGroup;
+using comm::ReduceOp;
+using comm::Transport;
+using comm::World;
+using Counts = std::vector<std::int64_t>;
+
+/// The calls of a group as a transport; counts those that move or add tensors.
+class GroupTransport final : public Transport {
+ public:
+  GroupTransport(std::shared_ptr<ProcessGroup> group, std::int64_t& calls)
+      : group_(std::move(group)), calls_(calls) {}
+
+  std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline&) override {
+    return done(group_->all_reduce(tensor, op));
+  }
+  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                              const base::Deadline&) override {
+    return done(group_->reduce_scatter(input, output));
+  }
+  std::int64_t all_gather(const at::Tensor& input, const comm::PartedTensor& output,
+                          const base::Deadline&) override {
+    return done(group_->all_gather_v(input, output.tensor(), counts_of(output)));
+  }
+  std::int64_t all_to_all(const comm::PartedTensor& input, const comm::PartedTensor& output,
+                          const base::Deadline&) override {
+    return done(
+        group_->all_to_all(input.tensor(), counts_of(input), output.tensor(), counts_of(output)));
+  }
+  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
+                         const base::Deadline&) override {
+    return done(group_->broadcast(tensor, root));
+  }
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer, const base::Deadline&) override {
+    return done(group_->send(tensor, peer));
+  }
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer, const base::Deadline&) override {
+    return done(group_->recv(tensor, peer));
+  }
+  std::int64_t barrier(const base::Deadline&) override {
+    group_->barrier();
+    return 0;
+  }
+  void close(const std::string& reason) noexcept override { group_->abort(reason); }
+
+ private:
+  static Counts counts_of(const comm::PartedTensor& parts) {
+    Counts counts;
+    for (std::int64_t rank = 0; rank < parts.ranks(); ++rank) counts.push_back(parts.count(rank));
+    return counts;
+  }
+  std::int64_t done(comm::Work work) {
+    ++calls_;
+    work.wait();
+    return 0;
+  }
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::int64_t& calls_;
+};
+
+/// A rank's transport, and what it asked of the group of all.
+struct Fixture {
+  HostGrid grid;
+  std::shared_ptr<ProcessGroup> all;
+  std::int64_t calls = 0;  // of host and lane
+  std::int64_t calls_of_all = 0;
+  std::unique_ptr<HierTransport> transport;
+
+  Fixture(World& world, const HostGrid& hosts, bool is_ordered = true) : grid(hosts) {
+    all = group_of_all(world);
+    std::shared_ptr<ProcessGroup> host, lane;
+    for (std::int64_t h = 0; h < grid.hosts; ++h) {
+      Counts ranks;
+      for (std::int64_t p = 0; p < grid.per_host; ++p) ranks.push_back(grid.rank(h, p));
+      if (auto made = world.split(ranks, fmt::format("host {}", h))) host = made;
+    }
+    for (std::int64_t p = 0; p < grid.per_host; ++p) {
+      Counts ranks;
+      for (std::int64_t h = 0; h < grid.hosts; ++h) ranks.push_back(grid.rank(h, p));
+      if (auto made = world.split(ranks, fmt::format("lane {}", p))) lane = made;
+    }
+    transport = std::make_unique<HierTransport>(
+        grid, world.rank(),
+        HierTransport::Parts{.host = std::make_unique<GroupTransport>(host, calls),
+                             .lane = std::make_unique<GroupTransport>(lane, calls),
+                             .all = std::make_unique<GroupTransport>(all, calls_of_all)},
+        is_ordered);
+  }
+};
+
+base::Deadline soon() { return base::Deadline(std::chrono::seconds(20)); }
+
+void check_reductions(World& world, const HostGrid& grid, at::ScalarType dtype) {
+  Fixture fixture(world, grid);
+  const std::int64_t size = world.size();
+  for (const std::int64_t count : {1, 63, 64, 65, 1000, 50'021}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+      const at::Tensor own = values_of(world.rank(), count, dtype);
+      const at::Tensor expected = own.clone();
+      fixture.all->all_reduce(expected, op).wait();
+      fixture.transport->all_reduce(own, op, soon());
+      expect(same_bits(own, expected), fmt::format("the flat group's reduction of {}", count));
+    }
+    const at::Tensor input = values_of(world.rank(), count * size, dtype);
+    const at::Tensor expected = at::empty({count}, input.options());
+    const at::Tensor output = expected.clone();
+    fixture.all->reduce_scatter(input, expected).wait();
+    fixture.transport->reduce_scatter(input, output, soon());
+    expect(same_bits(output, expected), fmt::format("the flat group's part of {}", count));
+    const at::Tensor in_place = input.narrow(0, world.rank() * count, count);
+    fixture.transport->reduce_scatter(input, in_place, soon());
+    expect(same_bits(in_place, expected), "the same in place");
+  }
+}
+
+TEST_CASE("Sums over hosts first have the bits of the flat order") {
+  const HostGrid grid = GENERATE(HostGrid{2, 2}, HostGrid{2, 3}, HostGrid{4, 2}, HostGrid{3, 2});
+  on_threads(grid.hosts * grid.per_host, [&](World& world) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong}) {
+      check_reductions(world, grid, dtype);
+    }
+  });
+}
+
+TEST_CASE("Where bits allow, sums do not go to all at once") {
+  const auto goes_by_host = [](const HostGrid& grid, at::ScalarType dtype, bool is_ordered) {
+    std::int64_t flat = -1;
+    on_threads(grid.hosts * grid.per_host, [&](World& world) {
+      Fixture fixture(world, grid, is_ordered);
+      fixture.transport->all_reduce(at::ones({100}, at::TensorOptions().dtype(dtype)),
+                                    ReduceOp::sum, soon());
+      expect(fixture.calls + fixture.calls_of_all > 0, "some call");
+      if (world.rank() == 0) flat = fixture.calls_of_all;
+    });
+    return flat == 0;
+  };
+  CHECK(goes_by_host({2, 2}, at::kFloat, true));
+  CHECK(goes_by_host({2, 3}, at::kDouble, true));
+  CHECK_FALSE(goes_by_host({3, 2}, at::kFloat, true));
+  CHECK(goes_by_host({3, 2}, at::kFloat, false));
+  CHECK_FALSE(goes_by_host({2, 2}, at::kBFloat16, true));
+  CHECK(goes_by_host({2, 2}, at::kBFloat16, false));
+}
+
+void check_movements(World& world, const HostGrid& grid) {
+  Fixture fixture(world, grid);
+  const std::int64_t size = world.size();
+  for (const std::int64_t base : {0, 1, 1000}) {
+    std::vector<at::Tensor> parts;
+    Counts counts;
+    for (std::int64_t rank = 0; rank < size; ++rank) {
+      counts.push_back(rank % 3 == 1 ? 0 : base + 7 * rank);
+      parts.push_back(values_of(rank, counts.back(), at::kFloat));
+    }
+    const at::Tensor expected = at::cat(parts);
+    const at::Tensor output = at::zeros_like(expected);
+    const comm::PartedTensor parted(output, counts);
+    fixture.transport->all_gather(parts[static_cast<std::size_t>(world.rank())], parted, soon());
+    expect(same_bits(output, expected), "all parts");
+  }
+  for (std::int64_t root = 0; root < size; ++root) {
+    const at::Tensor told = values_of(root, 100, at::kFloat);
+    const at::Tensor heard = world.rank() == root ? told.clone() : at::zeros({100});
+    fixture.transport->broadcast(heard, root, soon());
+    expect(same_bits(heard, told), "the root's values");
+  }
+  const std::int64_t next = (world.rank() + 1) % size;
+  const std::int64_t previous = (world.rank() + size - 1) % size;
+  const at::Tensor given = values_of(world.rank(), 100, at::kFloat);
+  const at::Tensor taken = at::zeros({100});
+  const auto send = [&] { fixture.transport->send(given, next, soon()); };
+  const auto receive = [&] { fixture.transport->recv(taken, previous, soon()); };
+  world.rank() % 2 == 0 ? (send(), receive()) : (receive(), send());
+  expect(same_bits(taken, values_of(previous, 100, at::kFloat)), "the previous rank's values");
+  fixture.transport->barrier(soon());
+}
+
+TEST_CASE("Parts, broadcasts and messages find their ranks on all hosts") {
+  const HostGrid grid = GENERATE(HostGrid{2, 2}, HostGrid{3, 2}, HostGrid{2, 4});
+  on_threads(grid.hosts * grid.per_host, [&](World& world) { check_movements(world, grid); });
+}
+
+TEST_CASE("A grid is as many neighbouring ranks on each host") {
+  const auto grid = [](const Counts& hosts) { return comm::grid_of(hosts); };
+  CHECK(grid({5, 5, 7, 7})->hosts == 2);
+  CHECK(grid({5, 5, 7, 7})->per_host == 2);
+  CHECK(grid({1, 2, 3})->hosts == 3);
+  CHECK(grid({4, 4})->hosts == 1);
+  CHECK_FALSE(grid({1, 2, 1, 2}).has_value());
+  CHECK_FALSE(grid({1, 1, 2}).has_value());
+  CHECK_FALSE(grid({1, 1, 2, 3}).has_value());
+  CHECK_FALSE(grid({}).has_value());
+}
+
+}  // namespace
+}  // namespace dtrain::testing
