@@ -195,6 +195,10 @@ class Memory(FolderTest):
         self.assertIn("out of memory on fake:1", full.stderr)
         self.assertIn("rank 1", full.stderr.splitlines()[-1])
 
+    def test_devices_that_are_all_full_are_one_line(self):
+        full = self.train("full", "ddp", environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
+        self.assertRegex(full.stderr, r"\A(dtrain: warning: .*\n)*dtrain: error: out of memory on fake:[01] where [^\n]*\n\Z")
+
     def test_a_device_that_is_lost_is_named(self):
         lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=2000"}, status=DEVICE)
         self.error_of(lost, "device fake:0 was lost", "uncorrectable ECC error")
@@ -236,6 +240,15 @@ class Missing(FolderTest):
         self.assertEqual(len(errors), 1, result.stderr)
         self.assertIn(part, errors[0])
         self.assertFalse((self.folder / "run").exists())
+
+    def test_a_device_of_a_run_that_this_build_lacks_is_named(self):
+        run_dir = self.folder / "run"
+        train(run_dir, "single", "--device", "fake", "--steps", "2")
+        flags = ["--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
+        result = run(DTRAIN, *flags, status=USAGE)
+        self.assertIn(f"{run_dir}/config.json has --device fake, which this build does not have: give another, such as --device cpu",
+                      result.stderr)
+        run(DTRAIN, *flags, "--device", "cpu")
 
     def test_a_device_that_is_not_there_is_named(self):
         self.refused(USAGE, '--device: found "fake", but it must be one of auto, cpu', "--device", "fake")

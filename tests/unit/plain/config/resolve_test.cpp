@@ -175,6 +175,8 @@ TEST_CASE("Graphs are refused where they could not hold what a rank computes") {
   refused("single", "all", "--offload all: parameters have no fixed place");
   Config config;
   config.machine.compile = true;
+  check_refused(config, "--device auto takes the CPU here: leave out --compile");
+  set(config, "machine.device", "cpu");
   check_refused(config, "--compile does not go with --device cpu: it needs a GPU");
   set(config, "machine.device", "cuda");
   for (const std::int64_t ranks : {1, 2}) {
