@@ -162,8 +162,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const data::Split split = data::open_split(data::split_options(resolved));
   const std::shared_ptr<comm::World> ranks = join();
   // Before the model takes the memory.
-  const auto peak_flops =
-      metrics::peak_flops_of(*ranks, parallel::dtype_of(resolved.machine.dtype));
+  const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(resolved.machine.dtype));
   job::Job job(resolved, ranks);
   job.world().end_meeting();  // all groups are made
   comm::ProcessGroup& world = job.world().control();
@@ -202,11 +201,9 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
-  const auto check_folder = [&] {
-    if (folder) folder->check();
-  };
+  const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Trainer trainer(
-      {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak_flops,
+      {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak,
        are_cpus_mixed, split, reporter, link, checkpoints, requests, check_folder},
       start);
   const train::RunEnd end = trainer.run();
