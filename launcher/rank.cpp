@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string>
+
+#include "dtrain/base/error.h"
 
 namespace launcher {
 namespace {
@@ -38,6 +41,11 @@ bool obey(Rank& rank, std::string_view line) {
   return false;
 }
 
+std::string without_numbers(std::string text) {
+  std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+  return text;
+}
+
 /// How much an orphan's end says: that it failed, or saved; a helper's that it was terminated or
 /// came to its end.
 int weight_of(const RankEnd& end) {
@@ -58,7 +66,13 @@ bool has_begun(const std::vector<Rank>& ranks) {
 }
 
 bool same_error(const Rank& rank, const Rank& culprit) {
-  return rank.told && culprit.told && rank.told->line == culprit.told->line;
+  if (!rank.told || !culprit.told) return false;
+  const ToldError& one = *rank.told;
+  const ToldError& other = *culprit.told;
+  constexpr int kMemory = static_cast<int>(dtrain::base::ErrorKind::memory);
+  const bool are_full = one.status == kMemory && other.status == kMemory;
+  return one.line == other.line ||
+         (are_full && without_numbers(one.line) == without_numbers(other.line));
 }
 
 bool read_control(Rank& rank, std::string_view bytes) {

@@ -73,7 +73,8 @@ struct Rank {
 
 /// Returns whether any rank has made a step.
 [[nodiscard]] bool has_begun(const std::vector<Rank>& ranks);
-/// Returns whether both ranks reported the same error.
+/// Returns whether both ranks reported the same error. Full devices are one error, whatever their
+/// numbers.
 [[nodiscard]] bool same_error(const Rank& rank, const Rank& culprit);
 
 /// Takes bytes of the control descriptor (docs/dtrun.md). Returns whether they reported an error.

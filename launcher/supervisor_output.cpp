@@ -21,7 +21,7 @@ void Supervisor::show_error(Rank& rank) {
   if (rank.told->blames_another()) prefix.reset();
   for (const Rank& other : own_ranks()) {
     if (&other == &rank || !other.told || other.told->blames_another() || !prefix) continue;
-    if (other.told->line == line) {
+    if (same_error(other, rank)) {
       prefix.reset();
     } else {
       prefix = rank.error.prefix();

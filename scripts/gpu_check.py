@@ -4,6 +4,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import datetime
+import importlib.util
 import json
 import pathlib
 import sys
@@ -97,8 +98,22 @@ def write_report(session, options, results, seconds):
     (options.out / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"gpu_check.sh: error: {message}\n")
+
+
+def check_programs(parser, options):
+    """Refuses what no check could begin with."""
+    program = options.built and (options.built / "toy" if options.device == "fake" else options.built) / "bin" / "dtrain"
+    if program and not program.exists():
+        parser.error(f"--built {options.built}: there is no {program}")
+    if options.device == "cuda" and importlib.util.find_spec("torch") is None:
+        parser.error(f"--python {options.python} has no torch: name a Python with torch {gpu_check_build.TORCH} for CUDA")
+
+
 def parse_options():
-    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", description="Checks and measures dtrain on a GPU.")
+    parser = Parser(prog="scripts/gpu_check.sh", description="Checks and measures dtrain on a GPU.")
     parser.add_argument("--python", help="a Python with torch 2.11.0 for CUDA")
     parser.add_argument("--deps", type=pathlib.Path, metavar="FOLDER", help="of --pack [.deps/headers, else the system's]")
     parser.add_argument("--minutes", type=float, default=9, help="what would take longer is skipped [9]")
@@ -113,6 +128,8 @@ def parse_options():
         parser.error("--device fake needs --built: the fake accelerator is built with the tests")
     if options.device == "cuda" and not options.python and not options.pack:
         parser.error("--python is missing: name one with torch 2.11.0 for CUDA")
+    if not options.pack:
+        check_programs(parser, options)
     return options
 
 

@@ -13,4 +13,8 @@ words=("$@")
 for ((i = 0; i + 1 < $#; i++)); do
   if [ "${words[i]}" = --python ]; then python=${words[i + 1]}; fi
 done
+if ! command -v "$python" >/dev/null; then
+  echo "gpu_check.sh: error: --python $python: there is no such program" >&2
+  exit 2
+fi
 exec "$python" scripts/gpu_check.py "$@"

@@ -6,6 +6,7 @@ A check takes the session and returns a line that says what was found; it raises
 import functools
 import os
 import pathlib
+import re
 import signal
 import time
 
@@ -92,16 +93,18 @@ def predicted(outcome):
 
 def out_of_memory(session):
     """A model that one process has no room for, and two ranks have when they share it."""
-    sizes = ["--tie-levels", "off", "--levels", 4 if session.quick else 8, "--width", 64 if session.quick else 256,
-             "--neurons", 256 if session.quick else 1024, "--dtype", "float32", "--steps", 2, "--microbatch", 1,
+    sizes = ["--tie-levels", "off", "--levels", 4 if session.quick else 8, "--width", 32 if session.quick else 256,
+             "--neurons", 128 if session.quick else 1024, "--dtype", "float32", "--steps", 2, "--microbatch", 1,
              "--seq-len", 16]
     shards = [*sizes, "--strategy", "fsdp", *session.on_device(2)]
     needs = [predicted(session.train(*sizes, *session.on_device())), predicted(session.train(*shards, ranks=2))]
     limit = ["--memory-limit", sum(needs) // 2]
-    refused = session.run(session.command(*sizes, *session.on_device(), *limit), status=(USAGE, MEMORY))
-    error_line(refused)
+    refused = session.run(session.command(*sizes, *session.on_device(), *limit), status=MEMORY)
+    line = error_line(refused)
+    if not re.search(r"out of memory on \S+ (where|in) .*--memory-limit", line):
+        raise Failed(f"{line}: it does not say where, or what helps")
     session.train(*shards, *limit, ranks=2)
-    return f"one process ends with {refused.returncode}, fsdp on 2 ranks trains in {sum(needs) // 2**21} MiB each"
+    return f"one process ends with {MEMORY}, fsdp on 2 ranks trains in {sum(needs) / 2**21:.1f} MiB each"
 
 
 def rank_of(pid):

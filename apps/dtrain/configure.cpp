@@ -25,7 +25,8 @@ config::Launch launch_of(const base::RankEnv& env) {
           .threads_hint = env.threads_hint,
           .usable_cores = base::usable_cores(),
           .devices = RuntimeLibrary::devices(),
-          .num_gpus = RuntimeLibrary::num_gpus()};
+          .num_gpus = RuntimeLibrary::num_gpus(),
+          .unused_gpus = RuntimeLibrary::unused_gpus()};
 }
 
 // The variable beside the one that gave the rank.

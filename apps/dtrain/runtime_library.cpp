@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -22,6 +23,33 @@ std::filesystem::path library_folder() {
   const auto lib = program.parent_path().parent_path() / "lib";
   std::error_code error;
   return std::filesystem::is_directory(lib / "dtrain", error) ? lib / "dtrain" : lib;
+}
+
+// NVIDIA's GPUs whose driver is loaded.
+std::int64_t gpus_of_machine() {
+  constexpr std::string_view kPrefix = "nvidia";
+  std::error_code error;
+  return std::ranges::count_if(
+      checkpoint::store::names_in("/dev", error), [kPrefix](const std::string& name) {
+        return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+               name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
+      });
+}
+
+bool begins_with(const std::string& file, std::string_view text) {
+  std::string line;
+  return std::getline(std::ifstream(file), line) && line.starts_with(text);
+}
+
+// Whether a GPU of NVIDIA's is plugged in.
+bool has_nvidia_gpu() {
+  const std::string folder = "/sys/bus/pci/devices";
+  std::error_code error;
+  return std::ranges::any_of(
+      checkpoint::store::names_in(folder, error), [&folder](const std::string& name) {
+        const std::string device = folder + "/" + name;
+        return begins_with(device + "/vendor", "0x10de") && begins_with(device + "/class", "0x03");
+      });
 }
 
 }  // namespace
@@ -55,14 +83,12 @@ std::vector<std::string> RuntimeLibrary::devices() {
   return kinds;
 }
 
-std::int64_t RuntimeLibrary::num_gpus() {
-  constexpr std::string_view kPrefix = "nvidia";
-  std::error_code error;
-  return base::visible_gpus_of_process(std::ranges::count_if(
-      checkpoint::store::names_in("/dev", error), [kPrefix](const std::string& name) {
-        return name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
-               name.find_first_not_of("0123456789", kPrefix.size()) == name.npos;
-      }));
+std::int64_t RuntimeLibrary::num_gpus() { return base::visible_gpus_of_process(gpus_of_machine()); }
+
+std::string RuntimeLibrary::unused_gpus() {
+  if (num_gpus() > 0) return {};
+  if (gpus_of_machine() > 0) return "CUDA_VISIBLE_DEVICES hides the GPUs of this machine";
+  return has_nvidia_gpu() ? "there is a GPU of NVIDIA's, but not its driver (/dev/nvidia0)" : "";
 }
 
 int RuntimeLibrary::run(const config::Request& request) const {

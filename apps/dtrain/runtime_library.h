@@ -22,6 +22,9 @@ class RuntimeLibrary {
   /// NVIDIA's GPUs whose driver is loaded.
   [[nodiscard]] static std::int64_t num_gpus();
 
+  /// Why this process sees none of the machine's GPUs; empty where it sees one, or there is none.
+  [[nodiscard]] static std::string unused_gpus();
+
   /// Runs the command to its end and returns the exit status. Errors are reported by the library.
   [[nodiscard]] int run(const config::Request& request) const;
 

@@ -99,18 +99,14 @@ int run(std::string_view text) {
   return 0;
 }
 
-// An error of LibTorch: its first line, and the status of what it is about.
+// An error of LibTorch. Those of devices are reported where the device is known.
 int report(const c10::Error& error) {
   using base::ErrorKind;
   const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
-  const bool is_device = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
   const std::string text = error.what_without_backtrace();
-  return base::report_error(
-      is_memory   ? ErrorKind::memory
-      : is_device ? ErrorKind::device
-                  : ErrorKind::internal,
-      is_memory || is_device ? text.substr(0, text.find('\n')) : "unexpected: " + text,
-      base::ErrorScope::own);
+  return base::report_error(is_memory ? ErrorKind::memory : ErrorKind::internal,
+                            is_memory ? text.substr(0, text.find('\n')) : "unexpected: " + text,
+                            base::ErrorScope::own);
 }
 
 }  // namespace

@@ -182,9 +182,10 @@ bool GroupState::poll() noexcept {
     if (!has_failed_) check_communicators();
   } catch (const std::exception& caught) {
     const std::string text = caught.what();
+    const auto rank = identity_.world_ranks[static_cast<std::size_t>(identity_.rank)];
     fail(std::make_exception_ptr(base::Error(
-        ErrorKind::device,
-        fmt::format("group '{}': {}", identity_.name, text.substr(0, text.find('\n'))))));
+        ErrorKind::device, fmt::format("rank {} on {}, group '{}': {}", rank, device().str(),
+                                       identity_.name, text.substr(0, text.find('\n'))))));
   }
   return has_failed_ && !has_ended_;
 }

@@ -34,8 +34,7 @@ std::int64_t no_device() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");  // a setting of CUDA's, not of ours
   if (visible == nullptr) return 0;
   base::fail(base::ErrorKind::device,
-             "--device cuda: this process sees no GPU, because CUDA_VISIBLE_DEVICES is '{}'",
-             visible);
+             "this process sees no GPU, because CUDA_VISIBLE_DEVICES is '{}'", visible);
 }
 
 class CudaPlugin final : public device::Plugin {
@@ -64,11 +63,30 @@ class CudaPlugin final : public device::Plugin {
   [[nodiscard]] std::string identity(c10::Device device) override {
     const cudaDeviceProp found = properties_of(device);
     std::string text = "GPU-";
-    for (const char byte : found.uuid.bytes) {
-      text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    for (std::size_t i = 0; i < sizeof(found.uuid.bytes); ++i) {  // as nvidia-smi writes it
+      const bool begins_part = i == 4 || i == 6 || i == 8 || i == 10;
+      text += fmt::format("{}{:02x}", begins_part ? "-" : "",
+                          static_cast<unsigned char>(found.uuid.bytes[i]));
     }
     const char* host = std::getenv("NCCL_HOSTID");  // a setting of NCCL's, not of ours
     return text + (host != nullptr ? fmt::format(" of {}", host) : "");
+  }
+
+  [[nodiscard]] device::Failure failure_of(int error_code) const override {
+    switch (error_code) {
+      case cudaErrorMemoryAllocation:
+        return device::Failure::out_of_memory;
+      case cudaErrorDevicesUnavailable:
+      case cudaErrorNoDevice:
+      case cudaErrorECCUncorrectable:
+      case cudaErrorNvlinkUncorrectable:
+      case cudaErrorContained:           // memory that was corrupt, within this process
+      case cudaErrorContextIsDestroyed:  // by a reset
+      case cudaErrorExternalDevice:
+        return device::Failure::device_lost;
+      default:
+        return device::Failure::other;
+    }
   }
 
   void use(c10::Device device) override {
@@ -77,7 +95,7 @@ class CudaPlugin final : public device::Plugin {
     if (!has_kernels()) {
       const cudaDeviceProp found = properties_of(device);
       base::fail(base::ErrorKind::device,
-                 "--device cuda: this build has no kernels for {}, of compute capability {}.{} "
+                 "this build has no kernels for {}, of compute capability {}.{} "
                  "(DTRAIN_CUDA_ARCHITECTURES when it is configured)",
                  found.name, found.major, found.minor);
     }

@@ -44,7 +44,7 @@ void check_cuda() {
     return;
   }
   base::fail(base::ErrorKind::device,
-             "--device cuda: the CUDA runtime in {} is {}, but LibTorch was built with {} and "
+             "the CUDA runtime in {} is {}, but LibTorch was built with {} and "
              "libdtrain_cuda.so with {}; {}",
              file_of(&cudaRuntimeGetVersion), cuda_text(loaded), cuda_text(torch),
              cuda_text(CUDART_VERSION), kInstall);
@@ -58,7 +58,7 @@ void check_nccl() {
       static_cast<int>((packed >> 32) * 10000 + (packed >> 16 & 0xFFFF) * 100 + (packed & 0xFFFF));
   if (loaded == NCCL_VERSION_CODE && torch == NCCL_VERSION_CODE) return;
   base::fail(base::ErrorKind::device,
-             "--device cuda: the NCCL in {} is {}, but LibTorch was built with {} and "
+             "the NCCL in {} is {}, but LibTorch was built with {} and "
              "libdtrain_cuda.so with {}; {}",
              file_of(&ncclGetVersion), nccl_text(loaded), nccl_text(torch),
              nccl_text(NCCL_VERSION_CODE), kInstall);
@@ -76,12 +76,12 @@ void check_driver() {
   check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   if (driver == 0) {
     base::fail(base::ErrorKind::device,
-               "--device cuda: this machine has no NVIDIA driver (libcuda.so.1); --device cpu "
+               "this machine has no NVIDIA driver (libcuda.so.1); --device cpu "
                "trains without one");
   }
   if (driver / 1000 < CUDART_VERSION / 1000) {
     base::fail(base::ErrorKind::device,
-               "--device cuda: the NVIDIA driver serves CUDA up to {}, but this build needs {}; "
+               "the NVIDIA driver serves CUDA up to {}, but this build needs {}; "
                "update the driver",
                cuda_text(driver), cuda_text(CUDART_VERSION));
   }

@@ -31,7 +31,8 @@ class Plugin(unittest.TestCase):
         for device in ("cuda", "cuda:9"):
             result = self.train("--device", device, status=DEVICE)
             (line,) = [line for line in result.stderr.splitlines() if "error" in line]
-            self.assertRegex(line, r"^dtrain: error: --device cuda: (cannot load .*libdtrain_cuda\.so: \S*lib\S+: .*; scripts/setup\.sh --cuda installs"
+            self.assertRegex(line, r"^dtrain: error: (cannot load .*libdtrain_cuda\.so: lib\S+: cannot open .*; scripts/setup\.sh --cuda installs"
+                                   r"|NVIDIA's libraries are not installed, .* \(.*lib\S+: undefined symbol: .*\); run scripts/setup\.sh --cuda$"
                                    r"|this machine has no NVIDIA driver)")
             self.assertFalse((self.folder / "run" / "metrics.jsonl").exists())
 

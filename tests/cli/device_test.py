@@ -7,7 +7,7 @@ import unittest
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
 
 TOY = BUILD / "toy" / "bin" / "dtrain"
-MEMORY, DEVICE = 8, 13  # exit statuses
+MEMORY, DEVICE, INTERNAL = 8, 13, 70  # exit statuses
 WORK = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
         "--microbatch", "2", "--val-fraction", "0.05", "--eval-sequences", "5", "--eval-every", "2", "--threads", "1",
         "--steps", "4", "--checkpoint-every", "2", "--reduction", "ordered", "--data", GOLDEN / "text.bin"]
@@ -95,6 +95,16 @@ class Training(FolderTest):
         result = train(run_dir, "single", "--device", "auto", "--resume", "auto")
         self.assertRegex(result.stderr, r"going on from .* with other settings: .*machine.device is cpu, the checkpoint has fake")
 
+    def test_the_start_table_names_the_device(self):
+        for device, flags in (("fake:0", ["--device", "fake"]), ("fake:3", ["--device", "fake:3"])):
+            result = train(self.folder / device, "single", *flags)
+            self.assertRegex(result.stderr, rf"(?m)^device +{device}, a fake accelerator for tests$")
+
+    def test_a_list_of_devices_is_for_ranks_that_are_threads(self):
+        result = train(self.folder / "run", "single", "--device", "auto", "--devices", "0,1")
+        self.assertIn("--devices has no effect", result.stderr)
+        self.assertIn("bitwise class   ", result.stderr)
+
     def test_a_device_generates_and_verifies(self):
         flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--temperature", "0"]
         texts = [run(TOY, "generate", *flags, "--device", device).stdout for device in ("cpu", "fake")]
@@ -129,6 +139,16 @@ class Memory(FolderTest):
                 [memory] = [line for line in metrics_of(self.folder / layout) if line.get("event") == "memory"]
                 self.assertAlmostEqual(predicted(self.folder / layout) / memory["peak_bytes"], 1, delta=0.05)
 
+    def test_the_prediction_holds_with_graphs(self):
+        many_activations = ["--levels", "4", "--width", "128", "--seq-len", "64", "--neurons", "1024", "--global-batch", "4",
+                            "--microbatch", "2", "--tie-levels", "on"]
+        for layout, *flags in (("single",), ("single", *many_activations), ("fsdp", *many_activations), ("single", *many_activations, "--recompute", "level")):
+            with self.subTest(layout=layout, flags=flags):
+                name = f"{layout} {len(flags)}"
+                self.train(name, layout, *flags, "--compile")
+                [memory] = [line for line in metrics_of(self.folder / name) if line.get("event") == "memory"]
+                self.assertAlmostEqual(predicted(self.folder / name) / memory["peak_bytes"], 1, delta=0.12)
+
     def test_what_is_offloaded_leaves_the_device(self):
         self.train("whole", "single", "--dropout", "0")
         needs = [predicted(self.folder / "whole")]
@@ -144,17 +164,45 @@ class Memory(FolderTest):
         self.train("shards", "fsdp")
         limit = (predicted(self.folder / "single") + predicted(self.folder / "shards")) // 2
         full = self.train("full", "single", "--memory-limit", str(limit), status=MEMORY)
-        self.error_of(full, "out of memory on fake:0 ", "Tried to allocate", f"capacity of {limit} bytes", "--strategy fsdp")
+        self.error_of(full, "out of memory on fake:0 ", "Tried to allocate", f"capacity of {limit} bytes", "--strategy fsdp",
+                      "--recompute level", "--offload all", "a larger --memory-limit")
         self.train("two", "fsdp", "--memory-limit", str(limit))
+
+    def test_what_is_measured_keeps_to_the_limit(self):
+        self.train("free", "single")
+        limit = predicted(self.folder / "free")
+        self.assertGreater(1.2 * limit, 3 << 20)
+        self.train("limited", "single", "--memory-limit", str(limit * 11 // 10))
+        self.assertTrue(all(line["mfu"] > 0 for line in metrics_of(self.folder / "limited") if "mfu" in line))
+
+    def test_mfu_is_left_out_where_there_is_no_room_to_measure_it(self):
+        run_dir = self.folder / "run"
+        result = train(run_dir, "single", "--device", "fake", "--memory-limit", "1700KiB", "--dropout", "0")
+        steps = [line for line in metrics_of(run_dir) if "mfu" in line]
+        self.assertEqual([line["mfu"] for line in steps], [None] * 4)
+        self.assertNotIn("mfu", result.stderr)
+
+    def test_what_helps_is_not_in_use_yet(self):
+        flags = ["--recompute", "level", "--offload", "all"]
+        full = self.train("full", "single", *flags, environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
+        self.error_of(full, "out of memory on fake:0 ", "a smaller --seq-len or model", "--strategy fsdp")
+        for flag in ("--recompute", "--offload", "--microbatch", "--memory-limit", " 0 B", " hold "):
+            self.assertNotIn(flag, full.stderr.splitlines()[-1])
+        self.assertRegex(full.stderr.splitlines()[-1], r" Tensors took \d+\.\d MiB at the most; use ")
 
     def test_a_rank_whose_device_is_full_is_named(self):
         full = self.train("full", "fsdp", environment={"DTRAIN_FAKE": "memory=90000000 device=1"}, status=MEMORY)
         self.assertIn("out of memory on fake:1", full.stderr)
         self.assertIn("rank 1", full.stderr.splitlines()[-1])
 
+    def test_devices_that_are_all_full_are_one_line(self):
+        full = self.train("full", "ddp", environment={"DTRAIN_FAKE": "memory=60000000"}, status=MEMORY)
+        self.assertRegex(full.stderr, r"\A(dtrain: warning: .*\n)*dtrain: error: out of memory on fake:[01] where [^\n]*\n\Z")
+
     def test_a_device_that_is_lost_is_named(self):
         lost = self.train("one", "single", environment={"DTRAIN_FAKE": "lose-after=2000"}, status=DEVICE)
         self.error_of(lost, "device fake:0 was lost", "uncorrectable ECC error")
+        self.error_of(lost, "check it and start again; --resume auto")
         for layout in ("ddp", "fsdp", "dp"):
             with self.subTest(layout):
                 environment = {"DTRAIN_FAKE": "late lose-after=2000 device=1"}
@@ -163,11 +211,27 @@ class Memory(FolderTest):
                 self.assertIn("rank 1", lost.stderr.splitlines()[-1])
 
 
+    def test_an_error_that_loses_no_device_says_what_it_is(self):
+        for code, status, parts in ((2, MEMORY, ("out of memory on fake:0: fake error: out of memory", "; use --recompute level")),
+                                    (700, INTERNAL, ("device fake:0 failed: fake error: an illegal memory access",))):
+            with self.subTest(code):
+                found = self.train(str(code), "single", environment={"DTRAIN_FAKE": f"lose-after=2000 error={code}"}, status=status)
+                self.error_of(found, *parts)
+                self.assertNotIn("lost", found.stderr)
+
+    def test_generating_names_what_the_device_lacks(self):
+        flags = ["--from", on_cpu("single"), "--max-tokens", "30", "--device", "fake"]
+        for setting, status, parts in (("memory=1000", MEMORY, ("out of memory on fake:0: Tried to allocate", "--device cpu")),
+                                       ("lose-after=200", DEVICE, ("device fake:0 was lost: ", "--device cpu"))):
+            self.error_of(run(TOY, "generate", *flags, environment={"DTRAIN_FAKE": setting}, status=status), *parts)
+
+
 class Missing(FolderTest):
     def test_graphs_that_cannot_be_are_refused(self):
         for flags, part in ((["--device", "cpu"], "--device cpu: it needs a GPU"),
                             (["--device", "fake", "--strategy", "mp"], "--pp 2: what stages send")):
             self.refused(USAGE, "--compile does not go with " + part, "--compile", *flags, program=TOY)
+        self.refused(USAGE, "--device auto takes the CPU here: leave out --compile", "--compile", program=TOY)
 
     def refused(self, status, part, *flags, program=DTRAIN, ranks=1):
         result = run(*launched(ranks, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",
@@ -177,12 +241,26 @@ class Missing(FolderTest):
         self.assertIn(part, errors[0])
         self.assertFalse((self.folder / "run").exists())
 
+    def test_a_device_of_a_run_that_this_build_lacks_is_named(self):
+        run_dir = self.folder / "run"
+        train(run_dir, "single", "--device", "fake", "--steps", "2")
+        flags = ["--run-dir", run_dir, "--resume", "auto", "--steps", "4"]
+        result = run(DTRAIN, *flags, status=USAGE)
+        self.assertIn(f"{run_dir}/config.json has --device fake, which this build does not have: give another, such as --device cpu",
+                      result.stderr)
+        run(DTRAIN, *flags, "--device", "cpu")
+
     def test_a_device_that_is_not_there_is_named(self):
         self.refused(USAGE, '--device: found "fake", but it must be one of auto, cpu', "--device", "fake")
         self.refused(USAGE, "auto, cpu, cuda or cuda:N", "--device", "../x")
         self.refused(USAGE, "ranks 0 and 1 are both on fake:0: ", "--device", "fake:0", "--strategy", "ddp", program=TOY, ranks=2)
+        for strategy in ("dp", "mp"):
+            self.refused(USAGE, f"--device fake:0 is one device, but each rank of --strategy {strategy} needs its own: use --device "
+                         "fake, or --devices", "--device", "fake:0", "--strategy", strategy, program=TOY)
+        self.refused(USAGE, "use as many --local-ranks as there are devices", "--device", "fake", "--strategy", "dp",
+                     "--local-ranks", "9", "--global-batch", "9", program=TOY)
         self.refused(USAGE, "--device is fake: use --offload all", "--device", "fake", "--offload", "disk:/tmp", program=TOY)
-        self.refused(DEVICE, "--device fake:9: this process sees 8 devices", "--device", "fake:9", program=TOY)
+        self.refused(DEVICE, "--device fake:9: this process sees 8 devices, numbers 0 to 7", "--device", "fake:9", program=TOY)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,20 @@ class Rehearsal(FolderTest):
         self.assertEqual(found["shares"], {"matrix products": 0.75, "dtrain's own": 0.25, "other": 0})
         self.assertEqual((found["busy_seconds"], found["host_waits"]), (2, 1))
 
+    def test_what_cannot_begin_is_one_line(self):
+        bare = self.folder / "bare"
+        bare.write_text("#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n")
+        bare.chmod(0o755)
+        for flags, part in ((["--python", "/nope"], "--python /nope: there is no such program"),
+                            (["--python"], "argument --python: expected one argument"),
+                            ([], "--python is missing"),
+                            (["--python", bare], f"--python {bare} has no torch"),
+                            (["--device", "fake", "--built", "/nope"], "--built /nope: there is no /nope/toy/bin/dtrain")):
+            result = run(CHECK, *flags, status=2)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertIn(part, result.stderr)
+            self.assertEqual(result.stdout, "")
+
     def test_what_there_was_no_time_for_is_no_success(self):
         output, results, _ = self.check("--minutes", "0", status=1)
         self.assertEqual({entry["outcome"] for entry in results.values()}, {"LATE"})

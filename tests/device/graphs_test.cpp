@@ -20,6 +20,7 @@ void check_graphs(const config::Config& config) {
   const auto passes = kPasses * static_cast<std::uint64_t>(config.batch.grad_accum);
   CHECK(fake::counters(0).captures == 2 * passes);  // prompt, late
   CHECK(fake::counters(0).replays == 2 * 3 * passes);
+  CHECK(fake::counters(0).emptied_caches == 2);  // before the first recording
 }
 
 TEST_CASE("Graphs have the CPU's bits") { check_graphs(tiny_config()); }
@@ -102,6 +103,7 @@ TEST_CASE("Another shape is recorded anew") {
   });
   CHECK(found == expected);
   CHECK(fake::counters(0).captures == 3 * kPasses);
+  CHECK(fake::counters(0).emptied_caches == 3);  // once for each shape
   CHECK(fake::counters(0).replays == 5 * kPasses);
 }
 

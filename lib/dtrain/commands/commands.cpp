@@ -29,6 +29,8 @@
 #include "dtrain/job/run_folder.h"
 #include "dtrain/job/shared_folder.h"
 #include "dtrain/job/start_table.h"
+#include "dtrain/metrics/peak_flops.h"
+#include "dtrain/parallel/precision.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/trainer.h"
@@ -178,7 +180,10 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
-  job::Job job(resolved, join());
+  const std::shared_ptr<comm::World> ranks = join();
+  // Before the model takes the memory.
+  const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(resolved.machine.dtype));
+  job::Job job(resolved, ranks);
   job.world().end_meeting();  // all groups are made
   comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, resolved, split);
@@ -217,12 +222,10 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   if (!start.checkpoint.empty()) {
     reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
   }
-  const auto check_folder = [&] {
-    if (folder) folder->check();
-  };
+  const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Trainer trainer(
-      {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), are_cpus_mixed,
-       split, reporter, link, checkpoints, requests, check_folder},
+      {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak,
+       are_cpus_mixed, split, reporter, link, checkpoints, requests, check_folder},
       start);
   const train::RunEnd end = trainer.run();
   if (!end.stopped) return 0;

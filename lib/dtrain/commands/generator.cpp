@@ -12,6 +12,7 @@
 #include "dtrain/commands/commands.h"
 #include "dtrain/commands/token_sampler.h"
 #include "dtrain/device/plugin.h"
+#include "dtrain/job/device_errors.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
@@ -85,16 +86,9 @@ void check_length(const config::GenerateConfig& generate, const std::string& tex
   }
 }
 
-}  // namespace
-
-void generate(const config::Config& config, const Output& output) {
-  const SafetensorsFile file = SafetensorsFile::open(config.generate.from);
-  const config::ModelConfig described = train::model_of(
-      file, {.levels = config.generate.from_levels, .levels_flag = "--from-levels"});
-  check_vocabulary(file, described);
-  const std::int64_t max_positions = model::family_of(described).max_positions();
-  const std::string prompt = read_prompt(config.generate, max_positions);
-  check_length(config.generate, prompt, max_positions);
+// The prompt and the bytes after it, computed on the device of the configuration.
+void write_text(const SafetensorsFile& file, const config::ModelConfig& described,
+                const config::Config& config, const std::string& prompt, const Output& output) {
   const auto model = open_model(file, described,
                                 at::TensorOptions(device::open(config.machine.device))
                                     .dtype(parallel::dtype_of(config.machine.dtype)));
@@ -112,6 +106,22 @@ void generate(const config::Config& config, const Output& output) {
     output({&byte, 1});
     if (index + 1 < config.generate.max_tokens) logits = model->step(token);
   }
+}
+
+}  // namespace
+
+void generate(const config::Config& config, const Output& output) {
+  const SafetensorsFile file = SafetensorsFile::open(config.generate.from);
+  const config::ModelConfig described = train::model_of(
+      file, {.levels = config.generate.from_levels, .levels_flag = "--from-levels"});
+  check_vocabulary(file, described);
+  const std::int64_t max_positions = model::family_of(described).max_positions();
+  const std::string prompt = read_prompt(config.generate, max_positions);
+  check_length(config.generate, prompt, max_positions);
+  const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
+                                 .if_lost = "check it, or use --device cpu"};
+  job::report_device_errors(config.machine.device, advice,
+                            [&] { write_text(file, described, config, prompt, output); });
 }
 
 }  // namespace dtrain::commands

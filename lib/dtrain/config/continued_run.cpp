@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "dtrain/base/error.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/saved_run.h"
@@ -124,6 +125,19 @@ std::string fit_backend(Config& config, const Loaded& given, const Launch& launc
   return {};
 }
 
+// A run may have been on a device that this build knows nothing of.
+void check_device(const std::string& path, const Config& config, const Loaded& given,
+                  const Launch& launch) {
+  const DeviceName& device = config.machine.device;
+  const bool is_there = device.is_cpu() || device.kind == "auto" ||
+                        std::ranges::count(launch.devices, device.kind) > 0;
+  if (is_there || is_given(given, "machine.device")) return;
+  base::fail(base::ErrorKind::usage,
+             "{} has --device {}, which this build does not have: give another, such as --device "
+             "cpu",
+             path, device);
+}
+
 // Resets the settings that concern one start alone.
 void forget_start(Config& config) {
   const CheckpointConfig plain;
@@ -156,6 +170,7 @@ std::optional<ContinuedRun> continue_run(const CommandLine& command_line, const 
   }
   ContinuedRun run{load(command_line, saved.asked), {}};
   changed += fit_backend(run.loaded.config, given, launch);
+  check_device(path, run.loaded.config, given, launch);
   fit_batch(run.loaded.config, given, saved, launch);
   run.notice =
       fmt::format("settings that this command does not give come from {}{}", path, changed);

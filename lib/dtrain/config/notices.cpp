@@ -91,7 +91,11 @@ std::string changed_settings(const Config& asked) {
 }
 
 std::string device_note(const Config& asked, const Config& config, const Launch& launch) {
-  if (asked.machine.device.kind != "auto" || launch.num_gpus == 0) return {};
+  if (asked.machine.device.kind != "auto") return {};
+  if (launch.num_gpus == 0) {
+    const bool might_take_one = !launch.unused_gpus.empty() && !launch.devices.empty();
+    return might_take_one ? "--device auto takes cpu: " + launch.unused_gpus : "";
+  }
   const DeviceName& taken = config.machine.device;
   const std::string gpus =
       launch.num_gpus == 1 ? "is 1 GPU" : fmt::format("are {} GPUs", launch.num_gpus);

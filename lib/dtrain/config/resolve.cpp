@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/family.h"
+#include "dtrain/config/layout.h"
 #include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
@@ -31,13 +32,21 @@ void resolve_device(DeviceName& device, const Launch& launch) {
 }
 
 void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const Launch& launch) {
-  const bool lists_gpus = layout.devices.names_gpus();
+  const bool is_local = strategy_of(layout).is_local();  // for others --devices has no effect
+  const bool lists_gpus = is_local && layout.devices.names_gpus();
   if (lists_gpus && machine.device.kind == "cpu") {
     fail(ErrorKind::usage, "--devices {} names a GPU, but --device is cpu: leave out one of them",
          layout.devices);
   }
   if (lists_gpus && machine.device.kind == "auto") machine.device.kind = kGpu;
   resolve_device(machine.device, launch);
+  if (is_local && machine.device.index && layout.devices.devices.empty()) {
+    fail(
+        ErrorKind::usage,
+        "--device {} is one device, but each rank of --strategy {} needs its own: use --device {}, "
+        "or --devices with a number for each rank, as in 0,1",
+        machine.device, layout.strategy, machine.device.kind);
+  }
   if (machine.reduction == Reduction::automatic) {
     machine.reduction = machine.device.is_cpu() ? Reduction::ordered : Reduction::fast;
   }
@@ -56,8 +65,13 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
 }
 
 // Graphs hold what a rank computes by itself, at addresses that do not change.
-void check_compile(const Config& config) {
+void check_compile(const Config& config, bool is_device_auto) {
   if (!config.machine.compile) return;
+  if (config.machine.device.is_cpu() && is_device_auto) {
+    fail(ErrorKind::usage,
+         "--compile needs a GPU, whose graphs it records, and --device auto takes the CPU here: "
+         "leave out --compile");
+  }
   const auto refuse = [](const std::string& setting, std::string_view reason) {
     fail(ErrorKind::usage, "--compile does not go with {}: {}; leave out one of them", setting,
          reason);
@@ -230,6 +244,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   // What the ranks stand on, however many there are.
   const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;
   if (is_open && launch.world_size > 1) config.layout.strategy = Strategy::ddp;
+  const bool is_device_auto = config.machine.device.kind == "auto";
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);
@@ -240,7 +255,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
     check_training(config);
     resolve_training(config.train);
     check_start(config);
-    check_compile(config);
+    check_compile(config, is_device_auto);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;

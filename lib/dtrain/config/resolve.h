@@ -18,6 +18,7 @@ struct Launch {
   std::int64_t usable_cores = 1;          ///< of this machine, for all its ranks
   std::vector<std::string> devices = {};  ///< kinds that this build brings, beside the CPU
   std::int64_t num_gpus = 0;              ///< of this machine, with their driver
+  std::string unused_gpus = {};           ///< why the machine's GPUs are not among them
 };
 
 /// Sequences of a step, and of a rank's backward pass, where nothing is said about the batch: equal

@@ -29,16 +29,28 @@ std::string own_folder() {
   return path.substr(0, slash);
 }
 
+// Why a library was not loaded, and what to do.
+[[noreturn]] void refuse(const std::string& kind, const std::string& path,
+                         const std::string& reason) {
+  const bool is_cuda = kind == "cuda";
+  // Empty libraries may stand in for NVIDIA's (scripts/setup.sh --dev).
+  if (is_cuda && reason.find("undefined symbol") != reason.npos) {
+    base::fail(ErrorKind::device,
+               "NVIDIA's libraries are not installed, or not those that LibTorch needs ({}); run "
+               "scripts/setup.sh --cuda",
+               reason);
+  }
+  base::fail(ErrorKind::device, "cannot load {}: {}{}", path, reason,
+             is_cuda ? "; scripts/setup.sh --cuda installs the libraries that it needs" : "");
+}
+
 Plugin& load(const std::string& kind) {
   const std::string path = own_folder() + "/libdtrain_" + kind + ".so";
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   void* entry = library == nullptr ? nullptr : ::dlsym(library, "dtrain_device_plugin");
   if (entry == nullptr) {
     const char* reason = ::dlerror();
-    const char* advice =
-        kind == "cuda" ? "; scripts/setup.sh --cuda installs the libraries that it needs" : "";
-    base::fail(ErrorKind::device, "--device {}: cannot load {}: {}{}", kind, path,
-               reason != nullptr ? reason : "it is no plugin of dtrain", advice);
+    refuse(kind, path, reason != nullptr ? reason : "it is no plugin of dtrain");
   }
   return reinterpret_cast<Entry>(entry)();
 }
@@ -51,10 +63,12 @@ void refuse_shared_device(comm::World& host, const std::string& own) {
   for (const std::string& device : comm::exchange_texts(host.control(), own)) {
     const auto [owner, is_first] = owners.emplace(device, rank);
     if (!is_first) {
-      base::fail(ErrorKind::usage,
-                 "ranks {} and {} are both on {}: launch as many ranks as there are devices, or, "
-                 "for tests alone, add --share-devices on",
-                 owner->second, rank, device);
+      base::fail(ErrorKind::usage, "ranks {} and {} are both on {}: {}", owner->second, rank,
+                 device,
+                 host.backend() == "local"
+                     ? "use as many --local-ranks as there are devices"
+                     : "launch as many ranks as there are devices, or, for tests alone, add "
+                       "--share-devices on");
     }
     ++rank;
   }
@@ -77,9 +91,10 @@ c10::Device open(const config::DeviceName& name) {
   const std::int64_t count = devices.count();
   const std::int64_t index = name.index.value_or(0);
   if (index >= count) {
-    base::fail(ErrorKind::device,
-               "--device {}:{}: this process sees {} device{} of that kind, numbered from 0",
-               name.kind, index, count, count == 1 ? "" : "s");
+    base::fail(ErrorKind::device, "--device {}: this process sees {}", name,
+               count == 0   ? "no device"
+               : count == 1 ? "1 device, number 0"
+                            : fmt::format("{} devices, numbers 0 to {}", count, count - 1));
   }
   const c10::Device device(devices.type(), static_cast<c10::DeviceIndex>(index));
   devices.use(device);

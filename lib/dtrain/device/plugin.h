@@ -12,6 +12,9 @@
 
 namespace dtrain::device {
 
+/// What an error of a device means to a run.
+enum class Failure { device_lost, out_of_memory, other };
+
 /// Implemented by a shared object libdtrain_NAME.so, which registers the kernels of our operators
 /// for its devices when it is loaded, and gives its only Plugin through dtrain_device_plugin().
 ///
@@ -30,6 +33,8 @@ class Plugin {
   [[nodiscard]] virtual std::string describe(c10::Device device) = 0;
   /// What tells it from every other device that ranks of a job may have.
   [[nodiscard]] virtual std::string identity(c10::Device device) = 0;
+  /// What c10::AcceleratorError::get_error_code() of its devices means.
+  [[nodiscard]] virtual Failure failure_of(int error_code) const = 0;
   /// Makes `device` that of the calling thread.
   virtual void use(c10::Device device) = 0;
   /// Bounds what tensors of this process take on the device; more is LibTorch's OutOfMemoryError.

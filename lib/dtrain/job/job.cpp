@@ -47,7 +47,7 @@ comm::GroupOptions group_options(const config::Config& config) {
 config::DeviceName device_of(const config::Config& config, const base::RankEnv& env) {
   const config::DeviceName& device = config.machine.device;
   const auto& listed = config.layout.devices.devices;
-  if (listed.empty()) return device;
+  if (listed.empty() || !config::strategy_of(config.layout).is_local()) return device;
   const auto& own = listed.at(static_cast<std::size_t>(env.local_rank));
   return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
 }
@@ -72,8 +72,16 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
                           .agent_store_key = env.agent_store_key,
                           .group = group_options(config),
                           .count_memory = metrics::count_other_memory});
-  return device::world_on(device_of(config, env), env.local_rank, std::move(host),
-                          group_options(config));
+  return on_device(config, env, std::move(host));
+}
+
+std::shared_ptr<comm::World> on_device(const config::Config& config, const base::RankEnv& env,
+                                       std::shared_ptr<comm::World> host) {
+  const config::DeviceName name = device_of(config, env);
+  auto world = device::world_on(name, env.local_rank, std::move(host), group_options(config));
+  const std::int64_t limit = config.machine.memory_limit.count;
+  if (limit > 0 && !name.is_cpu()) device::plugin(name.kind).limit_memory(world->device(), limit);
+  return world;
 }
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
@@ -86,7 +94,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
   const c10::Device device = world_->device();
   check_machine_memory(config, world_->control(),
                        device.is_cpu() ? plan_.memory.total() : plan_.memory.host);
-  if (!device.is_cpu()) limit_device_memory(config);
+  if (!device.is_cpu()) warn_of_memory_limit(config);
   if (const std::string& folder = plan_.options.offload.folder; !folder.empty()) {
     param::DiskMemory::check_room(folder, plan_.memory.state);
   }
@@ -101,12 +109,10 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
 }
 
 // The device itself says what is too much; the prediction only warns.
-void Job::limit_device_memory(const config::Config& config) const {
+void Job::warn_of_memory_limit(const config::Config& config) const {
   const config::ByteSize& limit = config.machine.memory_limit;
-  if (limit.count == 0) return;
-  device::plugin(config.machine.device.kind).limit_memory(world_->device(), limit.count);
   const std::int64_t predicted = plan_.memory.total();
-  if (predicted <= limit.count || world_->rank() != 0) return;
+  if (limit.count == 0 || predicted <= limit.count || world_->rank() != 0) return;
   base::log_warning("--memory-limit {}: {} are predicted for each rank", limit,
                     metrics::format_bytes(predicted));
 }

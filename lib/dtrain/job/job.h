@@ -26,6 +26,14 @@ namespace dtrain::job {
 [[nodiscard]] std::shared_ptr<comm::World> make_world(const config::Config& config,
                                                       const base::RankEnv& env);
 
+/// `host`'s ranks on the devices that the configuration names, within its --memory-limit.
+///
+/// Collective: every rank of `host`.
+/// Throws:     as device::world_on.
+[[nodiscard]] std::shared_ptr<comm::World> on_device(const config::Config& config,
+                                                     const base::RankEnv& env,
+                                                     std::shared_ptr<comm::World> host);
+
 /// Makes all that a command computes with, and owns it. Members are destroyed in reverse order.
 ///
 /// Threads: one.
@@ -50,7 +58,7 @@ class Job {
   [[nodiscard]] parallel::StepEngine& engine() { return *engine_; }
 
  private:
-  void limit_device_memory(const config::Config& config) const;
+  void warn_of_memory_limit(const config::Config& config) const;
   void check_ranks_agree(const config::Config& config) const;
 
   std::shared_ptr<comm::World> world_;

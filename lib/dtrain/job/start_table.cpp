@@ -10,6 +10,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/device/plugin.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 
@@ -82,6 +83,13 @@ std::string recompute_line(const parallel::RankPlan& plan) {
                      100 * plan.flops.recomputed / plan.flops.passes);
 }
 
+// Nothing on a CPU, whose type stands in the bitwise class.
+std::string device_line(const config::Config& config, c10::Device device) {
+  if (device.is_cpu()) return {};
+  return fmt::format("device          {}, {}\n", device.str(),
+                     device::plugin(config.machine.device.kind).describe(device));
+}
+
 // Nothing without graphs.
 std::string graphs_line(const config::Config& config) {
   if (!config.machine.compile) return {};
@@ -118,7 +126,9 @@ std::string mesh_lines(const mesh::DeviceMesh& mesh) {
 
 std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
   if (config.machine.reduction == config::Reduction::fast) {
-    return "none (--reduction fast adds in any order)";
+    const bool is_alone = config::mesh_of(config.layout).num_ranks() == 1;
+    return is_alone ? "none (--reduction fast: other layouts add in another order)"
+                    : "none (--reduction fast adds in any order)";
   }
   if (cpus.are_mixed) {
     return fmt::format("none (--mixed-cpus: {}; copies are made equal at every checkpoint)",
@@ -144,6 +154,7 @@ std::string start_table(const StartFacts& facts) {
   text += fmt::format("parameters      {}\n", format_count(model.num_elements()));
   text += fmt::format("mesh            {}, {} of {}\n", mesh.text(" x "), world.backend(),
                       c10::DeviceTypeName(world.device().type(), true));
+  text += device_line(config, world.device());
   text += mesh_lines(mesh::DeviceMesh(mesh));
   text += pipeline_line(facts);
   text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));

@@ -2,30 +2,67 @@
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/device/synchronize.h"
+#include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain::metrics {
+namespace {
 
-double measure_peak_flops(const at::TensorOptions& options) {
-  const std::int64_t size = options.device().is_cuda() ? 4096 : 512;
-  const double flops = 2.0 * static_cast<double>(size * size * size);
-  constexpr double kBudgetSeconds = 0.05;
-  const at::Tensor a = at::ones({size, size}, options);
+constexpr std::int64_t kSmallest = 512;  // rows and columns of a factor
+constexpr std::int64_t kLargest = 4096;
+constexpr double kTooShort =
+    2e-4;  // seconds, of which the launch of a kernel is a part that counts
+constexpr double kBudgetSeconds = 0.05;
+
+// Seconds of the fastest product; of the first ones where those show that it is too short.
+double best_seconds(const at::TensorOptions& options, std::int64_t size) {
+  const at::Tensor a = at::ones({size, size}, options);  // (size, size)
   // As the forward pass multiplies; in 16 bits some processors do others much more slowly.
-  const at::Tensor b = a.t();
-  at::Tensor product = at::mm(a, b);
-  double best = 0;
-  for (const auto start = base::Clock::now(); base::seconds_since(start) < kBudgetSeconds;) {
+  const at::Tensor b = a.t();         // (size, size)
+  at::Tensor product = at::mm(a, b);  // (size, size)
+  device::synchronize(options.device());
+  double best = std::numeric_limits<double>::infinity();
+  const auto start = base::Clock::now();
+  do {
     const auto begin = base::Clock::now();
     at::mm_out(product, a, b);
     device::synchronize(options.device());
-    best = std::max(best, flops / base::seconds_since(begin));
-  }
+    best = std::min(best, base::seconds_since(begin));
+  } while (base::seconds_since(start) < kBudgetSeconds && (best > kTooShort || size == kLargest));
   return best;
+}
+
+}  // namespace
+
+std::optional<double> measure_peak_flops(const at::TensorOptions& options) {
+  std::optional<double> best;
+  try {
+    for (std::int64_t size = kSmallest; size <= kLargest; size *= 2) {
+      const double seconds = best_seconds(options, size);
+      const double flops = 2.0 * static_cast<double>(size * size * size);
+      best = std::max(best.value_or(0), flops / seconds);
+      if (seconds > kTooShort) break;
+    }
+  } catch (const c10::OutOfMemoryError&) {
+    // Larger ones have no room; the smaller ones must do.
+  }
+  if (!options.device().is_cpu()) c10::getDeviceAllocator(options.device().type())->emptyCache();
+  restart_peak(options.device());
+  return best;
+}
+
+std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype) {
+  world.control().barrier();
+  const std::optional<double> own = measure_peak_flops(world.options(dtype));
+  world.control().barrier();
+  return own ? std::optional(*own * static_cast<double>(world.size())) : std::nullopt;
 }
 
 }  // namespace dtrain::metrics

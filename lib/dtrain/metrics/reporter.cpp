@@ -29,7 +29,7 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
                               {"tokens_per_second", record.tokens_per_second},
                               {"step_seconds", record.step_seconds},
                               {"wait_seconds", record.wait_seconds},
-                              {"mfu", record.mfu},
+                              {"mfu", record.mfu ? nlohmann::ordered_json(*record.mfu) : nullptr},
                               {"memory_bytes", record.memory_bytes},
                               {"comm_bytes", record.comm_bytes}};
   if (record.loss_scaling) {
@@ -89,7 +89,7 @@ std::string Reporter::progress_line(const StepRecord& record, std::size_t room) 
                     {gradient_of(record), 3},
                     {fmt::format("lr {:.2e}", record.learning_rate), 4},
                     {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 1},
-                    {fmt::format("mfu {:.0f}%", 100 * record.mfu), 8},
+                    {record.mfu ? fmt::format("mfu {:.0f}%", 100 * *record.mfu) : "", 8},
                     {format_bytes(record.memory_bytes), 9},
                     {fmt::format("eta {}", format_duration(left)), 0},
                     {scaling, 2},

@@ -9,7 +9,6 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/job/ranks.h"
-#include "dtrain/metrics/peak_flops.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/final_model.h"
 
@@ -83,14 +82,6 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
   return {};
 }
 
-// FLOP/s of all ranks. They measure at the same time, and none trains while another measures.
-double peak_flops_of(comm::ProcessGroup& world, const at::TensorOptions& options) {
-  world.barrier();
-  const double own = metrics::measure_peak_flops(options);
-  world.barrier();
-  return own * static_cast<double>(world.size());
-}
-
 }  // namespace
 
 Trainer::Trainer(const Parts& parts, const StartPoint& start)
@@ -112,8 +103,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(peak_flops_of(
-          world_, engine_.gradients().flat().options().dtype(engine_.precision().compute))),
+      peak_flops_(parts.peak_flops),
       predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)) {
@@ -262,6 +252,7 @@ void Trainer::report(const parallel::StepResult& result) {
   const double loss = result.loss.mean();
   tokens_ += result.loss.num_tokens;
   const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
+  const double flops = rate * model_.training_flops_per_token();
   reporter_.step({.step = step_,
                   .loss = loss,
                   .grad_norm = result.grad_norm,
@@ -271,7 +262,7 @@ void Trainer::report(const parallel::StepResult& result) {
                   .tokens_per_second = rate,
                   .step_seconds = seconds,
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
-                  .mfu = rate * model_.training_flops_per_token() / peak_flops_,
+                  .mfu = peak_flops_ ? std::optional(flops / *peak_flops_) : std::nullopt,
                   .memory_bytes = metrics::memory_use(device()).peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling()});

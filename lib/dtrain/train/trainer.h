@@ -47,6 +47,7 @@ class Trainer {
     parallel::StepEngine& engine;
     const model::Model& model;          ///< of all ranks together
     std::int64_t predicted_memory = 0;  ///< bytes of this rank
+    std::optional<double> peak_flops;   ///< FLOP/s of all ranks, for MFU
     bool are_cpus_mixed = false;
     const data::Split& split;
     metrics::Reporter& reporter;
@@ -96,8 +97,8 @@ class Trainer {
   std::int64_t step_;
   std::int64_t tokens_;
   std::int64_t start_tokens_;
-  std::int64_t steps_done_ = 0;        // since this start
-  double peak_flops_ = 0;              // FLOP/s of all ranks
+  std::int64_t steps_done_ = 0;  // since this start
+  std::optional<double> peak_flops_;
   std::int64_t predicted_memory_ = 0;  // bytes, of the ranks that peak memory is measured of
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;

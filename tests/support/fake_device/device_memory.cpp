@@ -80,11 +80,35 @@ struct Held {
 void give_back(void* context) {
   const std::unique_ptr<Held> held(static_cast<Held*>(context));
   Block& block = *held->block;
-  if (block.is_of_graph) return;
+  if (block.is_of_graph) {
+    if (const auto pool = block.pool.lock()) pool->give_back(held->block);
+    return;
+  }
   check_freed(block, held->owner);
   memory().forget(block);
   parked().add(block.device, block.bytes, uses_elsewhere(block, held->owner));
   parked().release();
+}
+
+BlockPtr allocate_in(const std::shared_ptr<GraphPool>& pool, std::size_t bytes) {
+  BlockPtr block = pool->allocate(bytes);
+  block->is_of_graph = true;
+  block->pool = pool;
+  return block;
+}
+
+BlockPtr allocate_on(c10::DeviceIndex device, StreamNumber stream, std::size_t bytes) {
+  change_counters(device, [&](Counters& all) {
+    check_memory(device, all.bytes, bytes);
+    ++all.allocations;
+    all.bytes += bytes;
+    all.peak_bytes = std::max(all.peak_bytes, all.bytes);
+  });
+  BlockPtr block = memory().allocate(bytes, Place::device, device);
+  const Epoch birth{stream, streams().launched(stream).of(stream), "its allocation"};
+  block->streams.insert(stream);
+  block->history = History(bytes, birth);
+  return block;
 }
 
 class Allocator final : public c10::DeviceAllocator {
@@ -95,18 +119,9 @@ class Allocator final : public c10::DeviceAllocator {
     check_device(index);
     if (bytes == 0) return {nullptr, device};
     parked().release();
-    change_counters(index, [&](Counters& all) {
-      check_memory(index, all.bytes, bytes);
-      ++all.allocations;
-      all.bytes += bytes;
-      all.peak_bytes = std::max(all.peak_bytes, all.bytes);
-    });
-    BlockPtr block = memory().allocate(bytes, Place::device, index);
     const StreamNumber stream = current_stream(index);
-    const Epoch birth{stream, streams().launched(stream).of(stream), "its allocation"};
-    block->streams.insert(stream);
-    block->history = History(bytes, birth);
-    if (Graph* const graph = captured()) graph->keep(block);
+    BlockPtr block = captured() != nullptr ? allocate_in(captured()->pool(), bytes)
+                                           : allocate_on(index, stream, bytes);
     void* const data = memory().for_host(*block);
     return {data, new Held{std::move(block), stream}, &give_back, device};
   }
@@ -114,7 +129,9 @@ class Allocator final : public c10::DeviceAllocator {
     std::memcpy(memory().for_kernels(to), memory().for_kernels(from), bytes);
   }
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override {
+    change_counters(current_device(), [](Counters& all) { ++all.emptied_caches; });
+  }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
     const BlockPtr block = memory().find(data.get());
     if (!block) return;

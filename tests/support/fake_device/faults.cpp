@@ -17,11 +17,23 @@ constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 struct Plan {
   std::atomic<std::size_t> memory_limit = kNoLimit;
   std::atomic<std::int64_t> launches_left = kNever;  // 0: lost
+  std::atomic<int> error_code = kUncorrectable;
 };
 
 Plan& plan_of(c10::DeviceIndex device) {
   static auto* const made = new std::array<Plan, kDevices>;
   return made->at(static_cast<std::size_t>(device));
+}
+
+const char* text_of(int error_code) {
+  switch (error_code) {
+    case kMemoryAllocation:
+      return "out of memory";
+    case kUncorrectable:
+      return "uncorrectable ECC error encountered";
+    default:
+      return "an illegal memory access was encountered";
+  }
 }
 
 }  // namespace
@@ -30,7 +42,9 @@ void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes) {
   plan_of(device).memory_limit = bytes.value_or(kNoLimit);
 }
 
-void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels) {
+void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels,
+                       int error_code) {
+  plan_of(device).error_code = error_code;
   plan_of(device).launches_left = kernels ? static_cast<std::int64_t>(*kernels) : kNever;
 }
 
@@ -38,10 +52,10 @@ bool is_lost(c10::DeviceIndex device) { return plan_of(device).launches_left == 
 
 void check_device(c10::DeviceIndex device) {
   if (!is_lost(device)) return;
-  constexpr int kUncorrectable = 214;  // cudaErrorECCUncorrectable
-  throw c10::AcceleratorError(
-      {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, kUncorrectable,
-      c10::str("fake error: uncorrectable ECC error encountered on fake:", int{device}));
+  const int code = plan_of(device).error_code;
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, code,
+                              c10::str("fake error: ", text_of(code), " on fake:", int{device},
+                                       "\nAsynchronous errors ..."));
 }
 
 void check_launch(c10::DeviceIndex device) {

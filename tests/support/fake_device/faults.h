@@ -15,12 +15,18 @@ namespace dtrain::testing::fake {
 /// Threads: any.
 void limit_memory(c10::DeviceIndex device, std::optional<std::size_t> bytes);
 
-/// The device is lost after `kernels` more launches: its queued kernels do not run, and every call
-/// but giving back throws c10::AcceleratorError, as CUDA's do after an ECC error. Nothing: the
-/// device is whole again.
+/// CUDA's codes of errors.
+inline constexpr int kMemoryAllocation = 2;
+inline constexpr int kUncorrectable = 214;
+inline constexpr int kIllegalAddress = 700;
+
+/// The device fails after `kernels` more launches: its queued kernels do not run, and every call
+/// but giving back throws c10::AcceleratorError of this code, as CUDA's do, after an ECC error for
+/// one. Nothing: the device is whole again.
 ///
 /// Threads: any.
-void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels);
+void lose_device_after(c10::DeviceIndex device, std::optional<std::uint64_t> kernels,
+                       int error_code = kUncorrectable);
 
 /// For the device's own code, which asks before each call, launch, kernel and allocation.
 ///

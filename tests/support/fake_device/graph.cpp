@@ -2,10 +2,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "support/fake_device/counters.h"
 #include "support/fake_device/current.h"
+#include "support/fake_device/faults.h"
 #include "support/fake_device/launched_kernel.h"
 
 namespace dtrain::testing::fake {
@@ -36,19 +38,42 @@ void check_is_there(const Graph::Launch& launch) {
 
 }  // namespace
 
-Graph::~Graph() {
-  std::size_t bytes = 0;
-  for (const BlockPtr& block : memory_) {
-    memory().forget(*block);
-    bytes += block->bytes;
-  }
-  change_counters(device_, [&](Counters& all) { all.bytes -= bytes; });
+GraphPool::~GraphPool() {
+  for (const BlockPtr& block : all_) memory().forget(*block);
+  change_counters(device_, [&](Counters& all) { all.bytes -= held_; });
 }
 
-void Graph::keep(const BlockPtr& block) {
-  block->is_of_graph = true;
-  block->history = History(block->bytes, {});  // any stream may use it from the beginning
-  memory_.push_back(block);
+BlockPtr GraphPool::allocate(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  count(bytes);
+  const auto left =
+      std::ranges::find(free_, bytes, [](const BlockPtr& block) { return block->bytes; });
+  if (left != free_.end()) {
+    BlockPtr block = *left;
+    free_.erase(left);
+    return block;
+  }
+  BlockPtr block = memory().allocate(bytes, Place::device, device_);
+  block->history = History(bytes, {});  // any stream may use it from the beginning
+  return all_.emplace_back(std::move(block));
+}
+
+void GraphPool::count(std::size_t bytes) {
+  const std::size_t grown = std::max(held_, live_ + bytes) - held_;
+  change_counters(device_, [&](Counters& all) {
+    check_memory(device_, all.bytes, grown);
+    ++all.allocations;
+    all.bytes += grown;
+    all.peak_bytes = std::max(all.peak_bytes, all.bytes);
+  });
+  live_ += bytes;
+  held_ += grown;
+}
+
+void GraphPool::give_back(const BlockPtr& block) {
+  const std::lock_guard lock(mutex_);
+  live_ -= block->bytes;
+  free_.push_back(block);
 }
 
 void Graph::replay() {
@@ -67,8 +92,10 @@ void Graph::replay() {
   }
 }
 
-std::unique_ptr<Graph> capture(c10::DeviceIndex device, const std::function<void()>& work) {
-  auto graph = std::make_unique<Graph>(device);
+std::unique_ptr<Graph> capture(c10::DeviceIndex device, const std::function<void()>& work,
+                               std::shared_ptr<GraphPool> pool) {
+  if (!pool) pool = std::make_shared<GraphPool>(device);
+  auto graph = std::make_unique<Graph>(device, std::move(pool));
   const OnDevice on(device);
   {
     const Recording recording(*graph);

@@ -5,11 +5,40 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "support/fake_device/access.h"
 
 namespace dtrain::testing::fake {
+
+/// Memory of captures. What a tensor of one leaves is taken by the next tensor of its size, of this
+/// capture or a later one, but by nobody else. The device counts as held what lived in it at once
+/// at most, as if tensors of all sizes shared it without gaps.
+///
+/// Threads: any.
+class GraphPool {
+ public:
+  explicit GraphPool(c10::DeviceIndex device) : device_(device) {}
+  GraphPool(const GraphPool&) = delete;
+  GraphPool& operator=(const GraphPool&) = delete;
+  ~GraphPool();
+
+  /// Throws:  c10::OutOfMemoryError (faults.h).
+  [[nodiscard]] BlockPtr allocate(std::size_t bytes);
+  void give_back(const BlockPtr& block);
+
+ private:
+  void count(std::size_t bytes);
+
+  c10::DeviceIndex device_;
+  std::mutex mutex_;
+  std::vector<BlockPtr> all_;
+  std::vector<BlockPtr> free_;
+  std::size_t live_ = 0;  // bytes
+  std::size_t held_ = 0;  // bytes that lived at once
+};
 
 /// What a capture has recorded: kernels with the addresses and the host's numbers of that time.
 /// Memory that was allocated in the capture stays while this exists, also when its tensors are
@@ -24,10 +53,10 @@ class Graph {
     std::function<void()> run;
   };
 
-  explicit Graph(c10::DeviceIndex device) : device_(device) {}
+  Graph(c10::DeviceIndex device, std::shared_ptr<GraphPool> pool)
+      : device_(device), pool_(std::move(pool)) {}
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  ~Graph();
 
   /// Launches the kernels on the current stream, where races are looked for as in any launch.
   ///
@@ -37,21 +66,22 @@ class Graph {
 
   /// For the device's own code, while this is captured().
   void add(Launch launch) { launches_.push_back(std::move(launch)); }
-  void keep(const BlockPtr& block);
+  [[nodiscard]] const std::shared_ptr<GraphPool>& pool() const { return pool_; }
 
  private:
   c10::DeviceIndex device_;
+  std::shared_ptr<GraphPool> pool_;
   std::vector<Launch> launches_;
-  std::vector<BlockPtr> memory_;
 };
 
-/// Runs `work`, whose kernels on the device are recorded.
+/// Runs `work`, whose kernels on the device are recorded, with memory of `pool`; null: of its own.
 ///
 /// Throws:  what `work` throws, among it c10::Error naming what a graph cannot hold: a wait or a
 ///          read of the host, a copy to or from it, an event, a collective.
 /// Threads: any; concerns the calling thread alone.
 [[nodiscard]] std::unique_ptr<Graph> capture(c10::DeviceIndex device,
-                                             const std::function<void()>& work);
+                                             const std::function<void()>& work,
+                                             std::shared_ptr<GraphPool> pool = nullptr);
 
 /// For the device's own code: the graph that the calling thread records, or null.
 [[nodiscard]] Graph* captured();

@@ -15,6 +15,8 @@
 
 namespace dtrain::testing::fake {
 
+class GraphPool;
+
 enum class Place { device, pinned };
 
 /// One allocation. It lasts as long as a tensor or a queued kernel holds it.
@@ -32,7 +34,8 @@ struct Block {
   std::size_t mapped = 0;
   Place place = Place::device;
   c10::DeviceIndex device = 0;
-  /// Allocated in a capture: it stays as long as the graph.
+  /// Where it goes when its tensor ends, if it was allocated in a capture.
+  std::weak_ptr<GraphPool> pool;
   bool is_of_graph = false;
   /// The stream that was current at its allocation, and those of record_stream().
   std::set<StreamNumber> streams;

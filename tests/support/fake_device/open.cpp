@@ -16,6 +16,7 @@ struct Settings {
   Options options;
   std::optional<std::uint64_t> memory;
   std::optional<std::uint64_t> lose_after;
+  std::uint64_t error_code = kUncorrectable;
   std::optional<std::uint64_t> device;
 };
 
@@ -39,6 +40,8 @@ void read(const std::string& word, Settings& settings) {
     settings.memory = number_in(word);
   } else if (word.starts_with("lose-after=")) {
     settings.lose_after = number_in(word);
+  } else if (word.starts_with("error=")) {
+    settings.error_code = number_in(word);
   } else if (word.starts_with("device=")) {
     settings.device = number_in(word);
   } else {
@@ -58,7 +61,7 @@ void open(const std::string& text) {
       continue;
     }
     limit_memory(device, settings.memory);
-    lose_device_after(device, settings.lose_after);
+    lose_device_after(device, settings.lose_after, static_cast<int>(settings.error_code));
   }
 }
 

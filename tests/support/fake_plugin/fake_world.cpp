@@ -186,13 +186,15 @@ class FakeGraph final : public device::Graph {
 
 class FakeRecorder final : public device::GraphRecorder {
  public:
-  explicit FakeRecorder(c10::Device device) : device_(device) {}
+  explicit FakeRecorder(c10::Device device)
+      : device_(device), pool_(std::make_shared<fake::GraphPool>(device.index())) {}
   std::unique_ptr<device::Graph> record(const std::function<void()>& work) override {
-    return std::make_unique<FakeGraph>(fake::capture(device_.index(), work));
+    return std::make_unique<FakeGraph>(fake::capture(device_.index(), work, pool_));
   }
 
  private:
   c10::Device device_;
+  std::shared_ptr<fake::GraphPool> pool_;
 };
 
 }  // namespace

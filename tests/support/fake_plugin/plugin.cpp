@@ -29,6 +29,11 @@ class FakePlugin final : public device::Plugin {
   std::int64_t count() override { return fake::kDevices; }
   std::string describe(c10::Device) override { return "a fake accelerator for tests"; }
   std::string identity(c10::Device device) override { return device.str(); }
+  device::Failure failure_of(int error_code) const override {
+    return error_code == fake::kUncorrectable      ? device::Failure::device_lost
+           : error_code == fake::kMemoryAllocation ? device::Failure::out_of_memory
+                                                   : device::Failure::other;
+  }
   void use(c10::Device device) override {
     c10::impl::VirtualGuardImpl(fake::kType).setDevice(device);
   }

@@ -39,6 +39,30 @@ TEST_CASE("What a graph wrote may be read when its tensor has ended") {
   CHECK(out.sum().item<float>() == 6);
 }
 
+TEST_CASE("Captures of one pool use what tensors have left, and nobody else does") {
+  const Fixture fixture(Execution::late);
+  const at::Tensor in = at::ones({1000}, on_device());
+  const at::Tensor out = at::zeros({1000}, on_device());
+  const std::size_t before = counters(0).bytes;
+  const auto pool = std::make_shared<GraphPool>(0);
+  const auto add_thrice = [&] { out.copy_(((in + 1) + 1) + 1); };
+  auto first = capture(0, add_thrice, pool);
+  const std::size_t held = counters(0).bytes - before;
+  CHECK(held == 2 * 4000);  // a sum and the one before
+  auto second = capture(0, add_thrice, pool);
+  CHECK(counters(0).bytes == before + held);
+  (void)at::empty({1000}, on_device());
+  CHECK(counters(0).peak_bytes >= before + held + 4000);
+  first->replay();
+  second->replay();
+  CHECK(out.sum().item<float>() == 4000);
+  limit_memory(0, before + held);
+  CHECK_THROWS_AS(capture(
+                      0, [&] { (void)at::empty({3000}, on_device()); }, pool),
+                  c10::OutOfMemoryError);
+  limit_memory(0, std::nullopt);
+}
+
 TEST_CASE("What the host would wait for cannot be captured") {
   const Fixture fixture(GENERATE(Execution::prompt, Execution::late));
   const at::Tensor a = at::ones({3}, on_device());

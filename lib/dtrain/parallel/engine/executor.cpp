@@ -111,6 +111,15 @@ std::string part_of(const EngineSetup& setup, const Action& action) {
                      action.block.value(), unit);
 }
 
+// What a forward pass without autograd's graph takes at the most.
+std::int64_t memory_of_evaluation(const BlockMemories& blocks) {
+  std::int64_t most = 0;
+  for (const model::BlockMemory& block : blocks) {
+    most = std::max(most, block.forward_without_graph + block.output);
+  }
+  return most;
+}
+
 }  // namespace
 
 Executor::Executor(const EngineSetup& setup)
@@ -139,8 +148,11 @@ MemoryPlan Executor::memory(const model::Model& model, const EngineOptions& opti
                                 ? runner.activations / blocks.size()
                                 : runner.activations;
   memory.units += std::max<std::int64_t>(0, memory.travelling - gone);
-  // A block's gradients are held until its graph has run.
-  if (options.uses_graphs) memory.work += param::bytes_of(largest_block(model), microbatch.dtype);
+  // A block's gradients are held until its graph has run, and graphs share no memory with others.
+  if (options.uses_graphs) {
+    memory.work +=
+        param::bytes_of(largest_block(model), microbatch.dtype) + memory_of_evaluation(blocks);
+  }
   const std::int64_t tokens = 2 * microbatch.rows() + 1;  // their ids, targets and first sample
   memory.buffers += param::bytes_of(model.table_values, options.precision.buffer) +
                     param::bytes_of(most_begun(lists.step) * tokens, at::kLong);

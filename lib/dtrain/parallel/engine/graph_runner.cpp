@@ -1,6 +1,7 @@
 #include "dtrain/parallel/engine/graph_runner.h"
 
 #include <ATen/ops/empty_like.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include "dtrain/base/check.h"
 
@@ -31,6 +32,8 @@ void GraphRunner::begin_step(const MicrobatchInput& input) {
   const bool is_first = inputs_.empty();
   if (!is_first && input.ids.sizes() == shape_) {
     phase_ = phase_ == Phase::warm_up ? Phase::recording : Phase::replaying;
+    // Graphs have memory of their own: what the warm-up's tensors leave would serve nobody.
+    if (phase_ == Phase::recording) c10::getDeviceAllocator(device_.type())->emptyCache();
     return;
   }
   phase_ = Phase::warm_up;

@@ -27,8 +27,8 @@ void LossReport::reduce(const Votes& votes) {
 
 LossReport::Findings LossReport::read(double before, const at::Tensor& value) {
   wait();
-  const at::Tensor last = value.defined() ? value.view(1) : slots_.new_zeros(1);
-  const at::Tensor all = at::cat({slots_, last}).cpu();
+  const at::Tensor last = value.defined() ? value.view(1) : slots_.new_zeros(1);  // (1) float64
+  const at::Tensor all = at::cat({slots_, last}).cpu();  // (losses + votes + 1) float64
   reduced_.wait_host();  // it has ended; where it was aborted the copy holds anything
   const auto* number = all.const_data_ptr<double>();
   Findings found{.sum = std::accumulate(number, number + num_losses_, before)};

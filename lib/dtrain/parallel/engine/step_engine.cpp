@@ -88,7 +88,7 @@ void StepEngine::clip_grad_norm(double max_norm) {
 }
 
 void StepEngine::optimizer_step(double learning_rate) {
-  const at::Tensor may_update =
+  const at::Tensor may_update =  // () bool
       at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
   device::run_on(
       setup_.world.device(), [] { return "in the update"; },

@@ -124,7 +124,8 @@ at::Tensor Updater::sums_of(const param::Arena& values) const {
 
 // The scale is a power of two: dividing by it changes no digit.
 at::Tensor Updater::clip(const param::Arena& gradients, double max_norm) const {
-  const at::Tensor norm = norm_of(gradients).div_(loss_scale());
+  const at::Tensor norm = norm_of(gradients).div_(loss_scale());  // () float64
+  // () float64, both
   const at::Tensor clipped = optim::clip_factor(norm, max_norm).div_(loss_scale());
   const at::Tensor factor = at::where(at::isfinite(norm), clipped, at::ones_like(clipped));
   for (const param::ElementRange own : setup_.layout.owned_by(setup_.shard())) {

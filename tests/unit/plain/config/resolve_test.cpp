@@ -122,6 +122,10 @@ TEST_CASE("What an automatic device became is said where there are GPUs") {
   CHECK_THAT(note("auto", "cpu", one_gpu), Catch::Contains("takes cpu: there is 1 GPU for more"));
   CHECK_THAT(note("auto", "cpu", {.num_gpus = 2}), Catch::Contains("no GPU support"));
   CHECK(note("auto", "cpu", {.devices = {"cuda"}}).empty());
+  CHECK(note("auto", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}) ==
+        "--device auto takes cpu: they are hidden");
+  CHECK(note("auto", "cpu", {.unused_gpus = "they are hidden"}).empty());
+  CHECK(note("cpu", "cpu", {.devices = {"cuda"}, .unused_gpus = "they are hidden"}).empty());
   CHECK(note("cuda", "cuda", one_gpu).empty());
 }
 
@@ -171,6 +175,8 @@ TEST_CASE("Graphs are refused where they could not hold what a rank computes") {
   refused("single", "all", "--offload all: parameters have no fixed place");
   Config config;
   config.machine.compile = true;
+  check_refused(config, "--device auto takes the CPU here: leave out --compile");
+  set(config, "machine.device", "cpu");
   check_refused(config, "--compile does not go with --device cpu: it needs a GPU");
   set(config, "machine.device", "cuda");
   for (const std::int64_t ranks : {1, 2}) {
@@ -202,6 +208,9 @@ TEST_CASE("A device is taken where the build brings it and its driver is there")
   set(config, "layout.strategy", "dp");
   set(config, "layout.devices", "0,1");
   CHECK(resolve(Command::train, config, {.devices = {"cuda"}}).machine.device.text() == "cuda");
+  set(config, "layout.strategy", "single");  // whose device is no matter of --devices
+  CHECK(resolve(Command::train, config, {.devices = {"cuda"}}).machine.device.text() == "cpu");
+  set(config, "layout.strategy", "dp");
   set(config, "machine.device", "cpu");
   CHECK_THROWS_WITH(resolve(Command::train, config, {.devices = {"cuda"}}),
                     Catch::Contains("--devices 0,1 names a GPU"));

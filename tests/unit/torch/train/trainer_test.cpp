@@ -52,8 +52,8 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
       StopRequests requests({});
       const auto check_folder = [&] { run_folder.check(); };
       Trainer({resolved, job.groups(), world.control(), job.engine(), job.whole_model(),
-               job.plan().memory.total(), job.cpus().are_mixed, split, reporter, link, checkpoints,
-               requests, check_folder},
+               job.plan().memory.total(), /*peak_flops=*/1e12, job.cpus().are_mixed, split,
+               reporter, link, checkpoints, requests, check_folder},
               {})
           .run();
     } catch (const base::Error& error) {
