@@ -231,7 +231,7 @@ TEST_CASE("The backend follows from the number of nodes, as far as it is known")
     return resolve(Command::train, config, {.world_size = 4, .num_nodes = nodes}).machine.backend;
   };
   CHECK(backend(1) == Backend::shm);
-  CHECK(backend(2) == Backend::gloo);
+  CHECK(backend(2) == Backend::hier);
   CHECK(backend(0) == Backend::automatic);
   set(config, "machine.backend", "gloo");
   CHECK(backend(1) == Backend::gloo);
