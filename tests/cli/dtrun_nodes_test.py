@@ -15,50 +15,9 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import DTRUN, LIMIT, DtrunTest, children_of, main, wait_until  # noqa: E402
-
-RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
-SECRET = "0123456789abcdef0123456789abcdef"
-WAIT = "trap 'exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def text_field(text):
-    return struct.pack("<Q", len(text)) + text
-
-
-def supervisor_of(launcher):
-    return wait_until(lambda: children_of(launcher.pid), "a supervisor")[0]
-
-
-class NodesTest(DtrunTest):
-    def setUp(self):
-        super().setUp()
-        self.port = free_port()
-
-    def node(self, rank, *arguments, nodes=2, address="127.0.0.1", **options):
-        return self.start("--nnodes", str(nodes), "--node-rank", str(rank), "--master-addr", address,
-                          "--master-port", str(self.port), *arguments, **options)
-
-    def nodes(self, text, *options, ranks=(1, 1), **more):
-        """A job of len(ranks) launchers, whose ranks run a shell text."""
-        return [self.node(rank, *self.shell(text, *options, ranks=count), nodes=len(ranks), **more)
-                for rank, count in enumerate(ranks)]
-
-    def ends(self, *launchers):
-        """Their statuses, once all have ended and nothing is left."""
-        for each in launchers:
-            each.out, each.err = each.communicate(timeout=LIMIT)
-        self.assert_nothing_left()
-        return [each.returncode for each in launchers]
-
-    def emulated(self, text, *options, ranks=2):
-        return self.dtrun("--emulate-nodes", "2", *self.shell(text, *options, ranks=ranks))
+from dtrun_harness import DTRUN, LIMIT, main, wait_until  # noqa: E402
+from dtrun_nodes_harness import (  # noqa: E402
+    RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED, SECRET, WAIT, free_port, text_field, supervisor_of, NodesTest)
 
 
 class Start(NodesTest):
@@ -470,45 +429,6 @@ class Training(NodesTest):
     def trainer(self, rank):
         return next(pid for pid in self.marked()
                     if f"\0RANK={rank}\0" in pathlib.Path(f"/proc/{pid}/environ").read_text())
-
-
-class Restart(NodesTest):
-    AGAIN = ("--max-restarts", "1", "--restart-backoff")
-
-    def test_a_failure_on_any_node_starts_the_ranks_of_all_again(self):
-        process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
-                                'test "$RANK$TORCHELASTIC_RESTART_COUNT" != 30 || exit 7', *self.AGAIN, "0.05")
-        self.assertEqual(process.returncode, 0, process.err)
-        last = [line.split("] ")[1].split() for line in process.out.splitlines() if line.split()[2] == "1"]
-        self.assertEqual(sorted(rank for rank, _, _ in last), ["0", "1", "2", "3"])
-        self.assertEqual(len({port for _, _, port in last}), 1)
-        self.assertIn("dtrun: restart 1 of 1 in 50 ms: rank 3 exited with status 7", process.err)
-        self.assertRegex(process.err, r"dtrun:   attempt 1: ended with status 0")
-
-    def fails_and_waits(self):
-        launchers = self.nodes('test $RANK = 0 && exec sleep 30; : > failed; exit 7', *self.AGAIN, "30")
-        self.wait_for_files("failed")
-        time.sleep(0.5)  # the attempt ends, the wait has begun
-        return launchers
-
-    def test_a_signal_at_any_node_ends_the_wait(self):
-        launchers = self.fails_and_waits()
-        launchers[1].send_signal(signal.SIGTERM)
-        self.assertEqual(self.ends(*launchers), [7, 7])
-        self.assertIn("not started again: SIGTERM asked the job to stop", launchers[0].err)
-
-    def test_a_lost_node_ends_the_wait(self):
-        launchers = self.fails_and_waits()
-        os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
-        self.assertEqual(self.ends(*launchers)[0], 7)
-        self.assertIn("not started again: node 1 is lost", launchers[0].err)
-
-    def test_a_job_that_lost_a_node_is_not_started_again(self):
-        launchers = self.nodes(WAIT, *self.AGAIN, "0.05")
-        self.wait_for_files("here0", "here1")
-        os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
-        self.assertEqual(self.ends(*launchers)[0], COMM)
-        self.assertIn("not started again: the job has fewer nodes now", launchers[0].err)
 
 
 if __name__ == "__main__":

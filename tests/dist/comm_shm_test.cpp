@@ -17,8 +17,8 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/shm/segment.h"
 #include "dtrain/comm/shm/host_survey.h"
+#include "dtrain/comm/shm/segment.h"
 #include "support/local_ranks.h"
 #include "support/temp_folder.h"
 #include "support/values.h"

@@ -176,6 +176,12 @@ config::Config after_earlier_attempt(comm::ProcessGroup& world, const Asked& ask
                                              .has_checkpoint = found.starts_with(kSaved)});
 }
 
+// As rank 0 names it.
+std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config) {
+  return comm::leader_text(world, "naming the run folder",
+                           [&] { return config::named_run_folder(config); });
+}
+
 int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
@@ -191,8 +197,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const std::string run = job_name(world);
   config::Config config = after_earlier_attempt(world, asked, env);
   const bool is_unnamed = config.run.dir.empty();
-  config.run.dir = comm::leader_text(world, "naming the run folder",
-                                     [&] { return config::named_run_folder(config); });
+  config.run.dir = agreed_run_folder(world, config);
   std::optional<job::RunFolder> folder;  // rank 0's
   comm::run_long_on_leader(world, "taking the run folder", [&] {
     folder.emplace(config, run, asked.record);

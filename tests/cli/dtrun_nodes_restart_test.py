@@ -1,0 +1,54 @@
+"""A job of several nodes is started again by node 0's word."""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrun_harness import main  # noqa: E402
+from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of  # noqa: E402
+
+
+class Restart(NodesTest):
+    AGAIN = ("--max-restarts", "1", "--restart-backoff")
+
+    def test_a_failure_on_any_node_starts_the_ranks_of_all_again(self):
+        process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
+                                'test "$RANK$TORCHELASTIC_RESTART_COUNT" != 30 || exit 7', *self.AGAIN, "0.05")
+        self.assertEqual(process.returncode, 0, process.err)
+        last = [line.split("] ")[1].split() for line in process.out.splitlines() if line.split()[2] == "1"]
+        self.assertEqual(sorted(rank for rank, _, _ in last), ["0", "1", "2", "3"])
+        self.assertEqual(len({port for _, _, port in last}), 1)
+        self.assertIn("dtrun: restart 1 of 1 in 50 ms: rank 3 exited with status 7", process.err)
+        self.assertRegex(process.err, r"dtrun:   attempt 1: ended with status 0")
+
+    def fails_and_waits(self):
+        launchers = self.nodes('test $RANK = 0 && exec sleep 30; : > failed; exit 7', *self.AGAIN, "30")
+        self.wait_for_files("failed")
+        time.sleep(0.5)  # the attempt ends, the wait has begun
+        return launchers
+
+    def test_a_signal_at_any_node_ends_the_wait(self):
+        launchers = self.fails_and_waits()
+        launchers[1].send_signal(signal.SIGTERM)
+        self.assertEqual(self.ends(*launchers), [7, 7])
+        self.assertIn("not started again: SIGTERM asked the job to stop", launchers[0].err)
+
+    def test_a_lost_node_ends_the_wait(self):
+        launchers = self.fails_and_waits()
+        os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
+        self.assertEqual(self.ends(*launchers)[0], 7)
+        self.assertIn("not started again: node 1 is lost", launchers[0].err)
+
+    def test_a_job_that_lost_a_node_is_not_started_again(self):
+        launchers = self.nodes(WAIT, *self.AGAIN, "0.05")
+        self.wait_for_files("here0", "here1")
+        os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
+        self.assertEqual(self.ends(*launchers)[0], COMM)
+        self.assertIn("not started again: the job has fewer nodes now", launchers[0].err)
+
+
+if __name__ == "__main__":
+    main()
