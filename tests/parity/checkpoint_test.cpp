@@ -23,7 +23,7 @@ checkpoint::SaverOptions options_in(const std::string& folder) {
   return options;
 }
 
-comm::ProcessGroup& world_group(EngineRun& run) { return run.job().groups().world(); }
+comm::ProcessGroup& world_group(EngineRun& run) { return run.job().world().control(); }
 
 // Slow enough that a step is over before anything is written.
 constexpr double kSlow = 1e4;  // bytes per second

@@ -39,8 +39,7 @@ mesh::MeshGroups replicas_of(comm::World& world) {
 
 // Counts the calls for the loss and for gradients.
 std::int64_t calls_of(const mesh::MeshGroups& groups) {
-  return groups.world().calls().counters().calls +
-         groups.along(mesh::Axis::dp).calls().counters().calls;
+  return groups.along(mesh::Axis::dp).calls().counters().calls;
 }
 
 // Gradients of one step of a watched model on dp ranks.
