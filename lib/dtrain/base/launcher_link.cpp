@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
@@ -136,19 +137,47 @@ void LauncherLink::obey(std::string_view line) {
   constexpr std::string_view kAbort = "abort ";
   take_number(line, "columns ", columns_);
   take_number(line, "recovered ", recovery_);
+  if (line == "records") send_records();
   if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
   if (line.starts_with(kAbort)) abort_because(line.substr(kAbort.size()));
 }
 
+void LauncherLink::answer_with(std::function<std::string()> calls) {
+  const std::lock_guard lock(calls_mutex_);
+  calls_ = std::move(calls);
+}
+
+void LauncherLink::send_records() {
+  std::string text = fmt::format("where {}\n", activity_.describe());
+  {
+    const std::lock_guard lock(calls_mutex_);
+    if (calls_) text += calls_();
+  }
+  text += "records-end\n";
+  [[maybe_unused]] const auto sent =
+      ::send(control_fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void LauncherLink::tell_whether_busy() {
+  const std::uint64_t count = activity_.count();
+  if (count == std::exchange(told_count_, count) && !activity_.is_long()) return;
+  constexpr std::string_view kMessage = "busy\n";
+  [[maybe_unused]] const auto sent =
+      ::send(control_fd_, kMessage.data(), kMessage.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 void LauncherLink::listen() {
+  constexpr int kBusyInterval_ms = 1000;
   std::string partial;
   std::array<char, kMaxLine> buffer;
   for (;;) {
     std::array<pollfd, 2> waits = {{{control_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}}};
-    if (::poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) {
+    const int ready = ::poll(waits.data(), waits.size(), kBusyInterval_ms);
+    if (ready < 0 && errno != EINTR) {
       end_process(std::string("the line to dtrun broke: ") + std::strerror(errno));
     }
     if (waits[1].revents != 0) return;
+    if (ready == 0) tell_whether_busy();
     if (waits[0].revents == 0) continue;
     const ssize_t length = ::recv(control_fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (length < 0 && (errno == EAGAIN || errno == EINTR)) continue;

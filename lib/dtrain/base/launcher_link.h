@@ -3,8 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
 #include <string_view>
 #include <thread>
+
+#include "dtrain/base/activity.h"
 
 namespace dtrain::base {
 
@@ -13,6 +18,9 @@ namespace dtrain::base {
 /// On `abort RANK REASON` or `leave`, and when the launcher is gone, the process ends at once with
 /// the status of ErrorKind::comm: no destructor runs and nothing is saved, because the others will
 /// not answer any more.
+///
+/// It answers dtrun's `records` from its own thread, so also while the rest of the process is stuck,
+/// and says once a second whether activity() has advanced.
 ///
 /// The descriptor stays open, for tell_error. One of -1 means there is no launcher; then nothing is
 /// done.
@@ -29,6 +37,11 @@ class LauncherLink {
   void progress(std::int64_t step) noexcept;
   /// Reports that the checkpoint of `step` is committed; never waits either.
   void committed(std::int64_t step) noexcept;
+  /// What this rank says it is doing.
+  [[nodiscard]] Activity& activity() noexcept { return activity_; }
+  /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It
+  /// is called from the listening thread. Returns when an earlier one is not in use any more.
+  void answer_with(std::function<std::string()> calls);
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
   /// Seconds from the failure after which the job was started again to its recovery
@@ -39,9 +52,15 @@ class LauncherLink {
   void tell(const char* what, std::int64_t step) noexcept;
   void listen();
   void obey(std::string_view line);
+  void send_records();
+  void tell_whether_busy();
 
   int control_fd_;
   int stop_fd_ = -1;  // readable once the destructor wants the thread back
+  Activity activity_;
+  std::uint64_t told_count_ = 0;
+  std::mutex calls_mutex_;
+  std::function<std::string()> calls_;
   std::atomic<std::int64_t> columns_ = 0;
   std::atomic<double> recovery_ = 0;  // seconds
   std::thread thread_;

@@ -34,6 +34,18 @@ std::string describe(const CallRecord& record) {
                      dtype_name(record.dtype), bytes);
 }
 
+std::string call_line(const std::vector<CallRecord>& records, std::string_view group) {
+  if (records.empty()) return {};
+  const auto is_open = [](const CallRecord& record) {
+    return record.state == CallState::queued || record.state == CallState::running;
+  };
+  const auto open = std::ranges::find_if(records, is_open);
+  const CallRecord& call = open == records.end() ? records.back() : *open;
+  const auto bytes = call.count * static_cast<std::int64_t>(c10::elementSize(call.dtype));
+  return fmt::format("call {} {} {} {} {} {:.3f} {}\n", call.number, call.op, call.peer, bytes,
+                     is_open(call) ? "open" : "ended", base::seconds_since(call.queued), group);
+}
+
 std::uint64_t CallRing::add(const CallRecord& call) {
   const std::lock_guard lock(mutex_);
   const auto number = static_cast<std::uint64_t>(++counters_.calls);

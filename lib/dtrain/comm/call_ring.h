@@ -33,6 +33,10 @@ struct CallRecord {
 /// "call 17, all_reduce of 1024 float32 (4096 bytes)".
 [[nodiscard]] std::string describe(const CallRecord& record);
 
+/// A line for dtrun (docs/dtrun.md) about the oldest of these calls that has not ended, else about
+/// the last one; empty where there is none. group: names the group in all ranks alike.
+[[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group);
+
 struct CallCounters {
   std::int64_t calls = 0;
   std::int64_t bytes_sent = 0;

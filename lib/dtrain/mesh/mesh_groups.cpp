@@ -101,6 +101,8 @@ comm::ProcessGroup* MeshGroups::make(comm::World& world, const GroupKind& kind) 
   for (const auto& line : kind.lines) {
     if (auto group = world.split(line, kind.name)) {
       own = groups_.emplace_back(std::move(group)).get();
+      labels_.push_back(
+          fmt::format("{} of {} ranks from {}", kind.name, line.size(), line.front()));
     }
   }
   return own;
@@ -120,6 +122,14 @@ comm::CallCounters MeshGroups::counters() const {
     sum.wait_seconds += counters.wait_seconds;
   }
   return sum;
+}
+
+std::string MeshGroups::call_lines() const {
+  std::string lines;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->size() > 1) lines += comm::call_line(groups_[i]->calls().records(), labels_[i]);
+  }
+  return lines;
 }
 
 }  // namespace dtrain::mesh

@@ -93,6 +93,10 @@ class MeshGroups {
 
   /// The sum over all groups.
   [[nodiscard]] comm::CallCounters counters() const;
+  /// comm::call_line of each group.
+  ///
+  /// Threads: any.
+  [[nodiscard]] std::string call_lines() const;
 
  private:
   /// Makes the groups of all these ranks and keeps this rank's own; null where it is in none.
@@ -104,6 +108,7 @@ class MeshGroups {
   DeviceMesh mesh_;
   MeshShape coordinate_;
   std::vector<std::shared_ptr<comm::ProcessGroup>> groups_;  // each once; the rest points here
+  std::vector<std::string> labels_;                          // of groups_, for call_lines()
   std::array<std::vector<comm::ProcessGroup*>, 8> own_;      // by GroupUse, but for stages
   std::map<Ranks, comm::ProcessGroup*> stages_;              // by set; null: this rank is not in it
 };

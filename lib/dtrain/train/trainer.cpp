@@ -82,6 +82,20 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
   return {};
 }
 
+// While it lives, dtrun can ask for the calls of these groups.
+class Answers {
+ public:
+  Answers(base::LauncherLink& link, const mesh::MeshGroups& groups) : link_(link) {
+    link_.answer_with([&groups] { return groups.call_lines(); });
+  }
+  ~Answers() { link_.answer_with({}); }
+  Answers(const Answers&) = delete;
+  Answers& operator=(const Answers&) = delete;
+
+ private:
+  base::LauncherLink& link_;
+};
+
 }  // namespace
 
 Trainer::Trainer(const Parts& parts, const StartPoint& start)
@@ -114,23 +128,33 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
 }
 
 RunEnd Trainer::run() {
+  base::Activity& activity = link_.activity();
+  engine_.set_activity(&activity);
+  const Answers answers(link_, groups_);
+  return run_steps(activity);
+}
+
+RunEnd Trainer::run_steps(base::Activity& activity) {
   start_ = step_start_ = base::Clock::now();
   counters_ = groups_.counters();
   metrics::restart_peak(device());  // what the start needed is over
   bool stops = owes_evaluation_ && !evaluate_validation();
   while (!stops && step_ < config_.train.steps) {
+    activity.enter("reading the data");
     const std::vector<data::Batch> microbatches =
         loader_.next();  // this rank's part of the global batch
     const parallel::StepResult result = train_step(microbatches);
-    ++step_;
+    activity.finish_step(++step_);
     report(result);
     report_memory();
     const parallel::Votes& votes = result.loss.votes;
     stops = stops_after(votes[kStop]);
     if (!stops) {
+      activity.enter_long("saving");
       checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
     }
   }
+  activity.enter_long("saving");
   if (stops) {
     checkpoints_.save_now(save_point());
     return {.stopped = true, .step = step_};

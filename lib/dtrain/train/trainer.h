@@ -61,6 +61,7 @@ class Trainer {
   RunEnd run();
 
  private:
+  RunEnd run_steps(base::Activity& activity);
   [[nodiscard]] parallel::StepResult train_step(const std::vector<data::Batch>& microbatches);
   void refuse(const parallel::StepResult& result);
   void count_skip(const parallel::StepResult& result);

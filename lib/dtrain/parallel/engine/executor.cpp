@@ -185,10 +185,17 @@ void Executor::run(const DataAxis::Pass& pass, const ExecutorInput& input) {
   }
 }
 
+void Executor::note(const Action& action) const {
+  if (activity_ == nullptr || !is_compute(action.kind)) return;
+  activity_->enter(action.kind == ActionKind::forward ? "the forward pass" : "the backward pass",
+                   action.block.value());
+}
+
 void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
                           const ExecutorInput& input) {
   const Action& action = pass.actions[index];
   const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
+  note(action);
   axis_.before(pass, index);
   if (action.kind == ActionKind::reduce_losses) {
     input.on_last_losses();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "dtrain/base/activity.h"
 #include "dtrain/comm/world.h"
 #include "dtrain/data/batch.h"
 #include "dtrain/parallel/engine/block_runner.h"
@@ -53,9 +54,12 @@ class Executor {
   [[nodiscard]] ParameterStore& parameters() { return axis_.parameters(); }
   /// Called with every intermediate value that blocks report; empty: not called.
   void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }
+  /// Where passes are noted; null: nowhere.
+  void set_activity(base::Activity* activity) { activity_ = activity; }
 
  private:
   void run(const DataAxis::Pass& pass, const ExecutorInput& input);
+  void note(const Action& action) const;
   void run_action(const DataAxis::Pass& pass, std::size_t index, const ExecutorInput& input);
   void execute(const Action& action, const data::Batch& batch, const ExecutorInput& input);
   void begin(const Action& action, const data::Batch& batch);
@@ -72,6 +76,7 @@ class Executor {
   std::unique_ptr<GraphRunner> graphs_;  // null: none
   PassRunner* active_ = &runner_;        // the graphs in a step, where there are any
   Transfers transfers_;
+  base::Activity* activity_ = nullptr;
 };
 
 }  // namespace dtrain::parallel

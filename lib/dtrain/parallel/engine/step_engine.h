@@ -131,6 +131,8 @@ class StepEngine {
   }
   /// Called with every intermediate value that blocks report; empty: not called.
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
+  /// Where blocks' passes are noted as they begin; null: nowhere.
+  void set_activity(base::Activity* activity) { executor_.set_activity(activity); }
 
  private:
   /// The step under way, on the device of the gradients.

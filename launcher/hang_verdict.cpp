@@ -1,0 +1,138 @@
+#include "launcher/hang_verdict.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "dtrain/base/number.h"
+#include "dtrain/base/printable.h"
+#include "dtrain/base/readable.h"
+
+namespace launcher {
+namespace {
+
+using Records = std::vector<std::optional<RankRecords>>;
+
+constexpr std::size_t kMostCalls = 256;  // of one rank
+
+/// A rank's open call, and a rank that it needs for it.
+struct Wait {
+  int waiting = 0;
+  int awaited = 0;
+  const GroupCall* call = nullptr;
+};
+
+std::string_view take_word(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(line.size(), word.size() + 1));
+  return word;
+}
+
+bool is_of_two(const GroupCall& call) { return call.op == "send" || call.op == "recv"; }
+
+const GroupCall* call_in(const RankRecords& records, const std::string& group) {
+  const auto found = std::ranges::find(records.calls, group, &GroupCall::group);
+  return found == records.calls.end() ? nullptr : &*found;
+}
+
+void add_waits(const Records& records, int waiting, const GroupCall& call,
+               std::vector<Wait>& waits) {
+  if (is_of_two(call)) {
+    const bool is_known = call.peer >= 0 && call.peer < std::ssize(records);
+    if (is_known && call.peer != waiting) waits.push_back({waiting, call.peer, &call});
+    return;
+  }
+  for (int rank = 0; rank < std::ssize(records); ++rank) {
+    const auto& other = records[static_cast<std::size_t>(rank)];
+    const GroupCall* same = other ? call_in(*other, call.group) : nullptr;
+    if (same != nullptr && same->number < call.number) waits.push_back({waiting, rank, &call});
+  }
+}
+
+std::vector<Wait> waits_of(const Records& records) {
+  std::vector<Wait> waits;
+  for (int rank = 0; rank < std::ssize(records); ++rank) {
+    const auto& own = records[static_cast<std::size_t>(rank)];
+    if (!own) continue;
+    for (const GroupCall& call : own->calls) {
+      if (call.is_open) add_waits(records, rank, call, waits);
+    }
+  }
+  return waits;
+}
+
+std::string ranks_text(const std::set<int>& ranks) {
+  constexpr std::size_t kShown = 8;
+  if (ranks.size() > kShown) return fmt::format("{} ranks", ranks.size());
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+HangVerdict blame(const Records& records, const std::vector<Wait>& waits, const Wait& first) {
+  std::set<int> waiting;
+  double longest = 0;
+  for (const Wait& wait : waits) {
+    const bool is_same = wait.awaited == first.awaited && wait.call->group == first.call->group &&
+                         wait.call->number == first.call->number;
+    if (!is_same) continue;
+    waiting.insert(wait.waiting);
+    longest = std::max(longest, wait.call->seconds);
+  }
+  const GroupCall& call = *first.call;
+  const RankRecords& culprit = *records[static_cast<std::size_t>(first.awaited)];
+  return {.culprit = first.awaited,
+          .text = fmt::format("did not come to call {}, {} of {} bytes, of group '{}', where {} "
+                              "waited for {}; it was {}",
+                              call.number, call.op, call.bytes, call.group, ranks_text(waiting),
+                              dtrain::base::readable_time(longest), culprit.where)};
+}
+
+}  // namespace
+
+void take_record_line(RankRecords& records, std::string_view line) {
+  const std::string_view word = take_word(line);
+  if (word == "records-end") {
+    records.is_whole = true;
+  } else if (word == "where") {
+    records.where = dtrain::base::printable(line, 200);
+  } else if (word == "call" && records.calls.size() < kMostCalls) {
+    GroupCall call;
+    const auto number = dtrain::base::number_in<std::uint64_t>(take_word(line));
+    call.op = dtrain::base::printable(take_word(line), 40);
+    const auto peer = dtrain::base::number_in<int>(take_word(line));
+    const auto bytes = dtrain::base::number_in<std::int64_t>(take_word(line));
+    const std::string_view state = take_word(line);
+    const auto seconds = dtrain::base::number_in<double>(take_word(line));
+    if (!number || !peer || !bytes || !seconds || line.empty()) return;
+    call.number = *number;
+    call.peer = *peer;
+    call.bytes = *bytes;
+    call.is_open = state == "open";
+    call.seconds = *seconds;
+    call.group = dtrain::base::printable(line, 100);
+    records.calls.push_back(std::move(call));
+  }
+}
+
+std::optional<HangVerdict> hang_verdict(const Records& records) {
+  for (int rank = 0; rank < std::ssize(records); ++rank) {
+    const auto& own = records[static_cast<std::size_t>(rank)];
+    if (own && !own->is_whole) {
+      return HangVerdict{.culprit = rank, .text = "did not answer when dtrun asked where it is"};
+    }
+  }
+  const std::vector<Wait> waits = waits_of(records);
+  const auto is_free = [&](const Wait& wait) {
+    return std::ranges::find(waits, wait.awaited, &Wait::waiting) == waits.end();
+  };
+  const auto first = std::ranges::find_if(waits, is_free);
+  if (first != waits.end()) return blame(records, waits, *first);
+  if (waits.empty()) return std::nullopt;
+  HangVerdict circle = blame(records, waits, waits.front());
+  circle.text += "; the ranks wait for each other in a circle";
+  return circle;
+}
+
+}  // namespace launcher
