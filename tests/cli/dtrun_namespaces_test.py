@@ -16,7 +16,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
 TRAINING = ["--strategy", "ddp", "--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16",
             "--global-batch", "8", "--threads", "1"]
-SAVING = "trap 'exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
+SAVING = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 
 
 def ip(*words, check=True):

@@ -10,7 +10,7 @@ from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E40
 
 RENDEZVOUS, PORT, USAGE, COMM, TIMEOUT, SPAWN, SAVED = 10, 11, 2, 4, 5, 12, 9
 SECRET = "0123456789abcdef0123456789abcdef"
-WAIT = "trap 'exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
+WAIT = "trap 'kill -KILL $!; exit 0' TERM; : > here$RANK; sleep 30 & wait $!"
 
 
 def free_port():

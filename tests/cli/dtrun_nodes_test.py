@@ -343,7 +343,7 @@ class Loss(NodesTest):
 class Stop(NodesTest):
     def test_a_signal_at_any_node_stops_all(self):
         for node, number in ((0, signal.SIGTERM), (1, signal.SIGINT)):
-            launchers = self.nodes("trap 'echo saved; exit 9' TERM; : > here$RANK; sleep 30 & wait $!", ranks=(1, 2))
+            launchers = self.nodes("trap 'kill -KILL $!; echo saved; exit 9' TERM; : > here$RANK; sleep 30 & wait $!", ranks=(1, 2))
             self.wait_for_files("here0", "here1", "here2")
             launchers[node].send_signal(number)
             self.assertEqual(self.ends(*launchers), [SAVED, SAVED], launchers[0].err)

@@ -140,7 +140,7 @@ class RanksTest(SlurmTest):
 
     def test_two_nodes_train_with_the_bits_of_one(self):
         result = self.srun(DTRAIN, *self.flags())
-        self.assertIn("gloo of cpu", result.err)
+        self.assertIn("hier of cpu", result.err)
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_one_node_needs_no_network(self):
@@ -206,7 +206,7 @@ class LaunchersTest(SlurmTest):
 
     def test_two_nodes_train_with_the_bits_of_one(self):
         result = self.srun("--", DTRAIN, *self.flags())
-        self.assertIn("gloo of cpu", result.err)
+        self.assertIn("hier of cpu", result.err)
         self.assertEqual(self.bits_of_one_machine(3), final_model(self.run_dir).read_bytes())
 
     def test_ranks_follow_the_step_unless_told_otherwise(self):

@@ -45,7 +45,12 @@ TEST_CASE("Captures of one pool use what tensors have left, and nobody else does
   const at::Tensor out = at::zeros({1000}, on_device());
   const std::size_t before = counters(0).bytes;
   const auto pool = std::make_shared<GraphPool>(0);
-  const auto add_thrice = [&] { out.copy_(((in + 1) + 1) + 1); };
+  const auto add_thrice = [&] {
+    at::Tensor sum = in + 1;
+    sum = sum + 1;
+    sum = sum + 1;
+    out.copy_(sum);
+  };
   auto first = capture(0, add_thrice, pool);
   const std::size_t held = counters(0).bytes - before;
   CHECK(held == 2 * 4000);  // a sum and the one before

@@ -1,9 +1,11 @@
 // How the ranks of a group lie on hosts. Private to comm.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 
 namespace dtrain::comm {
@@ -35,14 +37,12 @@ struct HostGrid {
   }
   if (per_host == 0 || size % per_host != 0) return std::nullopt;
   const HostGrid grid{.hosts = size / per_host, .per_host = per_host};
-  for (std::int64_t rank = 0; rank < size; ++rank) {
-    const std::int64_t begin = grid.rank(grid.host(rank), 0);
-    const bool is_begin_of_host = rank == begin;
-    const bool is_as_begin = host_of_rank[static_cast<std::size_t>(rank)] ==
-                             host_of_rank[static_cast<std::size_t>(begin)];
-    const bool follows_same = rank > 0 && host_of_rank[static_cast<std::size_t>(rank)] ==
-                                              host_of_rank[static_cast<std::size_t>(rank - 1)];
-    if (!is_as_begin || (is_begin_of_host && follows_same)) return std::nullopt;
+  std::set<std::int64_t> seen;
+  for (std::int64_t host = 0; host < grid.hosts; ++host) {
+    const auto of_host = host_of_rank.subspan(static_cast<std::size_t>(grid.rank(host, 0)),
+                                              static_cast<std::size_t>(per_host));
+    const bool is_new = seen.insert(of_host.front()).second;
+    if (!is_new || std::ranges::count(of_host, of_host.front()) != per_host) return std::nullopt;
   }
   return grid;
 }

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <limits>
+#include <span>
 
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/registry.h"
@@ -139,9 +140,9 @@ TEST_CASE("Buckets are under way before the backward pass ends") {
     expect(calls == std::vector<std::int64_t>{1, 1 + 1, 1 + 3}, "the calls seen by the levels");
     expect(calls_of(groups) == 1 + 5, "all buckets and the loss");
     const auto records = groups.along(mesh::Axis::dp).calls().records();
-    expect(records[0].count == (4 << 20) / 4, "elements of a full bucket");
+    expect(records[1].count == (4 << 20) / 4, "elements of a full bucket");
     std::int64_t elements = 0;
-    for (const comm::CallRecord& record : records) elements += record.count;
+    for (const comm::CallRecord& record : std::span(records).subspan(1)) elements += record.count;
     expect(elements == engine.gradients().flat().numel(), "every element once");
   });
 }
