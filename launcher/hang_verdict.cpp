@@ -89,9 +89,7 @@ HangVerdict blame(const Records& records, const std::vector<Wait>& waits, const 
                               dtrain::base::readable_time(longest), culprit.where)};
 }
 
-}  // namespace
-
-void take_record_line(RankRecords& records, std::string_view line) {
+void take_line(RankRecords& records, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "records-end") {
     records.is_whole = true;
@@ -116,7 +114,22 @@ void take_record_line(RankRecords& records, std::string_view line) {
   }
 }
 
+}  // namespace
+
+RankRecords parse_records(std::string_view text) {
+  RankRecords records;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    take_line(records, text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return records;
+}
+
 std::optional<HangVerdict> hang_verdict(const Records& records) {
+  const bool any_answered =
+      std::ranges::any_of(records, [](const auto& own) { return own && own->is_whole; });
+  if (!any_answered) return std::nullopt;
   for (int rank = 0; rank < std::ssize(records); ++rank) {
     const auto& own = records[static_cast<std::size_t>(rank)];
     if (own && !own->is_whole) {

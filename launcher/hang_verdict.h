@@ -27,8 +27,8 @@ struct RankRecords {
   bool is_whole = false;  // the answer has come to its end
 };
 
-/// Takes one line of an answer (docs/dtrun.md); lines of another form are passed over.
-void take_record_line(RankRecords& records, std::string_view line);
+/// text: an answer (docs/dtrun.md); lines of another form are passed over.
+[[nodiscard]] RankRecords parse_records(std::string_view text);
 
 /// Whom a job that stands still waits for.
 struct HangVerdict {
@@ -38,9 +38,10 @@ struct HangVerdict {
 
 /// records: of every rank, none for one that was not asked, e.g. since it has ended. A rank waits
 /// for those of a group that have not made its open call, or for the peer of its send or receive;
-/// the culprit is one that is waited for and waits for nobody, or else one that gave no answer.
+/// the culprit is one that gave no answer where others did, or else one that is waited for and
+/// waits for nobody.
 ///
-/// Returns: nothing where nobody waits for anybody and all have answered.
+/// Returns: nothing where nobody waits for anybody.
 [[nodiscard]] std::optional<HangVerdict> hang_verdict(
     const std::vector<std::optional<RankRecords>>& records);
 

@@ -145,6 +145,13 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.heartbeat_timeout = seconds_from(n, v, kLeastTimeout);
               }},
+    OptionRow{
+        "--hang-timeout", "SECONDS",
+        "a rank that does not go on for so long ends the job; 0: never [20 steps, at least 60]",
+        [](Options& o, std::string_view n, std::string_view v) {
+          o.hang_timeout =
+              v == "0" ? std::chrono::duration<double>(0) : seconds_from(n, v, kLeastTimeout);
+        }},
     OptionRow{"--emulate-nodes", "K", "run K nodes on this machine, each with -n ranks, as a test",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.emulate_nodes = number_in<int>(n, v, 1, kMaxEmulatedNodes);

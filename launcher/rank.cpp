@@ -23,11 +23,24 @@ void parse(std::string_view text, Number& number) {
   std::from_chars(text.data(), text.data() + text.size(), number);
 }
 
+void take_record(Rank& rank, std::string_view word, std::string_view rest) {
+  constexpr std::size_t kMostBytes = 65536;
+  if (rank.has_records || rank.records.size() > kMostBytes) return;
+  rank.records.append(word).append(" ").append(rest).append("\n");
+  rank.has_records = word == "records-end";
+}
+
 /// Returns whether the line reported an error.
 bool obey(Rank& rank, std::string_view line) {
   const std::string_view word = take_word(line);
   if (word == "progress") {
-    parse(line, rank.step);
+    parse(take_word(line), rank.step);
+    parse(line, rank.waited_us);
+    ++rank.signs;
+  } else if (word == "busy") {
+    ++rank.signs;
+  } else if (word == "where" || word == "call" || word == "records-end") {
+    take_record(rank, word, line);
   } else if (word == "committed") {
     parse(line, rank.committed);
   } else if (word == "plain-output") {

@@ -31,6 +31,9 @@ struct RankEnd {
   [[nodiscard]] bool blames_another() const {
     return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::comm);
   }
+  [[nodiscard]] bool timed_out() const {
+    return !by_signal && code == static_cast<int>(dtrain::base::ErrorKind::timeout);
+  }
   [[nodiscard]] int exit_status() const { return by_signal ? 128 + code : code; }
   [[nodiscard]] bool terminated() const { return by_signal && code == SIGTERM; }
 };
@@ -56,9 +59,14 @@ struct Rank {
   RankStream output;
   RankStream error;
   std::int64_t step = -1;       // last one it reported
-  std::int64_t told_step = -1;  // the last one that node 0 was told of, and when
-  std::int64_t told_step_ns = 0;
+  std::int64_t waited_us = 0;   // for others, by its own account, up to that step
+  std::int64_t signs = 0;       // of life: how often it has said that it goes on
+  std::int64_t told_signs = 0;  // those that node 0 was told of, and when
+  std::int64_t told_ns = 0;
   std::int64_t committed = -1;  // step of its last checkpoint that stands
+  std::string records;          // where it is (docs/dtrun.md), as it has answered so far
+  bool has_records = false;     // the answer is whole
+  std::string hang;             // the others wait for it: for what, and where it was
   bool stopped = false;         // by SIGSTOP or the like
   bool lost = false;            // with its node: nobody knows how it ended
   std::optional<ToldError> told;

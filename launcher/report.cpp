@@ -37,7 +37,7 @@ bool error_is_of_rank(const ToldError& error) {
 /// same. Before the job began, ranks that only heard of a failure do not contradict it, if it can
 /// be of all.
 bool error_is_of_all(const Rank& culprit, const std::vector<Rank>& ranks) {
-  if (!culprit.told || culprit.stopped) return false;
+  if (!culprit.told || culprit.stopped || !culprit.hang.empty()) return false;
   const bool begun = has_begun(ranks) || error_is_of_rank(*culprit.told);
   return culprit.told->of_all || std::all_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
            return same_error(rank, culprit) || (!begun && rank.told && rank.told->blames_another());
@@ -61,6 +61,7 @@ void report_blames(const std::optional<int>& except, const std::vector<Rank>& ra
 }
 
 std::string reason_of(const Rank& culprit) {
+  if (!culprit.hang.empty()) return "";
   if (culprit.stopped) return "; a stopped rank holds up all others, so the job was ended";
   if (culprit.end && culprit.end->by_signal && culprit.end->code == SIGKILL) {
     return "; it came from outside: a person, a batch system, or the kernel out of memory";
@@ -159,6 +160,7 @@ std::string ends_of(const std::vector<Rank>& ranks) {
 }  // namespace
 
 std::string describe(const Rank& rank) {
+  if (!rank.hang.empty()) return rank.hang;
   if (rank.stopped) return "was stopped (SIGSTOP or the like)";
   return rank.end ? describe(*rank.end) : "is running";
 }
@@ -169,7 +171,8 @@ int status_of(const Verdict& verdict, const std::vector<Rank>& ranks) {
   if (verdict.lost) return verdict.lost->status;
   if (verdict.culprit) {
     const Rank& culprit = ranks[static_cast<std::size_t>(*verdict.culprit)];
-    return culprit.stopped || !culprit.end ? kTimeout : culprit.end->exit_status();
+    const bool held_up = culprit.stopped || !culprit.hang.empty();
+    return held_up || !culprit.end ? kTimeout : culprit.end->exit_status();
   }
   const bool peaceful = std::all_of(
       ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.end && !rank.end->failed(); });

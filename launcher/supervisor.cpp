@@ -22,11 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// From the moment a failure is seen, blame + --abort-grace + kill + leftovers + drain end within 3
-// s at the default grace of 2 s. The drain begins with the logs.
-constexpr auto kBlameWindow = 150ms;
-constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
-constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
+// From the moment a failure is seen, blame (supervisor_verdict.cpp) + --abort-grace + kill +
+// leftovers + drain end within 3 s at the default grace of 2 s. The drain begins with the logs.
 constexpr auto kKillLimit = 300ms;
 constexpr auto kLeftoverKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
@@ -53,6 +50,7 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
     : job_(job),
       guard_(guard),
       steps_(steps),
+      hangs_(job_.options.hang_timeout, job_.placement.world_size()),
       console_(own_prefix(job_.options),
                job_.options.emulate_nodes > 0 ? Pieces::atomic : Pieces::large),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
@@ -117,9 +115,9 @@ void Supervisor::unwatch(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL
 
 void Supervisor::wait_for_events() {
   int timeout_ms = -1;
-  if (deadline_) {
+  if (const auto next = next_deadline()) {
     const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - dtrain::base::Clock::now());
+        std::chrono::ceil<std::chrono::milliseconds>(*next - dtrain::base::Clock::now());
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
   }
   // epoll reports in the order in which things became ready, so ranks that died while dtrun was not
@@ -148,6 +146,7 @@ void Supervisor::handle(std::uint64_t tag) {
 void Supervisor::advance() {
   reap_orphans();
   if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
+  look_for_silence();
   if (phase_ < Phase::leftovers && !any_running() && job_has_ended()) end_leftovers();
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
     if (!has_children()) finish_output();
@@ -170,6 +169,9 @@ void Supervisor::on_deadline() {
     case Phase::leaving:
       verdict_.overdue = true;
       kill_ranks();
+      break;
+    case Phase::asking:
+      judge_hang();
       break;
     case Phase::blaming:
       abort_ranks();
@@ -236,7 +238,7 @@ void Supervisor::on_signal(int signal) {
     kill_descendants(kLeftoverKillLimit);
     return finish_output();
   }
-  const bool first = phase_ == Phase::running || phase_ == Phase::leaving;
+  const bool first = is_undisturbed();
   if (first) verdict_.stop_signal = signal;
   // Each launcher of a job may get the signal, and hear of the others' first.
   const bool repeats = !first && !std::exchange(stop_came_from_afar_, false);
@@ -303,46 +305,6 @@ void Supervisor::on_end(Rank& rank) {
   if (judges()) judge_end(rank);
 }
 
-void Supervisor::judge_end(const Rank& rank) {
-  const bool free = phase_ == Phase::running || phase_ == Phase::leaving;
-  if (free && rank.end->failed()) {
-    begin_failure(rank);
-  } else if (phase_ == Phase::running && rank.end->saved()) {
-    tell_nodes(NodeMessage::leaving);
-    enter(Phase::leaving, job_.options.stop_grace);
-  } else if (phase_ == Phase::blaming && rank.end->failed() && !rank.end->blames_another()) {
-    blame(rank);
-  }
-}
-
-// Another rank failed while it was not clear whose failure came first.
-void Supervisor::blame(const Rank& rank) {
-  const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
-  if (failed_before(rank, culprit)) {
-    verdict_.culprit = rank.index;
-    verdict_.failed_ns = rank.end->time_ns;
-  } else if (culprit.stopped || !culprit.end->blames_another()) {
-    if (!same_error(rank, culprit)) abort_ranks();
-  } else {
-    begin_failure(rank);
-  }
-}
-
-void Supervisor::on_stopped(Rank& rank) {
-  if (phase_ != Phase::running && phase_ != Phase::leaving && phase_ != Phase::blaming) return;
-  rank.stopped = true;
-  if (job_.nodes) tell_judge(rank);
-  if (judges()) judge_stop(rank);
-}
-
-void Supervisor::judge_stop(const Rank& rank) {
-  if (phase_ == Phase::blaming) {
-    blame(rank);
-  } else {
-    begin_failure(rank);
-  }
-}
-
 bool Supervisor::on_control(Rank& rank) {
   std::array<char, kMaxControlText> buffer;
   const ssize_t length = ::recv(rank.control.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -352,8 +314,11 @@ bool Supervisor::on_control(Rank& rank) {
     return false;
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(length));
+  const std::int64_t signs = rank.signs;
   if (read_control(rank, bytes)) show_error(rank);
   if (!judges()) tell_progress(rank);
+  if (rank.signs != signs) on_sign_of_life(rank);
+  if (!rank.records.empty()) on_records(rank);
   if (rank.index == 0 && steps_.report(rank.step, dtrain::base::Clock::now())) {
     tell(rank, fmt::format("recovered {:.3f}\n", steps_.recovery()->count()));
   }
@@ -384,43 +349,6 @@ void Supervisor::hold_back_output() {
       }
     }
   }
-}
-
-void Supervisor::begin_failure(const Rank& culprit) {
-  verdict_.culprit = culprit.index;
-  verdict_.failed_ns = culprit.end ? culprit.end->time_ns : now_ns();
-  const bool blames_another = !culprit.stopped && culprit.end->blames_another();
-  const bool may_be_of_all = !culprit.stopped && culprit.told && !culprit.told->of_all;
-  if (any_running() && (blames_another || may_be_of_all)) {
-    const bool is_known = blames_another && (has_begun(ranks_) || !culprit.told);
-    enter(Phase::blaming, is_known ? kBlameWindow : kSameErrorWindow);
-  } else if (any_running() && job_.nodes) {
-    enter(Phase::blaming, kCrossingWindow);
-  } else {
-    abort_ranks();
-  }
-}
-
-void Supervisor::abort_ranks() {
-  const AbortOrder order = abort_order(verdict_, ranks_, job_.placement);
-  tell_nodes(NodeMessage::abort, encode(order));
-  obey_abort(order);
-}
-
-void Supervisor::obey_abort(const AbortOrder& order) {
-  if (any_running() && !order.quietly)
-    say(fmt::format("rank {} {}; ending the others", order.rank, order.reason));
-  const std::string line =
-      order.quietly ? "leave\n" : fmt::format("abort {} {}\n", order.rank, order.reason);
-  for (const Rank& rank : own_ranks()) {
-    if (!rank.running()) continue;
-    tell(rank, line);
-    ::kill(-rank.pid, SIGCONT);
-    ::kill(-rank.pid, SIGTERM);
-  }
-  const Duration grace = job_.options.abort_grace;
-  const Duration spent = std::chrono::nanoseconds(now_ns() - verdict_.failed_ns) - kBlameWindow;
-  enter(Phase::aborting, grace - std::clamp(spent, Duration(0), grace / 2));
 }
 
 void Supervisor::tell(const Rank& rank, std::string_view line) const {

@@ -12,9 +12,11 @@
 #include "dtrain/base/clock.h"
 #include "launcher/attempt_end.h"
 #include "launcher/guard.h"
+#include "launcher/hang_watch.h"
 #include "launcher/job.h"
 #include "launcher/report.h"
 #include "launcher/step_clock.h"
+#include "launcher/stragglers.h"
 
 namespace launcher {
 
@@ -27,6 +29,7 @@ namespace launcher {
 ///
 ///   running -> leaving   a rank has saved and left (status 9), the others follow
 ///           -> stopping  SIGINT or SIGTERM: the ranks have --stop-grace to save
+///           -> asking    no step is done any more: where is each rank, and who waits for whom?
 ///           -> blaming   a rank ended with status 4, "another rank failed": which one? Or it told
 ///                        its error: is it that of all?
 ///           -> aborting  a rank failed: the others have --abort-grace to end
@@ -48,6 +51,7 @@ class Supervisor {
   enum class Phase {
     running,
     leaving,
+    asking,
     stopping,
     blaming,
     aborting,
@@ -85,10 +89,21 @@ class Supervisor {
   void hold_back_output();
 
   void stop_ranks(int signal);
+
+  // Whom to blame (supervisor_verdict.cpp).
+  void on_sign_of_life(const Rank& rank);
+  void on_records(Rank& rank);
+  void look_for_silence();
+  [[nodiscard]] std::optional<HangWatch::Silence> silence() const;
+  void ask_ranks(int suspect);
+  void ask_own_ranks();
+  [[nodiscard]] bool all_have_answered() const;
+  void judge_hang();
   void begin_failure(const Rank& culprit);
   void blame(const Rank& rank);
   void abort_ranks();
   void obey_abort(const AbortOrder& order);
+
   void tell(const Rank& rank, std::string_view line) const;
   void kill_ranks();
   void end_leftovers();
@@ -106,6 +121,7 @@ class Supervisor {
   void lose_node(int node, int status, std::string reason);
   void tell_judge(Rank& rank);
   void tell_progress(Rank& rank);
+  void tell_records(const Rank& rank);
   void tell_nodes(NodeMessage kind, std::string_view body = {});
   void add_far_ranks(int node);
   [[nodiscard]] bool job_has_ended();
@@ -113,6 +129,9 @@ class Supervisor {
   void stop_listening();
 
   void enter(Phase phase, Duration limit);
+  [[nodiscard]] std::optional<Time> next_deadline() const;
+  /// Returns whether nothing has failed, as far as is known, and nobody wants the job to stop.
+  [[nodiscard]] bool is_undisturbed() const { return phase_ <= Phase::asking; }
   void warn(std::string_view text) {
     console_.line(Stream::error, console_.own_prefix() + "warning: ", text);
   }
@@ -131,6 +150,9 @@ class Supervisor {
   PreparedJob& job_;
   const GuardLink& guard_;
   StepClock& steps_;
+  HangWatch hangs_;
+  int suspect_ = 0;  // whose silence or end made this launcher ask
+  Stragglers stragglers_;
   SharedOutput console_;
   LogWriter logs_{console_.wake_fd()};
   dtrain::base::Descriptor epoll_;

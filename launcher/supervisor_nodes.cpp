@@ -97,17 +97,25 @@ void Supervisor::tell_judge(Rank& rank) {
 
 void Supervisor::tell_progress(Rank& rank) {
   constexpr std::int64_t kInterval_ns = 1'000'000'000;
-  const bool is_first = rank.told_step < 0;
-  if (rank.step == rank.told_step || (!is_first && now_ns() < rank.told_step_ns + kInterval_ns)) {
+  const bool is_first = rank.told_signs == 0;
+  if (rank.signs == rank.told_signs || (!is_first && now_ns() < rank.told_ns + kInterval_ns)) {
     return;
   }
-  rank.told_step = rank.step;
-  rank.told_step_ns = now_ns();
+  rank.told_signs = rank.signs;
+  rank.told_ns = now_ns();
   job_.nodes->send(0, NodeMessage::progress,
                    MessageWriter()
                        .number(static_cast<std::uint64_t>(rank.index))
                        .number(static_cast<std::uint64_t>(rank.step))
+                       .number(static_cast<std::uint64_t>(rank.waited_us))
                        .bytes());
+}
+
+void Supervisor::tell_records(const Rank& rank) {
+  if (is_over_) return;
+  job_.nodes->send(
+      0, NodeMessage::records,
+      MessageWriter().number(static_cast<std::uint64_t>(rank.index)).text(rank.records).bytes());
 }
 
 bool Supervisor::job_has_ended() {
@@ -166,7 +174,7 @@ void Supervisor::take(const NodeEvent& event) {
   }
   if (event.kind == NodeMessage::stop) {
     const int signal = signal_in(event.body);
-    if (signal == 0 || (phase_ != Phase::running && phase_ != Phase::leaving)) return;
+    if (signal == 0 || !is_undisturbed()) return;
     stop_came_from_afar_ = true;
     stop_ranks(signal);
   } else if (event.kind == NodeMessage::kill) {
@@ -180,8 +188,7 @@ void Supervisor::take(const NodeEvent& event) {
 
 // A user's second Ctrl-C or SIGQUIT on another node, or its ranks had their time.
 void Supervisor::obey_kill(int signal) {
-  const bool free = phase_ == Phase::running || phase_ == Phase::leaving;
-  if (free && signal != 0) verdict_.stop_signal = signal;
+  if (is_undisturbed() && signal != 0) verdict_.stop_signal = signal;
   if (phase_ == Phase::leaving && signal == 0) verdict_.overdue = true;
   kill_ranks();
 }
@@ -191,9 +198,20 @@ void Supervisor::take_from_node(const NodeEvent& event) {
   if (event.kind == NodeMessage::rank_end) {
     if (const auto news = decode_rank_news(event.body)) take_news(event.node, *news);
   } else if (event.kind == NodeMessage::progress) {
-    const std::uint64_t rank = reader.number();
+    const std::uint64_t index = reader.number();
     const auto step = static_cast<std::int64_t>(reader.number());
-    if (reader.is_whole() && rank < ranks_.size()) ranks_[rank].step = step;
+    const auto waited_us = static_cast<std::int64_t>(reader.number());
+    if (!reader.is_whole() || index >= ranks_.size() || ranks_[index].node != event.node) return;
+    ranks_[index].step = step;
+    ranks_[index].waited_us = waited_us;
+    on_sign_of_life(ranks_[index]);
+  } else if (event.kind == NodeMessage::records) {
+    const std::uint64_t index = reader.number();
+    const std::string text = reader.text();
+    if (!reader.is_whole() || index >= ranks_.size() || ranks_[index].node != event.node) return;
+    ranks_[index].records = text;
+    ranks_[index].has_records = true;
+    on_records(ranks_[index]);
   } else if (event.kind == NodeMessage::node_done) {
     nodes_done_.resize(static_cast<std::size_t>(job_.placement.num_nodes()));
     nodes_done_[static_cast<std::size_t>(event.node)] = true;
@@ -205,7 +223,9 @@ void Supervisor::take_from_node(const NodeEvent& event) {
 }
 
 void Supervisor::take_from_judge(const NodeEvent& event) {
-  if (event.kind == NodeMessage::abort) {
+  if (event.kind == NodeMessage::ask) {
+    ask_own_ranks();
+  } else if (event.kind == NodeMessage::abort) {
     const auto order = decode_abort(event.body);
     if (!order || phase_ >= Phase::aborting) return;
     // In case node 0's last word does not come.
@@ -239,9 +259,7 @@ void Supervisor::take_news(int node, const RankNews& news) {
   rank.error.recall(news.last_lines);
   if (news.stopped && !rank.stopped) {
     rank.stopped = true;
-    const bool counts =
-        phase_ == Phase::running || phase_ == Phase::leaving || phase_ == Phase::blaming;
-    if (counts) judge_stop(rank);
+    if (is_undisturbed() || phase_ == Phase::blaming) judge_stop(rank);
     return;
   }
   const std::int64_t time_ns =
@@ -260,8 +278,7 @@ void Supervisor::lose_node(int node, int status, std::string reason) {
   const bool blames_another =
       phase_ == Phase::blaming && !ranks_[static_cast<std::size_t>(*verdict_.culprit)].stopped &&
       ranks_[static_cast<std::size_t>(*verdict_.culprit)].end->blames_another();
-  const bool counts = phase_ == Phase::running || phase_ == Phase::leaving || blames_another;
-  if (!counts) return;
+  if (!is_undisturbed() && !blames_another) return;
   verdict_.culprit.reset();
   verdict_.lost = NodeFailure{.node = node, .status = status, .reason = std::move(reason)};
   verdict_.failed_ns = now_ns();

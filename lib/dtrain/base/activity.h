@@ -32,12 +32,14 @@ class Activity {
   /// How often it was written; the same number twice: nothing has advanced meanwhile.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   [[nodiscard]] bool is_long() const noexcept { return is_long_; }
-  /// "in the backward pass, block 3, of step 12".
+  /// "in the backward pass, block 3, of step 12", "in saving after step 12".
   [[nodiscard]] std::string describe() const {
     const std::int64_t block = block_.load(std::memory_order_relaxed);
+    const std::int64_t step = step_.load(std::memory_order_relaxed);
+    if (is_long_)
+      return fmt::format("in {} after step {}", phase_.load(std::memory_order_relaxed), step);
     return fmt::format("in {}{} of step {}", phase_.load(std::memory_order_relaxed),
-                       block < 0 ? std::string() : fmt::format(", block {},", block),
-                       step_.load(std::memory_order_relaxed) + 1);
+                       block < 0 ? std::string() : fmt::format(", block {},", block), step + 1);
   }
 
  private:

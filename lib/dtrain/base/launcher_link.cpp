@@ -97,16 +97,24 @@ LauncherLink::~LauncherLink() {
   ::close(stop_fd_);
 }
 
-void LauncherLink::progress(std::int64_t step) noexcept { tell("progress", step); }
-
-void LauncherLink::committed(std::int64_t step) noexcept { tell("committed", step); }
-
-void LauncherLink::tell(const char* what, std::int64_t step) noexcept {
-  if (control_fd_ < 0) return;
+void LauncherLink::progress(std::int64_t step, double waited) noexcept {
+  constexpr double kMicroseconds = 1e6;
   std::array<char, 64> line;
-  const auto end = fmt::format_to_n(line.data(), line.size(), "{} {}\n", what, step);
+  const auto end = fmt::format_to_n(line.data(), line.size(), "progress {} {}\n", step,
+                                    static_cast<std::int64_t>(waited * kMicroseconds));
+  send({line.data(), end.size});
+}
+
+void LauncherLink::committed(std::int64_t step) noexcept {
+  std::array<char, 64> line;
+  const auto end = fmt::format_to_n(line.data(), line.size(), "committed {}\n", step);
+  send({line.data(), end.size});
+}
+
+void LauncherLink::send(std::string_view text) const noexcept {
+  if (control_fd_ < 0) return;
   [[maybe_unused]] const auto sent =
-      ::send(control_fd_, line.data(), end.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::send(control_fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 bool has_launcher() noexcept { return control_fd_of_process() >= 0; }
@@ -153,17 +161,13 @@ void LauncherLink::send_records() {
     const std::lock_guard lock(calls_mutex_);
     if (calls_) text += calls_();
   }
-  text += "records-end\n";
-  [[maybe_unused]] const auto sent =
-      ::send(control_fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  send(text + "records-end\n");
 }
 
 void LauncherLink::tell_whether_busy() {
   const std::uint64_t count = activity_.count();
   if (count == std::exchange(told_count_, count) && !activity_.is_long()) return;
-  constexpr std::string_view kMessage = "busy\n";
-  [[maybe_unused]] const auto sent =
-      ::send(control_fd_, kMessage.data(), kMessage.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  send("busy\n");
 }
 
 void LauncherLink::listen() {

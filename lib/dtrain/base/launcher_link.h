@@ -19,8 +19,8 @@ namespace dtrain::base {
 /// the status of ErrorKind::comm: no destructor runs and nothing is saved, because the others will
 /// not answer any more.
 ///
-/// It answers dtrun's `records` from its own thread, so also while the rest of the process is stuck,
-/// and says once a second whether activity() has advanced.
+/// It answers dtrun's `records` from its own thread, so also while the rest of the process is
+/// stuck, and says once a second whether activity() has advanced.
 ///
 /// The descriptor stays open, for tell_error. One of -1 means there is no launcher; then nothing is
 /// done.
@@ -34,7 +34,8 @@ class LauncherLink {
   LauncherLink& operator=(const LauncherLink&) = delete;
 
   /// Reports that `step` steps are done. Never waits: dropped when the launcher does not read.
-  void progress(std::int64_t step) noexcept;
+  /// waited: seconds that this rank has waited for others since the start.
+  void progress(std::int64_t step, double waited) noexcept;
   /// Reports that the checkpoint of `step` is committed; never waits either.
   void committed(std::int64_t step) noexcept;
   /// What this rank says it is doing.
@@ -42,6 +43,8 @@ class LauncherLink {
   /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It
   /// is called from the listening thread. Returns when an earlier one is not in use any more.
   void answer_with(std::function<std::string()> calls);
+  /// Answers without being asked, for a rank that is about to end.
+  void send_records();
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
   [[nodiscard]] std::int64_t columns() const noexcept { return columns_; }
   /// Seconds from the failure after which the job was started again to its recovery
@@ -49,10 +52,9 @@ class LauncherLink {
   [[nodiscard]] double take_recovery() noexcept { return recovery_.exchange(0); }
 
  private:
-  void tell(const char* what, std::int64_t step) noexcept;
+  void send(std::string_view text) const noexcept;
   void listen();
   void obey(std::string_view line);
-  void send_records();
   void tell_whether_busy();
 
   int control_fd_;

@@ -35,13 +35,11 @@ std::string describe(const CallRecord& record) {
 }
 
 std::string call_line(const std::vector<CallRecord>& records, std::string_view group) {
-  if (records.empty()) return {};
-  const auto is_open = [](const CallRecord& record) {
-    return record.state == CallState::queued || record.state == CallState::running;
-  };
+  if (records.empty()) return fmt::format("call 0 none -1 0 ended 0 {}\n", group);
+  const auto is_open = [](const CallRecord& record) { return record.state != CallState::done; };
   const auto open = std::ranges::find_if(records, is_open);
   const CallRecord& call = open == records.end() ? records.back() : *open;
-  const auto bytes = call.count * static_cast<std::int64_t>(c10::elementSize(call.dtype));
+  const std::int64_t bytes = call.count * static_cast<std::int64_t>(c10::elementSize(call.dtype));
   return fmt::format("call {} {} {} {} {} {:.3f} {}\n", call.number, call.op, call.peer, bytes,
                      is_open(call) ? "open" : "ended", base::seconds_since(call.queued), group);
 }

@@ -34,7 +34,8 @@ struct CallRecord {
 [[nodiscard]] std::string describe(const CallRecord& record);
 
 /// A line for dtrun (docs/dtrun.md) about the oldest of these calls that has not ended, else about
-/// the last one; empty where there is none. group: names the group in all ranks alike.
+/// the last one; call 0 where there is none. What has failed has not ended. group: names the group
+/// in all ranks alike.
 [[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group);
 
 struct CallCounters {

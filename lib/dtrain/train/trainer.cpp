@@ -82,18 +82,23 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
   return {};
 }
 
-// While it lives, dtrun can ask for the calls of these groups.
+// While it lives, dtrun can ask for the calls of these groups. A rank that fails tells them: those
+// who waited in vain have ended when the one that they waited for is found.
 class Answers {
  public:
   Answers(base::LauncherLink& link, const mesh::MeshGroups& groups) : link_(link) {
     link_.answer_with([&groups] { return groups.call_lines(); });
   }
-  ~Answers() { link_.answer_with({}); }
+  ~Answers() {
+    if (std::uncaught_exceptions() > exceptions_) link_.send_records();
+    link_.answer_with({});
+  }
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
 
  private:
   base::LauncherLink& link_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace
@@ -293,7 +298,7 @@ void Trainer::report(const parallel::StepResult& result) {
   if (const double recovery = link_.take_recovery(); recovery > 0) {
     reporter_.recovery(step_, recovery);
   }
-  link_.progress(step_);
+  link_.progress(step_, counters.wait_seconds);
   if (std::isfinite(loss)) last_losses_.push_back(loss);
   if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();
   counters_ = counters;

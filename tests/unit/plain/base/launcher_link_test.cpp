@@ -139,8 +139,8 @@ TEST_CASE("Progress arrives as one line a step") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    link.progress(7);
-    link.progress(123456789012);
+    link.progress(7, 0.5);
+    link.progress(123456789012, 0.5);
   }
   ::close(line.rank);
   CHECK(read_all(line.launcher) == "progress 7\nprogress 123456789012\n");
@@ -150,7 +150,7 @@ TEST_CASE("Progress never waits for a launcher that does not read") {
   const Line line = make_line();
   {
     LauncherLink link(line.rank);
-    for (int step = 0; step < 100'000; ++step) link.progress(step);  // far more than fits
+    for (int step = 0; step < 100'000; ++step) link.progress(step, 0.5);  // far more than fits
   }
   ::close(line.rank);
   const std::string received = read_all(line.launcher);
@@ -160,7 +160,7 @@ TEST_CASE("Progress never waits for a launcher that does not read") {
 
 TEST_CASE("A link without a launcher does nothing, and one to a closed descriptor is refused") {
   LauncherLink none(-1);
-  none.progress(1);
+  none.progress(1, 0.5);
   const Line line = make_line();
   ::close(line.launcher);
   ::close(line.rank);

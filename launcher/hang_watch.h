@@ -1,0 +1,53 @@
+// Notices a rank that does not go on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "launcher/rank.h"
+
+namespace launcher {
+
+/// Takes the ranks' signs of life. A rank is watched from its first one, so a program that gives
+/// none never is.
+///
+/// Threads: one.
+class HangWatch {
+ public:
+  using Time = dtrain::base::Clock::time_point;
+  using Duration = std::chrono::duration<double>;
+
+  /// How long a rank may be silent, and when that time is over for the one that was for longest.
+  struct Silence {
+    int rank = 0;
+    Time until;
+  };
+
+  /// limit: of a silence; 0: none; nothing: the larger of 60 s and 20 median steps.
+  HangWatch(std::optional<Duration> limit, int num_ranks)
+      : limit_(limit), heard_(static_cast<std::size_t>(num_ranks)) {}
+
+  /// step: the last one that the rank has done; -1: none yet.
+  void heard(int rank, std::int64_t step, Time now);
+
+  [[nodiscard]] Duration limit() const;
+  /// Looks at ranks that run. Returns nothing where none is watched.
+  [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
+
+ private:
+  struct Step {
+    std::int64_t number = -1;
+    Time end;
+  };
+
+  std::optional<Duration> limit_;
+  std::vector<std::optional<Time>> heard_;
+  Step last_;                   // of rank 0
+  std::deque<Duration> steps_;  // the newest ones' times
+};
+
+}  // namespace launcher

@@ -1,0 +1,183 @@
+// How the supervisor finds out which rank to blame, and ends the others.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "dtrain/base/readable.h"
+#include "launcher/hang_verdict.h"
+#include "launcher/supervisor.h"
+
+namespace launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kBlameWindow = 150ms;
+constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
+constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
+constexpr auto kAnswerWindow = 800ms;     // taken from --abort-grace, too
+
+/// What is wrong with a rank that does not go on where nobody waits for it.
+std::string silence_text(std::chrono::duration<double> limit, const RankRecords& records) {
+  return fmt::format("did not go on for {} (--hang-timeout){}",
+                     dtrain::base::readable_time(limit.count()),
+                     records.where.empty() ? "" : "; it was " + records.where);
+}
+
+}  // namespace
+
+// --- a rank that fails ---------------------------------------------------------------------------
+
+void Supervisor::judge_end(const Rank& rank) {
+  const bool waited_in_vain = rank.end->timed_out() && rank.has_records;
+  if (phase_ == Phase::running && waited_in_vain) {
+    ask_ranks(rank.index);
+  } else if (phase_ == Phase::asking && rank.end->failed()) {
+    if (!waited_in_vain && !rank.end->blames_another()) return begin_failure(rank);
+    if (all_have_answered()) judge_hang();
+  } else if (is_undisturbed() && rank.end->failed()) {
+    begin_failure(rank);
+  } else if (phase_ == Phase::running && rank.end->saved()) {
+    tell_nodes(NodeMessage::leaving);
+    enter(Phase::leaving, job_.options.stop_grace);
+  } else if (phase_ == Phase::blaming && rank.end->failed() && !rank.end->blames_another()) {
+    blame(rank);
+  }
+}
+
+// Another rank failed while it was not clear whose failure came first.
+void Supervisor::blame(const Rank& rank) {
+  const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
+  if (failed_before(rank, culprit)) {
+    verdict_.culprit = rank.index;
+    verdict_.failed_ns = rank.end->time_ns;
+  } else if (culprit.stopped || !culprit.end->blames_another()) {
+    if (!same_error(rank, culprit)) abort_ranks();
+  } else {
+    begin_failure(rank);
+  }
+}
+
+void Supervisor::on_stopped(Rank& rank) {
+  if (!is_undisturbed() && phase_ != Phase::blaming) return;
+  rank.stopped = true;
+  if (job_.nodes) tell_judge(rank);
+  if (judges()) judge_stop(rank);
+}
+
+void Supervisor::judge_stop(const Rank& rank) {
+  if (phase_ == Phase::blaming) {
+    blame(rank);
+  } else {
+    begin_failure(rank);
+  }
+}
+
+void Supervisor::begin_failure(const Rank& culprit) {
+  verdict_.culprit = culprit.index;
+  verdict_.failed_ns = culprit.end ? culprit.end->time_ns : now_ns();
+  const bool blames_another = !culprit.stopped && culprit.end->blames_another();
+  const bool may_be_of_all = !culprit.stopped && culprit.told && !culprit.told->of_all;
+  if (any_running() && (blames_another || may_be_of_all)) {
+    const bool is_known = blames_another && (has_begun(ranks_) || !culprit.told);
+    enter(Phase::blaming, is_known ? kBlameWindow : kSameErrorWindow);
+  } else if (any_running() && job_.nodes) {
+    enter(Phase::blaming, kCrossingWindow);
+  } else {
+    abort_ranks();
+  }
+}
+
+void Supervisor::abort_ranks() {
+  const AbortOrder order = abort_order(verdict_, ranks_, job_.placement);
+  tell_nodes(NodeMessage::abort, encode(order));
+  obey_abort(order);
+}
+
+void Supervisor::obey_abort(const AbortOrder& order) {
+  if (any_running() && !order.quietly)
+    say(fmt::format("rank {} {}; ending the others", order.rank, order.reason));
+  const std::string line =
+      order.quietly ? "leave\n" : fmt::format("abort {} {}\n", order.rank, order.reason);
+  for (const Rank& rank : own_ranks()) {
+    if (!rank.running()) continue;
+    tell(rank, line);
+    ::kill(-rank.pid, SIGCONT);
+    ::kill(-rank.pid, SIGTERM);
+  }
+  const Duration grace = job_.options.abort_grace;
+  const Duration spent = std::chrono::nanoseconds(now_ns() - verdict_.failed_ns) - kBlameWindow;
+  enter(Phase::aborting, grace - std::clamp(spent, Duration(0), grace / 2));
+}
+
+// --- a job that stands still ---------------------------------------------------------------------
+
+void Supervisor::on_sign_of_life(const Rank& rank) {
+  if (!judges()) return;
+  hangs_.heard(rank.index, rank.step, dtrain::base::Clock::now());
+  const std::string late = stragglers_.look(ranks_, dtrain::base::Clock::now());
+  if (!late.empty()) say(late);
+}
+
+std::optional<HangWatch::Silence> Supervisor::silence() const {
+  if (!judges() || phase_ != Phase::running) return std::nullopt;
+  return hangs_.longest_silence(ranks_);
+}
+
+std::optional<Supervisor::Time> Supervisor::next_deadline() const {
+  const auto silence = this->silence();
+  if (!silence) return deadline_;
+  return deadline_ ? std::min(*deadline_, silence->until) : silence->until;
+}
+
+void Supervisor::look_for_silence() {
+  const auto silence = this->silence();
+  if (silence && dtrain::base::Clock::now() >= silence->until) ask_ranks(silence->rank);
+}
+
+// What the ranks of a job that stands still answer tells whom they wait for.
+void Supervisor::ask_ranks(int suspect) {
+  suspect_ = suspect;
+  verdict_.failed_ns = now_ns();
+  tell_nodes(NodeMessage::ask);
+  ask_own_ranks();
+  enter(Phase::asking, kAnswerWindow);
+  if (all_have_answered()) judge_hang();
+}
+
+void Supervisor::ask_own_ranks() {
+  for (const Rank& rank : own_ranks()) {
+    if (rank.running() && !rank.has_records) tell(rank, "records\n");
+  }
+}
+
+bool Supervisor::all_have_answered() const {
+  return std::ranges::none_of(ranks_,
+                              [](const Rank& rank) { return rank.running() && !rank.has_records; });
+}
+
+void Supervisor::on_records(Rank& rank) {
+  if (!rank.has_records) return;
+  if (!judges()) return tell_records(rank);
+  if (phase_ == Phase::asking && all_have_answered()) judge_hang();
+}
+
+void Supervisor::judge_hang() {
+  std::vector<std::optional<RankRecords>> records;
+  for (const Rank& rank : ranks_) {
+    const bool counts = rank.running() || rank.has_records;
+    records.push_back(counts ? std::optional(parse_records(rank.records)) : std::nullopt);
+  }
+  const auto found = hang_verdict(records);
+  Rank& culprit = ranks_[static_cast<std::size_t>(found ? found->culprit : suspect_)];
+  if (!found && culprit.end) return begin_failure(culprit);
+  culprit.hang =
+      found ? found->text
+            : silence_text(hangs_.limit(), *records[static_cast<std::size_t>(culprit.index)]);
+  verdict_.culprit = culprit.index;
+  abort_ranks();
+}
+
+}  // namespace launcher
