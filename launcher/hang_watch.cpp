@@ -16,6 +16,11 @@ void HangWatch::heard(int rank, std::int64_t step, Time now) {
   last_ = {.number = step, .end = now};
 }
 
+void HangWatch::excuse(int rank, Time now) {
+  auto& heard = heard_[static_cast<std::size_t>(rank)];
+  if (heard) heard = now;
+}
+
 HangWatch::Duration HangWatch::limit() const {
   constexpr Duration kLeast{60.0};
   constexpr double kSteps = 20.0;
@@ -35,7 +40,10 @@ std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<R
     if (!heard || !rank.running() || (longest && *heard >= longest->until)) continue;
     longest = Silence{.rank = rank.index, .until = *heard};
   }
-  if (longest) longest->until += std::chrono::duration_cast<Time::duration>(limit());
+  constexpr Duration kBetweenSigns{1.0};  // of a rank that is busy
+  if (longest) {
+    longest->until += std::chrono::duration_cast<Time::duration>(limit() + kBetweenSigns);
+  }
   return longest;
 }
 

@@ -27,12 +27,16 @@ class HangWatch {
     Time until;
   };
 
-  /// limit: of a silence; 0: none; nothing: the larger of 60 s and 20 median steps.
+  /// limit: of a silence, to which a second is added, since a rank that is busy says so once a
+  /// second; 0: none; nothing: the larger of 60 s and 20 median steps.
   HangWatch(std::optional<Duration> limit, int num_ranks)
       : limit_(limit), heard_(static_cast<std::size_t>(num_ranks)) {}
 
   /// step: the last one that the rank has done; -1: none yet.
   void heard(int rank, std::int64_t step, Time now);
+
+  /// The rank could not go on until now, through no fault of its own.
+  void excuse(int rank, Time now);
 
   [[nodiscard]] Duration limit() const;
   /// Looks at ranks that run. Returns nothing where none is watched.

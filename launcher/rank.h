@@ -64,9 +64,9 @@ struct Rank {
   std::int64_t told_signs = 0;  // those that node 0 was told of, and when
   std::int64_t told_ns = 0;
   std::int64_t committed = -1;  // step of its last checkpoint that stands
-  std::string records;          // where it is (docs/dtrun.md), as it has answered so far
+  std::string records = {};     // where it is (docs/dtrun.md), as it has answered so far
   bool has_records = false;     // the answer is whole
-  std::string hang;             // the others wait for it: for what, and where it was
+  std::string hang = {};        // the others wait for it: for what, and where it was
   bool stopped = false;         // by SIGSTOP or the like
   bool lost = false;            // with its node: nobody knows how it ended
   std::optional<ToldError> told;
@@ -74,6 +74,12 @@ struct Rank {
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
 
   [[nodiscard]] bool running() const { return !end && !lost; }
+  /// Until it is asked again; what one that has ended said last stays.
+  void forget_records() {
+    if (!running()) return;
+    records.clear();
+    has_records = false;
+  }
   /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
   /// the leader (a shell), the end of the program that it had started counts instead.
   void take_orphan(const RankEnd& ended);

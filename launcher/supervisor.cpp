@@ -338,6 +338,7 @@ void Supervisor::hold_back_output() {
   const bool hold = !ends && too_much;
   if (hold == output_held_ || phase_ >= Phase::writing_logs) return;
   output_held_ = hold;
+  if (!hold) excuse_ranks();
   for (const Rank& rank : ranks_) {
     for (const auto& [stream, source] :
          {std::pair(&rank.output, Source::output), std::pair(&rank.error, Source::error)}) {

@@ -97,6 +97,8 @@ class Supervisor {
   [[nodiscard]] std::optional<HangWatch::Silence> silence() const;
   void ask_ranks(int suspect);
   void ask_own_ranks();
+  void obey_ask();
+  void excuse_ranks();
   [[nodiscard]] bool all_have_answered() const;
   void judge_hang();
   void begin_failure(const Rank& culprit);

@@ -96,7 +96,7 @@ void Supervisor::tell_judge(Rank& rank) {
 }
 
 void Supervisor::tell_progress(Rank& rank) {
-  constexpr std::int64_t kInterval_ns = 1'000'000'000;
+  constexpr std::int64_t kInterval_ns = 500'000'000;  // a busy rank says so once a second
   const bool is_first = rank.told_signs == 0;
   if (rank.signs == rank.told_signs || (!is_first && now_ns() < rank.told_ns + kInterval_ns)) {
     return;
@@ -224,7 +224,7 @@ void Supervisor::take_from_node(const NodeEvent& event) {
 
 void Supervisor::take_from_judge(const NodeEvent& event) {
   if (event.kind == NodeMessage::ask) {
-    ask_own_ranks();
+    obey_ask();
   } else if (event.kind == NodeMessage::abort) {
     const auto order = decode_abort(event.body);
     if (!order || phase_ >= Phase::aborting) return;

@@ -116,13 +116,18 @@ void Supervisor::obey_abort(const AbortOrder& order) {
 
 void Supervisor::on_sign_of_life(const Rank& rank) {
   if (!judges()) return;
-  hangs_.heard(rank.index, rank.step, dtrain::base::Clock::now());
-  const std::string late = stragglers_.look(ranks_, dtrain::base::Clock::now());
+  const auto now = dtrain::base::Clock::now();
+  hangs_.heard(rank.index, rank.step, now);
+  if (phase_ == Phase::asking && rank.index == suspect_) {  // it goes on
+    phase_ = Phase::running;
+    deadline_.reset();
+  }
+  const std::string late = stragglers_.look(ranks_, now);
   if (!late.empty()) say(late);
 }
 
 std::optional<HangWatch::Silence> Supervisor::silence() const {
-  if (!judges() || phase_ != Phase::running) return std::nullopt;
+  if (!judges() || phase_ != Phase::running || output_held_) return std::nullopt;
   return hangs_.longest_silence(ranks_);
 }
 
@@ -134,7 +139,9 @@ std::optional<Supervisor::Time> Supervisor::next_deadline() const {
 
 void Supervisor::look_for_silence() {
   const auto silence = this->silence();
-  if (silence && dtrain::base::Clock::now() >= silence->until) ask_ranks(silence->rank);
+  if (!silence || dtrain::base::Clock::now() < silence->until) return;
+  for (Rank& rank : ranks_) rank.forget_records();
+  ask_ranks(silence->rank);
 }
 
 // What the ranks of a job that stands still answer tells whom they wait for.
@@ -151,6 +158,24 @@ void Supervisor::ask_own_ranks() {
   for (const Rank& rank : own_ranks()) {
     if (rank.running() && !rank.has_records) tell(rank, "records\n");
   }
+}
+
+// On another node than the judge's.
+void Supervisor::obey_ask() {
+  for (Rank& rank : own_ranks()) {
+    if (!rank.running()) continue;
+    if (output_held_) {  // its output has no reader, so it cannot go on
+      ++rank.signs;
+      tell_progress(rank);
+    } else {
+      rank.forget_records();
+    }
+  }
+  if (!output_held_) ask_own_ranks();
+}
+
+void Supervisor::excuse_ranks() {
+  for (const Rank& rank : own_ranks()) hangs_.excuse(rank.index, dtrain::base::Clock::now());
 }
 
 bool Supervisor::all_have_answered() const {

@@ -143,7 +143,7 @@ TEST_CASE("Progress arrives as one line a step") {
     link.progress(123456789012, 0.5);
   }
   ::close(line.rank);
-  CHECK(read_all(line.launcher) == "progress 7\nprogress 123456789012\n");
+  CHECK(read_all(line.launcher) == "progress 7 500000\nprogress 123456789012 500000\n");
 }
 
 TEST_CASE("Progress never waits for a launcher that does not read") {
@@ -154,7 +154,7 @@ TEST_CASE("Progress never waits for a launcher that does not read") {
   }
   ::close(line.rank);
   const std::string received = read_all(line.launcher);
-  CHECK(received.starts_with("progress 0\nprogress 1\n"));
+  CHECK(received.starts_with("progress 0 500000\nprogress 1 500000\n"));
   CHECK(received.size() < 100'000 * std::string("progress 0\n").size());
 }
 

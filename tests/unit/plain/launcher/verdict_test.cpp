@@ -5,28 +5,17 @@
 
 #include "launcher/nodes/clock_offset.h"
 #include "launcher/report.h"
+#include "support/launcher_ranks.h"
 
 namespace launcher {
 namespace {
+
+using dtrain::testing::rank_of;
 
 Placement two_nodes() {
   Placement placement;
   placement.nodes = {{"hosta", 0, 2}, {"hostb", 2, 2}};
   return placement;
-}
-
-Rank rank_of(int index, int node, std::optional<RankEnd> end = {}) {
-  return Rank{.index = index,
-              .node = node,
-              .pid = 100 + index,
-              .pidfd = {},
-              .control = {},
-              .control_partial = {},
-              .output = RankStream({}, {}),
-              .error = RankStream({}, {}),
-              .told = std::nullopt,
-              .end = end,
-              .orphan = std::nullopt};
 }
 
 std::vector<Rank> ranks_with(int failed, RankEnd end) {

@@ -1,0 +1,196 @@
+"""dtrun finds the rank that a job which stands still waits for."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+
+USAGE, TIMEOUT = 2, 5
+
+# A rank that speaks to dtrun (docs/dtrun.md): each argument RANK:WORDS tells what that rank does, "*" any other.
+#   steps      two steps          busy       signs of life for 1.5 s, then the end
+#   waits      answers that call 17 is open      late   that it has not come to it
+#   deaf       answers nothing    fails      an end with status 5 after an answer of its own accord
+STUB = r'''
+import os, socket, sys, time
+rank = os.environ["RANK"]
+parts = dict(argument.split(":") for argument in sys.argv[1:])
+words = parts.get(rank, parts.get("*", "")).split(",")
+link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
+WAITS = b"where in the forward pass, block 2, of step 3\ncall 17 all_reduce -1 4096 open 9.0 dp of 4 ranks from 0\nrecords-end\n"
+LATE = b"where in reading the data of step 3\ncall 16 all_reduce -1 4096 ended 9.5 dp of 4 ranks from 0\nrecords-end\n"
+if "steps" in words:
+    link.sendall(b"progress 1 1000\nprogress 2 2000\n")
+if "busy" in words:
+    for _ in range(15):
+        time.sleep(0.1)
+        link.sendall(b"busy\n")
+    sys.exit(0)
+if "fails" in words:
+    time.sleep(0.3)
+    link.sendall(WAITS)
+    sys.exit(5)
+if "floods" in words:
+    for _ in range(40000):
+        sys.stdout.write("y" * 99 + "\n")
+    sys.exit(0)
+if "slow" in words or "quick" in words:
+    for step in range(1, 125):
+        time.sleep(0.1)
+        link.sendall(b"progress %d %d\n" % (step, step * (100 if "slow" in words else 60000)))
+    sys.exit(0)
+text = b""
+while True:
+    text += link.recv(4096)
+    if b"abort" in text:
+        sys.exit(4)
+    if b"records\n" in text and "deaf" not in words:
+        text = b""
+        link.sendall(WAITS if "waits" in words else LATE)
+'''
+
+
+class Stubs(DtrunTest):
+    def run_stubs(self, *parts, ranks=2, options=("--hang-timeout", "0.5")):
+        begin = time.monotonic()
+        process = self.dtrun(*options, "-n", str(ranks), "--", sys.executable, "-S", "-c", STUB, *parts)
+        self.seconds = time.monotonic() - begin
+        self.assert_nothing_left()
+        return process
+
+    def check_verdict(self, process, rank, text):
+        self.assertEqual(process.returncode, TIMEOUT, process.err)
+        last = process.err.strip().splitlines()[-1]
+        self.assertRegex(last, rf"failed: rank {rank} \(pid \d+ on .*\) {text}")
+
+    def test_the_rank_that_did_not_come_is_named_with_the_call_and_where_it_was(self):
+        process = self.run_stubs("*:steps,waits", "1:steps,late", ranks=3)
+        self.check_verdict(process, 1, r"did not come to call 17, all_reduce of 4096 bytes, of group 'dp of 4 ranks from 0', "
+                                       r"where ranks 0, 2 waited for 9\.0 s; it was in reading the data of step 3")
+        self.assertLess(self.seconds, 3)
+
+    def test_so_is_one_of_another_node(self):
+        process = self.run_stubs("*:steps,waits", "2:steps,late",
+                                 options=("--hang-timeout", "0.7", "--emulate-nodes", "2"))
+        self.check_verdict(process, 2, "did not come to call 17")
+        self.assertIn("node 1)", process.err.splitlines()[-1])
+
+    def test_so_is_one_whose_others_gave_up_first(self):
+        process = self.run_stubs("*:steps,fails", "1:steps,late", ranks=3, options=())
+        self.check_verdict(process, 1, "did not come to call 17")
+
+    def test_a_rank_of_another_node_whose_others_gave_up_first(self):
+        process = self.run_stubs("*:steps,fails", "2:steps,late", options=("--emulate-nodes", "2"))
+        self.check_verdict(process, 2, "did not come to call 17")
+
+    def test_a_rank_that_does_not_answer_is_named(self):
+        process = self.run_stubs("0:steps,waits", "1:steps,deaf")
+        self.check_verdict(process, 1, "did not answer when dtrun asked where it is")
+
+    def test_where_nobody_waits_the_silent_one_is_named(self):
+        self.check_verdict(self.run_stubs("0:steps,late", ranks=1), 0,
+                           r"did not go on for 0\.5 s \(--hang-timeout\); it was in reading the data of step 3")
+
+    def test_a_busy_rank_and_one_that_never_said_anything_are_left_alone(self):
+        for parts, options in ((("*:steps,busy",), ("--hang-timeout", "0.5")),
+                               (("*:steps,busy",), ("--hang-timeout", "0.5", "--emulate-nodes", "2"))):
+            process = self.run_stubs(*parts, options=options)
+            self.assertEqual((process.returncode, process.err), (0, ""))
+        process = self.dtrun("--hang-timeout", "0.2", "-n", "2", "--", "sleep", "1")
+        self.assertEqual((process.returncode, process.err), (0, ""))
+
+    def test_a_rank_whose_output_nobody_reads_is_left_alone(self):
+        for options in ((), ("--emulate-nodes", "2")):
+            job = self.start(*options, "--hang-timeout", "0.5", "-n", "1", "--", sys.executable, "-S", "-c", STUB,
+                             "*:steps,floods")
+            time.sleep(3)
+            _, error = job.communicate(timeout=LIMIT)
+            self.assertEqual((job.returncode, error), (0, ""))
+
+    def test_a_late_rank_is_told_while_the_job_runs(self):
+        process = self.run_stubs("*:quick", "1:slow", ranks=3, options=())
+        self.assertEqual(process.returncode, 0, process.err)
+        self.assertRegex(process.err, r"^dtrun: rank 1 is late: the others waited for it in \d+ of the last 10 looks, "
+                                         r"\d+ ms of 0\.1 s a step\n$")
+
+    def test_bad_limits_are_refused(self):
+        for text in ("x", "-1", "0.01", ""):
+            process = self.dtrun("--hang-timeout", text, "true")
+            self.assertEqual((process.returncode, process.err.count("\n")), (USAGE, 1), process.err)
+            self.assertIn("--hang-timeout", process.err)
+
+
+@unittest.skipUnless(shutil.which("strace"), "strace holds up one thread of a rank")
+class Training(DtrunTest):
+    """Ranks of dtrain, of which one stands still in its main thread."""
+
+    def train(self, *options, dtrun=("--hang-timeout", "1.5"), ranks=2):
+        text = self.folder / "text"
+        text.write_bytes(bytes(range(256)) * 64)
+        return self.start(*dtrun, "-n", str(ranks), "--", os.path.join(os.environ["DTRAIN_BINARY_DIR"], "bin", "dtrain"), "train",
+                          "--data", str(text), "--run-dir", str(self.folder / "run"), "--levels", "2", "--width", "32", "--heads", "2",
+                          "--neurons", "64", "--seq-len", "32", "--microbatch", "2", "--threads", "1", "--steps", "100000000",
+                          *options)
+
+    def rank_of(self, job, rank):
+        def find():
+            for pid in self.family(job.pid):
+                try:
+                    environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                    if f"RANK={rank}".encode() in environment and b"dtrain\0train" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return pid
+                except OSError:
+                    pass
+            return None
+        return wait_until(find, f"rank {rank}")
+
+    def family(self, pid):
+        for child in children_of(pid):
+            yield child
+            yield from self.family(child)
+
+    def hold_up(self, job, rank):
+        """Delays the next calls of a rank's main thread by minutes, once it trains."""
+        metrics = self.folder / "run" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training")
+        holder = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(self.rank_of(job, rank)),
+                                   "-e", "inject=all:delay_enter=200000000"], stderr=subprocess.DEVNULL)
+        self.addCleanup(holder.wait)
+        self.addCleanup(holder.send_signal, signal.SIGKILL)
+
+    def check(self, job, rank, call):
+        _, error = job.communicate(timeout=LIMIT)
+        self.assert_nothing_left()
+        self.assertEqual(job.returncode, TIMEOUT, error)
+        last = error.strip().splitlines()[-1]
+        self.assertRegex(last, rf"failed: rank {rank} \(pid .*did not come to call \d+, {call} of \d+ bytes, of group '.*', "
+                               rf"where rank.* waited for .*; it was in .* of step \d+")
+
+    def test_the_rank_that_stands_still_is_named(self):
+        for rank, options, call in ((1, ("--strategy", "ddp"), "all_reduce"), (0, ("--strategy", "fsdp"), r"\w+"),
+                                    (1, ("--strategy", "pp", "--backend", "gloo"), r"\w+")):
+            with self.subTest(options=options):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                job = self.train(*options)
+                self.hold_up(job, rank)
+                self.check(job, rank, call)
+
+    def test_so_it_is_where_the_others_deadline_passed_first(self):
+        for backend in ("shm", "gloo"):
+            with self.subTest(backend=backend):
+                shutil.rmtree(self.folder / "run", ignore_errors=True)
+                job = self.train("--strategy", "ddp", "--comm-timeout", "1.5", "--backend", backend, dtrun=(), ranks=3)
+                self.hold_up(job, 2)
+                self.check(job, 2, "all_reduce")
+
+
+if __name__ == "__main__":
+    unittest.main()

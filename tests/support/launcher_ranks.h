@@ -1,0 +1,26 @@
+// Records of ranks for tests of dtrun's parts.
+#pragma once
+
+#include <optional>
+
+#include "launcher/rank.h"
+
+namespace dtrain::testing {
+
+/// A rank that runs, or has ended so.
+inline launcher::Rank rank_of(int index, int node = 0,
+                              std::optional<launcher::RankEnd> end = std::nullopt) {
+  return {.index = index,
+          .node = node,
+          .pid = 100 + index,
+          .pidfd = {},
+          .control = {},
+          .control_partial = {},
+          .output = launcher::RankStream({}, {}),
+          .error = launcher::RankStream({}, {}),
+          .told = std::nullopt,
+          .end = end,
+          .orphan = std::nullopt};
+}
+
+}  // namespace dtrain::testing
