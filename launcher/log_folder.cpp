@@ -97,10 +97,19 @@ std::string make_temporary(std::error_code& error, Descriptor& lock) {
   }
 }
 
+/// Returns whether there is a folder of this user, and no link to another place.
+bool is_own_folder(const std::string& path) {
+  struct stat found {};
+  return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+         found.st_uid == ::geteuid();
+}
+
 /// Makes a folder; with several nodes that share a disk, another launcher may have made it.
 void make_folder(const std::string& path, bool may_exist, std::error_code& error) {
-  if (error || ::mkdir(path.c_str(), 0777) == 0 || (may_exist && errno == EEXIST)) return;
-  error.assign(errno, std::system_category());
+  if (error || ::mkdir(path.c_str(), 0777) == 0) return;
+  const int why = errno;
+  if (may_exist && why == EEXIST && is_own_folder(path)) return;
+  error.assign(why, std::system_category());
 }
 
 }  // namespace
