@@ -38,17 +38,19 @@ const GroupCall* call_in(const RankRecords& records, const std::string& group) {
   return found == records.calls.end() ? nullptr : &*found;
 }
 
+bool is_behind(const GroupCall& other, const GroupCall& call) {
+  return other.number < call.number ||
+         (other.number == call.number && other.is_queued && !call.is_queued);
+}
+
 void add_waits(const Records& records, int waiting, const GroupCall& call,
                std::vector<Wait>& waits) {
-  if (is_of_two(call)) {
-    const bool is_known = call.peer >= 0 && call.peer < std::ssize(records);
-    if (is_known && call.peer != waiting) waits.push_back({waiting, call.peer, &call});
-    return;
-  }
   for (int rank = 0; rank < std::ssize(records); ++rank) {
+    if (rank == waiting) continue;
     const auto& other = records[static_cast<std::size_t>(rank)];
     const GroupCall* same = other ? call_in(*other, call.group) : nullptr;
-    if (same != nullptr && same->number < call.number) waits.push_back({waiting, rank, &call});
+    const bool is_missing = same != nullptr && !is_of_two(call) && is_behind(*same, call);
+    if (is_missing || rank == call.awaited) waits.push_back({waiting, rank, &call});
   }
 }
 
@@ -81,12 +83,15 @@ HangVerdict blame(const Records& records, const std::vector<Wait>& waits, const 
     longest = std::max(longest, wait.call->seconds);
   }
   const GroupCall& call = *first.call;
-  const RankRecords& culprit = *records[static_cast<std::size_t>(first.awaited)];
+  const auto& culprit = records[static_cast<std::size_t>(first.awaited)];
+  const GroupCall* own = culprit ? call_in(*culprit, call.group) : nullptr;
+  const bool has_come = own != nullptr && !is_behind(*own, call);
   return {.culprit = first.awaited,
-          .text = fmt::format("did not come to call {}, {} of {} bytes, of group '{}', where {} "
-                              "waited for {}; it was {}",
-                              call.number, call.op, call.bytes, call.group, ranks_text(waiting),
-                              dtrain::base::readable_time(longest), culprit.where)};
+          .text = fmt::format("{} call {}, {} of {} bytes, of group '{}', where {} waited for {}{}",
+                              has_come ? "held up" : "did not come to", call.number, call.op,
+                              call.bytes, call.group, ranks_text(waiting),
+                              dtrain::base::readable_time(longest),
+                              culprit ? "; it was " + culprit->where : std::string())};
 }
 
 void take_line(RankRecords& records, std::string_view line) {
@@ -99,16 +104,17 @@ void take_line(RankRecords& records, std::string_view line) {
     GroupCall call;
     const auto number = dtrain::base::number_in<std::uint64_t>(take_word(line));
     call.op = dtrain::base::printable(take_word(line), 40);
-    const auto peer = dtrain::base::number_in<int>(take_word(line));
     const auto bytes = dtrain::base::number_in<std::int64_t>(take_word(line));
     const std::string_view state = take_word(line);
     const auto seconds = dtrain::base::number_in<double>(take_word(line));
-    if (!number || !peer || !bytes || !seconds || line.empty()) return;
+    const auto awaited = dtrain::base::number_in<int>(take_word(line));
+    if (!number || !bytes || !seconds || !awaited || line.empty()) return;
     call.number = *number;
-    call.peer = *peer;
     call.bytes = *bytes;
-    call.is_open = state == "open";
+    call.is_queued = state == "queued";
+    call.is_open = call.is_queued || state == "open";
     call.seconds = *seconds;
+    call.awaited = *awaited;
     call.group = dtrain::base::printable(line, 100);
     records.calls.push_back(std::move(call));
   }

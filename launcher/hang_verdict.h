@@ -13,11 +13,12 @@ namespace launcher {
 struct GroupCall {
   std::uint64_t number = 0;  // within the group
   std::string op;
-  int peer = -1;  // rank of the other side of a send or recv, root of a broadcast; -1: all
   std::int64_t bytes = 0;
   bool is_open = false;
-  double seconds = 0;  // since it was made
-  std::string group;   // named alike in all ranks
+  bool is_queued = false;  // open, but not begun
+  double seconds = 0;      // since it was made
+  int awaited = -1;        // the rank that it needs at this moment; -1: none, or not known
+  std::string group;       // named alike in all ranks
 };
 
 /// What a rank answered when it was asked where it is.
@@ -37,7 +38,7 @@ struct HangVerdict {
 };
 
 /// records: of every rank, none for one that was not asked, e.g. since it has ended. A rank waits
-/// for those of a group that have not made its open call, or for the peer of its send or receive;
+/// for those of a group that have not made its open call, and for the one that it says it needs;
 /// the culprit is one that gave no answer where others did, or else one that is waited for and
 /// waits for nobody.
 ///

@@ -181,8 +181,8 @@ void Supervisor::on_deadline() {
       kill_ranks();
       break;
     case Phase::killing:  // what survived SIGKILL hangs inside the kernel
+      if (judges() && job_.nodes) tell_decision();
       is_over_ = true;
-      if (judges()) tell_decision();
       end_leftovers();
       break;
     case Phase::leftovers:

@@ -146,6 +146,7 @@ void LauncherLink::obey(std::string_view line) {
   take_number(line, "columns ", columns_);
   take_number(line, "recovered ", recovery_);
   if (line == "records") send_records();
+  if (!obeys_) return;
   if (line == "leave") ::_exit(static_cast<int>(ErrorKind::comm));  // dtrun says why
   if (line.starts_with(kAbort)) abort_because(line.substr(kAbort.size()));
 }

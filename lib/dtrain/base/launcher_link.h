@@ -43,6 +43,9 @@ class LauncherLink {
   /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It
   /// is called from the listening thread. Returns when an earlier one is not in use any more.
   void answer_with(std::function<std::string()> calls);
+  /// From now on dtrun's order to end is not obeyed: this rank ends with an error of its own, which
+  /// dtrun is to hear, however long its groups take to close. dtrun's --abort-grace bounds that.
+  void disobey() noexcept { obeys_ = false; }
   /// Answers without being asked, for a rank that is about to end.
   void send_records();
   /// The width of dtrun's terminal since it was last resized; 0: it was not.
@@ -61,6 +64,7 @@ class LauncherLink {
   int stop_fd_ = -1;  // readable once the destructor wants the thread back
   Activity activity_;
   std::uint64_t told_count_ = 0;
+  std::atomic<bool> obeys_ = true;
   std::mutex calls_mutex_;
   std::function<std::string()> calls_;
   std::atomic<std::int64_t> columns_ = 0;

@@ -25,6 +25,14 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
+bool is_of_two(const CallRecord& call) { return call.op == "send" || call.op == "recv"; }
+
+/// What dtrun is told of a call: one that is queued has not come to the others.
+std::string_view state_word(CallState state) {
+  if (state == CallState::queued) return "queued";
+  return state == CallState::done ? "ended" : "open";
+}
+
 }  // namespace
 
 std::string describe(const CallRecord& record) {
@@ -34,14 +42,17 @@ std::string describe(const CallRecord& record) {
                      dtype_name(record.dtype), bytes);
 }
 
-std::string call_line(const std::vector<CallRecord>& records, std::string_view group) {
-  if (records.empty()) return fmt::format("call 0 none -1 0 ended 0 {}\n", group);
+std::string call_line(const std::vector<CallRecord>& records, std::string_view group,
+                      std::int64_t awaited) {
+  if (records.empty()) return fmt::format("call 0 none 0 ended 0 -1 {}\n", group);
   const auto is_open = [](const CallRecord& record) { return record.state != CallState::done; };
   const auto open = std::ranges::find_if(records, is_open);
   const CallRecord& call = open == records.end() ? records.back() : *open;
   const std::int64_t bytes = call.count * static_cast<std::int64_t>(c10::elementSize(call.dtype));
-  return fmt::format("call {} {} {} {} {} {:.3f} {}\n", call.number, call.op, call.peer, bytes,
-                     is_open(call) ? "open" : "ended", base::seconds_since(call.queued), group);
+  const std::int64_t other = call.peer >= 0 && is_of_two(call) ? call.peer : awaited;
+  return fmt::format("call {} {} {} {} {:.3f} {} {}\n", call.number, call.op, bytes,
+                     state_word(call.state), base::seconds_since(call.queued),
+                     is_open(call) ? other : -1, group);
 }
 
 std::uint64_t CallRing::add(const CallRecord& call) {

@@ -35,8 +35,9 @@ struct CallRecord {
 
 /// A line for dtrun (docs/dtrun.md) about the oldest of these calls that has not ended, else about
 /// the last one; call 0 where there is none. What has failed has not ended. group: names the group
-/// in all ranks alike.
-[[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group);
+/// in all ranks alike. awaited: as ProcessGroup::awaited().
+[[nodiscard]] std::string call_line(const std::vector<CallRecord>& records, std::string_view group,
+                                    std::int64_t awaited);
 
 struct CallCounters {
   std::int64_t calls = 0;

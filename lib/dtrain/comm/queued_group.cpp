@@ -218,6 +218,11 @@ void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
   }
 }
 
+std::int64_t QueuedGroup::awaited() const noexcept {
+  const std::int64_t peer = transport_ ? transport_->awaited() : -1;
+  return peer < 0 ? -1 : identity_.world_ranks[static_cast<std::size_t>(peer)];
+}
+
 std::exception_ptr QueuedGroup::worded(const CallRecord& call,
                                        const TransportFailure& failure) const {
   const auto seconds = base::Seconds(options_.timeout).count();

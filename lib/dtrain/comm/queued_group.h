@@ -66,6 +66,7 @@ class QueuedGroup final : public ProcessGroup {
   void barrier() override;
   void abort(const std::string& reason) noexcept override;
   [[nodiscard]] const CallRing& calls() const override { return *ring_; }
+  [[nodiscard]] std::int64_t awaited() const noexcept override;
 
  private:
   /// Carries the call out and returns the bytes sent.

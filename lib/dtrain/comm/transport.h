@@ -64,6 +64,10 @@ class Transport {
                             const base::Deadline& deadline) = 0;
   virtual std::int64_t barrier(const base::Deadline& deadline) = 0;
 
+  /// A rank of the group that a collective operation under way waits for at this moment; -1: none,
+  /// or not known. Threads: any.
+  [[nodiscard]] virtual std::int64_t awaited() const noexcept { return -1; }
+
   /// Makes operations under way and later ones fail on this rank and, soon after, on its peers.
   /// Idempotent; does not wait for anyone.
   virtual void close(const std::string& reason) noexcept = 0;

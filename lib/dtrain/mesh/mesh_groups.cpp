@@ -127,7 +127,9 @@ comm::CallCounters MeshGroups::counters() const {
 std::string MeshGroups::call_lines() const {
   std::string lines;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->size() > 1) lines += comm::call_line(groups_[i]->calls().records(), labels_[i]);
+    const comm::ProcessGroup& group = *groups_[i];
+    if (group.size() == 1) continue;
+    lines += comm::call_line(group.calls().records(), labels_[i], group.awaited());
   }
   return lines;
 }

@@ -136,7 +136,15 @@ RunEnd Trainer::run() {
   base::Activity& activity = link_.activity();
   engine_.set_activity(&activity);
   const Answers answers(link_, groups_);
-  return run_steps(activity);
+  try {
+    return run_steps(activity);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::comm) link_.disobey();
+    throw;
+  } catch (...) {
+    link_.disobey();
+    throw;
+  }
 }
 
 RunEnd Trainer::run_steps(base::Activity& activity) {

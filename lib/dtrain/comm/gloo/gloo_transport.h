@@ -37,6 +37,7 @@ class GlooTransport final : public Transport {
   std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
                     const base::Deadline& deadline) override;
   std::int64_t barrier(const base::Deadline& deadline) override;
+  [[nodiscard]] std::int64_t awaited() const noexcept override { return link_->awaited(); }
   void close(const std::string& reason) noexcept override { link_->close(reason); }
 
  private:

@@ -83,7 +83,11 @@ void Link::wait(const Message& message, const base::Deadline& deadline) {
 }
 
 void Link::wait(const std::vector<Message>& messages, const base::Deadline& deadline) {
-  for (const Message& message : messages) wait(message, deadline);
+  for (const Message& message : messages) {
+    awaited_ = message.peer;
+    wait(message, deadline);
+  }
+  awaited_ = -1;
 }
 
 void Link::all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline) {

@@ -1,6 +1,7 @@
 // Messages between the ranks of one gloo group. Private to comm/gloo.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -35,6 +36,8 @@ class Link {
   [[nodiscard]] Message recv(std::byte* data, std::int64_t bytes, std::int64_t peer, Tag tag);
   void wait(const Message& message, const base::Deadline& deadline);
   void wait(const std::vector<Message>& messages, const base::Deadline& deadline);
+  /// The peer of the message that the last wait() for several waits for; -1: none. Threads: any.
+  [[nodiscard]] std::int64_t awaited() const noexcept { return awaited_; }
 
   /// gloo's own all-reduce, which adds in any order.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const base::Deadline& deadline);
@@ -65,6 +68,7 @@ class Link {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::mutex post_mutex_;  // c10d numbers its calls without one
   std::mutex close_mutex_;
+  std::atomic<std::int64_t> awaited_{-1};
   bool closed_ = false;
   std::string reason_;
   // Before a rank cuts its connections, it tells its peers whose death was the reason (-1: its own

@@ -152,6 +152,13 @@ std::int64_t HierTransport::barrier(const base::Deadline& deadline) {
   return parts_.all->barrier(deadline);
 }
 
+std::int64_t HierTransport::awaited() const noexcept {
+  if (const std::int64_t place = parts_.host->awaited(); place >= 0)
+    return grid_.rank(host_, place);
+  if (const std::int64_t host = parts_.lane->awaited(); host >= 0) return grid_.rank(host, place_);
+  return parts_.all->awaited();
+}
+
 void HierTransport::close(const std::string& reason) noexcept {
   parts_.all->close(reason);
   parts_.lane->close(reason);

@@ -55,6 +55,7 @@ class HierTransport final : public Transport {
   std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
                     const base::Deadline& deadline) override;
   std::int64_t barrier(const base::Deadline& deadline) override;
+  [[nodiscard]] std::int64_t awaited() const noexcept override;
   void close(const std::string& reason) noexcept override;
 
  private:

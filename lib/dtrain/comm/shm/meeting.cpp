@@ -83,7 +83,12 @@ void Meeting::arrive(const base::Deadline& deadline) {
   if (last) return;
   wait(
       block.gate, deadline, [target](std::uint32_t value) { return reached(value, target); },
-      [this] { return not_arrived(); });
+      [this] {
+        std::vector<std::int64_t> missing = not_arrived();
+        awaited_ = missing.empty() ? -1 : missing.front();
+        return missing;
+      });
+  awaited_ = -1;
 }
 
 void Meeting::arrive_with_call(const base::Deadline& deadline) {

@@ -67,6 +67,9 @@ class Meeting {
   /// Where the others find this memory of this rank.
   [[nodiscard]] std::uint64_t location_of(const std::byte* data) const;
 
+  /// A member that the gate waits for at this moment; -1: none. Threads: any.
+  [[nodiscard]] std::int64_t awaited() const noexcept { return awaited_; }
+
   void close(const std::string& reason) noexcept;
   [[nodiscard]] bool is_closed() const { return seat_.block->is_closed(); }
 
@@ -82,6 +85,7 @@ class Meeting {
   std::shared_ptr<Neighbours> neighbours_;
   int spins_;
   std::uint32_t arrivals_ = 0;
+  std::atomic<std::int64_t> awaited_{-1};
   std::atomic<std::int64_t> culprit_{-1};  // the member whose death this rank noticed
 };
 

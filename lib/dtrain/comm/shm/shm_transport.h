@@ -41,6 +41,7 @@ class ShmTransport final : public Transport {
   std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
                     const base::Deadline& deadline) override;
   std::int64_t barrier(const base::Deadline& deadline) override;
+  [[nodiscard]] std::int64_t awaited() const noexcept override { return meeting_.awaited(); }
   void close(const std::string& reason) noexcept override { meeting_.close(reason); }
 
  private:

@@ -135,6 +135,19 @@ TEST_CASE("A process whose launcher is gone ends with status 4") {
   CHECK(read_all(child.standard_error) == "dtrain: ended because dtrun is gone\n");
 }
 
+TEST_CASE("A rank that fails on its own account is not ended by dtrun's order") {
+  const Line line = make_line();
+  {
+    LauncherLink link(line.rank);
+    link.disobey();
+    const std::string_view orders = "abort 1 exited with status 7\nleave\ncolumns 80\n";
+    REQUIRE(::write(line.launcher, orders.data(), orders.size()) == std::ssize(orders));
+    while (link.columns() == 0) ::usleep(1000);
+  }
+  ::close(line.rank);
+  ::close(line.launcher);
+}
+
 TEST_CASE("Progress arrives as one line a step") {
   const Line line = make_line();
   {

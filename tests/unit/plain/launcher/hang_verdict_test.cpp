@@ -15,9 +15,9 @@ RankRecords answer(const std::string& calls) {
 TEST_CASE("An answer is read line by line") {
   const RankRecords records = parse_records(
       "where in reading the data of step 1\n"
-      "call 17 all_reduce -1 4096 open 12.500 dp of 4 ranks from 0\n"
-      "call nine all_reduce -1 4096 open 1 dp\n"  // of no use
-      "call 3 recv 2 8 ended 0.250 pp\n"
+      "call 17 all_reduce 4096 open 12.500 -1 dp of 4 ranks from 0\n"
+      "call nine all_reduce 4096 open 1 -1 dp\n"  // of no use
+      "call 3 recv 8 ended 0.250 2 pp\n"
       "news of a later dtrain\n"
       "records-end\n");
   CHECK(records.is_whole);
@@ -26,19 +26,19 @@ TEST_CASE("An answer is read line by line") {
   const GroupCall& call = records.calls.front();
   CHECK(call.number == 17);
   CHECK(call.op == "all_reduce");
-  CHECK(call.peer == -1);
+  CHECK(call.awaited == -1);
   CHECK(call.bytes == 4096);
   CHECK(call.is_open);
   CHECK(call.seconds == 12.5);
   CHECK(call.group == "dp of 4 ranks from 0");
-  CHECK(records.calls.back().peer == 2);
+  CHECK(records.calls.back().awaited == 2);
   CHECK_FALSE(records.calls.back().is_open);
   CHECK_FALSE(parse_records("where in the update\n").is_whole);
 }
 
 TEST_CASE("The rank that has not come to the others' call is found") {
-  const RankRecords waits = answer("call 17 all_reduce -1 4096 open 12 dp\n");
-  const RankRecords late = answer("call 16 all_reduce -1 4096 ended 13 dp\n");
+  const RankRecords waits = answer("call 17 all_reduce 4096 open 12 -1 dp\n");
+  const RankRecords late = answer("call 16 all_reduce 4096 ended 13 -1 dp\n");
   const auto verdict = hang_verdict(Answers{waits, waits, late, waits});
   REQUIRE(verdict);
   CHECK(verdict->culprit == 2);
@@ -50,29 +50,46 @@ TEST_CASE("The rank that has not come to the others' call is found") {
 TEST_CASE("A rank that waits for another is not to blame") {
   // 0 waits for 1 in a pair, 1 for 2 in another: 2 holds up both.
   const auto verdict =
-      hang_verdict(Answers{answer("call 5 recv 1 80 open 9 pp of 2 ranks from 0\n"),
-                           answer("call 4 recv 0 80 ended 9 pp of 2 ranks from 0\n"
-                                  "call 8 all_gather -1 16 open 8 dp of 2 ranks from 1\n"),
-                           answer("call 7 all_gather -1 16 ended 9 dp of 2 ranks from 1\n")});
+      hang_verdict(Answers{answer("call 5 recv 80 open 9 1 pp of 2 ranks from 0\n"),
+                           answer("call 4 recv 80 ended 9 0 pp of 2 ranks from 0\n"
+                                  "call 8 all_gather 16 open 8 -1 dp of 2 ranks from 1\n"),
+                           answer("call 7 all_gather 16 ended 9 -1 dp of 2 ranks from 1\n")});
   REQUIRE(verdict);
   CHECK(verdict->culprit == 2);
 }
 
 TEST_CASE("A call that a group has never had counts as not made") {
-  const auto verdict = hang_verdict(Answers{answer("call 1 all_reduce -1 16 open 8 dp\n"),
-                                            answer("call 0 none -1 0 ended 0 dp\n")});
+  const auto verdict = hang_verdict(Answers{answer("call 1 all_reduce 16 open 8 -1 dp\n"),
+                                            answer("call 0 none 0 ended 0 -1 dp\n")});
   REQUIRE(verdict);
   CHECK(verdict->culprit == 1);
 }
 
+TEST_CASE("A call that is only queued has not come to the others") {
+  const auto verdict = hang_verdict(Answers{answer("call 9 all_reduce 16 open 8 -1 dp\n"),
+                                            answer("call 9 all_reduce 16 queued 8 -1 dp\n")});
+  REQUIRE(verdict);
+  CHECK(verdict->culprit == 1);
+}
+
+TEST_CASE("A rank that stands still within a call is found by what the others need") {
+  // 0 needs what 1 has from 2, who needs nobody.
+  const auto verdict = hang_verdict(Answers{answer("call 9 all_reduce 16 open 8 1 dp\n"),
+                                            answer("call 9 all_reduce 16 open 8 2 dp\n"),
+                                            answer("call 9 all_reduce 16 open 8 -1 dp\n")});
+  REQUIRE(verdict);
+  CHECK(verdict->culprit == 2);
+  CHECK(verdict->text.starts_with("held up call 9, all_reduce of 16 bytes, of group 'dp', where "));
+}
+
 TEST_CASE("A rank that waits for one of another group is not mistaken for one of this") {
-  const RankRecords row = answer("call 2 all_reduce -1 16 open 8 tp of 2 ranks from 0\n");
-  const RankRecords other = answer("call 1 all_reduce -1 16 ended 8 tp of 2 ranks from 2\n");
+  const RankRecords row = answer("call 2 all_reduce 16 open 8 -1 tp of 2 ranks from 0\n");
+  const RankRecords other = answer("call 1 all_reduce 16 ended 8 -1 tp of 2 ranks from 2\n");
   CHECK_FALSE(hang_verdict(Answers{row, row, other, other}));
 }
 
 TEST_CASE("One of several that does not answer is to blame; where none does, nobody is") {
-  const RankRecords waits = answer("call 17 all_reduce -1 4096 open 12 dp\n");
+  const RankRecords waits = answer("call 17 all_reduce 4096 open 12 -1 dp\n");
   const auto verdict = hang_verdict(Answers{waits, RankRecords{}, std::nullopt});
   REQUIRE(verdict);
   CHECK(verdict->culprit == 1);
@@ -82,7 +99,7 @@ TEST_CASE("One of several that does not answer is to blame; where none does, nob
 
 TEST_CASE("Ranks that wait for each other in a circle are told as such") {
   const auto verdict = hang_verdict(
-      Answers{answer("call 5 recv 1 80 open 9 pp\n"), answer("call 5 recv 0 80 open 9 pp\n")});
+      Answers{answer("call 5 recv 80 open 9 1 pp\n"), answer("call 5 recv 80 open 9 0 pp\n")});
   REQUIRE(verdict);
   CHECK(verdict->text.ends_with("the ranks wait for each other in a circle"));
 }

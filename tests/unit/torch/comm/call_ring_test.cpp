@@ -1,0 +1,44 @@
+// What a group tells dtrun of its calls.
+#include "dtrain/comm/call_ring.h"
+
+#include <catch2/catch.hpp>
+
+namespace dtrain::comm {
+namespace {
+
+CallRecord call_of(std::string_view op, std::int64_t peer, at::ScalarType dtype,
+                   std::int64_t count) {
+  CallRecord call;
+  call.op = op;
+  call.peer = peer;
+  call.dtype = dtype;
+  call.count = count;
+  return call;
+}
+
+std::string line_of(const CallRing& ring) {
+  std::string line = call_line(ring.records(), "dp of 2 ranks from 0", 1);
+  const auto begin = line.find('.');  // the time
+  return begin == std::string::npos ? line : line.substr(0, begin - 1) + line.substr(begin + 4);
+}
+
+TEST_CASE("A group tells of its oldest call that has not ended, else of its last") {
+  CallRing ring;
+  CHECK(line_of(ring) == "call 0 none 0 ended 0 -1 dp of 2 ranks from 0\n");
+  const auto first = ring.add(call_of("all_reduce", -1, at::kFloat, 10));
+  const auto second = ring.add(call_of("recv", 0, at::kByte, 7));
+  CHECK(line_of(ring) == "call 1 all_reduce 40 queued  1 dp of 2 ranks from 0\n");
+  ring.start(first);
+  CHECK(line_of(ring) == "call 1 all_reduce 40 open  1 dp of 2 ranks from 0\n");
+  ring.finish(first, 40);
+  ring.start(second);
+  CHECK(line_of(ring) == "call 2 recv 7 open  0 dp of 2 ranks from 0\n");
+  ring.finish(second, 0);
+  CHECK(line_of(ring) == "call 2 recv 7 ended  -1 dp of 2 ranks from 0\n");
+  ring.start(ring.add(call_of("barrier", -1, at::kByte, 0)));
+  ring.fail(3);
+  CHECK(line_of(ring) == "call 3 barrier 0 open  1 dp of 2 ranks from 0\n");
+}
+
+}  // namespace
+}  // namespace dtrain::comm
