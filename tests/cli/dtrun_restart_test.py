@@ -215,7 +215,10 @@ class Training(RestartTest):
 
     def lines(self, run_dir):
         path = self.folder / run_dir / "metrics.jsonl"
-        return [line for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
+        try:
+            return [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+        except FileNotFoundError:  # not yet, or a start that begins anew has taken it away
+            return []
 
     def kill_rank(self, number):
         def is_rank(pid):
