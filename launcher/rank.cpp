@@ -88,6 +88,13 @@ bool same_error(const Rank& rank, const Rank& culprit) {
          (are_full && without_numbers(one.line) == without_numbers(other.line));
 }
 
+bool explains(const Rank& rank, const Rank& culprit) {
+  const bool has_own = rank.end && rank.told && !rank.told->blames_another() &&
+                       !rank.end->saved() && !rank.end->by_signal &&
+                       rank.end->code == rank.told->status;
+  return has_own && !culprit.stopped && culprit.end && culprit.end->blames_another();
+}
+
 bool read_control(Rank& rank, std::string_view bytes) {
   std::string& partial = rank.control_partial;
   partial.append(bytes);

@@ -91,6 +91,10 @@ struct Rank {
 /// numbers.
 [[nodiscard]] bool same_error(const Rank& rank, const Rank& culprit);
 
+/// Returns whether `rank`, which ended later, is why the culprit did: this one blames another, and
+/// the rank told an error of its own. A program whose GPU failed may take seconds to end.
+[[nodiscard]] bool explains(const Rank& rank, const Rank& culprit);
+
 /// Takes bytes of the control descriptor (docs/dtrun.md). Returns whether they reported an error.
 [[nodiscard]] bool read_control(Rank& rank, std::string_view bytes);
 

@@ -44,6 +44,9 @@ void Supervisor::judge_end(const Rank& rank) {
     enter(Phase::leaving, job_.options.stop_grace);
   } else if (phase_ == Phase::blaming && rank.end->failed() && !rank.end->blames_another()) {
     blame(rank);
+  } else if (phase_ == Phase::aborting && verdict_.culprit &&
+             explains(rank, ranks_[static_cast<std::size_t>(*verdict_.culprit)])) {
+    verdict_.culprit = rank.index;
   }
 }
 

@@ -6,7 +6,9 @@ import dataclasses
 import datetime
 import importlib.util
 import json
+import os
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -44,7 +46,8 @@ def run_check(session, name, check):
     except Exception as error:  # the checks themselves may have a defect: the others still count
         outcome, detail = "FAIL", f"{type(error).__name__}: {error}"
     result = Result(name, outcome, time.monotonic() - begin, detail)
-    show(f"{outcome}  {result.seconds:6.1f} s  {name}: {detail}")
+    if not session.is_ended:
+        show(f"{outcome}  {result.seconds:6.1f} s  {name}: {detail}")
     return result
 
 
@@ -112,24 +115,49 @@ def check_programs(parser, options):
         parser.error(f"--python {options.python} has no torch: name a Python with torch {gpu_check_build.TORCH} for CUDA")
 
 
+def make_room(parser, out):
+    """Removes the report of an earlier run, which must not be taken for this one's."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ("gpu_check.json", "gpu_check.log"):
+            (out / name).unlink(missing_ok=True)
+    except OSError as error:
+        parser.error(f"--out {out}: {error.strerror}: name a folder that can be written")
+
+
+def end_on_signals(session):
+    """Programs of checks have process groups of their own, which no signal for this one reaches."""
+    def end(number, _):
+        session.end()
+        show(f"gpu_check.sh: ended by {signal.Signals(number).name}")
+        sys.exit(128 + number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+
+
 def parse_options():
-    parser = Parser(prog="scripts/gpu_check.sh", description="Checks and measures dtrain on a GPU.")
+    parser = Parser(prog="scripts/gpu_check.sh", description="Checks and measures dtrain on a GPU.", allow_abbrev=False)
     parser.add_argument("--python", help="a Python with torch 2.11.0 for CUDA")
     parser.add_argument("--deps", type=pathlib.Path, metavar="FOLDER", help="of --pack [.deps/headers, else the system's]")
     parser.add_argument("--minutes", type=float, default=9, help="what would take longer is skipped [9]")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="for gpu_check.json")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "gpu_check", help="for the build and gpu_check.json")
     parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER", help="collect the headers, and nothing else")
     parser.add_argument("--device", choices=["cuda", "fake"], default="cuda", help="fake: a rehearsal [cuda]")
     parser.add_argument("--only", default="", metavar="TEXT", help="checks with this in their names")
     parser.add_argument("--built", type=pathlib.Path, metavar="FOLDER", help="a build to check instead of a new one")
     options = parser.parse_args()
-    options.built = options.built and options.built.resolve()
+    for name in ("built", "out", "deps", "pack"):
+        folder = getattr(options, name)
+        setattr(options, name, folder and folder.resolve())  # programs run in another folder
+    if options.python and os.sep in options.python:
+        options.python = os.path.abspath(options.python)
     if options.device == "fake" and not options.built:
         parser.error("--device fake needs --built: the fake accelerator is built with the tests")
     if options.device == "cuda" and not options.python and not options.pack:
         parser.error("--python is missing: name one with torch 2.11.0 for CUDA")
     if not options.pack:
         check_programs(parser, options)
+        make_room(parser, options.out)
     return options
 
 
@@ -139,12 +167,11 @@ def main():
         print(f"gpu_check: headers are in {gpu_check_build.pack(options.pack)}")
         return 0
     begin = time.monotonic()
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "gpu_check.log").unlink(missing_ok=True)
-    folder = options.built or ROOT / "build" / "gpu_check" / "release"
+    folder = options.built or options.out / "release"
     with tempfile.TemporaryDirectory(prefix="dtrain-gpu-check-") as runs:
         session = Session(build=folder, program=folder / "bin" / "dtrain", device=options.device, num_devices=0,
                           folder=pathlib.Path(runs), log=options.out / "gpu_check.log", ends=begin + 60 * options.minutes, quick=options.device == "fake")
+        end_on_signals(session)
         results = check_all(session, options)
     seconds = time.monotonic() - begin
     write_report(session, options, results, seconds)

@@ -7,14 +7,20 @@
 # gpu_check.sh --device fake --built build/release: rehearses the checks on the fake accelerator.
 # docs/performance.md says what is checked and measured.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=python3
 words=("$@")
-for ((i = 0; i + 1 < $#; i++)); do
-  if [ "${words[i]}" = --python ]; then python=${words[i + 1]}; fi
+for ((i = 0; i < $#; i++)); do
+  case ${words[i]} in
+    --python) python=${words[i + 1]-python3} ;;
+    --python=*) python=${words[i]#--python=} ;;
+  esac
 done
 if ! command -v "$python" >/dev/null; then
   echo "gpu_check.sh: error: --python $python: there is no such program" >&2
   exit 2
 fi
-exec "$python" scripts/gpu_check.py "$@"
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+  echo "gpu_check.sh: error: --python $python: it is no Python 3.10 or newer" >&2
+  exit 2
+fi
+exec "$python" "$(dirname "${BASH_SOURCE[0]}")/gpu_check.py" "$@"

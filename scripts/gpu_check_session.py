@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -49,6 +50,9 @@ class Session:
     python: str = None  # with the torch to compare with; None: nothing is compared
     torch: object = None  # gpu_check_build.Torch of it
     figures: dict = dataclasses.field(default_factory=dict)  # of the bench, by width and program
+    is_ended: bool = False
+    started: list = dataclasses.field(default_factory=list)  # processes, each of a group of its own
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def seconds_left(self):
         return self.ends - time.monotonic()
@@ -57,9 +61,22 @@ class Session:
         return pathlib.Path(tempfile.mkdtemp(dir=self.folder))
 
     def start(self, command, environment=None):
-        return subprocess.Popen([str(word) for word in command], cwd=ROOT, env={**os.environ, **(environment or {})},
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                errors="replace", start_new_session=True)
+        with self.lock:
+            if self.is_ended:
+                raise OutOfTime()
+            process = subprocess.Popen([str(word) for word in command], cwd=ROOT, env={**os.environ, **(environment or {})},
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       errors="replace", start_new_session=True)
+            self.started.append(process)
+            return process
+
+    def end(self):
+        """Kills what runs, and starts nothing more."""
+        with self.lock:
+            self.is_ended = True
+            for process in self.started:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def run(self, command, status=0, environment=None, limit=LIMIT):
         """The finished process, which ended with `status` (one of a tuple; any, if None)."""

@@ -190,6 +190,13 @@ class Memory(FolderTest):
             self.assertNotIn(flag, full.stderr.splitlines()[-1])
         self.assertRegex(full.stderr.splitlines()[-1], r" Tensors took \d+\.\d MiB at the most; use ")
 
+    def test_a_host_without_room_for_what_is_offloaded_is_told(self):
+        huge = ["--levels", "16", "--width", "16384", "--neurons", "1048576", "--offload", "all", "--memory-limit", "1GiB"]
+        full = self.train("full", "single", *huge, status=USAGE)
+        self.error_of(full, "of the host's memory, and ", "use --offload optimizer, --offload none, a smaller model")
+        self.assertNotIn("--memory-limit SIZE", full.stderr)
+        self.assertNotIn("--recompute level", full.stderr.splitlines()[-1])
+
     def test_a_rank_whose_device_is_full_is_named(self):
         full = self.train("full", "fsdp", environment={"DTRAIN_FAKE": "memory=90000000 device=1"}, status=MEMORY)
         self.assertIn("out of memory on fake:1", full.stderr)

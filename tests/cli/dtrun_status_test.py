@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 
 from dtrun_harness import DTRUN, DtrunTest, children_of, main, number_of_gpus, state_of, wait_until
@@ -89,6 +90,19 @@ class StatusTest(DtrunTest):
         process = self.dtrun(*self.shell(f"[ $RANK = 0 ] && exit 4; {HANG}"))
         self.assertEqual(4, process.returncode)
         self.assertIn("failed: rank 0 ", last_line(process))
+
+    def test_a_rank_that_ends_late_with_an_error_of_its_own_is_the_culprit(self):
+        late = ("import os, signal, sys, time\n"
+                "time.sleep(0.1)\n"
+                "if os.environ['RANK'] == '0': sys.exit(4)\n"
+                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                "os.write(int(os.environ['DTRUN_CONTROL_FD']), b'error {told} why\\n')\n"
+                "time.sleep(0.6)\n"
+                "sys.exit(13)")
+        for told, status, culprit in ((13, 13, 1), (4, 4, 0)):
+            process = self.dtrun("-n", "2", "--", sys.executable, "-c", late.format(told=told))
+            self.assertEqual(status, process.returncode)
+            self.assertIn(f"failed: rank {culprit} ", last_line(process))
 
     def test_a_caller_that_ignores_dead_children_changes_nothing(self):
         process = self.dtrun(*self.shell(f"[ $RANK = 1 ] && exit 3; {HANG}"),

@@ -1,8 +1,13 @@
 """The checks of scripts/gpu_check.sh, rehearsed on the fake accelerator: they pass where all is well, and notice what is not."""
 
 import json
+import os
+import pathlib
 import re
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 from dtrain_harness import BUILD, DTRUN, SOURCE, FolderTest, run
@@ -83,6 +88,8 @@ class Rehearsal(FolderTest):
         bare.chmod(0o755)
         for flags, part in ((["--python", "/nope"], "--python /nope: there is no such program"),
                             (["--python"], "argument --python: expected one argument"),
+                            (["--python", "/bin/false"], "--python /bin/false: it is no Python 3.10 or newer"),
+                            (["--device", "fake", "--built", BUILD, "--out", "/dev/null/x"], "--out /dev/null/x: Not a directory"),
                             ([], "--python is missing"),
                             (["--python", bare], f"--python {bare} has no torch"),
                             (["--device", "fake", "--built", "/nope"], "--built /nope: there is no /nope/toy/bin/dtrain")):
@@ -90,6 +97,44 @@ class Rehearsal(FolderTest):
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
             self.assertIn(part, result.stderr)
             self.assertEqual(result.stdout, "")
+
+    def test_an_early_end_leaves_no_program_and_no_folder(self):
+        environment = {**os.environ, "TMPDIR": str(self.folder)}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with subprocess.Popen([CHECK, "--device", "fake", "--built", BUILD, "--out", self.folder / "out", "--only", "killed rank"],
+                                  env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+                deadline = time.monotonic() + 60
+                while not list(self.folder.glob("dtrain-gpu-check-*/*/run/metrics.jsonl")):
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.02)
+                process.send_signal(number)
+                error = process.communicate(timeout=30)[1]
+            self.assertEqual(process.returncode, 128 + number)
+            self.assertEqual(error.splitlines()[-1], f"gpu_check.sh: ended by {number.name}")
+            self.assertEqual(list(self.folder.glob("dtrain-gpu-check-*")), [])
+            while left := self.programs_of_the_folder():
+                self.assertLess(time.monotonic(), deadline, left)
+                time.sleep(0.05)
+
+    def programs_of_the_folder(self):
+        """Command lines of running programs that name this test's folder."""
+        lines = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                pass
+        return [line for line in lines if str(self.folder) in line]
+
+    def test_folders_are_those_of_the_caller(self):
+        (self.folder / "a b").mkdir()
+        (self.folder / "a b" / "gpu_check.json").write_text("of an earlier run")
+        python = self.folder / "a b" / "python"
+        python.write_text("#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n")
+        python.chmod(0o755)
+        for flag in (["--python", "a b/python"], ["--python=a b/python"]):
+            run(CHECK, *flag, "--device", "fake", "--built", BUILD, "--out", "a b", "--minutes", "0", status=1, cwd=self.folder)
+            self.assertTrue(json.loads((self.folder / "a b" / "gpu_check.json").read_text())["results"])
 
     def test_what_there_was_no_time_for_is_no_success(self):
         output, results, _ = self.check("--minutes", "0", status=1)

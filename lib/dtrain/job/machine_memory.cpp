@@ -1,6 +1,6 @@
 #include "dtrain/job/machine_memory.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -69,13 +69,27 @@ std::string subject(const SharedBound& shared, std::int64_t world_size) {
                      shared.ranks.front(), shared.ranks.back());
 }
 
-std::string need(const SharedBound& shared, std::int64_t world_size) {
-  return fmt::format("{} predicted to need {} of memory, and {} are available ({})",
+std::string need(const SharedBound& shared, std::int64_t world_size, bool is_on_device) {
+  return fmt::format("{} predicted to need {} of {}memory, and {} are available ({})",
                      subject(shared, world_size), format_bytes(shared.predicted),
-                     format_bytes(shared.bound.bytes), shared.bound.source);
+                     is_on_device ? "the host's " : "", format_bytes(shared.bound.bytes),
+                     shared.bound.source);
+}
+
+// What a rank on a device takes of its host: what is offloaded, and the copy for a checkpoint.
+std::string what_helps_host(const config::Config& config) {
+  using Kind = config::Offload::Kind;
+  const Kind kind = config.machine.offload.kind;
+  std::vector<std::string> help;
+  if (kind == Kind::all) help.emplace_back("--offload optimizer");
+  if (kind != Kind::none) help.emplace_back("--offload none");
+  if (config.layout.dp > 1) help.emplace_back("fewer ranks of a machine");
+  help.emplace_back("a smaller model");
+  return fmt::format("{}", fmt::join(help, ", "));
 }
 
 std::string what_helps(const config::Config& config) {
+  if (!config.machine.device.is_cpu()) return what_helps_host(config);
   std::string text;
   if (config.batch.microbatch > 1) {
     text += fmt::format("a smaller --microbatch than {} (more --grad-accum makes up for it), ",
@@ -97,19 +111,21 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
     add_rank(bounds, rank++, text);
   }
   // A limit takes this check's place, but for one of a device's memory.
-  if (config.machine.memory_limit.count > 0 && config.machine.device.is_cpu()) return;
+  const bool is_on_device = !config.machine.device.is_cpu();
+  if (config.machine.memory_limit.count > 0 && !is_on_device) return;
   sort_by_need(bounds);
   std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
   for (const SharedBound& shared : bounds) {
     const base::Fit fit = base::fit_of(shared.predicted, shared.bound.bytes);
     if (fit == base::Fit::exceeds) {
-      base::fail(base::ErrorKind::usage,
-                 "{}: use {}; or set another limit with --memory-limit SIZE, which is a rank's",
-                 need(shared, world.size()), what_helps(config));
+      base::fail(
+          base::ErrorKind::usage, "{}: use {}{}", need(shared, world.size(), is_on_device),
+          what_helps(config),
+          is_on_device ? "" : "; or set another limit with --memory-limit SIZE, which is a rank's");
     }
     if (fit == base::Fit::tight && world.rank() == 0 && warned.insert(shared.ranks).second) {
-      base::log_warning("{}: should that not suffice, use {}", need(shared, world.size()),
-                        what_helps(config));
+      base::log_warning("{}: should that not suffice, use {}",
+                        need(shared, world.size(), is_on_device), what_helps(config));
     }
   }
 }
