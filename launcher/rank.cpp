@@ -92,7 +92,8 @@ bool explains(const Rank& rank, const Rank& culprit) {
   const bool has_own = rank.end && rank.told && !rank.told->blames_another() &&
                        !rank.end->saved() && !rank.end->by_signal &&
                        rank.end->code == rank.told->status;
-  return has_own && !culprit.stopped && culprit.end && culprit.end->blames_another();
+  const bool is_found = culprit.stopped || !culprit.hang.empty();  // its end says nothing
+  return has_own && !is_found && culprit.end && culprit.end->blames_another();
 }
 
 bool read_control(Rank& rank, std::string_view bytes) {
