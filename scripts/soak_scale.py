@@ -28,13 +28,20 @@ def mib(size):
     return f"{size / 2**20:,.0f} MiB"
 
 
+def cpu_seconds():
+    """Of all processes that have been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def check_stubs():
     """What went wrong."""
     problems = []
     for options, ranks in (((), STUBS), (("--emulate-nodes", "2"), STUBS // 2)):
+        load, begin = os.getloadavg()[0], cpu_seconds()
         times = [stub_ranks.seconds_of(ranks, *options) for _ in range(5)]
-        print(f"{STUBS} stub ranks {' '.join(options)}: {min(times):.1f} to {max(times):.1f} s (load {os.getloadavg()[0]:.1f})",
-              flush=True)
+        print(f"{STUBS} stub ranks {' '.join(options)}: {min(times):.1f} to {max(times):.1f} s, of which the cores computed "
+              f"{(cpu_seconds() - begin) / len(times):.1f} s (load {load:.1f} before)", flush=True)
         if min(times) > STUB_SECONDS:
             problems.append(f"{STUBS} stub ranks took {min(times):.1f} s")
     found = stub_ranks.stand(STUBS)
