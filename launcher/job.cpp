@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/open_files.h"
 #include "launcher/environment.h"
 #include "launcher/pipe.h"
 #include "launcher/spawn.h"
@@ -98,6 +99,14 @@ RankEnvironment environment_of_rank(const PreparedJob& job, int index) {
 }
 
 }  // namespace
+
+void require_files_for(int num_ranks) {
+  constexpr int kOfEach = 4;    // both outputs, the control descriptor, the process
+  constexpr int kOfAStart = 8;  // while one is started
+  if (dtrain::base::can_open_files(kOfEach * num_ranks + kOfAStart)) return;
+  fail(ErrorKind::spawn, "cannot start {} ranks, each of which takes {} files here: {}", num_ranks,
+       kOfEach, std::strerror(EMFILE));
+}
 
 Rank far_rank(const PreparedJob& job, int node, int index) {
   RankStreamOptions error{.stream = Stream::error,

@@ -41,6 +41,9 @@ struct PreparedJob {
 [[nodiscard]] Rank start_rank(const PreparedJob& job, int index, const sigset_t& signal_mask,
                               const SharedOutput& console, LogWriter& logs);
 
+/// Throws: Error{spawn} naming both numbers if this process cannot open what so many ranks take.
+void require_files_for(int num_ranks);
+
 /// The record of a rank that another node's launcher starts.
 [[nodiscard]] Rank far_rank(const PreparedJob& job, int node, int index);
 

@@ -113,6 +113,7 @@ CpuBinding bind_ranks(const Options& options, const Placement& placement) {
 /// Prepares the ranks of this node, whose placement is known.
 PreparedJob prepare(const Options& options, Meeting meeting, const rlimit& open_files) {
   std::string program_file = find_program(options.program.front());
+  require_files_for(meeting.placement.own().num_ranks);
   const bool is_alone = !meeting.placement.has_several_nodes();
   Door door = is_alone ? make_door() : Door{};
   CpuBinding binding = bind_ranks(options, meeting.placement);

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -115,9 +116,9 @@ def show(progress):
         print("\r" + progress.ljust(90) + "\r", end="", file=sys.stderr, flush=True)
 
 
-def milliseconds(command, status):
+def milliseconds(command, status, starts=STARTS):
     times = []
-    for _ in range(STARTS):
+    for _ in range(starts):
         begin = time.perf_counter()
         found = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
         times.append(1000 * (time.perf_counter() - begin))
@@ -129,8 +130,20 @@ def milliseconds(command, status):
 def measure_starts():
     return {"/bin/true, for comparison": milliseconds(["/bin/true"], 0),
             "dtrain --help": milliseconds([BIN / "dtrain", "--help"], 0),
-            "a configuration error": milliseconds([BIN / "dtrain", "--widht", "64"], 2),
-            "dtrun -n 2 -- /bin/true": milliseconds([BIN / "dtrun", "-n", "2", "--", "/bin/true"], 0)}
+            "a configuration error": milliseconds([BIN / "dtrain", "--widht", "64"], 2)}
+
+
+def measure_job_starts():
+    """Whole jobs of ranks that compute nothing; the stubs (tests/support/rank_stub.cpp) meet as dtrain's ranks do."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    stub = [BIN / "rank_stub"]
+    return {"2 ranks of /bin/true": milliseconds([BIN / "dtrun", "-n", "2", "--", "/bin/true"], 0),
+            "2 emulated nodes x 2 of /bin/true":
+                milliseconds([BIN / "dtrun", "--emulate-nodes", "2", "-n", "2", "--", "/bin/true"], 0),
+            "2 emulated nodes x 2 stub ranks":
+                milliseconds([BIN / "dtrun", "--emulate-nodes", "2", "-n", "2", "--", *stub], 0),
+            "512 stub ranks": milliseconds([BIN / "dtrun", "-n", "512", "--", *stub], 0, starts=3)}
 
 
 def median_of(blocks, key):
@@ -226,7 +239,7 @@ def main():
     (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
     report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
               "config": options.config, "rounds": options.rounds, "steps": options.steps}
-    report["start_milliseconds"] = measure_starts()
+    report["start_milliseconds"] = {**measure_starts(), **measure_job_starts()}
     report["blocks"] = measure(options)
     report["fsdp_over_ddp"] = fsdp_over_ddp(report["blocks"])
     if options.peer:

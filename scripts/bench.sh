@@ -16,7 +16,7 @@ case ${1:-} in
     exec build/release/bin/dist_tests "[.bench-$1]"
     ;;
 esac
-scripts/build.sh release dtrain dtrun dtrain_runtime
+scripts/build.sh release dtrain dtrun dtrain_runtime rank_stub
 program=scripts/bench.py
 if [ "${1:-}" = checkpoint ]; then
   program=scripts/bench_checkpoint.py

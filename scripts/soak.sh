@@ -18,6 +18,8 @@
 #   fuzz         the parsers of checkpoints withstand a minute of clang's libFuzzer each
 #   repeat       200 processes on 1, 2 and 4 threads and on 4 ranks that are threads compute the same bits (takes what it
 #                takes)
+#   scale        512 ranks that are no dtrain, then as many of dtrain as fit (at least 32), which compute the bits of one
+#                (takes what it takes)
 #   flaky        every test again and again until one fails
 #   all          these, one after the other
 set -euo pipefail
@@ -51,6 +53,8 @@ fuzz() { build && { /usr/bin/python3 scripts/soak_fuzz.py build/release || [ $? 
 
 repeat() { build && /usr/bin/python3 scripts/soak_repeat.py 200; }
 
+scale() { build && /usr/bin/python3 scripts/soak_scale.py; }
+
 flaky() {
   local end=$((SECONDS + ${minutes%.*} * 60))
   build || return
@@ -59,7 +63,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos mesh memory mutations waits asan fuzz repeat flaky; do
+  for campaign in kills attack checkpoints parity chaos mesh memory mutations waits asan fuzz repeat scale flaky; do
     $campaign || status=1
   done
   return $status
@@ -70,6 +74,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | waits | asan | fuzz | repeat | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | flaky | all) $campaign ;;
   *) usage ;;
 esac

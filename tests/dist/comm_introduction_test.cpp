@@ -1,20 +1,25 @@
 // Ranks that stop or end while they hand each other their memory.
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "dtrain/base/error.h"
-#include "dtrain/comm/shm/control_block.h"
-#include "dtrain/comm/shm/introduction.h"
-#include "dtrain/comm/shm/segment.h"
+#include "dtrain/comm/host/control_block.h"
+#include "dtrain/comm/host/introduction.h"
+#include "dtrain/comm/host/roster.h"
+#include "dtrain/comm/host/segment.h"
 
 namespace dtrain::testing {
 namespace {
@@ -25,19 +30,21 @@ using std::chrono::milliseconds;
 
 // Three ranks of which the test plays as many as it wants.
 struct Meeting {
-  std::vector<comm::ListenSocket> listeners;
-  std::vector<std::string> names;
+  comm::ListenSocket listener = comm::open_listen_socket();
+  std::string name = listener.name;
   comm::Segment segment{1 << 20, {}};
 
-  Meeting() {
-    for (int rank = 0; rank < 3; ++rank) {
-      listeners.push_back(comm::open_listen_socket());
-      names.push_back(listeners.back().name);
-    }
-  }
-  void introduce(std::int64_t rank, milliseconds limit) const {
-    (void)comm::exchange_segments(rank, listeners[static_cast<std::size_t>(rank)], names,
-                                  segment.file(), base::Deadline(limit));
+  /// The ranks whose memory that rank gets.
+  std::vector<std::int64_t> introduce(std::int64_t rank, milliseconds limit) {
+    comm::HostMember self{.rank = rank, .ranks = {0, 1, 2}, .socket_name = name, .listener = {}};
+    if (rank == 0) self.listener = std::move(listener);
+    std::vector<std::int64_t> found;
+    comm::exchange_segments(std::move(self), segment.file(), base::Deadline(limit),
+                            [&](std::int64_t each, base::Descriptor memory) {
+                              CHECK(memory.get() >= 0);
+                              found.push_back(each);
+                            });
+    return found;
   }
 };
 
@@ -46,9 +53,10 @@ struct Failure {
   std::string message;
 };
 
-Failure failure_of(const Meeting& meeting, std::int64_t rank, milliseconds limit) {
+Failure failure_of(Meeting& meeting, std::int64_t rank, milliseconds limit) {
   try {
-    meeting.introduce(rank, limit);
+    const auto found = meeting.introduce(rank, limit);
+    if (found != std::vector<std::int64_t>{0, 1, 2}) return {.message = "not all ranks"};
   } catch (const base::Error& error) {
     return {error.kind(), error.what()};
   }
@@ -97,19 +105,22 @@ class Flood {
   std::array<pid_t, 4> children_{};
 };
 
-void check_that_all_meet(const Meeting& meeting) {
+void check_that_all_meet(Meeting& meeting) {
   std::vector<std::thread> others;
+  std::array<Failure, 3> failures;
   for (const std::int64_t rank : {1, 2}) {
-    others.emplace_back(
-        [&meeting, rank] { (void)failure_of(meeting, rank, milliseconds(20'000)); });
+    others.emplace_back([&, rank] {
+      failures[static_cast<std::size_t>(rank)] = failure_of(meeting, rank, milliseconds(20'000));
+    });
   }
-  CHECK(failure_of(meeting, 0, milliseconds(20'000)).message.empty());
+  failures[0] = failure_of(meeting, 0, milliseconds(20'000));
   for (std::thread& other : others) other.join();
+  for (const Failure& failure : failures) CHECK(failure.message == "");
 }
 
 TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
-  const Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.names[0]);
+  Meeting meeting;
+  const Descriptor visitor = silent_visitor(meeting.name);
   check_that_all_meet(meeting);
 }
 
@@ -118,15 +129,15 @@ TEST_CASE("Three ranks meet, beside another user who connects without end") {
     WARN("skipped: only root can act as another user");
     return;
   }
-  const Meeting meeting;
-  const Flood flood(meeting.names[0]);
+  Meeting meeting;
+  const Flood flood(meeting.name);
   std::this_thread::sleep_for(milliseconds(200));
   check_that_all_meet(meeting);
 }
 
 TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
-  const Meeting meeting;
-  const Descriptor visitor = silent_visitor(meeting.names[0]);
+  Meeting meeting;
+  const Descriptor visitor = silent_visitor(meeting.name);
   const Failure failure = failure_of(meeting, 0, milliseconds(300));
   CHECK(failure.kind == base::ErrorKind::timeout);
   CHECK_THAT(failure.message, Catch::Contains("rank 1 did not share its memory within 0.3 s"));
@@ -134,13 +145,95 @@ TEST_CASE("A visitor who says nothing cannot hold a rank beyond its deadline") {
 
 TEST_CASE(
     "A rank that ends after it was met is named, before any deadline, instead of one that waits") {
-  const Meeting meeting;
+  Meeting meeting;
   // Rank 2 meets rank 0, waits in vain for rank 1 and gives up.
   std::thread ends([&meeting] { (void)failure_of(meeting, 2, milliseconds(300)); });
   const Failure failure = failure_of(meeting, 0, milliseconds(20'000));
   ends.join();
   CHECK(failure.kind == base::ErrorKind::comm);
   CHECK_THAT(failure.message, Catch::Contains("rank 2 ended while the ranks met"));
+}
+
+TEST_CASE("A hundred times as many ranks hand each other as many files as a packet cannot hold") {
+  constexpr std::int64_t kRanks = 300;
+  const comm::ListenSocket listener = comm::open_listen_socket();
+  const Descriptor memory(::memfd_create("test", MFD_CLOEXEC));
+  std::atomic<std::int64_t> handed = 0;
+  const auto meet = [&](std::int64_t rank) {
+    comm::HostMember self{.rank = rank, .ranks = {}, .socket_name = listener.name, .listener = {}};
+    for (std::int64_t each = 0; each < kRanks; ++each) self.ranks.push_back(each);
+    if (rank == 0) self.listener = {Descriptor(::dup(listener.socket.get())), listener.name};
+    std::int64_t next = 0;
+    comm::exchange_segments(std::move(self), memory, base::Deadline(milliseconds(20'000)),
+                            [&](std::int64_t each, const Descriptor&) {
+                              if (each == next++) ++handed;
+                            });
+  };
+  {
+    std::vector<std::jthread> ranks;
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) ranks.emplace_back(meet, rank);
+  }
+  CHECK(handed == kRanks * kRanks);
+}
+
+// Fails unless a process that plays a rank of that file ends in this way.
+int outcome_of(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 0 : 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_CASE("A roster has a rank from its entry until its process ends, however it ends") {
+  const Descriptor file(::memfd_create("test", MFD_CLOEXEC));
+  comm::Roster here(Descriptor(::dup(file.get())));
+  here.enter(4);
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe(pipe.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    comm::Roster there(Descriptor(::dup(file.get())));
+    there.enter(7);
+    const bool sees = there.has(4) && !there.has(5);
+    (void)!::write(pipe[1], sees ? "+" : "-", 1);
+    ::pause();
+  }
+  char seen = 0;
+  REQUIRE(::read(pipe[0], &seen, 1) == 1);
+  CHECK(seen == '+');
+  CHECK(here.has(7));
+  CHECK_FALSE(here.has(6));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  CHECK_FALSE(here.has(7));
+  CHECK(outcome_of([&] { return comm::Roster(Descriptor(::dup(file.get()))).has(4); }) == 0);
+}
+
+TEST_CASE("The channels of a group take no memory until they are used") {
+  constexpr std::int64_t kSize = 512;
+  auto segment = std::make_shared<comm::Segment>(std::int64_t{1} << 30, comm::Segment::Count());
+  const auto extent = segment->reserve(comm::ControlBlock::bytes_for(kSize),
+                                       comm::ControlBlock::common_bytes_for(kSize));
+  const auto bytes_behind = [&] {
+    struct stat status {};
+    ::fstat(segment->file().get(), &status);
+    return status.st_blocks * 512;
+  };
+  CHECK(bytes_behind() < 17'000 * kSize);
+  auto& block = *reinterpret_cast<comm::ControlBlock*>(segment->data() + extent.offset);
+  block.size = kSize;
+  const std::int64_t before = bytes_behind();
+  for (std::int64_t rank = 1; rank < 10; ++rank) {
+    block.channel(rank - 1, rank).posted.value = 1;
+    block.channel(511, rank).taken.value = 2;
+  }
+  CHECK(bytes_behind() - before <= 10 * 4096);
+  block.close(3, 4, "for a test");
+  CHECK(bytes_behind() - before <= 10 * 4096);
+  CHECK(block.channel(4, 5).posted.value == 1);
+  segment->release(extent);
+  CHECK(bytes_behind() == 0);
 }
 
 TEST_CASE("An offset of a control block that another rank tells is checked before it is used") {

@@ -17,8 +17,8 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
-#include "dtrain/comm/shm/host_survey.h"
-#include "dtrain/comm/shm/segment.h"
+#include "dtrain/comm/host/host_survey.h"
+#include "dtrain/comm/host/segment.h"
 #include "support/local_ranks.h"
 #include "support/temp_folder.h"
 #include "support/values.h"
@@ -350,11 +350,11 @@ TEST_CASE("A segment counts its memory and outlives its owner while a tensor liv
   std::int64_t counted = 0;
   auto segment = std::make_shared<comm::Segment>(
       std::int64_t{1} << 30, [&counted](std::int64_t bytes) { counted += bytes; });
-  at::Tensor tensor = segment->allocate(10'000);
+  auto bytes = segment->allocate(10'000);
   CHECK(counted == 12'288);
   segment.reset();
-  tensor.fill_(1);
-  tensor.reset();
+  std::fill_n(bytes.get(), 10'000, std::byte{1});
+  bytes.reset();
   CHECK(counted == 0);
 }
 
@@ -441,9 +441,9 @@ TEST_CASE("Killed processes leave nothing behind") {
 // --------------------------------------------------------------------------
 
 TEST_CASE("Hosts are numbered by their first ranks, and a rank without shared memory is named") {
-  const comm::ShmCard here{.host = "a", .socket_name = "x", .refusal = {}};
-  const comm::ShmCard elsewhere{.host = "b", .socket_name = "y", .refusal = {}};
-  const comm::ShmCard unable{.host = "a", .socket_name = {}, .refusal = "no memory"};
+  const comm::ShmCard here{.host = "a", .refusal = {}};
+  const comm::ShmCard elsewhere{.host = "b", .refusal = {}};
+  const comm::ShmCard unable{.host = "a", .refusal = "no memory"};
   CHECK(comm::refusal_among({here, here, elsewhere}).empty());
   CHECK(comm::refusal_among({here, unable}) == "rank 1 cannot share memory: no memory");
   CHECK(comm::hosts_of({here, here, here}) == std::vector<std::int64_t>{0, 0, 0});

@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -21,10 +22,6 @@ namespace {
 // The interval at which ranks report that they are still writing: a slow disk must not look like a
 // peer that does not answer.
 constexpr base::Seconds kPoll(0.5);
-
-// A rank reports its part as '+' and its contents, or '-' and what went wrong.
-constexpr char kGood = '+';
-constexpr char kBad = '-';
 
 // The message of the exception being handled.
 std::string current_message() {
@@ -128,18 +125,18 @@ Saver::Written Saver::write(const std::vector<store::PieceBytes>& pieces) const 
   }
 }
 
-// Waits for this rank's part, tells all ranks, and starts the commit if all parts are there.
+// Waits for this rank's part, and starts the commit if all parts are there. Rank 0 alone receives
+// what the others have written: with thousands of ranks these lists are long.
 void Saver::collect() {
   const Written own = written_.get();
-  const std::string text =
-      own.error.empty() ? kGood + format::to_text(own.contents) : kBad + own.error;
-  const std::vector<std::string> texts = comm::exchange_texts(world_, text);
-  for (std::size_t rank = 0; rank < texts.size() && report_.error.empty(); ++rank) {
-    const std::string rest = texts[rank].substr(1);
-    if (texts[rank].front() == kBad) {
-      report_.error = fmt::format("rank {}: {}", rank, rest);
-    } else if (leads()) {
-      format::merge(manifest_.contents, format::parse_contents(rest));
+  const std::vector<std::string> errors = comm::exchange_texts(world_, own.error);
+  const auto failed =
+      std::ranges::find_if(errors, [](const std::string& error) { return !error.empty(); });
+  if (failed != errors.end()) {
+    report_.error = fmt::format("rank {}: {}", failed - errors.begin(), *failed);
+  } else {
+    for (const auto& text : comm::gather_texts(world_, format::to_text(own.contents))) {
+      format::merge(manifest_.contents, format::parse_contents(text));
     }
   }
   phase_ = Phase::committing;

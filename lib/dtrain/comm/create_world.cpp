@@ -13,8 +13,8 @@
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/hier/hier_world.h"
+#include "dtrain/comm/host/host_survey.h"
 #include "dtrain/comm/local/local_world.h"
-#include "dtrain/comm/shm/host_survey.h"
 #include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
 #include "dtrain/comm/torchrun/notice.h"
@@ -47,7 +47,9 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
 std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
                                             const std::shared_ptr<Rendezvous>& rendezvous) {
   const base::Deadline deadline(options.group.timeout);
-  HostSurvey survey = survey_hosts(options, *rendezvous->store, deadline);
+  HostSurvey survey = survey_hosts(
+      {.rank = options.rank, .size = options.size, .count_memory = options.count_memory},
+      *rendezvous->store, deadline);
   const std::vector<std::int64_t> hosts = survey.host_of_rank;
   const std::int64_t num_hosts = survey.num_hosts();
   std::string obstacle = survey.obstacle;
@@ -66,7 +68,7 @@ std::shared_ptr<World> create_sharing_world(const WorldOptions& options,
     }
   }
   if (!obstacle.empty() || (num_hosts > 1 && num_hosts == options.size)) return nullptr;
-  auto neighbours = share_memory(options.rank, std::move(survey), deadline);
+  auto neighbours = share_memory(std::move(survey), deadline);
   if (num_hosts == 1) return create_shm_world(options, rendezvous, std::move(neighbours));
   return create_hier_world(options, rendezvous, std::move(neighbours), hosts);
 }

@@ -5,36 +5,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/comm/parted_tensor.h"
 #include "dtrain/comm/process_group.h"
+#include "dtrain/comm/transport_failure.h"
 
 namespace dtrain::comm {
-
-/// Why a transport could not carry an operation out; QueuedGroup turns it into a base::Error.
-class TransportFailure : public std::runtime_error {
- public:
-  enum class Cause {
-    no_answer,  ///< the deadline passed
-    gone,       ///< the connection to a peer is closed
-    closed,     ///< this side was closed meanwhile
-  };
-
-  /// `peers`: ranks of the group that are to blame, as far as known; `detail`: more words or none.
-  TransportFailure(Cause cause, std::vector<std::int64_t> peers, const std::string& detail = {})
-      : std::runtime_error(detail), cause_(cause), peers_(std::move(peers)) {}
-
-  [[nodiscard]] Cause cause() const { return cause_; }
-  [[nodiscard]] const std::vector<std::int64_t>& peers() const { return peers_; }
-
- private:
-  Cause cause_;
-  std::vector<std::int64_t> peers_;
-};
 
 /// Blocking operations of one rank of a group of at least two. Each returns the bytes that this
 /// rank sent.

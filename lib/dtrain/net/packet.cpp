@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -20,18 +21,19 @@ namespace {
   base::fail(base::ErrorKind::comm, "cannot take in another rank: {}", std::strerror(error));
 }
 
-/// A packet's one number and the room for its one descriptor, as the system wants them.
+/// A packet's one number and the room for its descriptors, as the system wants them.
 struct Message {
   std::int64_t rank = -1;
   iovec part{&rank, sizeof rank};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  std::vector<std::max_align_t> control;
   msghdr header{};
 
-  Message() {
+  explicit Message(std::size_t descriptors)
+      : control(CMSG_SPACE(descriptors * sizeof(int)) / sizeof(std::max_align_t) + 1) {
     header.msg_iov = &part;
     header.msg_iovlen = 1;
     header.msg_control = control.data();
-    header.msg_controllen = control.size();
+    header.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
   }
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
@@ -55,14 +57,18 @@ std::vector<base::Descriptor> descriptors_of(msghdr& header) {
 
 int send_packet(const base::Descriptor& socket, std::int64_t rank,
                 const base::Descriptor& descriptor, const base::Deadline& deadline) {
-  Message message;
+  return send_packet(socket, rank, std::array{descriptor.get()}, deadline);
+}
+
+int send_packet(const base::Descriptor& socket, std::int64_t rank, std::span<const int> descriptors,
+                const base::Deadline& deadline) {
+  Message message(descriptors.size());
   message.rank = rank;
   cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int number = descriptor.get();
-  std::memcpy(CMSG_DATA(rights), &number, sizeof number);
+  rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   while (::sendmsg(socket.get(), &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     // ETOOMANYREFS: too many descriptors are on their way already.
     const bool may_try_again = errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS;
@@ -72,18 +78,36 @@ int send_packet(const base::Descriptor& socket, std::int64_t rank,
   return 0;
 }
 
-Packet receive_packet(const base::Descriptor& socket) {
-  Message message;
+namespace {
+
+Parcel receive(const base::Descriptor& socket, std::size_t most) {
+  Message message(most);
   const ssize_t count = ::recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (count <= 0) {
     const bool may_come = count < 0 && (errno == EAGAIN || errno == EINTR);
-    return {.rank = -1, .descriptor = {}, .is_closed = !may_come};
+    return {.is_closed = !may_come};
   }
   std::vector<base::Descriptor> descriptors = descriptors_of(message.header);
-  if (descriptors.empty() && (message.header.msg_flags & MSG_CTRUNC) != 0) fail_for_files(EMFILE);
-  if (descriptors.size() != 1 || count != static_cast<ssize_t>(sizeof message.rank)) return {};
-  return {.rank = message.rank, .descriptor = std::move(descriptors.front()), .is_closed = false};
+  // A descriptor for which this process has no room is left out, with those that follow it. Of a
+  // packet for one, a stranger may have sent too many.
+  const bool lacks_some = (message.header.msg_flags & MSG_CTRUNC) != 0;
+  if (lacks_some && (descriptors.empty() || most > 1)) fail_for_files(EMFILE);
+  if (count != static_cast<ssize_t>(sizeof message.rank)) return {};
+  return {.rank = message.rank, .descriptors = std::move(descriptors)};
 }
+
+}  // namespace
+
+Packet receive_packet(const base::Descriptor& socket) {
+  Parcel parcel = receive(socket, 1);
+  if (parcel.descriptors.size() != 1) {
+    return {.rank = -1, .descriptor = {}, .is_closed = parcel.is_closed};
+  }
+  return {
+      .rank = parcel.rank, .descriptor = std::move(parcel.descriptors.front()), .is_closed = false};
+}
+
+Parcel receive_parcel(const base::Descriptor& socket) { return receive(socket, kMostDescriptors); }
 
 base::Descriptor accept_connection(const base::Descriptor& listener) {
   base::Descriptor taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

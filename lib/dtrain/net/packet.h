@@ -1,7 +1,10 @@
 // Packets in which processes hand each other descriptors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
@@ -12,6 +15,13 @@ namespace dtrain::net {
 /// errno.
 [[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
                               const base::Descriptor& descriptor, const base::Deadline& deadline);
+
+/// The most descriptors that the system carries in one packet.
+inline constexpr std::size_t kMostDescriptors = 253;
+
+/// The same with several descriptors, at most kMostDescriptors of them.
+[[nodiscard]] int send_packet(const base::Descriptor& socket, std::int64_t rank,
+                              std::span<const int> descriptors, const base::Deadline& deadline);
 
 /// A message received over such a socket.
 struct Packet {
@@ -24,6 +34,16 @@ struct Packet {
 ///
 /// Throws: Error{comm} if a descriptor came that this process has too many open files to take.
 [[nodiscard]] Packet receive_packet(const base::Descriptor& socket);
+
+/// A packet with several descriptors.
+struct Parcel {
+  std::int64_t rank = -1;                          ///< as the sender says
+  std::vector<base::Descriptor> descriptors = {};  ///< none: as with a Packet
+  bool is_closed = false;
+};
+
+/// The same as receive_packet for a packet with up to kMostDescriptors descriptors.
+[[nodiscard]] Parcel receive_parcel(const base::Descriptor& socket);
 
 /// The next connection of a listening socket, or none; does not wait for one.
 ///

@@ -9,12 +9,31 @@
 #include <thread>
 
 #include "dtrain/base/check.h"
+#include "dtrain/comm/host/neighbours.h"
 #include "dtrain/comm/queued_group.h"
 #include "dtrain/comm/shm/shm_transport.h"
 
 namespace dtrain::comm {
 
 namespace {
+
+/// Threads of one process see all memory at the same addresses.
+class ThreadNeighbours final : public Neighbours {
+ public:
+  explicit ThreadNeighbours(std::int64_t num_ranks) : num_ranks_(num_ranks) {}
+
+  [[nodiscard]] std::int64_t num_ranks() const override { return num_ranks_; }
+  [[nodiscard]] std::uintptr_t base(std::int64_t) const override { return 0; }
+  [[nodiscard]] bool reachable(const std::byte*, std::int64_t) const override { return true; }
+  [[nodiscard]] std::shared_ptr<std::byte> allocate(std::int64_t bytes) override {
+    const at::Tensor tensor = at::zeros({bytes}, at::kByte);  // LibTorch counts it
+    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), [tensor](std::byte*) {}};
+  }
+  [[nodiscard]] bool is_gone(std::int64_t) const override { return false; }
+
+ private:
+  std::int64_t num_ranks_;
+};
 
 /// A control block in this process's own memory.
 std::shared_ptr<ControlBlock> make_block(std::int64_t size) {
@@ -83,7 +102,7 @@ class LocalWorld final : public World {
   [[nodiscard]] std::string_view backend() const override { return "local"; }
 
   [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return job_->neighbours()->allocate(bytes);
+    return at::zeros({bytes}, at::kByte);
   }
 
   [[nodiscard]] std::shared_ptr<ProcessGroup> split(std::span<const std::int64_t> ranks,

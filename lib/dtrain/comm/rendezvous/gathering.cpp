@@ -7,13 +7,25 @@
 
 namespace dtrain::comm {
 
+namespace {
+
+constexpr std::size_t kMostMembers = std::size_t{1} << 20;  // of a meeting that a store tells of
+
+}  // namespace
+
 std::string packed(const Attendance& attendance) {
   net::MessageWriter writer;
   writer.number(attendance.missing.size());
   for (const std::int64_t rank : attendance.missing) {
     writer.number(static_cast<std::uint64_t>(rank));
   }
-  for (const std::string& note : attendance.notes) writer.text(note);
+  const auto& notes = attendance.notes;
+  for (auto first = notes.begin(); first != notes.end();) {
+    const auto end =
+        std::find_if(first, notes.end(), [&](const auto& each) { return each != *first; });
+    writer.number(static_cast<std::uint64_t>(end - first)).text(*first);
+    first = end;
+  }
   return writer.bytes();
 }
 
@@ -23,7 +35,11 @@ std::optional<Attendance> unpacked_attendance(std::string_view text) {
   for (std::uint64_t left = reader.number(); left > 0 && reader.is_good(); --left) {
     result.missing.push_back(static_cast<std::int64_t>(reader.number()));
   }
-  while (reader.is_good() && !reader.is_whole()) result.notes.push_back(reader.text());
+  while (reader.is_good() && !reader.is_whole()) {
+    const std::uint64_t count = reader.number();
+    if (count > kMostMembers - result.notes.size()) return std::nullopt;
+    result.notes.resize(result.notes.size() + count, reader.text());
+  }
   if (!reader.is_whole()) return std::nullopt;
   return result;
 }

@@ -17,6 +17,7 @@ struct Attendance {
   std::vector<std::string> notes = {};     ///< by member; empty while anyone is missing
 };
 
+/// Equal notes of neighbouring members are said once: most are those of a host.
 [[nodiscard]] std::string packed(const Attendance& attendance);
 /// Nothing for a text that packed() did not write.
 [[nodiscard]] std::optional<Attendance> unpacked_attendance(std::string_view text);

@@ -43,6 +43,7 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
 
 void JobStore::set(const std::string& key, std::string value) {
   const std::string problem = values_.set(key, std::move(value));
+  ++news_;
   if (!problem.empty()) refuse(ErrorKind::comm, "the job's store is full: " + problem);
 }
 
@@ -63,6 +64,7 @@ void JobStore::join(const std::string& key, const std::vector<std::int64_t>& mem
     refuse(ErrorKind::comm,
            fmt::format("rank {} came to {} as nobody whom its other members expect", rank, key));
   }
+  if (gathering.notes() != nullptr) ++news_;
 }
 
 const std::string* JobStore::notes(const std::string& key) const {
@@ -76,6 +78,7 @@ std::string JobStore::missing(const std::string& key) const {
 
 void JobStore::refuse(ErrorKind kind, std::string message) {
   if (!refusal_) refusal_ = Refusal{kind, std::move(message)};
+  ++news_;
 }
 
 }  // namespace dtrain::comm

@@ -51,6 +51,9 @@ class JobStore {
   /// The members that have not come to a meeting, likewise.
   [[nodiscard]] std::string missing(const std::string& key) const;
 
+  /// Grows whenever something that a rank may wait for has come.
+  [[nodiscard]] std::uint64_t news() const { return news_; }
+
   /// The first refusal counts.
   void refuse(base::ErrorKind kind, std::string message);
   [[nodiscard]] const std::optional<Refusal>& refusal() const { return refusal_; }
@@ -62,6 +65,7 @@ class JobStore {
   std::map<std::string, Gathering> gatherings_;
   std::size_t gathered_bytes_ = 0;  // members and notes of all gatherings
   std::optional<Refusal> refusal_;
+  std::uint64_t news_ = 0;
 };
 
 }  // namespace dtrain::comm

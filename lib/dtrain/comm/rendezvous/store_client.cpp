@@ -5,6 +5,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/wire.h"
 #include "dtrain/net/message.h"
 
@@ -25,6 +26,14 @@ net::MessageWriter message_of(StoreRequest request) {
 }
 
 }  // namespace
+
+std::string meet_request(std::string_view key, const std::vector<std::int64_t>& members,
+                         std::string_view note, std::chrono::milliseconds patience) {
+  net::MessageWriter writer = message_of(StoreRequest::meet);
+  writer.text(key).number(static_cast<std::uint64_t>(patience.count())).text(note);
+  write_ranks(writer, members);
+  return writer.bytes();
+}
 
 StoreClient::StoreClient(base::Descriptor connection, const Newcomer& self,
                          const base::Deadline& deadline)
@@ -53,10 +62,8 @@ std::optional<std::string> StoreClient::get(std::string_view key, const base::De
 Attendance StoreClient::meet(std::string_view key, const std::vector<std::int64_t>& members,
                              std::string_view note, const base::Deadline& deadline) {
   const auto left = deadline.remaining();
-  net::MessageWriter writer = message_of(StoreRequest::meet);
-  writer.text(key).number(static_cast<std::uint64_t>(left.count())).text(note);
-  for (const std::int64_t member : members) writer.number(static_cast<std::uint64_t>(member));
-  const auto reply = request(writer.bytes(), base::Deadline(left + kPatience));
+  const auto reply =
+      request(meet_request(key, members, note, left), base::Deadline(left + kPatience));
   auto attendance = reply ? unpacked_attendance(*reply) : std::nullopt;
   const bool fits =
       attendance && (!attendance->missing.empty() || attendance->notes.size() == members.size());

@@ -1,6 +1,7 @@
 // A rank's connection to the store that rank 0 serves. Private to comm.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,11 @@
 #include "dtrain/net/frames.h"
 
 namespace dtrain::comm {
+
+/// The message with which a rank comes to a meeting of `members`.
+[[nodiscard]] std::string meet_request(std::string_view key,
+                                       const std::vector<std::int64_t>& members,
+                                       std::string_view note, std::chrono::milliseconds patience);
 
 /// Throws:  all calls but leave: the refusal of the job as it was worded; Error{comm} when rank 0
 ///          is gone; Error{timeout} when it does not answer.

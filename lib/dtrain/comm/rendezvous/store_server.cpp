@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "dtrain/base/printable.h"
+#include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/net/message.h"
 #include "dtrain/net/munge.h"
@@ -218,11 +219,9 @@ void StoreServer::hear_wish(Connection& connection, StoreRequest request,
       Clock::now() + std::chrono::milliseconds(std::min<std::uint64_t>(reader.number(), 1U << 31));
   if (connection.wants_members) {
     std::string note = reader.text();
-    std::vector<std::int64_t> members;
-    while (reader.is_good() && !reader.is_whole()) {
-      members.push_back(static_cast<std::int64_t>(reader.number()));
-    }
-    store_.join(connection.wanted, members, connection.rank, std::move(note));
+    const auto members = read_ranks(reader, options_.size);
+    store_.join(connection.wanted, members.value_or(std::vector<std::int64_t>()), connection.rank,
+                std::move(note));
   }
   answer_waiting(connection);
 }
@@ -309,9 +308,10 @@ void StoreServer::write_to(Connection& connection) {
 
 void StoreServer::settle() {
   const auto now = Clock::now();
+  const bool has_news = std::exchange(news_, store_.news()) != store_.news();
   for (Connection& connection : connections_) {
     write_to(connection);
-    answer_waiting(connection);
+    if (has_news || now >= connection.patience) answer_waiting(connection);
     if (connection.rank < 0 && now >= connection.patience) connection.is_over = true;
   }
   std::erase_if(connections_, [](const Connection& each) { return each.is_over; });

@@ -85,6 +85,7 @@ class StoreServer {
   base::Descriptor own_;
   base::Descriptor wake_;
   std::vector<Connection> connections_;
+  std::uint64_t news_ = 0;  // of the store, as far as those who wait have been answered
   std::atomic<bool> stopping_{false};
   std::atomic<bool> finishing_{false};
   std::thread thread_;

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "dtrain/comm/host/meeting.h"
 #include "dtrain/comm/parted_tensor.h"
-#include "dtrain/comm/shm/meeting.h"
 
 namespace dtrain::comm {
 

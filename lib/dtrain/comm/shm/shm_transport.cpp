@@ -55,11 +55,11 @@ ShmTransport::~ShmTransport() {
   if (!meeting_.is_closed()) return;
   // After a failure peers may still be at work on what this rank has laid out.
   meeting_.neighbours().keep(staging_);
-  for (const at::Tensor& memory : lane_staging_) meeting_.neighbours().keep(memory);
+  for (const auto& memory : lane_staging_) meeting_.neighbours().keep(memory);
 }
 
 std::int64_t ShmTransport::bytes(const GroupLoad& load) {
-  return (load.is_first ? ControlBlock::bytes_for(load.size) : 0) +
+  return (load.is_first ? ControlBlock::common_bytes_for(load.size) : 0) +
          (load.foreign > kSmallBytes ? staging_bytes(load.size) : 0) + load.peers * kLaneBytes;
 }
 
@@ -68,7 +68,9 @@ std::int64_t ShmTransport::guarded(std::initializer_list<at::Tensor> tensors, Bo
   try {
     return body();
   } catch (...) {
-    for (const at::Tensor& tensor : tensors) meeting_.neighbours().keep(tensor);
+    for (const at::Tensor& tensor : tensors) {
+      meeting_.neighbours().keep(std::make_shared<at::Tensor>(tensor));
+    }
     throw;
   }
 }
@@ -79,26 +81,9 @@ std::byte* ShmTransport::Sources::at(std::int64_t rank, std::int64_t offset,
   return data[index] + (staged[index] ? offset - staged_from : offset);
 }
 
-void ShmTransport::exchange(const CollectiveCall& call, const std::byte* payload,
-                            std::int64_t bytes, const base::Deadline& deadline) {
-  Slot& slot = meeting_.own_slot();
-  slot.offer = {.call = call};
-  copy_bytes(slot.data, payload, bytes);
-  meeting_.arrive_with_call(deadline);
-}
-
-std::vector<const std::byte*> ShmTransport::payloads(std::int64_t offset) {
-  std::vector<const std::byte*> result;
-  for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
-    result.push_back(meeting_.slot_of(rank).data + offset);
-  }
-  return result;
-}
-
 std::byte* ShmTransport::staging() {
-  if (!staging_.defined())
-    staging_ = meeting_.neighbours().allocate(staging_bytes(meeting_.size()));
-  return bytes_of(staging_);
+  if (!staging_) staging_ = meeting_.neighbours().allocate(staging_bytes(meeting_.size()));
+  return staging_.get();
 }
 
 ShmTransport::Sources ShmTransport::lay_out(const LargeCall& large, bool staged,
@@ -149,9 +134,10 @@ std::int64_t ShmTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
   const std::int64_t bytes = size_in_bytes(tensor);
   return guarded({tensor}, [&] {
     if (bytes > kSmallBytes) return all_reduce_large(tensor, op, deadline);
-    exchange(call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
-             bytes_of(tensor), bytes, deadline);
-    reduce_in_tree_order(payloads(0), bytes_of(tensor), tensor.numel(), tensor.scalar_type(), op);
+    meeting_.exchange(call_of(Collective::all_reduce, tensor, static_cast<std::int64_t>(op)),
+                      bytes_of(tensor), bytes, deadline);
+    reduce_in_tree_order(meeting_.payloads(0), bytes_of(tensor), tensor.numel(),
+                         tensor.scalar_type(), op);
     return bytes * (meeting_.size() - 1);
   });
 }
@@ -213,9 +199,9 @@ std::int64_t ShmTransport::reduce_scatter(const at::Tensor& input, const at::Ten
   const std::int64_t bytes = size_in_bytes(input);
   return guarded({input, output}, [&] {
     if (bytes > kSmallBytes) return reduce_scatter_large(input, output, deadline);
-    exchange(call_of(Collective::reduce_scatter, input), bytes_of(input), bytes, deadline);
-    reduce_in_tree_order(payloads(meeting_.rank() * size_in_bytes(output)), bytes_of(output),
-                         output.numel(), output.scalar_type(), ReduceOp::sum);
+    meeting_.exchange(call_of(Collective::reduce_scatter, input), bytes_of(input), bytes, deadline);
+    reduce_in_tree_order(meeting_.payloads(meeting_.rank() * size_in_bytes(output)),
+                         bytes_of(output), output.numel(), output.scalar_type(), ReduceOp::sum);
     return bytes - size_in_bytes(output);
   });
 }
@@ -264,7 +250,7 @@ std::int64_t ShmTransport::all_gather(const at::Tensor& input, const PartedTenso
     if (largest_part(output) > kSmallBytes) {
       gather_large(call, input, output, deadline);
     } else {
-      exchange(call, bytes_of(input), size_in_bytes(input), deadline);
+      meeting_.exchange(call, bytes_of(input), size_in_bytes(input), deadline);
       for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
         const std::span<std::byte> part = output.part(rank);
         copy_bytes(part.data(), meeting_.slot_of(rank).data, std::ssize(part));
@@ -319,8 +305,8 @@ std::int64_t ShmTransport::broadcast(const at::Tensor& tensor, std::int64_t root
       broadcast_large(tensor, root, deadline);
     } else {
       const bool mine = meeting_.rank() == root;
-      exchange(call_of(Collective::broadcast, tensor, root), bytes_of(tensor), mine ? bytes : 0,
-               deadline);
+      meeting_.exchange(call_of(Collective::broadcast, tensor, root), bytes_of(tensor),
+                        mine ? bytes : 0, deadline);
       if (!mine) copy_bytes(bytes_of(tensor), meeting_.slot_of(root).data, bytes);
     }
     return meeting_.rank() == root ? bytes * (meeting_.size() - 1) : 0;
@@ -347,16 +333,16 @@ void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
 }
 
 std::int64_t ShmTransport::barrier(const base::Deadline& deadline) {
-  exchange({.op = Collective::barrier}, nullptr, 0, deadline);
+  meeting_.exchange({.op = Collective::barrier}, nullptr, 0, deadline);
   return 0;
 }
 
 // --- messages ------------------------------------------------------------------------------------
 
 std::byte* ShmTransport::lane_staging(std::int64_t peer) {
-  at::Tensor& memory = lane_staging_[static_cast<std::size_t>(peer)];
-  if (!memory.defined()) memory = meeting_.neighbours().allocate(kLaneBytes);
-  return bytes_of(memory);
+  std::shared_ptr<std::byte>& memory = lane_staging_[static_cast<std::size_t>(peer)];
+  if (!memory) memory = meeting_.neighbours().allocate(kLaneBytes);
+  return memory.get();
 }
 
 std::int64_t ShmTransport::send(const at::Tensor& tensor, std::int64_t peer,

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/shm/meeting.h"
+#include "dtrain/comm/host/meeting.h"
 #include "dtrain/comm/transport.h"
 
 namespace dtrain::comm {
@@ -57,11 +57,6 @@ class ShmTransport final : public Transport {
                                 std::int64_t staged_from) const;
   };
 
-  /// One round for a small call: every member lays `payload` out; then payloads() holds them.
-  void exchange(const CollectiveCall& call, const std::byte* payload, std::int64_t bytes,
-                const base::Deadline& deadline);
-  [[nodiscard]] std::vector<const std::byte*> payloads(std::int64_t offset);
-
   /// A call whose tensors are too large for the control block.
   struct LargeCall {
     CollectiveCall call;
@@ -98,8 +93,8 @@ class ShmTransport final : public Transport {
   std::int64_t guarded(std::initializer_list<at::Tensor> tensors, Body body);
 
   Meeting meeting_;
-  at::Tensor staging_;                    // (staging_bytes) uint8; made when first needed
-  std::vector<at::Tensor> lane_staging_;  // by peer, each used by the lane that sends to it
+  std::shared_ptr<std::byte> staging_;                    // staging_bytes; made when first needed
+  std::vector<std::shared_ptr<std::byte>> lane_staging_;  // by peer, used by the lane to it
 };
 
 }  // namespace dtrain::comm

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "dtrain/comm/create_world.h"
+#include "dtrain/comm/host/process_neighbours.h"
 #include "dtrain/comm/rendezvous/rendezvous.h"
-#include "dtrain/comm/shm/process_neighbours.h"
 
 namespace dtrain::comm {
 

@@ -13,6 +13,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/comm/rendezvous/handshake.h"
 #include "dtrain/comm/rendezvous/job_store.h"
+#include "dtrain/comm/rendezvous/rank_runs.h"
 #include "dtrain/comm/rendezvous/store_client.h"
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/store_server.h"
@@ -71,6 +72,46 @@ TEST_CASE("A message announced as too long is refused before its bytes come") {
   CHECK(fitting.take_message() == "one");
   CHECK(fitting.take_message() == "two");
   CHECK_FALSE(fitting.take_message());
+}
+
+TEST_CASE("A list of ranks travels as its runs, and a lie about their number costs no memory") {
+  const auto bytes_of = [](const std::vector<std::int64_t>& ranks) {
+    net::MessageWriter writer;
+    write_ranks(writer, ranks);
+    return writer.bytes();
+  };
+  std::vector<std::int64_t> all(4096);
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<std::int64_t> backwards(all.rbegin(), all.rend());
+  const std::vector<std::vector<std::int64_t>> lists{
+      {}, {7}, {3, 1}, {0, 8, 16, 24}, {0, 1, 5, 6, 20, 4, 4, 4}, all, backwards};
+  for (const auto& ranks : lists) {
+    const std::string bytes = bytes_of(ranks);
+    net::MessageReader reader(bytes);
+    CHECK(read_ranks(reader, 4096) == ranks);
+  }
+  CHECK(bytes_of(all).size() == 24);
+  CHECK(bytes_of(backwards).size() == 24);
+  const std::string endless =
+      net::MessageWriter().number(0).number(1).number(~std::uint64_t{0}).bytes();
+  const std::string cut = bytes_of({0, 1, 2}).substr(0, 20);
+  const std::string too_many = bytes_of(all);
+  for (const std::string& text : {endless, bytes_of({1}) + endless, cut}) {
+    net::MessageReader reader(text);
+    CHECK_FALSE(read_ranks(reader, 4096));
+  }
+  net::MessageReader reader(too_many);
+  CHECK_FALSE(read_ranks(reader, 4095));
+}
+
+TEST_CASE("Equal notes of neighbours are said once, and a lie about their number is refused") {
+  const Attendance notes{.notes = {"a", "a", "a", "", "", "a", "b"}};
+  const std::string text = packed(notes);
+  CHECK(unpacked_attendance(text)->notes == notes.notes);
+  CHECK(text.size() == 8 + 4 * 16 + 3);
+  CHECK_FALSE(unpacked_attendance(
+      net::MessageWriter().number(0).number(std::uint64_t{1} << 40).text("").bytes()));
+  CHECK_FALSE(unpacked_attendance(text.substr(0, text.size() - 1)));
 }
 
 // The HMAC itself is OpenSSL's; this is about what goes into it.

@@ -1,7 +1,5 @@
-#include "dtrain/comm/shm/segment.h"
+#include "dtrain/comm/host/segment.h"
 
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -98,24 +96,24 @@ Segment::Segment(std::int64_t most_bytes, Count count)
       count_(std::move(count)),
       free_(mapping_.bytes()) {}
 
-at::Tensor Segment::allocate(std::int64_t bytes) {
-  if (bytes == 0) return at::zeros({0}, at::kByte);
-  const std::int64_t offset = reserve(bytes);
-  const auto free = [segment = shared_from_this(), offset, bytes](void*) {
-    segment->release(offset, bytes);
+std::shared_ptr<std::byte> Segment::allocate(std::int64_t bytes) {
+  const Extent extent = reserve(bytes, bytes);
+  const auto free = [segment = shared_from_this(), extent](std::byte*) {
+    segment->release(extent);
   };
-  return at::from_blob(mapping_.data() + offset, {bytes}, free, at::kByte);
+  return {mapping_.data() + extent.offset, free};
 }
 
-std::int64_t Segment::reserve(std::int64_t bytes) {
-  const std::int64_t rounded = in_pages(bytes);
+Segment::Extent Segment::reserve(std::int64_t bytes, std::int64_t backed) {
+  Extent extent{.bytes = in_pages(bytes), .backed = in_pages(backed)};
   const std::lock_guard lock(mutex_);
-  const auto offset = free_.take(rounded);
+  const auto offset = free_.take(extent.bytes);
   int error = ENOSPC;
   if (offset) {
+    extent.offset = *offset;
     // Now, where it can be refused; a page that is not there when it is touched ends the process.
-    error = change_pages(file_.get(), 0, *offset, rounded);
-    if (error != 0) free_.give_back(*offset, rounded);
+    error = change_pages(file_.get(), 0, extent.offset, extent.backed);
+    if (error != 0) free_.give_back(extent.offset, extent.bytes);
   }
   if (error != 0) {
     base::fail(
@@ -124,22 +122,21 @@ std::int64_t Segment::reserve(std::int64_t bytes) {
         "level, a smaller --microbatch, a smaller model, or more ranks that shard",
         bytes, in_use_, mapping_.bytes(), std::strerror(error));
   }
-  in_use_ += rounded;
-  if (count_) count_(rounded);
-  return *offset;
+  in_use_ += extent.backed;
+  if (count_) count_(extent.backed);
+  return extent;
 }
 
-void Segment::release(std::int64_t offset, std::int64_t bytes) noexcept {
-  const std::int64_t rounded = in_pages(bytes);
+void Segment::release(const Extent& extent) noexcept {
   // The pages go back to the system, and the next owner finds zeros.
   constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  if (change_pages(file_.get(), kPunch, offset, rounded) != 0) {
-    std::memset(mapping_.data() + offset, 0, static_cast<std::size_t>(rounded));
+  if (change_pages(file_.get(), kPunch, extent.offset, extent.bytes) != 0) {
+    std::memset(mapping_.data() + extent.offset, 0, static_cast<std::size_t>(extent.bytes));
   }
   const std::lock_guard lock(mutex_);
-  free_.give_back(offset, rounded);
-  in_use_ -= rounded;
-  if (count_) count_(-rounded);
+  free_.give_back(extent.offset, extent.bytes);
+  in_use_ -= extent.backed;
+  if (count_) count_(-extent.backed);
 }
 
 }  // namespace dtrain::comm

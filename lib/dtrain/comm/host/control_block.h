@@ -1,5 +1,5 @@
 // The memory that ranks of one shm group share besides their tensors: plain structs, which each
-// rank may see at another address. Private to comm/shm.
+// rank may see at another address. Private to comm.
 #pragma once
 
 #include <atomic>
@@ -83,8 +83,9 @@ struct Closing {
   char reason[1024]{};
 };
 
-/// Followed by `size` Members and size * size Channels. A new group has zeros everywhere except in
-/// Closing's ranks, which have no meaning before it is closed.
+/// Followed by `size` Members, a bit for each Channel that is in use, and size * size Channels, of
+/// which only those in use are ever touched. A new group has zeros everywhere except in Closing's
+/// ranks, which have no meaning before it is closed.
 struct alignas(64) ControlBlock {
   std::int64_t size = 0;                              ///< members
   alignas(64) std::atomic<std::uint32_t> arrived{0};  ///< arrivals of all members
@@ -92,10 +93,13 @@ struct alignas(64) ControlBlock {
   alignas(64) Closing closing;
 
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);
+  /// The part of them before the channels: most pairs of members never send each other anything.
+  [[nodiscard]] static std::int64_t common_bytes_for(std::int64_t size);
   /// The offset in `text` of a block for `size` members, if it can be one in `room` bytes.
   [[nodiscard]] static std::optional<std::int64_t> offset_of(std::string_view text,
                                                              std::int64_t size, std::int64_t room);
   [[nodiscard]] Member& member(std::int64_t rank);
+  /// From now on it is in use.
   [[nodiscard]] Channel& channel(std::int64_t from, std::int64_t to);
 
   /// The first to close a group says why; wakes everyone who sleeps. Threads: any.
@@ -105,6 +109,10 @@ struct alignas(64) ControlBlock {
   }
   /// Returns whether every member has let go of the group.
   [[nodiscard]] bool is_abandoned();
+
+ private:
+  [[nodiscard]] std::atomic<std::uint64_t>* bits_in_use();
+  [[nodiscard]] Channel* channels();
 };
 
 }  // namespace dtrain::comm

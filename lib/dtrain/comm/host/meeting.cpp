@@ -1,10 +1,10 @@
-#include "dtrain/comm/shm/meeting.h"
+#include "dtrain/comm/host/meeting.h"
 
 #include <algorithm>
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/comm/shm/futex.h"
+#include "dtrain/comm/host/futex.h"
 
 namespace dtrain::comm {
 
@@ -18,6 +18,9 @@ constexpr int kSpins = 100;
 
 // How long a sleeper sleeps before it looks whether those it waits for still live.
 constexpr std::chrono::milliseconds kLookAround(50);
+
+// How many of them it looks after each time: in a large group, all sleepers do.
+constexpr std::size_t kLooks = 16;
 
 void raise(Signal& signal, std::uint32_t value) {
   signal.value.store(value);  // sequentially consistent, as is the count of sleepers
@@ -68,6 +71,20 @@ Slot& Meeting::own_slot() { return seat_.block->member(rank()).slots[(arrivals_ 
 // made theirs. So two slots are enough, as long as the count of arrivals goes on and on.
 const Slot& Meeting::slot_of(std::int64_t rank) {
   return seat_.block->member(rank).slots[arrivals_ % 2];
+}
+
+void Meeting::exchange(const CollectiveCall& call, const std::byte* payload, std::int64_t bytes,
+                       const base::Deadline& deadline) {
+  Slot& slot = own_slot();
+  slot.offer = {.call = call};
+  std::copy_n(payload, bytes, slot.data);
+  arrive_with_call(deadline);
+}
+
+std::vector<const std::byte*> Meeting::payloads(std::int64_t offset) {
+  std::vector<const std::byte*> result;
+  for (std::int64_t rank = 0; rank < size(); ++rank) result.push_back(slot_of(rank).data + offset);
+  return result;
 }
 
 void Meeting::arrive(const base::Deadline& deadline) {
@@ -165,14 +182,20 @@ std::vector<std::int64_t> Meeting::not_arrived() const {
   return missing;
 }
 
+// Each sleeper looks after a few members at a time, those above it first, so that together they
+// look after all of them; a rank alone comes round in time.
 std::vector<std::int64_t> Meeting::gone_among(const std::vector<std::int64_t>& ranks) const {
   std::vector<std::int64_t> gone;
-  for (const auto member : ranks) {
+  const auto above = std::ranges::upper_bound(ranks, rank()) - ranks.begin();
+  const auto first = static_cast<std::size_t>(above) + kLooks * looks_.fetch_add(1);
+  for (std::size_t look = 0; look < std::min(kLooks, ranks.size()); ++look) {
+    const std::int64_t member = ranks[(first + look) % ranks.size()];
     const std::int64_t world_rank = seat_.world_ranks[static_cast<std::size_t>(member)];
     if (seat_.block->member(member).left.load() != 0 || neighbours_->is_gone(world_rank)) {
       gone.push_back(member);
     }
   }
+  std::ranges::sort(gone);
   return gone;
 }
 

@@ -1,7 +1,5 @@
-// Memory of one rank that other processes map as well. Private to comm/shm.
+// Memory of one rank that other processes map as well. Private to comm.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -65,14 +63,20 @@ class Segment : public std::enable_shared_from_this<Segment> {
   [[nodiscard]] std::byte* data() const { return mapping_.data(); }
   [[nodiscard]] std::int64_t bytes() const { return mapping_.bytes(); }
 
-  /// (bytes) uint8, zeroed, at a page's start. The tensor keeps the segment alive.
+  /// Zeroed bytes at a page's start, at least one, which keep the segment alive.
   ///
   /// Throws: Error{memory} when there is no room.
-  [[nodiscard]] at::Tensor allocate(std::int64_t bytes);
+  [[nodiscard]] std::shared_ptr<std::byte> allocate(std::int64_t bytes);
 
-  /// The same without a tensor: the offset of zeroed pages, to be given to release().
-  [[nodiscard]] std::int64_t reserve(std::int64_t bytes);
-  void release(std::int64_t offset, std::int64_t bytes) noexcept;
+  /// A part of the segment. Pages beyond the first `backed` bytes take room when they are touched.
+  struct Extent {
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+    std::int64_t backed = 0;
+  };
+  /// The same by their place, to be given to release().
+  [[nodiscard]] Extent reserve(std::int64_t bytes, std::int64_t backed);
+  void release(const Extent& extent) noexcept;
 
  private:
   base::Descriptor file_;

@@ -6,18 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/comm/create_world.h"
+#include "dtrain/comm/host/introduction.h"
+#include "dtrain/comm/host/process_neighbours.h"
 #include "dtrain/comm/rendezvous/rendezvous.h"
-#include "dtrain/comm/shm/introduction.h"
-#include "dtrain/comm/shm/process_neighbours.h"
 
 namespace dtrain::comm {
 
 /// A rank's announcement to the others before they share memory.
 struct ShmCard {
-  std::string host;         ///< host_of_process()
-  std::string socket_name;  ///< of its ListenSocket
-  std::string refusal;      ///< why it cannot share memory; empty: it can
+  std::string host;     ///< host_of_process()
+  std::string refusal;  ///< why it cannot share memory; empty: it can
 };
 
 /// Why a rank cannot share memory with those of its host, in one line; empty if all can.
@@ -26,28 +24,33 @@ struct ShmCard {
 /// The hosts of these ranks, numbered in the order of their first ranks.
 [[nodiscard]] std::vector<std::int64_t> hosts_of(const std::vector<ShmCard>& cards);
 
+/// A rank that looks for its neighbours.
+struct SurveyOptions {
+  std::int64_t rank = 0;
+  std::int64_t size = 1;  ///< ranks of the job
+  Segment::Count count_memory = {};
+};
+
 /// What all ranks know then, and this rank's part in the meeting on its host.
 struct HostSurvey {
   std::string obstacle;                    ///< to sharing memory anywhere; empty: none
   std::vector<std::int64_t> host_of_rank;  ///< of every rank; empty with an obstacle
-  std::vector<std::string> socket_names;   ///< by rank; empty: on another host
   std::shared_ptr<Segment> segment;
-  ListenSocket listener;
-  base::Descriptor to_first;  ///< a connection to the host's first rank; may be none
+  HostMember member;
 
   [[nodiscard]] std::int64_t num_hosts() const;
 };
 
 /// Collective: all ranks of the job.
 /// Throws:     Error{timeout} or Error{comm} naming a rank that has gone.
-[[nodiscard]] HostSurvey survey_hosts(const WorldOptions& options, StoreClient& store,
+[[nodiscard]] HostSurvey survey_hosts(const SurveyOptions& options, StoreClient& store,
                                       const base::Deadline& deadline);
 
 /// Gives the ranks of each host each other's memory.
 ///
 /// Collective: all ranks of a host.
 /// Throws:     as exchange_segments.
-[[nodiscard]] std::shared_ptr<ProcessNeighbours> share_memory(std::int64_t rank, HostSurvey survey,
+[[nodiscard]] std::shared_ptr<ProcessNeighbours> share_memory(HostSurvey survey,
                                                               const base::Deadline& deadline);
 
 }  // namespace dtrain::comm

@@ -1,4 +1,4 @@
-#include "dtrain/comm/shm/futex.h"
+#include "dtrain/comm/host/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

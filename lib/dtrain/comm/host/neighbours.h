@@ -1,13 +1,12 @@
 // Ranks that see each other's memory: threads of one process, or processes that map each other's
-// segments. Private to comm/shm.
+// segments. Private to comm.
 #pragma once
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace dtrain::comm {
@@ -24,37 +23,20 @@ class Neighbours {
   [[nodiscard]] virtual std::uintptr_t base(std::int64_t rank) const = 0;
   /// Returns whether the others can reach these bytes of this rank.
   [[nodiscard]] virtual bool reachable(const std::byte* data, std::int64_t bytes) const = 0;
-  /// Memory of this rank that the others can reach: (bytes) uint8, zeroed.
-  [[nodiscard]] virtual at::Tensor allocate(std::int64_t bytes) = 0;
+  /// Zeroed memory of this rank that the others can reach; at least one byte.
+  [[nodiscard]] virtual std::shared_ptr<std::byte> allocate(std::int64_t bytes) = 0;
   /// Returns whether that rank's process has ended or let go of the job.
   [[nodiscard]] virtual bool is_gone(std::int64_t rank) const = 0;
 
   /// After a failure: others may still be at work on this memory, so it must not be used again.
-  void keep(const at::Tensor& tensor) {
+  void keep(std::shared_ptr<void> memory) {
     const std::lock_guard lock(mutex_);
-    kept_.push_back(tensor);
+    kept_.push_back(std::move(memory));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<at::Tensor> kept_;
-};
-
-/// Threads of one process see all memory at the same addresses.
-class ThreadNeighbours final : public Neighbours {
- public:
-  explicit ThreadNeighbours(std::int64_t num_ranks) : num_ranks_(num_ranks) {}
-
-  [[nodiscard]] std::int64_t num_ranks() const override { return num_ranks_; }
-  [[nodiscard]] std::uintptr_t base(std::int64_t) const override { return 0; }
-  [[nodiscard]] bool reachable(const std::byte*, std::int64_t) const override { return true; }
-  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
-    return at::zeros({bytes}, at::kByte);
-  }
-  [[nodiscard]] bool is_gone(std::int64_t) const override { return false; }
-
- private:
-  std::int64_t num_ranks_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace dtrain::comm

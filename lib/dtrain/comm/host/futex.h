@@ -1,4 +1,4 @@
-// Sleeps on a word of memory that processes share. Private to comm/shm.
+// Sleeps on a word of memory that processes share. Private to comm.
 #pragma once
 
 #include <atomic>

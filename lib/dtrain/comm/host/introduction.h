@@ -1,7 +1,8 @@
-// Exchanges memory between processes of one host. Private to comm/shm.
+// Exchanges memory between processes of one host. Private to comm.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,26 +38,24 @@ struct Reach {
 /// Throws: Error{comm} with the reason.
 [[nodiscard]] Reach reach(const std::string& socket_name);
 
-/// A rank's connection to another rank, and that rank's memory.
-struct PeerConnection {
-  base::Descriptor connection;  ///< hangs up when the other process ends
-  base::Descriptor memory;      ///< its shared memory
+/// A rank's part in the meeting on its host.
+struct HostMember {
+  std::int64_t rank = 0;
+  std::vector<std::int64_t> ranks;  ///< of all on the host, in ascending order
+  std::string socket_name;          ///< of the first one's listening socket
+  ListenSocket listener = {};       ///< that socket; of the first one alone
+  base::Descriptor to_first = {};   ///< a connection to it; may be none
 };
 
-/// Connects every pair of processes and gives each the others' memory; by rank, empty for the own.
-/// Processes of other users are turned away. `to_first`: what reach() found at the first one's; may
-/// be none.
+/// Gives every rank of a host the memory of all: take(rank, memory) for each, in ascending order.
+/// They hand their memory to the first one, and it hands all of it to each, so that the work is
+/// one connection per rank, which ends here. Processes of other users are turned away.
 ///
-/// Collective: all ranks of a host; socket_names: of their listening sockets, by rank; empty for
-///             ranks of other hosts, which are left out.
+/// Collective: all ranks of a host.
 /// Throws:     Error{timeout} or Error{comm} naming the rank that did not answer or has gone, also
 ///             when it had been met already.
-[[nodiscard]] std::vector<PeerConnection> exchange_segments(
-    std::int64_t own_rank, const ListenSocket& own, const std::vector<std::string>& socket_names,
-    const base::Descriptor& own_memory, const base::Deadline& deadline,
-    base::Descriptor to_first = {});
-
-/// Returns whether the process at the other end has ended.
-[[nodiscard]] bool has_hung_up(const base::Descriptor& connection);
+void exchange_segments(HostMember self, const base::Descriptor& own_memory,
+                       const base::Deadline& deadline,
+                       const std::function<void(std::int64_t, base::Descriptor)>& take);
 
 }  // namespace dtrain::comm

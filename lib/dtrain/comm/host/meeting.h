@@ -1,4 +1,4 @@
-// One member's part in a group that meets through a ControlBlock. Private to comm/shm.
+// One member's part in a group that meets through a ControlBlock. Private to comm.
 #pragma once
 
 #include <memory>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "dtrain/base/deadline.h"
-#include "dtrain/comm/shm/control_block.h"
-#include "dtrain/comm/shm/neighbours.h"
-#include "dtrain/comm/transport.h"
+#include "dtrain/comm/host/control_block.h"
+#include "dtrain/comm/host/neighbours.h"
+#include "dtrain/comm/transport_failure.h"
 
 namespace dtrain::comm {
 
@@ -48,6 +48,11 @@ class Meeting {
   void arrive_with_call(const base::Deadline& deadline);
   /// Returns what a member laid out before the last arrive(); read it before the next one.
   [[nodiscard]] const Slot& slot_of(std::int64_t rank);
+  /// One round of a small call: every member lays its payload out; then payloads() holds them.
+  void exchange(const CollectiveCall& call, const std::byte* payload, std::int64_t bytes,
+                const base::Deadline& deadline);
+  /// By rank, from byte `offset` on.
+  [[nodiscard]] std::vector<const std::byte*> payloads(std::int64_t offset);
 
   /// The next piece of a message from this rank to `peer`. Waits until there is room for it, and
   /// returns its number.
@@ -78,6 +83,7 @@ class Meeting {
   template <typename Ready, typename Missing>
   void wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing);
   [[nodiscard]] std::vector<std::int64_t> not_arrived() const;
+  /// Those of these members that are gone, among as many as one look takes in.
   [[nodiscard]] std::vector<std::int64_t> gone_among(const std::vector<std::int64_t>& ranks) const;
   [[nodiscard]] TransportFailure failure_of_closing() const;
 
@@ -87,6 +93,7 @@ class Meeting {
   std::uint32_t arrivals_ = 0;
   std::atomic<std::int64_t> awaited_{-1};
   std::atomic<std::int64_t> culprit_{-1};  // the member whose death this rank noticed
+  mutable std::atomic<std::uint64_t> looks_{0};
 };
 
 }  // namespace dtrain::comm

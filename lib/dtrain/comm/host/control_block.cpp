@@ -1,9 +1,10 @@
-#include "dtrain/comm/shm/control_block.h"
+#include "dtrain/comm/host/control_block.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "dtrain/base/number.h"
-#include "dtrain/comm/shm/futex.h"
+#include "dtrain/comm/host/futex.h"
 
 namespace dtrain::comm {
 
@@ -13,12 +14,22 @@ void wake_sleepers(Signal& signal) noexcept {
   if (signal.sleepers.load() != 0) wake_all(signal.value);
 }
 
+constexpr std::int64_t kWordBits = 64;
+
+std::int64_t words_for(std::int64_t size) { return (size * size + kWordBits - 1) / kWordBits; }
+
 }  // namespace
 
-std::int64_t ControlBlock::bytes_for(std::int64_t size) {
+std::int64_t ControlBlock::common_bytes_for(std::int64_t size) {
+  constexpr auto kAlignment = static_cast<std::int64_t>(alignof(Channel));
+  const std::int64_t bits = words_for(size) * static_cast<std::int64_t>(sizeof(std::uint64_t));
   return static_cast<std::int64_t>(sizeof(ControlBlock)) +
          size * static_cast<std::int64_t>(sizeof(Member)) +
-         size * size * static_cast<std::int64_t>(sizeof(Channel));
+         (bits + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t ControlBlock::bytes_for(std::int64_t size) {
+  return common_bytes_for(size) + size * size * static_cast<std::int64_t>(sizeof(Channel));
 }
 
 std::optional<std::int64_t> ControlBlock::offset_of(std::string_view text, std::int64_t size,
@@ -34,8 +45,20 @@ Member& ControlBlock::member(std::int64_t rank) {
   return reinterpret_cast<Member*>(this + 1)[rank];
 }
 
+std::atomic<std::uint64_t>* ControlBlock::bits_in_use() {
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(&member(size));
+}
+
+Channel* ControlBlock::channels() {
+  return reinterpret_cast<Channel*>(reinterpret_cast<std::byte*>(this) + common_bytes_for(size));
+}
+
 Channel& ControlBlock::channel(std::int64_t from, std::int64_t to) {
-  return reinterpret_cast<Channel*>(&member(size))[from * size + to];
+  const std::int64_t number = from * size + to;
+  const std::uint64_t bit = std::uint64_t{1} << (number % kWordBits);
+  std::atomic<std::uint64_t>& word = bits_in_use()[number / kWordBits];
+  if ((word.load(std::memory_order_relaxed) & bit) == 0) word.fetch_or(bit);
+  return channels()[number];
 }
 
 void ControlBlock::close(std::int64_t closer, std::int64_t culprit,
@@ -49,10 +72,11 @@ void ControlBlock::close(std::int64_t closer, std::int64_t culprit,
   closing.reason[length] = '\0';
   closing.state.store(Closing::kClosed);
   wake_sleepers(gate);
-  for (std::int64_t from = 0; from < size; ++from) {
-    for (std::int64_t to = 0; to < size; ++to) {
-      wake_sleepers(channel(from, to).posted);
-      wake_sleepers(channel(from, to).taken);
+  for (std::int64_t index = 0; index < words_for(size); ++index) {
+    for (std::uint64_t bits = bits_in_use()[index].load(); bits != 0; bits &= bits - 1) {
+      Channel& channel = channels()[index * kWordBits + std::countr_zero(bits)];
+      wake_sleepers(channel.posted);
+      wake_sleepers(channel.taken);
     }
   }
 }

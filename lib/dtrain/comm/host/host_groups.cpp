@@ -1,0 +1,54 @@
+#include "dtrain/comm/host/host_groups.h"
+
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
+
+namespace dtrain::comm {
+
+Seat HostGroups::seat(const GroupPlan& plan) {
+  std::string note = "here";
+  if (plan.rank == 0) {
+    note = std::to_string(make_block(static_cast<std::int64_t>(plan.world_ranks.size())));
+  }
+  const auto notes = exchange_notes(*rendezvous_->store, plan.key, plan.world_ranks, note,
+                                    base::Deadline(timeout_));
+  auto* block = block_at(notes.front(), plan);
+  return {.block = {neighbours_, block},  // as long as the mapping
+          .rank = plan.rank,
+          .world_ranks = plan.world_ranks};
+}
+
+// The control block at the offset that the group's first member has reported.
+ControlBlock* HostGroups::block_at(const std::string& note, const GroupPlan& plan) {
+  const std::int64_t owner = plan.world_ranks.front();
+  const auto offset = ControlBlock::offset_of(
+      note, static_cast<std::int64_t>(plan.world_ranks.size()), neighbours_->bytes(owner));
+  if (!offset) {
+    base::fail(base::ErrorKind::comm,
+               "rank {} tells that group '{}' meets at offset \"{}\" of its memory of {} bytes, "
+               "which cannot be",
+               owner, plan.name, base::printable(note, 40), neighbours_->bytes(owner));
+  }
+  return reinterpret_cast<ControlBlock*>(neighbours_->base(owner) +
+                                         static_cast<std::uintptr_t>(*offset));
+}
+
+// The offset of a new control block.
+std::int64_t HostGroups::make_block(std::int64_t size) {
+  Segment& segment = neighbours_->segment();
+  std::erase_if(own_blocks_, [&segment](const OwnBlock& own) {
+    if (!own.block->is_abandoned()) return false;
+    segment.release(own.extent);
+    return true;
+  });
+  OwnBlock own;
+  own.extent = segment.reserve(ControlBlock::bytes_for(size), ControlBlock::common_bytes_for(size));
+  own.block = reinterpret_cast<ControlBlock*>(segment.data() + own.extent.offset);
+  own.block->size = size;
+  own_blocks_.push_back(own);
+  return own.extent.offset;
+}
+
+}  // namespace dtrain::comm

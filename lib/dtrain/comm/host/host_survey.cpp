@@ -1,0 +1,164 @@
+#include "dtrain/comm/host/host_survey.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
+
+namespace dtrain::comm {
+
+namespace {
+
+// The part of a process's address space (128 TiB) that all segments together may take.
+constexpr std::int64_t kAddressSpace = std::int64_t{1} << 46;
+
+std::int64_t limit_of(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  const bool limited = ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? static_cast<std::int64_t>(limit.rlim_cur)
+                 : std::numeric_limits<std::int64_t>::max();
+}
+
+/// The largest size of each rank's segment with which a process can map all of them.
+std::int64_t most_segment_bytes(std::int64_t num_ranks) {
+  const std::int64_t space = std::min(kAddressSpace, limit_of(RLIMIT_AS) / 2);  // half for the rest
+  return std::min(space / num_ranks, limit_of(RLIMIT_FSIZE));
+}
+
+constexpr const char* kSenseless = "a rank says of its memory what makes no sense: \"{}\"";
+
+// Equal for all ranks of a host, so that the store says it once.
+std::string packed(const ShmCard& card) { return fmt::format("{}\n{}", card.host, card.refusal); }
+
+ShmCard unpacked(const std::string& text) {
+  const auto end = text.find('\n');
+  if (end == std::string::npos) {
+    base::fail(base::ErrorKind::comm, kSenseless, base::printable(text, 80));
+  }
+  return {.host = text.substr(0, end), .refusal = base::printable(text.substr(end + 1))};
+}
+
+std::vector<std::int64_t> all_ranks(const SurveyOptions& options) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(options.size));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return ranks;
+}
+
+/// This rank's announcement, and the memory that it can share.
+ShmCard own_card(const SurveyOptions& options, HostSurvey& survey) {
+  ShmCard card;
+  try {
+    card.host = host_of_process();
+    survey.segment =
+        std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
+    // Any of them may be its host's first.
+    survey.member.listener = open_listen_socket(options.rank);
+  } catch (const base::Error& error) {
+    card.refusal = error.what();
+  }
+  return card;
+}
+
+std::vector<ShmCard> exchange_cards(const SurveyOptions& options, StoreClient& store,
+                                    const ShmCard& own, const base::Deadline& deadline) {
+  std::vector<ShmCard> cards;
+  for (const auto& note :
+       exchange_notes(store, "shared memory", all_ranks(options), packed(own), deadline)) {
+    cards.push_back(unpacked(note));
+  }
+  return cards;
+}
+
+/// The first rank on that rank's host.
+std::int64_t first_on_host(const std::vector<std::int64_t>& hosts, std::int64_t rank) {
+  const auto host = hosts[static_cast<std::size_t>(rank)];
+  return std::ranges::find(hosts, host) - hosts.begin();
+}
+
+/// The ranks of this rank's host, and the name of the first one's socket, which it tells here.
+void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& survey,
+                const base::Deadline& deadline) {
+  HostMember& member = survey.member;
+  const auto& hosts = survey.host_of_rank;
+  member.rank = options.rank;
+  for (std::int64_t rank = first_on_host(hosts, options.rank); rank < options.size; ++rank) {
+    const bool is_here =
+        hosts[static_cast<std::size_t>(rank)] == hosts[static_cast<std::size_t>(options.rank)];
+    if (is_here) member.ranks.push_back(rank);
+  }
+  const std::int64_t first = member.ranks.front();
+  if (first != options.rank) member.listener = {};
+  const auto names =
+      exchange_notes(store, "first ranks", all_ranks(options), member.listener.name, deadline);
+  member.socket_name = names[static_cast<std::size_t>(first)];
+}
+
+/// Machines may share a name: only ranks of one host reach its first rank's listening socket.
+std::string twins_among(const SurveyOptions& options, StoreClient& store, const HostSurvey& survey,
+                        bool is_here, const base::Deadline& deadline) {
+  const auto notes =
+      exchange_notes(store, "one host", all_ranks(options), is_here ? "" : "elsewhere", deadline);
+  const auto other = std::ranges::find_if(notes, [](const auto& note) { return !note.empty(); });
+  if (other == notes.end()) return {};
+  const std::int64_t rank = other - notes.begin();
+  return fmt::format(
+      "ranks {} and {} are on different hosts, though both have one boot id (virtual machines of "
+      "one snapshot?)",
+      first_on_host(survey.host_of_rank, rank), rank);
+}
+
+}  // namespace
+
+std::string refusal_among(const std::vector<ShmCard>& cards) {
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (!cards[rank].refusal.empty()) {
+      return fmt::format("rank {} cannot share memory: {}", rank, cards[rank].refusal);
+    }
+  }
+  return {};
+}
+
+std::vector<std::int64_t> hosts_of(const std::vector<ShmCard>& cards) {
+  std::vector<std::int64_t> hosts;
+  std::vector<std::string> names;
+  for (const ShmCard& card : cards) {
+    const auto known = std::ranges::find(names, card.host);
+    hosts.push_back(known - names.begin());
+    if (known == names.end()) names.push_back(card.host);
+  }
+  return hosts;
+}
+
+std::int64_t HostSurvey::num_hosts() const {
+  return host_of_rank.empty() ? 0 : *std::ranges::max_element(host_of_rank) + 1;
+}
+
+HostSurvey survey_hosts(const SurveyOptions& options, StoreClient& store,
+                        const base::Deadline& deadline) {
+  HostSurvey survey;
+  const ShmCard card = own_card(options, survey);
+  const auto cards = exchange_cards(options, store, card, deadline);
+  survey.obstacle = refusal_among(cards);
+  if (!survey.obstacle.empty()) return survey;
+  survey.host_of_rank = hosts_of(cards);
+  find_first(options, store, survey, deadline);
+  const bool is_first = survey.member.ranks.front() == options.rank;
+  Reach to_first =
+      is_first ? Reach{.is_here = true, .connection = {}} : reach(survey.member.socket_name);
+  survey.obstacle = twins_among(options, store, survey, to_first.is_here, deadline);
+  survey.member.to_first = std::move(to_first.connection);
+  return survey;
+}
+
+std::shared_ptr<ProcessNeighbours> share_memory(HostSurvey survey, const base::Deadline& deadline) {
+  return std::make_shared<ProcessNeighbours>(std::move(survey.member), std::move(survey.segment),
+                                             deadline);
+}
+
+}  // namespace dtrain::comm

@@ -1,0 +1,241 @@
+// What a job of 4,096 ranks, 8 on each host, exchanges while it starts and saves: counted on the
+// code that the ranks and the store run, without the processes.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dtrain/checkpoint/format/manifest.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/host/host_survey.h"
+#include "dtrain/comm/rendezvous/job_store.h"
+#include "dtrain/comm/rendezvous/rank_runs.h"
+#include "dtrain/comm/rendezvous/store_client.h"
+#include "dtrain/comm/rendezvous/wire.h"
+#include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/net/message.h"
+#include "dtrain/net/packet.h"
+#include "support/stub_group.h"
+
+namespace dtrain::testing {
+namespace {
+
+constexpr std::int64_t kRanks = 4096;
+constexpr std::int64_t kPerHost = 8;
+constexpr std::int64_t kHosts = kRanks / kPerHost;
+
+void tell(const std::string& text) { std::puts(text.c_str()); }
+
+/// What went over the wire; bytes with their frames.
+struct Traffic {
+  std::int64_t requests = 0;
+  std::int64_t largest_request = 0;
+  std::int64_t largest_answer = 0;
+  std::int64_t sent_by_store = 0;
+
+  void add(const Traffic& other) {
+    requests += other.requests;
+    largest_request = std::max(largest_request, other.largest_request);
+    largest_answer = std::max(largest_answer, other.largest_answer);
+    sent_by_store += other.sent_by_store;
+  }
+};
+
+/// Rank 0's store, as its server uses it.
+class Store {
+ public:
+  using Note = std::function<std::string(std::int64_t rank)>;
+
+  Traffic meet(const std::string& key, const std::vector<std::int64_t>& members, const Note& note) {
+    Traffic traffic;
+    for (const std::int64_t rank : members) {
+      const std::string request =
+          comm::meet_request(key, members, note(rank), std::chrono::minutes(5));
+      ++traffic.requests;
+      const auto bytes = static_cast<std::int64_t>(net::framed(request).size());
+      traffic.largest_request = std::max(traffic.largest_request, bytes);
+      hear(request, rank);
+    }
+    REQUIRE_FALSE(store_.refusal());
+    const std::string* notes = store_.notes(key);
+    REQUIRE(notes != nullptr);
+    const auto attendance = comm::unpacked_attendance(*notes);
+    REQUIRE(attendance);
+    REQUIRE(attendance->notes.size() == members.size());
+    for (std::size_t index = 0; index < members.size(); index += 97) {
+      REQUIRE(attendance->notes[index] == note(members[index]));
+    }
+    traffic.largest_answer = static_cast<std::int64_t>(
+        net::framed(net::MessageWriter().number(1).text(*notes).bytes()).size());
+    traffic.sent_by_store = traffic.largest_answer * traffic.requests;
+    return traffic;
+  }
+
+ private:
+  void hear(const std::string& request, std::int64_t rank) {
+    net::MessageReader reader(request);
+    REQUIRE(reader.number() == static_cast<std::uint64_t>(comm::StoreRequest::meet));
+    const std::string key = reader.text();
+    (void)reader.number();
+    std::string note = reader.text();
+    const auto members = comm::read_ranks(reader, kRanks);
+    REQUIRE(members);
+    store_.join(key, *members, rank, std::move(note));
+  }
+
+  comm::JobStore store_{kRanks};
+};
+
+void show(const std::string& what, const Traffic& traffic) {
+  tell(
+      fmt::format("{:24} {:6} requests of at most {:4} bytes, answers of {:7}, {:5.1f} MiB from "
+                  "rank 0",
+                  what, traffic.requests, traffic.largest_request, traffic.largest_answer,
+                  static_cast<double>(traffic.sent_by_store) / (1 << 20)));
+}
+
+std::string address(std::int64_t rank) {
+  const std::int64_t host = rank / kPerHost;
+  return fmt::format("10.20.{}.{}", host / 256, host % 256);
+}
+
+// As long as a boot id and the name of a network namespace are.
+std::string host_card(std::int64_t rank) {
+  return fmt::format("{:036} net:[4026531840]\n", rank / kPerHost);
+}
+
+std::string socket_name(std::int64_t rank) {
+  return rank % kPerHost == 0 ? fmt::format("dtrain-{}-{:032x}", rank, rank) : "";
+}
+
+TEST_CASE("4,096 ranks meet with one short request each, and hear of hosts instead of ranks") {
+  Store store;
+  const auto all = comm::ranks_below(kRanks);
+  Traffic sum;
+  const auto meet = [&](const std::string& key, const Store::Note& note) {
+    const Traffic traffic = store.meet(key, all, note);
+    show(key, traffic);
+    CHECK(traffic.requests == kRanks);
+    CHECK(traffic.largest_request < 256);
+    CHECK(traffic.largest_answer < 100 + 100 * kHosts);
+    sum.add(traffic);
+  };
+  meet("the job", address);
+  meet("shared memory", host_card);
+  meet("first ranks", socket_name);
+  meet("one host", [](std::int64_t) { return ""; });
+  show("all meetings", sum);
+  CHECK(sum.requests == 4 * kRanks);
+  CHECK(sum.sent_by_store < kRanks * kHosts * 200);
+}
+
+struct Shape {
+  const char* name;
+  mesh::MeshShape sizes;
+  std::int64_t shard_size;
+};
+
+TEST_CASE("The groups of 4,096 ranks take a request for each rank and group, and short lists") {
+  const Shape shape = GENERATE(
+      Shape{"ddp", {{mesh::Axis::dp, kRanks}}, 1},
+      Shape{"fsdp", {{mesh::Axis::dp, kRanks}}, kRanks},
+      Shape{"hybrid of 8", {{mesh::Axis::dp, kRanks}}, 8},
+      Shape{"3d 8 x 64 x 8", {{mesh::Axis::pp, 8}, {mesh::Axis::dp, 64}, {mesh::Axis::tp, 8}}, 8});
+  const mesh::DeviceMesh mesh(shape.sizes);
+  mesh::AxisCuts cuts{.shard_size = shape.shard_size};
+  if (mesh.size(mesh::Axis::pp) > 1) cuts.stages.assign(8, {0, 7});
+  Store store;
+  Traffic sum;
+  std::int64_t list_bytes = 0;
+  std::int64_t groups = 0;
+  const auto kinds = mesh::group_kinds(mesh, cuts, false);
+  for (const mesh::GroupKind& kind : kinds) {
+    for (const mesh::Ranks& line : kind.lines) {
+      list_bytes += static_cast<std::int64_t>(sizeof line + line.size() * sizeof line.front());
+      if (kind.is_axis || line.size() < 2) continue;
+      const std::string key = fmt::format("group {} '{}'", groups++, kind.name);
+      sum.add(store.meet(key, line, [&](std::int64_t rank) {
+        return rank == line.front() ? "123456789" : "here";
+      }));
+    }
+  }
+  show(shape.name, sum);
+  tell(fmt::format("{:24} {} groups, rank lists of {} KiB in each rank", "", groups,
+                   list_bytes / 1024));
+  CHECK(sum.requests <= kRanks * std::ssize(kinds));
+  CHECK(sum.largest_request < 200);
+  CHECK(sum.largest_answer < 200);
+  CHECK(list_bytes <= 40 * kRanks * std::ssize(kinds));
+}
+
+// --- a save --------------------------------------------------------------------------------------
+
+/// A group in which every rank does what this one does; counts what it sends and holds.
+class CountingGroup final : public StubGroup {
+ public:
+  explicit CountingGroup(std::int64_t rank) : rank_(rank) {}
+
+  [[nodiscard]] std::int64_t rank() const override { return rank_; }
+  [[nodiscard]] std::int64_t size() const override { return kRanks; }
+  [[nodiscard]] comm::Work all_gather(const at::Tensor& input, const at::Tensor& output) override {
+    output.view({kRanks, -1}).copy_(input.view({1, -1}).expand({kRanks, -1}));
+    held += static_cast<std::int64_t>(output.nbytes());
+    sent += static_cast<std::int64_t>(input.nbytes()) * (kRanks - 1);
+    return {};
+  }
+  [[nodiscard]] comm::Work all_to_all(const at::Tensor& input, std::span<const std::int64_t>,
+                                      const at::Tensor& output,
+                                      std::span<const std::int64_t>) override {
+    if (output.numel() > 0) {
+      output.view({kRanks, -1}).copy_(input.view({1, -1}).expand({kRanks, -1}));
+    }
+    held += static_cast<std::int64_t>(output.nbytes() + input.nbytes());
+    sent += rank_ == 0 ? 0 : static_cast<std::int64_t>(input.nbytes());
+    return {};
+  }
+
+  std::int64_t held = 0;
+  std::int64_t sent = 0;
+
+ private:
+  std::int64_t rank_;
+};
+
+/// A rank's list for a model of 25 tensors with two moments each, of which it has a share.
+checkpoint::format::Contents example_list() {
+  checkpoint::format::Contents contents;
+  checkpoint::format::FileInfo file{
+      .name = "rank-0123-of-4096.safetensors", .bytes = 1 << 20, .pieces = {}};
+  for (int tensor = 0; tensor < 75; ++tensor) {
+    const std::string name = fmt::format("levels.{}.encoder.moment", tensor);
+    contents.tensors[name] = {.dtype = {}, .shape = {65'536, 256}};
+    file.pieces.push_back(
+        {.tensor = name, .box = {.offsets = {16, 0}, .sizes = {16, 256}}, .checksum = 1});
+  }
+  contents.files.push_back(file);
+  return contents;
+}
+
+TEST_CASE("A save of 4,096 ranks gathers their lists at rank 0 alone") {
+  const std::string text = checkpoint::format::to_text(example_list());
+  const auto own = static_cast<std::int64_t>(text.size());
+  CountingGroup first(0);
+  CountingGroup other(77);
+  const auto lists = comm::gather_texts(first, text);
+  CHECK(comm::gather_texts(other, text).empty());
+  REQUIRE(std::ssize(lists) == kRanks);
+  CHECK(lists.back() == text);
+  tell(
+      fmt::format("a rank's list has {} bytes; rank 0 holds {} KiB, every other {} KiB and sends "
+                  "{} KiB; each with all lists would hold {} MiB",
+                  own, first.held >> 10, other.held >> 10, other.sent >> 10, own * kRanks >> 20));
+  CHECK(other.held <= 8 * kRanks + own);
+  CHECK(other.sent <= 8 * kRanks + own);
+  CHECK(first.held <= (8 + own) * kRanks + own);
+}
+
+}  // namespace
+}  // namespace dtrain::testing
