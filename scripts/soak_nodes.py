@@ -40,7 +40,7 @@ __attribute__((constructor)) static void listen(void) { signal(SIGRTMIN + 5, lea
 """
 STRATEGIES = (("ddp",), ("zero", "--zero-stage", 2), ("fsdp", "--fsdp-sharding", "full"))  # of the same bits
 MODEL = ("--levels", 2, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--microbatch", 2, "--threads", 1,
-         "--schedule", "constant", "--log-every", 0, "--data", ROOT / "tests/golden/text.bin")
+         "--schedule", "constant", "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 4, "--data", ROOT / "tests/golden/text.bin")
 OF_RANKS = ("rank killed", "rank stopped", "rank exits with 7")  # dtrun starts the job again
 OF_LAUNCHERS = ("launcher killed", "launcher stopped", "cut")  # the job ends
 DISK = "disk full"  # the job goes on
@@ -262,25 +262,30 @@ class Run:
             job.wait()
 
 
-def one_run(place, name, counts):
-    """What was wrong ("" for nothing), after as many random faults as a run has."""
-    run, problem = Run(place, name), ""
+def random_faults(run):
+    """As many as a run has, each of a kind that can happen to the job as it is."""
+    for _ in range(FAULTS_OF_A_RUN):
+        if run.is_over():
+            run.start(*random.choice(STRATEGIES), over_network=random.random() < 0.5)
+        kinds = [*OF_RANKS * 3, *OF_LAUNCHERS[:2], DISK, *(["cut"] if run.over_network else [])]
+        yield random.choice(kinds), random.choice(("start", "steps", "steps", "save"))
+
+
+def go_through(run, faults):
+    """Disturbs the run until one fault has a bad end; what was wrong, or ""."""
     try:
-        for _ in range(FAULTS_OF_A_RUN):
-            if not run.jobs or run.is_over():
-                run.start(*random.choice(STRATEGIES), over_network=random.random() < 0.5)
-            kinds = [*OF_RANKS * 3, *OF_LAUNCHERS[:2], DISK, *(["cut"] if run.over_network else [])]
-            problem = problem or run.disturb(random.choice(kinds), random.choice(("start", "steps", "steps", "save")))
-            if problem:
-                return problem
-        return run.finish()
+        problems = (run.disturb(kind, moment) for kind, moment in faults)
+        return next(filter(None, problems), None) or run.finish()
     finally:
         run.end_all()
-        counts["restarts by dtrun"] += run.restarts()
-        counts["starts by the campaign"] += run.starts
-        counts.update(run.faults)
-        for kind, seconds in run.slowest.items():
-            counts[f"slowest, {kind}"] = max(counts[f"slowest, {kind}"], seconds)
+
+
+def count(run, counts):
+    counts["restarts by dtrun"] += run.restarts()
+    counts["starts by the campaign"] += run.starts
+    counts.update(run.faults)
+    for kind, seconds in run.slowest.items():
+        counts[f"slowest, {kind}"] = max(counts[f"slowest, {kind}"], seconds)
 
 
 def main():
@@ -298,7 +303,9 @@ def main():
     while sum(counts[kind] for kind in (*OF_RANKS, *OF_LAUNCHERS, DISK)) < options.faults and bad < 5:
         runs += 1
         with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder, contextlib.ExitStack() as stack:
-            problem = one_run(Place(pathlib.Path(folder), stack), "run", counts)
+            run = Run(Place(pathlib.Path(folder), stack), "run")
+            problem = go_through(run, random_faults(run))
+            count(run, counts)
         bad += bool(problem)
         print(f"run {runs}, {time.monotonic() - begin:.0f} s: {problem or 'the bits of an undisturbed run, nothing left'}", flush=True)
     for kind, count in sorted(counts.items()):
