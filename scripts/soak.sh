@@ -8,6 +8,8 @@
 #                go and resumed on other ranks, with every optimizer, dtype and instruction set
 #   chaos        500 random faults in runs of random shapes, each of which goes on under another of 12 layouts and ends
 #                with the bits of an undisturbed one (takes what it takes)
+#   nodes        100 random faults in jobs of two nodes: ranks and launchers killed and stopped, a full disk, a cut network;
+#                they go on, end with the bits of an undisturbed one and leave nothing (takes what it takes; as root)
 #   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
 #                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
@@ -39,6 +41,8 @@ attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; 
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 chaos() { build && /usr/bin/python3 scripts/soak_chaos.py; }
+# Status 77 says that this user cannot make networks, which is no failure.
+nodes() { build && { /usr/bin/python3 scripts/soak_nodes.py || [ $? -eq 77 ]; }; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
@@ -59,7 +63,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos mesh memory mutations waits asan fuzz repeat flaky; do
+  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat flaky; do
     $campaign || status=1
   done
   return $status
@@ -70,6 +74,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | waits | asan | fuzz | repeat | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | flaky | all) $campaign ;;
   *) usage ;;
 esac

@@ -308,8 +308,8 @@ def main():
             count(run, counts)
         bad += bool(problem)
         print(f"run {runs}, {time.monotonic() - begin:.0f} s: {problem or 'the bits of an undisturbed run, nothing left'}", flush=True)
-    for kind, count in sorted(counts.items()):
-        print(f"  {kind}: {f'{count:.1f} s' if kind.startswith('slowest') else count}")
+    for name, number in sorted(counts.items()):
+        print(f"  {name}: {round(number, 1)}{' s' * name.startswith('slowest')}")
     faults = sum(counts[kind] for kind in (*OF_RANKS, *OF_LAUNCHERS, DISK))
     print(f"nodes: {faults} faults in {runs} runs, {counts['restarts by dtrun']} restarts, {bad} runs ended badly, "
           f"{time.monotonic() - begin:.0f} s")
