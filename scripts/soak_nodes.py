@@ -267,7 +267,7 @@ def random_faults(run):
     for _ in range(FAULTS_OF_A_RUN):
         if run.is_over():
             run.start(*random.choice(STRATEGIES), over_network=random.random() < 0.5)
-        kinds = [*OF_RANKS * 3, *OF_LAUNCHERS[:2], DISK, *(["cut"] if run.over_network else [])]
+        kinds = [*OF_RANKS * 4, *OF_LAUNCHERS[:2], DISK, *(["cut"] * 3 if run.over_network else [])]
         yield random.choice(kinds), random.choice(("start", "steps", "steps", "save"))
 
 
