@@ -44,7 +44,7 @@ class Statuses(DtrunTest):
 
     def test_a_ranks_status_is_the_jobs(self):
         statuses = documented()
-        self.assertEqual(statuses, [0, *range(2, 14), 70])
+        self.assertLessEqual({0, *range(2, 14), 70}, set(statuses))
         for status in {*statuses, 1, 255} - {0, 9}:  # 9: above
             self.assert_status(f"status {status}", status, "sh", "-c", f"[ $RANK = 1 ] && exit {status}; exec sleep 20")
 
