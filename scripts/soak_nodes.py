@@ -26,7 +26,8 @@ sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import two_hosts  # noqa: E402
 
 HEARTBEAT = 2  # seconds without a word until a node counts as lost
-BOUND = 3 + HEARTBEAT + 3  # seconds from a fault to the end of all ranks: detection, dtrun's own bound, a busy machine's delay
+MEETING = 5  # seconds that the nodes have to meet
+BOUND = 3 + HEARTBEAT + 3  # seconds from a fault to the end: detection, dtrun's own bound, a busy machine's delay
 ENDLESS = 10_000_000  # steps; the last start of a run is told when to end
 FAULTS_OF_A_RUN = 12
 INTERNAL = (70, 128 + signal.SIGABRT)  # statuses that no fault explains
@@ -40,10 +41,13 @@ __attribute__((constructor)) static void listen(void) { signal(SIGRTMIN + 5, lea
 """
 STRATEGIES = (("ddp",), ("zero", "--zero-stage", 2), ("fsdp", "--fsdp-sharding", "full"))  # of the same bits
 MODEL = ("--levels", 2, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--microbatch", 2, "--threads", 1,
-         "--schedule", "constant", "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 4, "--data", ROOT / "tests/golden/text.bin")
+         "--schedule", "constant", "--log-every", 0, "--val-fraction", 0.1, "--eval-sequences", 4,
+         "--data", ROOT / "tests/golden/text.bin")
 OF_RANKS = ("rank killed", "rank stopped", "rank exits with 7")  # dtrun starts the job again
-OF_LAUNCHERS = ("launcher killed", "launcher stopped", "cut")  # the job ends
-DISK = "disk full"  # the job goes on
+OF_LAUNCHERS = ("launcher killed", "launcher stopped")  # the job ends
+CUT = "network cut"  # it ends, too
+DISK = "disk full"  # it goes on
+KINDS = (*OF_RANKS, *OF_LAUNCHERS, CUT, DISK)
 
 
 def wait_for(condition, seconds):
@@ -109,16 +113,15 @@ class Run:
         self.place, self.folder = place, place.disk / name
         self.faults, self.slowest = collections.Counter(), collections.defaultdict(float)
         self.jobs, self.mark, self.starts, self.over_network = [], "", 0, False
-        self.restarts_before = 0
 
     def start(self, *flags, steps=ENDLESS, over_network=False):
         """On two hosts, or as two nodes that one of them emulates."""
         self.starts, self.over_network = self.starts + 1, over_network
         self.mark = f"SOAK_MARK={uuid.uuid4().hex}"
-        self.restarts_before = self.restarts()
         training = [BIN / "dtrain", "--strategy", *(flags or STRATEGIES[0]), *MODEL, "--global-batch", 8, "--steps", steps,
                     "--resume", "auto", "--checkpoint-every", 10, "--comm-timeout", 30, "--run-dir", self.folder]
-        options = ["-n", 2, "--max-restarts", 1000, "--restart-backoff", 0.05, "--heartbeat-timeout", HEARTBEAT, "--", *training]
+        options = ["-n", 2, "--max-restarts", 1000, "--restart-backoff", 0.05, "--heartbeat-timeout", HEARTBEAT,
+                   "--rdzv-timeout", MEETING, "--", *training]
         if over_network:
             nodes = [["--nnodes", 2, "--node-rank", node, "--master-addr", "10.77.0.1", *options] for node in range(2)]
         else:
@@ -158,43 +161,41 @@ class Run:
         return max((int(step) for step in found if step.isdigit()), default=0)
 
     def wait_for_moment(self, moment):
-        """Whether the moment for a fault came: soon after the ranks' start, while they train, or in a save."""
-        is_there = {"start": lambda: self.processes("rank"), "save": lambda: any(self.folder.glob("checkpoints/*.tmp-*")),
-                    "steps": lambda first=self.newest(): self.newest() > first}[moment]
+        """Whether the moment for a fault came: at once, soon after the ranks' start, while they train, or in a save."""
+        newest = self.newest()
+        is_there, seconds = {"at once": (lambda: True, 0.3), "start": (lambda: self.processes("rank"), 1.5),
+                             "steps": (lambda: self.newest() > newest, 0.3),
+                             "save": (lambda: any(self.folder.glob("checkpoints/*.tmp-*")), 0.02)}[moment]
         wait_for(lambda: is_there() or self.is_over(), 60)
-        time.sleep(random.uniform(0, {"start": 1.5, "save": 0.02, "steps": 0.3}[moment]))
+        time.sleep(random.uniform(0, seconds))
         return not self.is_over()
 
     def disturb(self, kind, moment):
         """Returns what was wrong, or "" for nothing."""
         if not self.wait_for_moment(moment):
             return f"the job ended with {self.statuses()} though nobody disturbed it\n{self.log_end()}"
-        restarts, begin = self.restarts(), time.monotonic()
-        act = {DISK: self.fill_disk, "cut": self.cut}.get(kind, lambda: self.signal(kind))
-        problem = act()
+        problem = self.fill_disk() if kind == DISK else self.hit(kind)
         self.faults[kind] += 1
-        if not problem and kind in OF_RANKS:
-            problem = self.wait_for_restart(restarts)
-        elif not problem and kind in OF_LAUNCHERS:
-            problem = self.wait_for_end()
-        if kind != DISK:
-            self.slowest[kind] = max(self.slowest[kind], time.monotonic() - begin)
         return problem and f"{kind} ({moment}): {problem}\n{self.log_end()}"
+
+    def hit(self, kind):
+        restarts = self.restarts()
+        self.place.cut() if kind == CUT else self.signal(kind)
+        begin = time.monotonic()
+        problem = self.wait_for_restart(restarts) if kind in OF_RANKS else self.wait_for_end()
+        self.slowest[kind] = max(self.slowest[kind], time.monotonic() - begin)
+        if kind == CUT:
+            self.place.cut("delete")
+        return problem
 
     def signal(self, kind):
         how = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "exits": LEAVE}[kind.split()[1]]
         # A stopped guard is like Ctrl-Z, which is the user's right.
         victims = wait_for(lambda: self.processes("supervisor" if kind == "launcher stopped" else kind.split()[0]), 60)
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(random.choice(victims), how)
-            return ""
-        return self.signal(kind)  # it has just ended, as ranks do when the last fault was theirs
-
-    def cut(self):
-        self.place.cut()
-        problem = self.wait_for_end()
-        self.place.cut("delete")
-        return problem
+        except ProcessLookupError:  # it has just ended, as ranks do when the last fault was theirs
+            self.signal(kind)
 
     def fill_disk(self):
         """Until a save has failed; then the job must save again."""
@@ -267,8 +268,10 @@ def random_faults(run):
     for _ in range(FAULTS_OF_A_RUN):
         if run.is_over():
             run.start(*random.choice(STRATEGIES), over_network=random.random() < 0.5)
-        kinds = [*OF_RANKS * 4, *OF_LAUNCHERS[:2], DISK, *(["cut"] * 3 if run.over_network else [])]
-        yield random.choice(kinds), random.choice(("start", "steps", "steps", "save"))
+        kinds = [*OF_RANKS * 4, *OF_LAUNCHERS, DISK, *([CUT] * 3 if run.over_network else [])]
+        kind = random.choice(kinds)
+        # Before the nodes have met, a cut ends nothing.
+        yield kind, random.choice(("start" if kind == CUT else "at once", "start", "steps", "steps", "save"))
 
 
 def go_through(run, faults):
@@ -300,7 +303,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # takes the hosts and the disk down
     print(f"nodes: {options.faults} faults, seed {options.seed}", flush=True)
     begin, runs, bad, counts = time.monotonic(), 0, 0, collections.Counter()
-    while sum(counts[kind] for kind in (*OF_RANKS, *OF_LAUNCHERS, DISK)) < options.faults and bad < 5:
+    while sum(counts[kind] for kind in KINDS) < options.faults and bad < 5:
         runs += 1
         with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as folder, contextlib.ExitStack() as stack:
             run = Run(Place(pathlib.Path(folder), stack), "run")
@@ -310,7 +313,7 @@ def main():
         print(f"run {runs}, {time.monotonic() - begin:.0f} s: {problem or 'the bits of an undisturbed run, nothing left'}", flush=True)
     for name, number in sorted(counts.items()):
         print(f"  {name}: {round(number, 1)}{' s' * name.startswith('slowest')}")
-    faults = sum(counts[kind] for kind in (*OF_RANKS, *OF_LAUNCHERS, DISK))
+    faults = sum(counts[kind] for kind in KINDS)
     print(f"nodes: {faults} faults in {runs} runs, {counts['restarts by dtrun']} restarts, {bad} runs ended badly, "
           f"{time.monotonic() - begin:.0f} s")
     return 1 if bad or counts["restarts by dtrun"] < 0.6 * options.faults else 0

@@ -30,8 +30,8 @@ class Chaos(FolderTest):
         """The last ones of each job end it."""
         has_network = not WHY_NOT
         first = random.sample([*soak_nodes.OF_RANKS, *([soak_nodes.DISK] if has_network else [])], 3 + has_network)
-        for kinds in ([*first, "cut" if has_network else "launcher killed"], ["launcher killed"], ["launcher stopped"]):
-            run.start(over_network="cut" in kinds)
+        for kinds in ([*first, soak_nodes.CUT if has_network else "launcher killed"], ["launcher killed"], ["launcher stopped"]):
+            run.start(over_network=soak_nodes.CUT in kinds)
             for kind in kinds:
                 yield kind, random.choice(("steps", "save"))
 
