@@ -2,7 +2,8 @@
 # soak.sh CAMPAIGN [MINUTES] runs what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
-#   attack       another user attacks jobs from before they start, which end as if left alone (ten minutes; as root)
+#   attack       another user attacks jobs from before they start, on one node, on two and under torchrun; they end as if left
+#                alone (fifteen minutes; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
 #   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
 #                go and resumed on other ranks, with every optimizer, dtype and instruction set
