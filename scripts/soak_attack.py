@@ -112,7 +112,7 @@ def by_nodes(run_dir):
 
     def launch(node, secret):
         command = [BIN / "dtrun", "--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port,
-                   "-n", 1, "--", *dtrain(run_dir, "auto", START_STEPS)]
+                   "--rdzv-timeout", 60, "-n", 1, "--", *dtrain(run_dir, "auto", START_STEPS)]
         return start([str(word) for word in command], run_dir, DTRAIN_JOB_TOKEN=secret)
 
     first = launch(0, SECRET)
