@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 
+import bench_ends
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build" / "release" / "bin"
 OUTPUT = ROOT / "build" / "bench"
@@ -218,6 +220,9 @@ def print_table(report):
     print("\nstart-up, medians of", STARTS)
     for name, value in report["start_milliseconds"].items():
         print(f"{name:42}{value:>7.1f} ms")
+    print("\nends of jobs of 2 ranks, the median of failures and the longest of lives")
+    for name, value in report["end_milliseconds"].items():
+        print(f"{name:58}{value:>7.1f} ms")
 
 
 def main():
@@ -246,6 +251,7 @@ def main():
         report["ratios"] = ratios(report["blocks"])
     if options.beside:
         report["over_beside"] = over_beside(report["blocks"])
+    report["end_milliseconds"] = bench_ends.measure(BIN / "dtrun", options.peer)
     path = OUTPUT / (report["time"][:19].replace(":", "") + ".json")
     path.write_text(json.dumps(report, indent=1) + "\n")
     print_table(report)

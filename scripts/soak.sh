@@ -2,12 +2,15 @@
 # soak.sh CAMPAIGN [MINUTES] runs what takes too long for scripts/test.sh. MINUTES is how long the random campaigns go on
 # (default 30); each prints its seed and what went wrong, and its status says whether something did.
 #   kills        training jobs ended at random moments in random ways leave nothing behind
-#   attack       another user attacks jobs from before they start, which end as if left alone (ten minutes; as root)
+#   attack       another user attacks jobs from before they start, on one node, on two and under torchrun; they end as if left
+#                alone (fifteen minutes; as root)
 #   checkpoints  one run killed 30 times while it saves, on changing numbers of ranks, ends with the bits of a whole one
 #   parity       300 random shapes (or as many as MINUTES allow) give the bits of one process on 2, 4 and 8 ranks, in one
 #                go and resumed on other ranks, with every optimizer, dtype and instruction set
 #   chaos        500 random faults in runs of random shapes, each of which goes on under another of 12 layouts and ends
 #                with the bits of an undisturbed one (takes what it takes)
+#   nodes        100 random faults in jobs of two nodes: ranks and launchers killed and stopped, a full disk, a cut network;
+#                they go on, end with the bits of an undisturbed one and leave nothing (takes what it takes; as root)
 #   mesh         every tensor, pipeline and 3D layout with every setting agrees with one rank in float64 (takes what it
 #                takes)
 #   memory       in a memory cgroup that ends a ddp run, full sharding trains the same model
@@ -41,6 +44,8 @@ attack() { build && { /usr/bin/python3 scripts/soak_attack.py || [ $? -eq 77 ]; 
 checkpoints() { build && /usr/bin/python3 scripts/soak_checkpoints.py 30; }
 parity() { build && /usr/bin/python3 scripts/soak_parity.py ${given:+--minutes "$given"}; }
 chaos() { build && /usr/bin/python3 scripts/soak_chaos.py; }
+# Status 77 says that this user cannot make networks, which is no failure.
+nodes() { build && { /usr/bin/python3 scripts/soak_nodes.py || [ $? -eq 77 ]; }; }
 mesh() { build && build/release/bin/parity_tests "[.every-mesh]"; }
 # Status 77 says that no cgroup can be made, which is no failure.
 memory() { build && { /usr/bin/python3 scripts/soak_memory.py || [ $? -eq 77 ]; }; }
@@ -63,7 +68,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos mesh memory mutations waits asan fuzz repeat scale flaky; do
+  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat scale flaky; do
     $campaign || status=1
   done
   return $status
@@ -74,6 +79,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | flaky | all) $campaign ;;
   *) usage ;;
 esac

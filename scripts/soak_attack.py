@@ -2,6 +2,7 @@
 those of runs that were left alone; see scripts/soak.sh. The jobs have a network of their own, so that nobody else's are
 attacked. Needs root, to make it and to act as nobody: status 77 otherwise."""
 
+import argparse
 import collections
 import contextlib
 import fcntl
@@ -20,11 +21,12 @@ import time
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "release" / "bin"
+BIN = pathlib.Path(os.environ.get("DTRAIN_BINARY_DIR", ROOT / "build" / "release")) / "bin"
+PYTHON = ROOT / ".deps" / "python" / "bin" / "python"  # with torch, where scripts/setup.sh --dev has made it
 NOBODY = 65534
 SECRET = "0123456789abcdef0123456789abcdef"
 SECONDS = 60  # that a job takes when it is left alone; attacked to its end, it takes longer
-STARTS = 10  # of each way
+TORCHRUN_PORT = 29555  # of torchrun's own store, which strangers can disturb
 START_STEPS = 3
 LIMIT = 900  # seconds that no job takes
 SOCKET_KINDS = ("tcp", "flood", "unix")
@@ -104,6 +106,33 @@ def by_hand_with_a_secret(run_dir):
     return by_hand(run_dir, DTRAIN_JOB_TOKEN=SECRET)
 
 
+def by_nodes(run_dir):
+    """Two launchers on one machine; another one, with a wrong secret, comes first."""
+    port = free_port()
+
+    def launch(node, secret):
+        command = [BIN / "dtrun", "--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port,
+                   "--rdzv-timeout", 60, "-n", 1, "--", *dtrain(run_dir, "auto", START_STEPS)]
+        return start([str(word) for word in command], run_dir, DTRAIN_JOB_TOKEN=secret)
+
+    first = launch(0, SECRET)
+    while port not in listening_ports() and first.poll() is None:
+        time.sleep(0.01)
+    status, error = end_of(launch(1, SECRET[::-1]))
+    ends = [(0 if status == 2 else status, error)]
+    time.sleep(1)  # the attackers find the port
+    return ends + [end_of(job) for job in (launch(1, SECRET), first)]
+
+
+def by_torchrun(run_dir):
+    """Two agents on one machine; the attackers find the first rank's store while the second one is late."""
+    late = ["sh", "-c", '[ $RANK = 0 ] || sleep 2; exec "$@"', "sh"]
+    return [end_of(agent) for agent in [start(
+        [str(PYTHON), "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1",
+         "--master-addr", "127.0.0.1", "--master-port", str(TORCHRUN_PORT), "--no-python",
+         *late, *dtrain(run_dir, "auto", START_STEPS)], run_dir) for node in range(2)]]
+
+
 # --- the attackers -----------------------------------------------------------------------------------------------------
 
 def garbage(source):
@@ -151,12 +180,18 @@ class SocketAttacker(Attacker):
     def tell(self, family, kind, address):
         self.connect(family, kind, address).sendall(garbage(self.random))
 
+    def drip(self):
+        """One more byte to somebody, so that no connection is silent for long."""
+        if self.held:
+            self.random.choice(self.held).sendall(b"\x01")
+
 
 class TcpAttacker(SocketAttacker):
     """Floods the ports where somebody listens."""
 
     def one_pass(self):
-        for port in listening_ports():
+        self.attempt("drip", self.drip)
+        for port in set(listening_ports()) - {TORCHRUN_PORT}:
             address = (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", port))
             for _ in range(20):
                 self.attempt("tcp", lambda a=address: self.tell(*a))
@@ -281,19 +316,19 @@ class Attack:
 
 # --- the campaign ------------------------------------------------------------------------------------------------------
 
-def attacked_starts(folder, way, seed, expected, *needed):
+def attacked_starts(folder, way, seed, expected, number_of_starts, *needed):
     """Returns whether all starts of a way led to the losses of a run that was left alone."""
     attack = Attack(folder, seed)
     failures = []
     begun = time.monotonic()
-    for number in range(STARTS):
+    for number in range(number_of_starts):
         run_dir = folder / f"{way.__name__}-{number}"
         ends = way(run_dir)
         if any(status != 0 for status, _ in ends) or losses(run_dir) != expected:
             failures += [(number, status, error) for status, error in ends]
-    print(f"attack: {STARTS} starts {way.__name__} in {time.monotonic() - begun:.0f} s, "
+    print(f"attack: {number_of_starts} starts {way.__name__} in {time.monotonic() - begun:.0f} s, "
           f"{len({number for number, _, _ in failures})} FAILED" if failures else
-          f"attack: {STARTS} starts {way.__name__} in {time.monotonic() - begun:.0f} s, all as if left alone")
+          f"attack: {number_of_starts} starts {way.__name__} in {time.monotonic() - begun:.0f} s, all as if left alone")
     is_complete = attack.end(*needed)
     for number, status, error in failures:
         print(f"  start {number}: status {status}: {error[-600:].strip()}", flush=True)
@@ -325,13 +360,13 @@ def steps_for(folder, seconds):
     return int(seconds / times[len(times) // 2])
 
 
-def attack_starts(folder, seed):
+def attack_starts(folder, seed, ways, number_of_starts):
     by_dtrun(folder / "start")
     expected = losses(folder / "start")
     good = len(expected) == START_STEPS
-    good = attacked_starts(folder, by_dtrun, seed, expected, "unix", *FILE_KINDS) and good
-    for way in (by_hand, by_hand_with_a_secret):
-        good = attacked_starts(folder, way, seed, expected, *SOCKET_KINDS, *FILE_KINDS) and good
+    for way in ways:
+        needed = ("unix",) if way is by_dtrun else SOCKET_KINDS
+        good = attacked_starts(folder, way, seed, expected, number_of_starts, *needed, *FILE_KINDS) and good
     return good
 
 
@@ -363,20 +398,32 @@ def raise_loopback():
         fcntl.ioctl(any_socket, set_flags, struct.pack("16sh22x", b"lo", up_and_running))
 
 
+WAYS = {way.__name__: way for way in (by_dtrun, by_hand, by_hand_with_a_secret, by_nodes, by_torchrun)}
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--starts", type=int, default=10, metavar="N", help="of each way [10]")
+    parser.add_argument("--way", choices=WAYS, action="append", help="starts of this way alone, and no longer jobs")
+    parser.add_argument("--in-own-network", action="store_true", help="for this program's own use")
+    options = parser.parse_args()
     if os.getuid() != 0 or subprocess.run(["unshare", "--net", "true"], stderr=subprocess.DEVNULL).returncode != 0:
         print("attack: skipped: only root can act as nobody and make a network of its own")
         return 77
-    if "--in-own-network" not in sys.argv:
-        os.execvp("unshare", ["unshare", "--net", sys.executable, __file__, "--in-own-network"])
+    if not options.in_own_network:
+        os.execvp("unshare", ["unshare", "--net", sys.executable, __file__, "--in-own-network", *sys.argv[1:]])
     raise_loopback()
     seed = random.randrange(2**32)
     print(f"attack: seed {seed}", flush=True)
+    ways = [WAYS[name] for name in options.way or WAYS]
+    if by_torchrun in ways and not PYTHON.exists():
+        print(f"attack: skipped: by_torchrun: there is no {PYTHON}; scripts/setup.sh --dev makes it")
+        ways.remove(by_torchrun)
     with tempfile.TemporaryDirectory(prefix="dtrain-soak-") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)  # the attacker may look in, as into a home folder that is open to read
-        starts_are_good = attack_starts(folder, seed)
-        return 0 if attack_jobs(folder, seed) and starts_are_good else 1
+        starts_are_good = attack_starts(folder, seed, ways, options.starts)
+        return 0 if (options.way or attack_jobs(folder, seed)) and starts_are_good else 1
 
 
 if __name__ == "__main__":

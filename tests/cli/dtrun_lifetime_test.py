@@ -3,9 +3,11 @@
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import time
+import unittest
 
 from dtrun_harness import DTRUN, DtrunTest, LIMIT, children_of, main, state_of, wait_until
 
@@ -79,6 +81,19 @@ class DeathTest(DtrunTest):
         process.send_signal(signal.SIGKILL)
         self.end(process)
         self.assert_nothing_left(limit=3)
+
+    @unittest.skipUnless(shutil.which("strace"), "NO TEST: there is no strace")
+    def test_ranks_are_killed_before_all_processes_of_the_machine_are_looked_at(self):
+        job = subprocess.Popen(["strace", "-f", "-qq", "-o", "trace", "-e", "trace=kill,openat", DTRUN,
+                                *self.shell(": > here$RANK; exec sleep 30")], cwd=self.folder, env=self.environment())
+        self.wait_for_files("here0", "here1")
+        os.kill(children_of(job.pid)[0], signal.SIGKILL)
+        job.wait(timeout=20)
+        lines = (self.folder / "trace").read_text().splitlines()
+        lines = lines[max(number for number, line in enumerate(lines) if "here" in line):]
+        first = {what: next(number for number, line in enumerate(lines) if what in line)
+                 for what in (" kill(", '"/proc/1/stat"')}
+        self.assertLess(first[" kill("], first['"/proc/1/stat"'], lines)
 
     def test_nothing_outlives_a_killed_supervisor(self):
         process = self.run_until_ready(GRANDCHILD + IGNORE)

@@ -102,9 +102,10 @@ class Namespaces(DtrunTest):
         text = self.folder / "text"
         text.write_bytes(bytes(range(32, 96)) * 400)
         training = [*TRAINING, "--data", text, "--steps", "4", "--log-every", "1"]
-        launchers = self.job(DTRAIN, *map(str, training), "--run-dir", "two")
+        launchers = self.job(DTRAIN, *map(str, training), "--run-dir", "two", ranks=4)
         self.assertEqual(self.ends(launchers, 60), [0, 0], launchers[0].err + launchers[1].err)
-        subprocess.run([DTRUN, "-n", "4", "--", DTRAIN, *training, "--run-dir", "one"], cwd=self.folder, check=True,
+        self.assertRegex(launchers[0].err, "mesh .* dp 8 x tp 1, hier of cpu")
+        subprocess.run([DTRUN, "-n", "8", "--", DTRAIN, *training, "--run-dir", "one"], cwd=self.folder, check=True,
                        capture_output=True, timeout=60)
         self.assertEqual(self.losses("one"), self.losses("two"))
         self.assertEqual(len(self.losses("one")), 4)

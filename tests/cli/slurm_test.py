@@ -8,6 +8,7 @@ import time
 import unittest
 
 from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run
+from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
 from slurm_cluster import NODES, SlurmCluster, missing  # noqa: E402
@@ -232,13 +233,7 @@ class LaunchersTest(SlurmTest):
 class StatusesTest(SlurmTest):
     """What srun ends with, and a batch script whose last command it is."""
 
-    # What the ranks of a job do, and with what dtrun ends.
-    RANKS = {"all end well": ("exit 0", 0),
-             "one fails": ("[ $RANK = 1 ] && exit 3; exec sleep 20", 3),
-             "one fails, and others say so": ("[ $RANK = 1 ] && sleep 0.05 && exit 3; exit 4", 3),
-             "one is killed": ("[ $RANK = 1 ] && kill -9 $$; exec sleep 20", 137),
-             "one saves and leaves, outside of dtrain": ("exit 9", 9)}
-    # The same of srun alone: the highest status.
+    # With what srun ends when it starts the tasks itself: the highest status.
     TASKS = {"all end well": ("exit 0", 0),
              "one fails": ("[ $SLURM_PROCID = 1 ] && exit 3; exit 0", 3),
              "one fails, and others say so": ("[ $SLURM_PROCID = 1 ] && exit 3; exit 4", 4),
@@ -264,7 +259,7 @@ class StatusesTest(SlurmTest):
 
     @unittest.skipUnless(SEVERAL_NODES, "NO TEST: this dtrun runs on one node alone")
     def test_of_dtrun(self):
-        for number, (name, (text, status)) in enumerate(self.RANKS.items()):
+        for number, (name, (text, status)) in enumerate(RANKS.items()):
             self.assert_statuses(name, status, DTRUN, "-n1", self.script(f"rank-{number}", text))
         self.assert_statuses("a wrong flag", 2, DTRUN, "--wrong", "true")
 
