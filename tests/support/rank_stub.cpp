@@ -104,7 +104,7 @@ void run(double seconds) {
   }
   rendezvous->store->leave();
   if (rendezvous->server) rendezvous->server->finish();
-  launcher.progress(1);
+  launcher.progress(1, 0);
   if (env.rank == 0 || env.rank == env.world_size - 1) {
     std::puts(fmt::format("rank {}: {} open files, {} bytes for the group", env.rank, open_files(),
                           comm::ControlBlock::common_bytes_for(env.world_size))
