@@ -32,7 +32,8 @@ std::string silence_text(std::chrono::duration<double> limit, const RankRecords&
 
 void Supervisor::judge_end(const Rank& rank) {
   const bool waited_in_vain = rank.end->timed_out() && rank.has_records;
-  if (phase_ == Phase::running && waited_in_vain) {
+  const bool may_ask = phase_ == Phase::running || phase_ == Phase::blaming;
+  if (may_ask && waited_in_vain) {
     ask_ranks(rank.index);
   } else if (phase_ == Phase::asking && rank.end->failed()) {
     if (!waited_in_vain && !rank.end->blames_another()) return begin_failure(rank);
@@ -150,6 +151,7 @@ void Supervisor::look_for_silence() {
 // What the ranks of a job that stands still answer tells whom they wait for.
 void Supervisor::ask_ranks(int suspect) {
   suspect_ = suspect;
+  verdict_.culprit.reset();
   verdict_.failed_ns = now_ns();
   tell_nodes(NodeMessage::ask);
   ask_own_ranks();
