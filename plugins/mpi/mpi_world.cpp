@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/number.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/comm/backend_plugin.h"
 #include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/queued_group.h"
@@ -76,7 +76,6 @@ class MpiWorld final : public comm::World {
   std::unique_ptr<comm::Transport> connect(const comm::GroupIdentity& identity, int number) {
     constexpr int kTags = 1 << 14;  // MPI promises 32767; groups of one time have neighbours
     const std::vector<int> ranks(identity.world_ranks.begin(), identity.world_ranks.end());
-    std::unique_ptr<comm::Transport> transport;
     const auto made = std::make_shared<std::unique_ptr<comm::Transport>>();
     started(fmt::format("group '{}'", identity.name),
             [ranks, number, made, engine = engine_, reduction = options_.group.reduction] {
@@ -107,10 +106,11 @@ class MpiWorld final : public comm::World {
           base::Deadline(options_.group.timeout), never);
     } catch (const TransportFailure& failure) {
       const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
-      base::fail(is_late ? ErrorKind::timeout : ErrorKind::comm, "rank {}, {}: {}", rank(), what,
-                 is_late ? fmt::format("not all of {} ranks came within {} s (--comm-timeout)",
-                                       size(), base::Seconds(options_.group.timeout).count())
-                         : std::string("MPI failed: ") + failure.what());
+      base::fail(
+          is_late ? ErrorKind::timeout : ErrorKind::comm, "rank {}, {}: {}", rank(), what,
+          is_late ? fmt::format("not all of {} ranks came within {} (--comm-timeout)", size(),
+                                base::readable_time(base::Seconds(options_.group.timeout).count()))
+                  : std::string("MPI failed: ") + failure.what());
     }
   }
 
