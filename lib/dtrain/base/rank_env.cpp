@@ -143,6 +143,16 @@ void complete_from_step(const Reader& reader, RankEnv& env) {
   if (env.master_addr.empty() && env.num_nodes == 1) env.master_addr = "127.0.0.1";
 }
 
+/// mpirun does not tell where to meet, but ranks of one machine find a place: its job's number, of
+/// 16 bits for mpirun itself and 16 for what it starts, is the same for all.
+void complete_from_mpirun(const Reader& reader, RankEnv& env) {
+  constexpr std::int64_t kMostId = std::int64_t{1} << 32;
+  const auto job = reader.number("OMPI_MCA_ess_base_jobid", 0, kMostId);
+  if (!job || env.world_size == 1 || env.num_nodes != 1 || env.master_port != 0) return;
+  env.master_port = port_of(SlurmStep{.job_id = *job >> 16, .step_id = *job & 0xFFFF});
+  if (env.master_addr.empty()) env.master_addr = "127.0.0.1";
+}
+
 void require_agreement(const RankEnv& a, const RankEnv& b) {
   if (a.rank == b.rank && a.world_size == b.world_size) return;
   fail(ErrorKind::usage,
@@ -220,6 +230,7 @@ RankEnv read_rank_env(const EnvLookup& lookup) {
   env.in_slurm = reader.has("SLURM_JOB_ID");
   read_restart(reader, env);
   if (env.source == "SLURM_PROCID") complete_from_step(reader, env);
+  if (env.source == kOpenMpi.rank) complete_from_mpirun(reader, env);
   return env;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/comm/backend_plugin.h"
 #include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/gloo/gloo_world.h"
 #include "dtrain/comm/hier/hier_world.h"
@@ -17,6 +18,7 @@
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/shm/shm_world.h"
+#include "dtrain/comm/slices.h"
 #include "dtrain/comm/torchrun/notice.h"
 #include "dtrain/net/proof.h"
 
@@ -92,6 +94,7 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     }
     return make_local_worlds(1, options.group).front();
   }
+  if (backend == "mpi") return create_plugin_world(backend, options);
   if (backend == "gloo" || backend == "shm" || backend == "hier" || backend == "auto") {
     // c10d writes warnings with stack traces to standard error for errors that we report in one
     // line. Set once: all threads share LibTorch's flag.
@@ -113,7 +116,7 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
     const auto sharing = backend == "gloo" ? nullptr : create_sharing_world(options, rendezvous);
     return sharing ? sharing : create_gloo_world(options, std::move(rendezvous));
   }
-  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm, gloo or hier",
+  base::fail(ErrorKind::usage, "machine.backend is '{}'; choose auto, none, shm, gloo, hier or mpi",
              backend);
 }
 
@@ -124,6 +127,7 @@ std::int64_t group_memory(std::string_view backend, const GroupLoad& load) {
     const std::int64_t lane = load.reduced / 2;  // of what is gathered: HierTransport::work_bytes
     return GlooTransport::bytes(load) + ShmTransport::bytes(load) + lane;
   }
+  if (backend == "mpi") return 2 * staging_bytes(load.size);  // of MpiTransport
   return backend == "shm" || backend == "auto" ? ShmTransport::bytes(load) : 0;
 }
 

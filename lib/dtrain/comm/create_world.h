@@ -15,7 +15,7 @@ namespace dtrain::comm {
 struct WorldOptions {
   /// auto | none | shm | gloo | hier; auto: none for one rank, else as hier; hier: shm where all
   /// ranks are on one host, and within hosts of several ranks; gloo across, or where ranks cannot
-  /// share memory
+  /// share memory; mpi: the plugin libdtrain_mpi.so, for ranks of mpirun
   std::string backend = "auto";
   std::int64_t rank = 0;
   std::int64_t size = 1;

@@ -32,7 +32,7 @@ class World {
   [[nodiscard]] at::TensorOptions options(at::ScalarType dtype) const {
     return at::TensorOptions(device()).dtype(dtype);
   }
-  /// "local", "shm", "gloo" or "hier".
+  /// "local", "shm", "gloo", "hier" or "mpi".
   [[nodiscard]] virtual std::string_view backend() const = 0;
 
   /// Memory for an arena, where the backend communicates fast from: `bytes` bytes, zeroed, 64-byte

@@ -40,7 +40,6 @@ enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
 enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
 
-inline constexpr std::string_view kLater = "is not built yet";
 inline constexpr std::string_view kOfGpus = "comes with --device cuda, where --backend is left out";
 
 inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
@@ -67,11 +66,10 @@ inline constexpr Choice kBackwardPrefetches[] = {{"pre", BackwardPrefetch::pre},
                                                  {"none", BackwardPrefetch::none}};
 inline constexpr Choice kTiedReshards[] = {{"per-pass", TiedReshard::per_pass},
                                            {"per-use", TiedReshard::per_use}};
-inline constexpr Choice kBackends[] = {
-    {"auto", Backend::automatic},     {"none", Backend::none},
-    {"gloo", Backend::gloo},          {"shm", Backend::shm},
-    {"hier", Backend::hier},          {"local", Backend::local},
-    {"nccl", Backend::nccl, kOfGpus}, {"mpi", Backend::mpi, kLater}};
+inline constexpr Choice kBackends[] = {{"auto", Backend::automatic},     {"none", Backend::none},
+                                       {"gloo", Backend::gloo},          {"shm", Backend::shm},
+                                       {"hier", Backend::hier},          {"local", Backend::local},
+                                       {"nccl", Backend::nccl, kOfGpus}, {"mpi", Backend::mpi}};
 inline constexpr Choice kRoleDtypes[] = {{"auto", Dtype::automatic},
                                          {"float32", Dtype::float32},
                                          {"float64", Dtype::float64},

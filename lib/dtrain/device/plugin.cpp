@@ -1,13 +1,12 @@
 #include "dtrain/device/plugin.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/plugin_file.h"
 #include "dtrain/comm/exchange.h"
 
 namespace dtrain::device {
@@ -15,19 +14,6 @@ namespace {
 
 using base::ErrorKind;
 using Entry = Plugin& (*)();
-
-// The folder of the library that this code is in, where plugins lie too.
-std::string own_folder() {
-  Dl_info info;
-  const bool is_found = ::dladdr(reinterpret_cast<const void*>(&plugin), &info) != 0;
-  const std::string path = is_found ? info.dli_fname : "";
-  const std::size_t slash = path.rfind('/');
-  if (slash == path.npos) {  // never the working folder, where anybody may have put a library
-    base::fail(ErrorKind::device,
-               "the folder of libdtrain.so is not known, so no plugin is opened");
-  }
-  return path.substr(0, slash);
-}
 
 // Why a library was not loaded, and what to do.
 [[noreturn]] void refuse(const std::string& kind, const std::string& path,
@@ -45,14 +31,10 @@ std::string own_folder() {
 }
 
 Plugin& load(const std::string& kind) {
-  const std::string path = own_folder() + "/libdtrain_" + kind + ".so";
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  void* entry = library == nullptr ? nullptr : ::dlsym(library, "dtrain_device_plugin");
-  if (entry == nullptr) {
-    const char* reason = ::dlerror();
-    refuse(kind, path, reason != nullptr ? reason : "it is no plugin of dtrain");
-  }
-  return reinterpret_cast<Entry>(entry)();
+  const base::PluginFile file = base::open_plugin(kind, "dtrain_device_plugin");
+  if (file.path.empty()) base::fail(ErrorKind::device, "{}", file.obstacle);
+  if (file.entry == nullptr) refuse(kind, file.path, file.obstacle);
+  return reinterpret_cast<Entry>(file.entry)();
 }
 
 // Collective.

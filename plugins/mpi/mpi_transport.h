@@ -1,0 +1,80 @@
+// A group over MPI.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/comm/transport.h"
+#include "mpi/engine.h"
+
+namespace dtrain::mpi {
+
+/// A Transport over one communicator. Ordered sums go through MPI_Ialltoallv: each rank gets its
+/// slice of every rank's tensor, adds them in tree order, and all gather the sums. Reduction::fast
+/// leaves sums of float32, float64 and integers to MPI; it has no 16-bit floats, and its maximum
+/// may lose what is no number.
+///
+/// After a failure the peers' calls wait until mpirun, or their deadline, ends them.
+class MpiTransport final : public comm::Transport {
+ public:
+  MpiTransport(std::shared_ptr<Engine> engine, MPI_Comm communicator, comm::Reduction reduction);
+
+  std::int64_t all_reduce(const at::Tensor& tensor, comm::ReduceOp op,
+                          const base::Deadline& deadline) override;
+  std::int64_t reduce_scatter(const at::Tensor& input, const at::Tensor& output,
+                              const base::Deadline& deadline) override;
+  std::int64_t all_gather(const at::Tensor& input, const comm::PartedTensor& output,
+                          const base::Deadline& deadline) override;
+  std::int64_t all_to_all(const comm::PartedTensor& input, const comm::PartedTensor& output,
+                          const base::Deadline& deadline) override;
+  std::int64_t broadcast(const at::Tensor& tensor, std::int64_t root,
+                         const base::Deadline& deadline) override;
+  std::int64_t send(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t recv(const at::Tensor& tensor, std::int64_t peer,
+                    const base::Deadline& deadline) override;
+  std::int64_t barrier(const base::Deadline& deadline) override;
+  void close(const std::string& reason) noexcept override;
+
+ private:
+  /// One sum, whose slice p rank p owns.
+  struct Sum {
+    const std::byte* input = nullptr;  ///< all slices, one after the other
+    std::byte* output = nullptr;       ///< this rank's slice; may lie in `input`
+    std::byte* results = nullptr;      ///< where all slices' sums go; null: nowhere
+    at::ScalarType dtype = at::ScalarType::Float;
+    comm::ReduceOp op = comm::ReduceOp::sum;
+    std::vector<std::int64_t> begins = {};  ///< of each slice and the end of the last; elements
+  };
+  /// A part of every slice that fits into the staging areas at once. Units: bytes, by rank.
+  struct Round {
+    std::vector<std::int64_t> offsets;  ///< in the tensor
+    std::vector<int> counts;
+    std::vector<int> places;  ///< in a staging area
+  };
+
+  std::int64_t add_in_order(const Sum& sum, const base::Deadline& deadline);
+  void add_round(const Sum& sum, const Round& round, const base::Deadline& deadline);
+  void gather_round(const Sum& sum, const Round& round, const base::Deadline& deadline);
+  [[nodiscard]] Round round_at(const Sum& sum, std::int64_t offset, std::int64_t length) const;
+  std::int64_t add_fast(const at::Tensor& tensor, const base::Deadline& deadline);
+  std::byte* sent();
+  std::byte* received();
+  [[nodiscard]] std::size_t rank_index() const { return static_cast<std::size_t>(rank_); }
+
+  std::shared_ptr<Engine> engine_;
+  MPI_Comm communicator_;
+  comm::Reduction reduction_;
+  int rank_ = 0;
+  int size_ = 1;
+  at::Tensor staging_ = {};  ///< two areas, from the first sum on
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace dtrain::mpi

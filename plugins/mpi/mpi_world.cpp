@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/readable.h"
+#include "dtrain/comm/backend_plugin.h"
+#include "dtrain/comm/mapped_memory.h"
+#include "dtrain/comm/queued_group.h"
+#include "mpi/engine.h"
+#include "mpi/mpi_transport.h"
+
+namespace dtrain::mpi {
+namespace {
+
+using base::ErrorKind;
+using comm::TransportFailure;
+
+constexpr const char* kStart = "start the ranks with mpirun -n N dtrain ..., or use --backend gloo";
+
+// Open MPI takes a process without these variables for a job of its own, silently.
+void require_mpirun(const comm::WorldOptions& options) {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");  // a setting of Open MPI's, not of ours
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (size == nullptr || rank == nullptr) {
+    base::fail(ErrorKind::usage,
+               "--backend mpi: rank {} of {} was not started by mpirun, so MPI knows one process "
+               "alone; {}",
+               options.rank, options.size, kStart);
+  }
+  if (std::to_string(options.size) != size || std::to_string(options.rank) != rank) {
+    base::fail(ErrorKind::usage,
+               "--backend mpi: this is rank {} of {}, but for mpirun it is rank {} of {}; {}",
+               options.rank, options.size, rank, size, kStart);
+  }
+}
+
+class MpiWorld final : public comm::World {
+ public:
+  explicit MpiWorld(const comm::WorldOptions& options)
+      : options_(options), engine_(std::make_shared<Engine>()) {
+    started("MPI_Init", [] {
+      int provided = 0;
+      check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided));
+      check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    });
+    engine_->set_patience(options_.group.timeout);
+    control_ = split(comm::ranks_below(size()), comm::kControlName);
+  }
+
+  [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
+  [[nodiscard]] std::int64_t size() const override { return options_.size; }
+  [[nodiscard]] c10::Device device() const override { return c10::kCPU; }
+  [[nodiscard]] std::string_view backend() const override { return "mpi"; }
+  [[nodiscard]] at::Tensor allocate(std::int64_t bytes) override {
+    return comm::mapped_memory(bytes, options_.count_memory);
+  }
+  [[nodiscard]] comm::ProcessGroup& control() override { return *control_; }
+
+  [[nodiscard]] std::shared_ptr<comm::ProcessGroup> split(std::span<const std::int64_t> ranks,
+                                                          std::string_view name) override {
+    const int number = splits_++;
+    return comm::make_queued_group(
+        ranks, name, rank(), options_.group,
+        [&](const comm::GroupIdentity& identity) { return connect(identity, number); });
+  }
+
+ private:
+  std::unique_ptr<comm::Transport> connect(const comm::GroupIdentity& identity, int number) {
+    constexpr int kTags = 1 << 14;  // MPI promises 32767; groups of one time have neighbours
+    const std::vector<int> ranks(identity.world_ranks.begin(), identity.world_ranks.end());
+    const auto made = std::make_shared<std::unique_ptr<comm::Transport>>();
+    started(fmt::format("group '{}'", identity.name),
+            [ranks, number, made, engine = engine_, reduction = options_.group.reduction] {
+              MPI_Group all = MPI_GROUP_NULL;
+              MPI_Group part = MPI_GROUP_NULL;
+              MPI_Comm communicator = MPI_COMM_NULL;
+              check(MPI_Comm_group(MPI_COMM_WORLD, &all));
+              check(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &part));
+              check(MPI_Comm_create_group(MPI_COMM_WORLD, part, number % kTags, &communicator));
+              check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN));
+              check(MPI_Group_free(&part));
+              check(MPI_Group_free(&all));
+              *made = std::make_unique<MpiTransport>(engine, communicator, reduction);
+            });
+    return std::move(*made);
+  }
+
+  // Carries out in the thread of MPI what all ranks do together.
+  template <typename Start>
+  void started(const std::string& what, Start start) {
+    const std::atomic<bool> never = false;
+    try {
+      engine_->run(
+          [start] {
+            start();
+            return std::vector<MPI_Request>{};
+          },
+          base::Deadline(options_.group.timeout), never);
+    } catch (const TransportFailure& failure) {
+      const bool is_late = failure.cause() == TransportFailure::Cause::no_answer;
+      base::fail(
+          is_late ? ErrorKind::timeout : ErrorKind::comm, "rank {}, {}: {}", rank(), what,
+          is_late ? fmt::format("not all of {} ranks came within {} (--comm-timeout)", size(),
+                                base::readable_time(base::Seconds(options_.group.timeout).count()))
+                  : std::string("MPI failed: ") + failure.what());
+    }
+  }
+
+  comm::WorldOptions options_;
+  std::shared_ptr<Engine> engine_;
+  int splits_ = 0;  // the same on every rank, since split is collective
+  std::shared_ptr<comm::ProcessGroup> control_;
+};
+
+class MpiPlugin final : public comm::BackendPlugin {
+ public:
+  [[nodiscard]] int interface() const override { return comm::kBackendInterface; }
+  [[nodiscard]] std::shared_ptr<comm::World> create_world(
+      const comm::WorldOptions& options) override {
+    require_mpirun(options);
+    return std::make_shared<MpiWorld>(options);
+  }
+};
+
+}  // namespace
+}  // namespace dtrain::mpi
+
+dtrain::comm::BackendPlugin& dtrain_backend_plugin() {
+  static dtrain::mpi::MpiPlugin plugin;
+  return plugin;
+}

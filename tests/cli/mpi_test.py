@@ -1,0 +1,131 @@
+"""dtrain under mpirun: the plugin for MPI has the bits of the other backends, and what fails says so and ends all."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import BUILD, final_model  # noqa: E402
+from rendezvous_test import RendezvousTest, processes_below  # noqa: E402
+from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
+
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+PLUGIN = BUILD / "lib" / "libdtrain_mpi.so"
+WHY_NOT = None if shutil.which("mpirun") else "no mpirun (openmpi-bin)"
+NO_PLUGIN = WHY_NOT or (None if PLUGIN.exists() else "libdtrain_mpi.so was not built (libopenmpi-dev)")
+STRATEGIES = {
+    "ddp": (2, "--strategy", "ddp"),
+    "fsdp": (4, "--strategy", "fsdp"),
+    "tp": (2, "--strategy", "tp"),
+    "pp": (2, "--strategy", "pp"),
+}
+
+
+class Mpirun(RendezvousTest):
+    def mpi_command(self, ranks, *flags, **options):
+        return [*MPIRUN, "-n", str(ranks), *map(str, [DTRAIN, *self.arguments(*flags, **options)])]
+
+    def start_mpi(self, ranks, *flags, variables=None, **options):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+        return self.start(self.mpi_command(ranks, *flags, **options), env={**environment, **(variables or {})})
+
+    def train(self, ranks, *flags, status=0, **options):
+        return self.end_of(self.start_mpi(ranks, *flags, **options), status)
+
+    def ranks_of(self, job):
+        found = [pid for pid in processes_below(job.pid)
+                 if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "dtrain"]
+        return sorted(found)
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class WithoutThePlugin(Mpirun):
+    def test_ranks_of_one_machine_meet_without_an_address(self):
+        for backend, used in (("gloo", "gloo"), ("auto", "shm")):
+            with self.subTest(backend):
+                run_dir = self.root / f"meets-{backend}"
+                self.train(2, "--strategy", "ddp", "--backend", backend, run_dir=run_dir)
+                self.assertEqual(self.metrics(run_dir)[0]["backend"], used)
+
+    def test_a_missing_plugin_is_one_line_that_names_the_file(self):
+        folder = self.root / "without"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "lib").mkdir()
+        shutil.copy(DTRAIN, folder / "bin")
+        for file in (BUILD / "lib").glob("libdtrain.so*"):
+            shutil.copy(file, folder / "lib")
+        torch = os.pathsep.join(str(p) for p in pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"], ".deps").rglob("torch/lib"))
+        command = [str(folder / "bin" / "dtrain"), *map(str, self.arguments("--strategy", "ddp", "--backend", "mpi"))]
+        job = self.start([*MPIRUN, "-n", "2", *command], env={**os.environ, "LD_LIBRARY_PATH": torch})
+        error = self.end_of(job, 2)
+        self.assertRegex(error, r"--backend mpi: cannot load .*/without/lib/libdtrain_mpi\.so: .*libopenmpi")
+
+
+@unittest.skipIf(NO_PLUGIN, NO_PLUGIN)
+class Training(Mpirun):
+    def test_all_strategies_have_the_bits_of_other_backends(self):
+        for name, (ranks, *flags) in STRATEGIES.items():
+            with self.subTest(name):
+                by_mpi, by_shm = self.root / f"{name}-mpi", self.root / f"{name}-shm"
+                self.train(ranks, *flags, "--backend", "mpi", run_dir=by_mpi)
+                self.run_command([str(word) for word in (DTRUN, "-n", ranks, "--", DTRAIN,
+                                                         *self.arguments(*flags, run_dir=by_shm))])
+                mine, theirs = self.metrics(by_mpi), self.metrics(by_shm)
+                self.assertEqual(mine[0]["backend"], "mpi")
+                self.assertEqual([line.get("loss") for line in mine], [line.get("loss") for line in theirs])
+                self.assertEqual(final_model(by_mpi).read_bytes(), final_model(by_shm).read_bytes())
+
+    def test_fast_reductions_and_16_bits_train(self):
+        self.train(2, "--strategy", "ddp", "--backend", "mpi", "--reduction", "fast", "--dtype", "bfloat16")
+        losses = [line["loss"] for line in self.metrics() if "loss" in line]
+        self.assertLess(losses[-1], losses[0])
+
+
+@unittest.skipIf(NO_PLUGIN, NO_PLUGIN)
+class Failures(Mpirun):
+    def endless(self, *flags):
+        job = self.start_mpi(2, "--strategy", "ddp", "--backend", "mpi", "--log-every", "1", *flags, steps=1_000_000)
+        wait_until(lambda: self.has_trained() or job.poll() is not None, "a step")
+        self.assertIsNone(job.poll(), job.poll() is not None and job.stderr.read())
+        ranks = self.ranks_of(job)
+        self.assertEqual(len(ranks), 2)
+        return job, ranks
+
+    def check_gone(self, ranks):
+        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks), "the end of all ranks")
+
+    def test_processes_that_mpirun_did_not_start_are_told(self):
+        result = subprocess.run([str(word) for word in (DTRUN, "-n", "2", "--", DTRAIN, *self.arguments(
+            "--strategy", "ddp", "--backend", "mpi"))], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertRegex(result.stderr, r"--backend mpi: rank \d of 2 was not started by mpirun.*mpirun -n N")
+
+    def test_a_bad_setting_is_mpiruns_status(self):
+        error = self.train(2, "--strategy", "ddp", "--backend", "mpi", "--steps", "0x", status=2)
+        self.assertIn("--steps", error)
+
+    def test_a_killed_rank_ends_the_job(self):
+        job, ranks = self.endless()
+        os.kill(ranks[1], signal.SIGKILL)
+        self.end_of(job, 128 + signal.SIGKILL)
+        self.check_gone(ranks)
+
+    def test_a_stopped_rank_is_seen_within_the_limit(self):
+        job, ranks = self.endless("--comm-timeout", "2")
+        os.kill(ranks[1], signal.SIGSTOP)
+        error = self.end_of(job, 5)
+        self.assertRegex(error, r"did not answer within 2.0 s \(--comm-timeout\)")
+        self.check_gone(ranks)
+
+    def test_a_rank_that_fails_gives_its_status(self):
+        error = self.train(2, "--strategy", "ddp", "--backend", "mpi", "--lr", "1e30",
+                           status=7)
+        self.assertRegex(error, "dtrain: error: .*(loss|grad|finite)")
+
+
+if __name__ == "__main__":
+    unittest.main()
