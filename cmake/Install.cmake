@@ -21,11 +21,13 @@ endfunction()
 
 add_custom_target(installed_parts DEPENDS dtrain dtrun dtrain_runtime)  # all but the tests
 dtrain_install_rpath(dtrain_runtime "$ORIGIN:$ORIGIN/torch/lib")
+set(rpath_of_dtrain_cuda "$ORIGIN:$ORIGIN/torch/lib:$ORIGIN/nvidia/nccl/lib:$ORIGIN/nvidia/cu13/lib")
+set(rpath_of_dtrain_mpi "$ORIGIN:$ORIGIN/torch/lib")
 foreach(plugin dtrain_cuda dtrain_mpi)
   if(TARGET ${plugin})
     install(TARGETS ${plugin} LIBRARY DESTINATION ${libraries} OPTIONAL)  # if it was built
     add_dependencies(installed_parts ${plugin})
-    dtrain_install_rpath(${plugin} "$ORIGIN:$ORIGIN/torch/lib:$ORIGIN/nvidia/nccl/lib:$ORIGIN/nvidia/cu13/lib")
+    dtrain_install_rpath(${plugin} ${rpath_of_${plugin}})
   endif()
 endforeach()
 

@@ -111,7 +111,7 @@ class Refusing(Case):
         self.refused(USAGE, file, "did you mean model.width?", arguments=["--config", file])
 
     def test_later_backends_and_devices_are_known_but_not_built(self):
-        self.refused(USAGE, "--backend", "mpi is not built yet", arguments=["--backend", "mpi"])
+        self.refused(USAGE, "--backend", "nccl comes with --device cuda", arguments=["--backend", "nccl"])
         self.refused(USAGE, "--backend: nccl comes with --device cuda, where --backend is left out", arguments=["--backend", "nccl"])
         self.refused(USAGE, "--device", "one of auto, cpu", arguments=["--device", "tpu"])
 

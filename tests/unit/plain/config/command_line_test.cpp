@@ -37,8 +37,8 @@ TEST_CASE("A flag means the setting of its own command") {
   CHECK(load(train).config.machine.dtype == Dtype::float64);
   CHECK(load(train).config.exporting.dtype == Dtype::automatic);
   CHECK(parse({"--dtype", "bfloat16"}).dtype == Dtype::bfloat16);
-  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--backend", "mpi"})),
-                    Contains("not built yet"));
+  CHECK_THROWS_WITH(load(parse_command_line(Command::train, {"--backend", "nccl"})),
+                    Contains("comes with --device cuda"));
 }
 
 }  // namespace

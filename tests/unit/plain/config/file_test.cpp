@@ -123,7 +123,7 @@ TEST_CASE("Values of a wrong type or out of range are refused with what was foun
   check_refused(R"({"train": {"freeze": "lm_head"}})", {"a list of names"});
   check_refused(R"({"train": {"schedule": "linaer"}})",
                 {"linaer", "constant, linear, cosine", "did you mean linear?"});
-  check_refused(R"({"machine": {"backend": "mpi"}})", {"mpi is not built yet"});
+  check_refused(R"({"machine": {"backend": "nccl"}})", {"nccl comes with --device cuda"});
 }
 
 TEST_CASE("What is not JSON is refused with its place") {
