@@ -120,6 +120,25 @@ void take_line(RankRecords& records, std::string_view line) {
   }
 }
 
+/// Of a rank that answers nothing: for what another has waited longest.
+std::string mute_text(const Records& records) {
+  const GroupCall* longest = nullptr;
+  int waiting = 0;
+  for (int rank = 0; rank < std::ssize(records); ++rank) {
+    if (!records[static_cast<std::size_t>(rank)]) continue;
+    for (const GroupCall& call : records[static_cast<std::size_t>(rank)]->calls) {
+      if (!call.is_open || (longest != nullptr && call.seconds <= longest->seconds)) continue;
+      longest = &call;
+      waiting = rank;
+    }
+  }
+  const std::string text = "did not answer when dtrun asked the ranks of a job that stood still";
+  if (longest == nullptr) return text;
+  return text + fmt::format("; rank {} waited for {} in call {}, {} of {} bytes, of group '{}'",
+                            waiting, dtrain::base::readable_time(longest->seconds), longest->number,
+                            longest->op, longest->bytes, longest->group);
+}
+
 }  // namespace
 
 RankRecords parse_records(std::string_view text) {
@@ -139,7 +158,7 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
   for (int rank = 0; rank < std::ssize(records); ++rank) {
     const auto& own = records[static_cast<std::size_t>(rank)];
     if (own && !own->is_whole) {
-      return HangVerdict{.culprit = rank, .text = "did not answer when dtrun asked where it is"};
+      return HangVerdict{.culprit = rank, .text = mute_text(records)};
     }
   }
   const std::vector<Wait> waits = waits_of(records);

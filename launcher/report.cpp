@@ -66,7 +66,10 @@ std::string reason_of(const Rank& culprit) {
   if (culprit.end && culprit.end->by_signal && culprit.end->code == SIGKILL) {
     return "; it came from outside: a person, a batch system, or the kernel out of memory";
   }
-  return culprit.error.last_lines().empty() ? "" : ": " + culprit.error.last_lines().back();
+  if (culprit.error.last_lines().empty()) return "";
+  const bool by_signal = culprit.end && culprit.end->by_signal;  // what it wrote is no reason then
+  return (by_signal ? "; the last line of its standard error: " : ": ") +
+         culprit.error.last_lines().back();
 }
 
 /// The others, in the order of their deaths.

@@ -108,6 +108,7 @@ void Supervisor::tell_progress(Rank& rank) {
                        .number(static_cast<std::uint64_t>(rank.index))
                        .number(static_cast<std::uint64_t>(rank.step))
                        .number(static_cast<std::uint64_t>(rank.waited_us))
+                       .number(static_cast<std::uint64_t>(rank.pid))
                        .bytes());
 }
 
@@ -201,9 +202,11 @@ void Supervisor::take_from_node(const NodeEvent& event) {
     const std::uint64_t index = reader.number();
     const auto step = static_cast<std::int64_t>(reader.number());
     const auto waited_us = static_cast<std::int64_t>(reader.number());
+    const auto pid = static_cast<pid_t>(reader.number());
     if (!reader.is_whole() || index >= ranks_.size() || ranks_[index].node != event.node) return;
     ranks_[index].step = step;
     ranks_[index].waited_us = waited_us;
+    ranks_[index].pid = pid;
     on_sign_of_life(ranks_[index]);
   } else if (event.kind == NodeMessage::records) {
     const std::uint64_t index = reader.number();

@@ -9,18 +9,25 @@
 #   DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE: the secret by which several nodes know each other (docs/communication.md)
 # The status is dtrun's (docs/exit-status.md).
 set -euo pipefail
-if [ $# = 0 ]; then
-  echo "usage: [NUM_NODES=N NODE_RANK=R MASTER_ADDR=A MASTER_PORT=P] launch.sh PROGRAM [ARGUMENT...]" >&2
+wrong() {
+  echo "launch.sh: $1" >&2
   exit 2
-fi
+}
+[ $# != 0 ] || wrong "usage: [NUM_NODES=N NODE_RANK=R MASTER_ADDR=A MASTER_PORT=P] launch.sh PROGRAM [ARGUMENT...]"
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PATH=$top/bin:$top/build/release/bin:$PATH
+case $top in
+  */share/dtrain) PATH=${top%/share/dtrain}/bin:$PATH ;; # where cmake --install has put this
+  *) PATH=$top/build/release/bin:$PATH ;;
+esac
 
 options=()
 if [ -z "${SLURM_STEP_ID:-}" ] || [ -n "${NUM_NODES:-}" ]; then
   options+=(--nnodes "${NUM_NODES:-1}")
-  [ "${NUM_NODES:-1}" = 1 ] || options+=(--node-rank "${NODE_RANK:?set it to 0 on the first node, 1 on the next ...}"
-    --master-addr "${MASTER_ADDR:?set it to the first node\'s address}" ${MASTER_PORT:+--master-port "$MASTER_PORT"})
+  if [ "${NUM_NODES:-1}" != 1 ]; then
+    [ -n "${NODE_RANK:-}" ] || wrong "NODE_RANK is not set; set it to 0 on the first node, 1 on the next ..."
+    [ -n "${MASTER_ADDR:-}" ] || wrong "MASTER_ADDR is not set; set it to the first node's address"
+    options+=(--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" ${MASTER_PORT:+--master-port "$MASTER_PORT"})
+  fi
 fi
 if [ -z "${SLURM_STEP_ID:-}" ] || [ -n "${RANKS_PER_NODE:-}" ]; then
   options+=(--nproc-per-node "${RANKS_PER_NODE:-auto}")

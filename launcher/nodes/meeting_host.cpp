@@ -218,7 +218,8 @@ class Host {
     }
     if (!token_.empty() &&
         !dtrain::net::is_same_proof(proof, guest_proof(token_, guest.exchange))) {
-      turn_away("a launcher with another secret was turned away");
+      turn_away(
+          "a launcher with another secret was turned away: all need the same DTRAIN_JOB_TOKEN");
       answer(guest, NodeReply::unknown, 0, {});
       guest.is_over = true;
       return;

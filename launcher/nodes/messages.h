@@ -19,7 +19,7 @@ enum class NodeMessage : std::uint64_t {
   refused = 4,       ///< node 0, before the start: the job cannot start
   start = 5,         ///< node 0: JobStart
   rank_end = 16,     ///< to node 0: RankNews of a rank that has ended or was stopped
-  progress = 17,     ///< to node 0: a rank goes on; its step, and what it waited for others
+  progress = 17,     ///< to node 0: a rank goes on: step, microseconds it waited, pid
   node_done = 18,    ///< to node 0: all ranks of a node have ended
   node_failed = 19,  ///< to node 0: a node could not start its ranks; status and why
   records = 27,      ///< to node 0: where a rank is

@@ -96,6 +96,11 @@ class OnAnotherMachine(InstallTest):
         run(DTRAIN, *self.trained(self.folder / "own")[2:])
         self.assertEqual(*((path / "final" / "model.safetensors").read_bytes() for path in (self.work / "run", self.folder / "own")))
 
+    def test_the_scripts_find_the_programs(self):
+        result = self.there("env", "RANKS_PER_NODE=2", self.seen / "share" / "dtrain" / "scripts" / "train_distributed.sh",
+                            *self.trained("run"))
+        self.assertTrue((self.work / "run" / "final" / "model.safetensors").is_file(), result.stderr)
+
     def test_nothing_is_loaded_but_the_folder_and_what_every_node_has(self):
         for name in ("bin/dtrain", "bin/dtrun", "lib/dtrain/libdtrain.so"):
             for line in self.there("ldd", self.seen / name).stdout.splitlines():
