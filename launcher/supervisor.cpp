@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "launcher/descendants.h"
+#include "launcher/error_line.h"
 #include "launcher/signals.h"
 
 namespace launcher {
@@ -206,8 +207,9 @@ void Supervisor::on_deadline() {
 void Supervisor::on_guard() {
   std::array<unsigned char, 64> signals;
   const ssize_t count = ::read(guard_.signals.get(), signals.data(), signals.size());
-  if (count == 0) {  // the guard was killed, and nobody waits for a report
+  if (count == 0) {  // the guard was killed, so nobody waits for a status
     kill_descendants(1s);
+    write_error_for_a_while(own_prefix(job_.options) + "was killed; all its ranks were ended\n");
     verdict_.request = SIGKILL;
     phase_ = Phase::done;
     deadline_.reset();

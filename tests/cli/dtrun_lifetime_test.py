@@ -81,6 +81,7 @@ class DeathTest(DtrunTest):
         process.send_signal(signal.SIGKILL)
         self.end(process)
         self.assert_nothing_left(limit=3)
+        self.assertIn("dtrun: was killed; all its ranks were ended\n", process.err)
 
     @unittest.skipUnless(shutil.which("strace"), "NO TEST: there is no strace")
     def test_ranks_are_killed_before_all_processes_of_the_machine_are_looked_at(self):
