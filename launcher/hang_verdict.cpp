@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "dtrain/base/number.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
+#include "launcher/take_word.h"
 
 namespace launcher {
 namespace {
@@ -24,12 +24,6 @@ struct Wait {
   int awaited = 0;
   const GroupCall* call = nullptr;
 };
-
-std::string_view take_word(std::string_view& line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(std::min(line.size(), word.size() + 1));
-  return word;
-}
 
 bool is_of_two(const GroupCall& call) { return call.op == "send" || call.op == "recv"; }
 
@@ -66,6 +60,11 @@ std::vector<Wait> waits_of(const Records& records) {
   return waits;
 }
 
+std::string call_text(const GroupCall& call) {
+  return fmt::format("call {}, {} of {} bytes, of group '{}'", call.number, call.op, call.bytes,
+                     call.group);
+}
+
 std::string ranks_text(const std::set<int>& ranks) {
   constexpr std::size_t kShown = 8;
   if (ranks.size() > kShown) return fmt::format("{} ranks", ranks.size());
@@ -87,10 +86,9 @@ HangVerdict blame(const Records& records, const std::vector<Wait>& waits, const 
   const GroupCall* own = culprit ? call_in(*culprit, call.group) : nullptr;
   const bool has_come = own != nullptr && !is_behind(*own, call);
   return {.culprit = first.awaited,
-          .text = fmt::format("{} call {}, {} of {} bytes, of group '{}', where {} waited for {}{}",
-                              has_come ? "held up" : "did not come to", call.number, call.op,
-                              call.bytes, call.group, ranks_text(waiting),
-                              dtrain::base::readable_time(longest),
+          .text = fmt::format("{} {}, where {} waited for {}{}",
+                              has_come ? "held up" : "did not come to", call_text(call),
+                              ranks_text(waiting), dtrain::base::readable_time(longest),
                               culprit ? "; it was " + culprit->where : std::string())};
 }
 
@@ -134,9 +132,8 @@ std::string mute_text(const Records& records) {
   }
   const std::string text = "did not answer when dtrun asked the ranks of a job that stood still";
   if (longest == nullptr) return text;
-  return text + fmt::format("; rank {} waited for {} in call {}, {} of {} bytes, of group '{}'",
-                            waiting, dtrain::base::readable_time(longest->seconds), longest->number,
-                            longest->op, longest->bytes, longest->group);
+  return text + fmt::format("; rank {} waited for {} in {}", waiting,
+                            dtrain::base::readable_time(longest->seconds), call_text(*longest));
 }
 
 }  // namespace

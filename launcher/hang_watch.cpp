@@ -2,16 +2,21 @@
 
 #include <algorithm>
 
+#include "launcher/median.h"
+
 namespace launcher {
 
 void HangWatch::heard(int rank, std::int64_t step, Time now) {
   constexpr std::size_t kSteps = 31;
+  constexpr double kMedians = 20.0;
   heard_[static_cast<std::size_t>(rank)] = now;
   if (rank != 0 || step <= last_.number) return;
   if (last_.number >= 0) {
     const auto count = static_cast<double>(step - last_.number);
     steps_.push_back(Duration(now - last_.end) / count);
     if (steps_.size() > kSteps) steps_.pop_front();
+    const Duration middle = median(std::vector<Duration>(steps_.begin(), steps_.end()));
+    of_steps_ = std::max(kLeast, kMedians * middle);
   }
   last_ = {.number = step, .end = now};
 }
@@ -19,17 +24,6 @@ void HangWatch::heard(int rank, std::int64_t step, Time now) {
 void HangWatch::excuse(int rank, Time now) {
   auto& heard = heard_[static_cast<std::size_t>(rank)];
   if (heard) heard = now;
-}
-
-HangWatch::Duration HangWatch::limit() const {
-  constexpr Duration kLeast{60.0};
-  constexpr double kSteps = 20.0;
-  if (limit_) return *limit_;
-  if (steps_.empty()) return kLeast;
-  std::deque<Duration> sorted = steps_;
-  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return std::max(kLeast, kSteps * *middle);
 }
 
 std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<Rank>& ranks) const {

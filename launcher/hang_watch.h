@@ -38,7 +38,7 @@ class HangWatch {
   /// The rank could not go on until now, through no fault of its own.
   void excuse(int rank, Time now);
 
-  [[nodiscard]] Duration limit() const;
+  [[nodiscard]] Duration limit() const { return limit_.value_or(of_steps_); }
   /// Looks at ranks that run. Returns nothing where none is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 
@@ -48,7 +48,10 @@ class HangWatch {
     Time end;
   };
 
+  static constexpr Duration kLeast{60.0};
+
   std::optional<Duration> limit_;
+  Duration of_steps_ = kLeast;  // the limit where the user gives none
   std::vector<std::optional<Time>> heard_;
   Step last_;                   // of rank 0
   std::deque<Duration> steps_;  // the newest ones' times

@@ -5,18 +5,12 @@
 #include <string>
 
 #include "dtrain/base/error.h"
+#include "launcher/take_word.h"
 
 namespace launcher {
 namespace {
 
 constexpr std::size_t kMaxControlLine = 8192;
-
-/// Takes a word and the space after it off the front.
-std::string_view take_word(std::string_view& line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(std::min(line.size(), word.size() + 1));
-  return word;
-}
 
 template <typename Number>
 void parse(std::string_view text, Number& number) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "dtrain/base/readable.h"
+#include "launcher/median.h"
 
 namespace launcher {
 namespace {
@@ -16,12 +18,6 @@ constexpr Seconds kBetweenLooks{1.0};
 constexpr int kLooks = 10;
 constexpr Seconds kBetweenLines{60.0};
 constexpr double kLeastShare = 0.1;  // of a step
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
