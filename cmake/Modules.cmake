@@ -27,6 +27,19 @@ function(dtrain_module path)
   endif()
 endfunction()
 
+# dtrain_kernels_for_each_cpu(PATH OPTION ...) compiles PATH_baseline.cpp, PATH_avx2.cpp and PATH_avx512.cpp for these
+# instruction sets; the program chooses when it runs. They see no LibTorch, whose inline functions would be compiled for one
+# set and linked into code for all.
+function(dtrain_kernels_for_each_cpu path)
+  set(options -O3 -fno-math-errno -fno-trapping-math ${ARGN})
+  set(avx2 -mavx2 -mfma)
+  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+  foreach(set baseline avx2 avx512)
+    set_source_files_properties(${path}_${set}.cpp PROPERTIES
+      COMPILE_OPTIONS "${options};${${set}}" SKIP_PRECOMPILE_HEADERS ON)
+  endforeach()
+endfunction()
+
 # FOLDER/libdtrain.so: everything that needs LibTorch, opened by the front end once the command is known to be good.
 function(dtrain_shared_library target folder)
   add_library(${target} SHARED ${PROJECT_SOURCE_DIR}/lib/dtrain/runtime.cpp ${ARGN})

@@ -2,6 +2,7 @@
 # bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON] [--beside CHECKOUT]: speed and memory of
 # dtrain; with a Python that has torch 2.11.0, beside the PyTorch peer of scripts/peer; with another checkout and its
 # release build, beside that. Prints a table, writes build/bench/TIME.json.
+# bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: fused kernels beside PyTorch, eager and compiled, on this CPU.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
@@ -18,8 +19,15 @@ case ${1:-} in
 esac
 scripts/build.sh release dtrain dtrun dtrain_runtime rank_stub
 program=scripts/bench.py
-if [ "${1:-}" = checkpoint ]; then
-  program=scripts/bench_checkpoint.py
-  shift
-fi
+case ${1:-} in
+  checkpoint)
+    program=scripts/bench_checkpoint.py
+    shift
+    ;;
+  cpu)
+    scripts/build.sh release unit_tests
+    program=scripts/bench_cpu.py
+    shift
+    ;;
+esac
 exec /usr/bin/python3 "$program" "$@"

@@ -33,7 +33,7 @@ def train(run_dir, layout, *flags, environment=None):
 def on_cpu(layout):
     """The run folder of a layout on the CPU, which no test changes."""
     run_dir = make_folder(unittest) / "run"
-    train(run_dir, layout, "--device", "cpu")
+    train(run_dir, layout, "--device", "cpu", "--kernels", "plain")  # as devices compute
     return run_dir
 
 
@@ -65,8 +65,8 @@ class Training(FolderTest):
     def test_a_run_moves_between_device_and_cpu(self):
         for first, then in (("fake", "cpu"), ("cpu", "fake")):
             run_dir = self.folder / first
-            train(run_dir, "ddp", "--device", first, "--steps", "2")
-            train(run_dir, "ddp", "--device", then, "--resume", "auto", environment=LATE)
+            train(run_dir, "ddp", "--device", first, "--kernels", "plain", "--steps", "2")
+            train(run_dir, "ddp", "--device", then, "--kernels", "plain", "--resume", "auto", environment=LATE)
             self.assert_same(run_dir, "ddp")
 
     def test_a_device_adds_in_any_order_unless_it_is_told_one(self):
@@ -235,10 +235,11 @@ class Memory(FolderTest):
 
 class Missing(FolderTest):
     def test_graphs_that_cannot_be_are_refused(self):
-        for flags, part in ((["--device", "cpu"], "--device cpu: it needs a GPU"),
+        for flags, part in ((["--device", "cpu", "--model", "toy"], "--model toy: on a CPU it stands for fused kernels"),
                             (["--device", "fake", "--strategy", "mp"], "--pp 2: what stages send")):
             self.refused(USAGE, "--compile does not go with " + part, "--compile", *flags, program=TOY)
-        self.refused(USAGE, "--device auto takes the CPU here: leave out --compile", "--compile", program=TOY)
+        for flags, part in ((["--kernels", "plain"], "--kernels plain"), (["--dtype", "float16"], "float16")):
+            self.refused(USAGE, f"--compile does not go with {part}: on a CPU", "--compile", *flags)
 
     def refused(self, status, part, *flags, program=DTRAIN, ranks=1):
         result = run(*launched(ranks, "train", "--data", GOLDEN / "text.bin", "--seq-len", "16", "--run-dir", self.folder / "run",

@@ -163,7 +163,7 @@ class Screen(TrainTest):
         return output.decode()
 
     PARTS = (r"step [234]/4 \| loss \d\.\d{4} \| grad \d+\.\d+ \| lr 3\.00e-03 \| [\d.]+[kM]? tok/s \| mfu \d+% \| "
-             r"[\d.]+ MiB \| eta 0:0\d")
+             r"[\d.]+ [KM]iB \| eta 0:0\d")
 
     def test_a_terminal_shows_one_line_that_is_redrawn(self):
         output = self.on_terminal([DTRAIN, *self.arguments()])
@@ -244,7 +244,7 @@ class Screen(TrainTest):
         notes = [line for line in lines[:2] if line.startswith("dtrain: the microbatch of ")]
         self.assertEqual(lines[len(notes)], "dtrain: resolved configuration")
         table = "\n".join(lines)
-        for part in ("parameters ", "mesh            pp 1 x dp 1 x tp 1", "param-dtype=float32 buffer-dtype=float32 threads=1",
+        for part in ("parameters ", "mesh            pp 1 x dp 1 x tp 1", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=auto",
                      "training samples of 32 tokens", "memory per rank"):
             self.assertIn(part, table)
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "dtrain/base/check.h"
@@ -149,6 +150,9 @@ config::Config tiny_config() {
   config.train.lr = 1e-2;
   config.train.grad_clip = 0.5;
   config.machine.threads = 1;
+  const char* kernels = std::getenv("DTRAIN_TEST_KERNELS");
+  const bool is_fused = kernels != nullptr && std::string_view(kernels) == "fused";
+  config.machine.kernels = is_fused ? config::Kernels::automatic : config::Kernels::plain;
   return laid_out(config, 1, 1);
 }
 
@@ -164,6 +168,10 @@ config::Config laid_out(config::Config config, std::int64_t dp, std::int64_t gra
 
 config::Config with_dtypes(config::Config config) {
   config::resolve_dtypes(config.machine);
+  if (config.machine.kernels == config::Kernels::automatic) {
+    const bool is_half = config.machine.param_dtype == config::Dtype::float16;
+    config.machine.kernels = is_half ? config::Kernels::plain : config::Kernels::fused;
+  }
   return config;
 }
 

@@ -104,7 +104,8 @@ class ToyGenerator final : public Generator {
 class ToyFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t /*seq_len*/,
-                              const TensorPlace& place) const override {
+                              const TensorPlace& place,
+                              const Computation& /*computation*/) const override {
     const Sizes sizes = sizes_of(config);
     const Part part = part_of(sizes, place);
     auto model = std::make_unique<Model>();
@@ -157,7 +158,7 @@ class ToyFamily final : public Family {
 
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
                                             const param::Arena& weights) const override {
-    return std::make_unique<ToyGenerator>(make(config, 1, {}), weights);
+    return std::make_unique<ToyGenerator>(make(config, 1, {}, {}), weights);
   }
 };
 

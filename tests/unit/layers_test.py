@@ -12,7 +12,7 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
     {"base"},
     {"config", "net"},
     {"comm"},
-    {"device", "mesh", "param"},
+    {"device", "kernels", "mesh", "param"},
     {"model", "data", "optim", "metrics", "checkpoint"},
     {"parallel"},
     {"job"},

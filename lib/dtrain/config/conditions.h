@@ -53,6 +53,15 @@ inline constexpr Need kOffloads{
     }};
 inline constexpr Condition kOnDevice = [](const Config& c) { return !c.machine.device.is_cpu(); };
 inline constexpr Need kDevice{"on the CPU", kOnDevice};
+inline constexpr Condition kFused = [](const Config& c) {
+  return c.machine.kernels == Kernels::fused;
+};
+inline constexpr Need kFusedKernels{"with --kernels plain, which compute full attention", kFused};
+// Fused kernels give the same bits on any number of threads; the head of a split vocabulary is
+// none.
+inline constexpr Condition kByThreads = [](const Config& c) {
+  return c.machine.kernels != Kernels::fused || c.layout.tp_vocab;
+};
 inline constexpr Need kLimit{"without --memory-limit", [](const Config& c) {
                                return c.machine.recompute.kind !=
                                           RecomputeSetting::Kind::automatic ||

@@ -118,6 +118,8 @@ struct MachineConfig {
   Dtype buffer_dtype = Dtype::automatic;       // the same
   std::int64_t threads = 0;                    // per rank; 0: OMP_NUM_THREADS or the usable cores
   Reduction reduction = Reduction::automatic;  // ordered on the CPU, fast on other devices
+  Kernels kernels = Kernels::automatic;        // fused where they exist
+  AttentionSetting attention;                  // over positions, of fused kernels
   MatmulPrecision matmul_precision = MatmulPrecision::highest;  // of float32 products on a GPU
   double comm_timeout_seconds = 600;
   Offload offload;

@@ -24,6 +24,7 @@ struct Family {
   std::any (*defaults)();
   /// Throws: Error{usage} naming settings that contradict each other.
   void (*check)(const ModelConfig& model);
+  bool has_fused_kernels = false;  ///< for the CPU (--kernels)
 };
 
 #define FAMILY(name)      \

@@ -56,6 +56,10 @@ std::string order_line(const Config& config) {
 // Settings that have an effect, and a price.
 void add_prices(const Config& config, std::vector<std::string>& lines) {
   lines.push_back(order_line(config));
+  if (config.machine.compile && config.machine.device.is_cpu()) {
+    lines.push_back(
+        "--compile: on a CPU it stands for --kernels fused, which the run has without it too");
+  }
   const RecomputeSetting& recompute = config.machine.recompute;
   if (recompute.group_size > config.model.levels) {
     lines.push_back(fmt::format("--recompute {}: there are {} levels, which run again as one group",

@@ -64,21 +64,28 @@ void resolve_machine(MachineConfig& machine, const LayoutConfig& layout, const L
       launch.threads_hint != 0 ? launch.threads_hint : std::max<std::int64_t>(1, share);
 }
 
-// Graphs hold what a rank computes by itself, at addresses that do not change.
-void check_compile(const Config& config, bool is_device_auto) {
+// The setting that fused kernels do not exist for; empty: they do.
+std::string without_fused_kernels(const ModelConfig& model, const MachineConfig& machine) {
+  if (!family_of(model).has_fused_kernels) return fmt::format("--model {}", model.name);
+  if (!machine.device.is_cpu()) return fmt::format("--device {}", machine.device);
+  return machine.param_dtype == Dtype::float16 ? "float16" : "";
+}
+
+// Graphs hold what a rank computes by itself, at addresses that do not change. A CPU has none:
+// there
+// --compile asks for fused kernels.
+void check_compile(const Config& config) {
   if (!config.machine.compile) return;
-  if (config.machine.device.is_cpu() && is_device_auto) {
-    fail(ErrorKind::usage,
-         "--compile needs a GPU, whose graphs it records, and --device auto takes the CPU here: "
-         "leave out --compile");
-  }
   const auto refuse = [](const std::string& setting, std::string_view reason) {
     fail(ErrorKind::usage, "--compile does not go with {}: {}; leave out one of them", setting,
          reason);
   };
   const LayoutConfig& layout = config.layout;
-  if (config.machine.device.is_cpu())
-    refuse("--device cpu", "it needs a GPU, whose graphs it records");
+  if (config.machine.device.is_cpu()) {
+    if (config.machine.kernels == Kernels::fused) return;
+    const std::string missing = without_fused_kernels(config.model, config.machine);
+    refuse(missing.empty() ? "--kernels plain" : missing, "on a CPU it stands for fused kernels");
+  }
   if (layout.tp > 1) {
     refuse(fmt::format("--tp {}", layout.tp), "ranks communicate inside of a block");
   }
@@ -183,6 +190,30 @@ void check_start(const Config& config) {
   }
 }
 
+void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
+  const std::string missing = without_fused_kernels(model, machine);
+  if (machine.kernels == Kernels::fused && !missing.empty()) {
+    fail(ErrorKind::usage,
+         "--kernels fused does not go with {}: a BDH has fused kernels on the CPU, in float32, "
+         "float64 and bfloat16; use --kernels plain",
+         missing);
+  }
+  if (machine.kernels == Kernels::automatic) {
+    machine.kernels = missing.empty() ? Kernels::fused : Kernels::plain;
+  }
+  if (machine.kernels == Kernels::fused) return;
+  const std::string reason =
+      missing.empty() ? "" : fmt::format(" (there are none with {})", missing);
+  if (machine.recompute.kind == RecomputeSetting::Kind::gates) {
+    fail(ErrorKind::usage, "--recompute gates needs --kernels fused{}: use --recompute level",
+         reason);
+  }
+  if (machine.attention.kind == AttentionSetting::Kind::chunked) {
+    fail(ErrorKind::usage, "--attention {} needs --kernels fused{}: use --attention full",
+         machine.attention, reason);
+  }
+}
+
 }  // namespace
 
 Dtype wide_dtype(const MachineConfig& machine) {
@@ -244,18 +275,18 @@ Config resolve(Command command, Config config, const Launch& launch) {
   // What the ranks stand on, however many there are.
   const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;
   if (is_open && launch.world_size > 1) config.layout.strategy = Strategy::ddp;
-  const bool is_device_auto = config.machine.device.kind == "auto";
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);
   resolve_sharding(config.layout, config.machine, ranks);
   resolve_dtypes(config.machine);
+  resolve_kernels(config.model, config.machine);
   if (command == Command::train) {
     resolve_batch(config.batch, config.layout);
     check_training(config);
     resolve_training(config.train);
     check_start(config);
-    check_compile(config, is_device_auto);
+    check_compile(config);
   }
   // The fixture's rows are the global batch, so microbatches follow.
   if (command == Command::verify && config.batch.grad_accum == 0) config.batch.grad_accum = 1;

@@ -223,11 +223,21 @@ constexpr Setting kSettings[] = {
      FIELD(machine.buffer_dtype), one_of(kRoleDtypes), kNoted, kChangesBits},
     {"machine.threads", "--threads", "N", "threads",
      "per rank; 0: OMP_NUM_THREADS, else the usable cores shared by the ranks of a machine", kAll,
-     FIELD(machine.threads), between(0, kMaxThreads), kChangesBits},
+     FIELD(machine.threads), between(0, kMaxThreads), changes_bits(kByThreads)},
     {"machine.reduction", "--reduction", "NAME", "",
      "ordered: sums in one fixed order, equal bits on any number of ranks; fast: in any order; "
      "auto: ordered on the CPU, fast on GPUs",
      kEngine, FIELD(machine.reduction), one_of(kReductions), kNoted},
+    {"machine.kernels", "--kernels", "NAME", "",
+     "of levels; fused: one block with a backward pass of its own, on the CPU, in float32, float64 "
+     "or bfloat16; plain: LibTorch's operators and its autograd; auto: fused where it exists",
+     kEngine, FIELD(machine.kernels), one_of(kKernels), kNoted, kChangesBits},
+    {"machine.attention", "--attention", "auto|full|chunked:C", "",
+     "full: each position meets all before it, at a cost that grows with the square of --seq-len; "
+     "chunked:C: those of its C positions, and a state for all before them, at a cost that grows "
+     "with --seq-len; auto: the cheaper",
+     kEngine, FIELD(machine.attention), form("auto, full or chunked:C (positions, at least 1)"),
+     kNeeds<kFusedKernels>, changes_bits(kFused)},
     {"machine.matmul_precision", "--matmul-precision", "NAME", "",
      "of float32 matrix products on a GPU; tf32: faster, from factors rounded to 11 bits", kModel,
      FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,
@@ -240,15 +250,15 @@ constexpr Setting kSettings[] = {
     {"machine.comm_timeout", "--comm-timeout", "X", "seconds",
      "the longest any wait for another rank may take", kEngine, FIELD(machine.comm_timeout_seconds),
      above(0, kMaxSeconds)},
-    {"machine.recompute", "--recompute", "none|level|every:K|auto", "",
-     "run levels again in the backward pass instead of keeping what they computed: all (level), "
-     "in groups of K of which only the first input is kept (every:K), or as few as "
-     "--memory-limit allows (auto)",
-     kEngine, FIELD(machine.recompute), form("none, level, every:K (levels, at least 1) or auto"),
-     kValueNeeds<kLimit>},
+    {"machine.recompute", "--recompute", "none|gates|level|every:K|auto", "",
+     "run levels again in the backward pass instead of keeping what they computed: their neurons "
+     "(gates, with fused kernels), all of each (level), in groups of K of which only the first "
+     "input is kept (every:K), or as few as --memory-limit allows (auto)",
+     kEngine, FIELD(machine.recompute),
+     form("none, gates, level, every:K (levels, at least 1) or auto"), kValueNeeds<kLimit>},
     {"machine.compile", "--compile", "", "",
-     "record the passes of each block as graphs of the GPU and run these from the second step on; "
-     "without fused kernels of levels, which GPUs do not have yet",
+     "on a GPU: record the passes of each block as graphs and run these from the second step on; "
+     "on a CPU: compute with fused kernels",
      kTrain, FIELD(machine.compile)},
     {"machine.memory_limit", "--memory-limit", "SIZE", "",
      "of the tensors of a rank (2GiB, 500MB): on a CPU a run that is predicted to need more does "

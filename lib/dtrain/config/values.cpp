@@ -19,6 +19,7 @@ constexpr double kLongest = 1e9;  // seconds: what a clock can count
 constexpr std::int64_t kMostSequences = std::int64_t{1} << 31;
 constexpr std::int64_t kAllSequences = std::numeric_limits<std::int64_t>::max();
 constexpr std::string_view kEvery = "every:";
+constexpr std::string_view kChunked = "chunked:";
 constexpr std::string_view kDisk = "disk:";
 constexpr std::string_view kSize = "size:";
 constexpr std::string_view kCpu = "cpu";
@@ -144,6 +145,7 @@ std::string Resume::text() const {
 
 std::optional<RecomputeSetting> RecomputeSetting::parse(std::string_view text) {
   if (text == "none") return RecomputeSetting{};
+  if (text == "gates") return RecomputeSetting{.kind = Kind::gates};
   if (text == "level") return RecomputeSetting{.kind = Kind::level};
   if (text == "auto") return RecomputeSetting{.kind = Kind::automatic};
   const auto size = number_after(kEvery, text, 1);
@@ -152,7 +154,21 @@ std::optional<RecomputeSetting> RecomputeSetting::parse(std::string_view text) {
 
 std::string RecomputeSetting::text() const {
   if (kind == Kind::every) return fmt::format("{}{}", kEvery, group_size);
-  return kind == Kind::none ? "none" : kind == Kind::level ? "level" : "auto";
+  if (kind == Kind::none) return "none";
+  if (kind == Kind::gates) return "gates";
+  return kind == Kind::level ? "level" : "auto";
+}
+
+std::optional<AttentionSetting> AttentionSetting::parse(std::string_view text) {
+  if (text == "auto") return AttentionSetting{};
+  if (text == "full") return AttentionSetting{.kind = Kind::full};
+  const auto chunk = number_after(kChunked, text, 1);
+  return chunk ? std::optional(AttentionSetting{Kind::chunked, *chunk}) : std::nullopt;
+}
+
+std::string AttentionSetting::text() const {
+  if (kind == Kind::chunked) return fmt::format("{}{}", kChunked, chunk);
+  return kind == Kind::full ? "full" : "auto";
 }
 
 std::optional<Offload> Offload::parse(std::string_view text) {

@@ -67,11 +67,21 @@ struct Resume {
 
 /// "none", "level", "every:K" (K at least 1), "auto".
 struct RecomputeSetting {
-  enum class Kind { none, level, every, automatic };
+  enum class Kind { none, gates, level, every, automatic };
   Kind kind = Kind::none;
   std::int64_t group_size = 0;  ///< levels, of every:K
 
   static std::optional<RecomputeSetting> parse(std::string_view text);
+  [[nodiscard]] std::string text() const;
+};
+
+/// "auto", "full", "chunked:C" (C at least 1).
+struct AttentionSetting {
+  enum class Kind { automatic, full, chunked };
+  Kind kind = Kind::automatic;
+  std::int64_t chunk = 0;  ///< positions, of chunked:C
+
+  static std::optional<AttentionSetting> parse(std::string_view text);
   [[nodiscard]] std::string text() const;
 };
 

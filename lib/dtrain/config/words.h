@@ -35,6 +35,8 @@ enum class TiedReshard { per_pass, per_use };
 enum class Backend { automatic, none, gloo, shm, hier, local, nccl, mpi };
 enum class Dtype { automatic, float32, float64, bfloat16, float16 };
 enum class Reduction { automatic, ordered, fast };
+/// How levels are computed.
+enum class Kernels { automatic, fused, plain };
 enum class MatmulPrecision { highest, tf32 };
 enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
 enum class UpdateRule { adamw, sgd };
@@ -80,6 +82,8 @@ inline constexpr Choice kExportDtypes[] = {kRoleDtypes[0], kRoleDtypes[1], kRole
                                            kRoleDtypes[4], kRoleDtypes[2]};
 inline constexpr Choice kReductions[] = {
     {"auto", Reduction::automatic}, {"ordered", Reduction::ordered}, {"fast", Reduction::fast}};
+inline constexpr Choice kKernels[] = {
+    {"auto", Kernels::automatic}, {"fused", Kernels::fused}, {"plain", Kernels::plain}};
 inline constexpr Choice kMatmulPrecisions[] = {{"highest", MatmulPrecision::highest},
                                                {"tf32", MatmulPrecision::tf32}};
 inline constexpr Choice kSchedules[] = {{"constant", ScheduleShape::constant},
@@ -98,6 +102,7 @@ constexpr std::span<const Choice> words_of(TiedReshard) { return kTiedReshards; 
 constexpr std::span<const Choice> words_of(Backend) { return kBackends; }
 constexpr std::span<const Choice> words_of(Dtype) { return kRoleDtypes; }
 constexpr std::span<const Choice> words_of(Reduction) { return kReductions; }
+constexpr std::span<const Choice> words_of(Kernels) { return kKernels; }
 constexpr std::span<const Choice> words_of(MatmulPrecision) { return kMatmulPrecisions; }
 constexpr std::span<const Choice> words_of(ScheduleShape) { return kSchedules; }
 constexpr std::span<const Choice> words_of(UpdateRule) { return kUpdateRules; }

@@ -23,8 +23,15 @@ at::Tensor sum_on_cpu(const at::Tensor& values) {
   return sums;
 }
 
+// The shape alone.
+at::Tensor sum_of_meta(const at::Tensor& values) {
+  return at::empty(values.sizes().slice(0, static_cast<std::size_t>(values.dim() - 1)),
+                   values.options().dtype(at::kDouble));
+}
+
 TORCH_LIBRARY_FRAGMENT(dtrain, operators) { operators.def("ordered_sum(Tensor values) -> Tensor"); }
 TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) { kernels.impl("ordered_sum", sum_on_cpu); }
+TORCH_LIBRARY_IMPL(dtrain, Meta, kernels) { kernels.impl("ordered_sum", sum_of_meta); }
 
 }  // namespace
 

@@ -92,7 +92,7 @@ std::string device_line(const config::Config& config, c10::Device device) {
 
 // Nothing without graphs.
 std::string graphs_line(const config::Config& config) {
-  if (!config.machine.compile) return {};
+  if (!config.machine.compile || config.machine.device.is_cpu()) return {};
   return "graphs          of each block's passes, recorded in the second step of a shape; "
          "levels are not fused\n";
 }
@@ -157,6 +157,9 @@ std::string start_table(const StartFacts& facts) {
   text += device_line(config, world.device());
   text += mesh_lines(mesh::DeviceMesh(mesh));
   text += pipeline_line(facts);
+  if (!plan.model->kernels.empty()) {
+    text += fmt::format("kernels         {}\n", plan.model->kernels);
+  }
   text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
   text += fmt::format(
       "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",

@@ -10,6 +10,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/device/synchronize.h"
+#include "dtrain/kernels/product_rate.h"
 #include "dtrain/metrics/tensor_memory.h"
 
 namespace dtrain::metrics {
@@ -52,6 +53,10 @@ std::optional<double> measure_peak_flops(const at::TensorOptions& options) {
     }
   } catch (const c10::OutOfMemoryError&) {
     // Larger ones have no room; the smaller ones must do.
+  }
+  if (options.device().is_cpu()) {
+    const double of_kernels = kernels::product_rate(c10::typeMetaToScalarType(options.dtype()));
+    if (of_kernels > best.value_or(0)) best = of_kernels;
   }
   if (!options.device().is_cpu()) c10::getDeviceAllocator(options.device().type())->emptyCache();
   restart_peak(options.device());

@@ -35,6 +35,14 @@ template <typename scalar_t>
   return static_cast<scalar_t>(static_cast<Wide>(value) * factor);
 }
 
+/// The counters of one position of one sample.
+[[nodiscard]] DTRAIN_DEVICE_FUNCTION inline DropoutRow dropout_row(std::int64_t sample,
+                                                                   std::int64_t level,
+                                                                   std::int64_t position) {
+  return {static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(sample),
+          static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
+}
+
 /// The rows of a tensor (heads, samples, positions, neurons) in the whole model and data.
 struct DropoutRows {
   std::int64_t samples;
@@ -45,9 +53,7 @@ struct DropoutRows {
   std::int64_t first_neuron;
 
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION DropoutRow counters_of(std::int64_t row) const {
-    const std::int64_t sample = *first_sample + row / positions % samples;
-    return {static_cast<std::uint32_t>(row % positions), static_cast<std::uint32_t>(sample),
-            static_cast<std::uint32_t>(level << 16 | (sample >> 32 & 0xFFFF))};
+    return dropout_row(*first_sample + row / positions % samples, level, row % positions);
   }
   /// The number of its first neuron, counted through all heads.
   [[nodiscard]] DTRAIN_DEVICE_FUNCTION std::int64_t first_of(std::int64_t row) const {

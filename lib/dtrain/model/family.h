@@ -72,8 +72,8 @@ class Family {
 
   /// As make_model (registry.h).
   [[nodiscard]] virtual std::unique_ptr<Model> make(const config::ModelConfig& config,
-                                                    std::int64_t seq_len,
-                                                    const TensorPlace& place) const = 0;
+                                                    std::int64_t seq_len, const TensorPlace& place,
+                                                    const Computation& computation) const = 0;
   /// As tensor_subgroups (registry.h).
   [[nodiscard]] virtual std::vector<mesh::Subgroup> tensor_subgroups(
       const config::ModelConfig& /*config*/, std::int64_t /*tp*/) const {

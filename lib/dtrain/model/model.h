@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/config/values.h"
+#include "dtrain/config/words.h"
 #include "dtrain/model/block_range.h"
 #include "dtrain/model/tensor_axis.h"
 #include "dtrain/param/gradient_memory.h"
@@ -111,13 +113,21 @@ class Block {
 /// The cost of a block of the whole model, however many ranks compute it; for MFU. T is the
 /// sequence length the model was made for.
 struct BlockCost {
-  double forward_flops_per_token = 0;  ///< multiply-add = 2; attention counted causally (half)
+  double forward_flops_per_token = 0;     ///< multiply-add = 2; attention counted causally (half)
+  double recomputed_flops_per_token = 0;  ///< of its own backward pass, on top of its gradients
 };
 
 /// A constant that belongs to the exported model, e.g. the RoPE frequencies.
 struct ExportedBuffer {
   std::string name;
   at::Tensor value;
+};
+
+/// How a model's blocks compute, where there is a choice.
+struct Computation {
+  config::Kernels kernels = config::Kernels::plain;  ///< fused or plain
+  config::AttentionSetting attention = {};
+  bool recomputes_gates = false;  ///< of fused kernels
 };
 
 /// A model before memory is allocated: the whole, or the part that one stage of a pipeline
@@ -128,6 +138,7 @@ struct Model {
   base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
+  std::string kernels = {};       ///< what computes the levels, for the user
   std::int64_t width = 0;         ///< D of the (B, T, D) that passes from block to block
   bool takes_tokens = true;       ///< the first block reads token ids, else (B, T, D)
   bool gives_losses = true;       ///< the last block returns losses, else (B, T, D)

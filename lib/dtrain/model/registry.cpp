@@ -40,8 +40,8 @@ const Family& family_of(const config::ModelConfig& config) {
 }
 
 std::unique_ptr<Model> make_model(const config::ModelConfig& config, std::int64_t seq_len,
-                                  const TensorPlace& place) {
-  return model::family_of(config).make(config, seq_len, place);
+                                  const TensorPlace& place, const Computation& computation) {
+  return model::family_of(config).make(config, seq_len, place, computation);
 }
 
 std::vector<mesh::Subgroup> tensor_subgroups(const config::ModelConfig& config, std::int64_t tp) {

@@ -16,10 +16,11 @@ namespace dtrain::model {
 /// The model that `config.name` names, for sequences of up to seq_len tokens,
 /// as much of it as a rank at `place` holds.
 ///
+/// computation: a family without fused kernels has but the plain.
 /// Throws: Error{usage} for a tensor axis that the model cannot be cut for.
 [[nodiscard]] std::unique_ptr<Model> make_model(const config::ModelConfig& config,
-                                                std::int64_t seq_len,
-                                                const TensorPlace& place = {});
+                                                std::int64_t seq_len, const TensorPlace& place = {},
+                                                const Computation& computation = {});
 
 /// Neighbours on a tensor axis of `tp` ranks that the model's blocks let talk to each other alone
 /// (TensorAxis::reduce_within), by subgroup.

@@ -65,6 +65,9 @@ class TensorAxis {
   /// The sum of the partial sums that the ranks of a subgroup hold.
   [[nodiscard]] virtual at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial);
 
+  /// The sum of the partial sums that the ranks of the axis hold.
+  [[nodiscard]] virtual at::Tensor reduce(const at::Tensor& partial);
+
   /// Rows of a table of which each rank holds some, from row `first` on.
   ///
   /// Shapes: weight (V, D), of a floating dtype; ids (...) int64; returns (..., D), float32 for a

@@ -13,6 +13,7 @@ const RecomputeGroup* RecomputePlan::group_of(model::BlockId block) const {
 
 double RecomputePlan::extra_flops_per_token(const model::Model& model) const {
   double extra = 0;
+  for (const model::BlockCost& cost : model.costs) extra += cost.recomputed_flops_per_token;
   for (const RecomputeGroup& group : groups) {
     for (model::BlockId block = group.begin; block < group.end; ++block) {
       const double flops = model.costs[block].forward_flops_per_token;

@@ -20,7 +20,8 @@ class GradientMemory {
  public:
   virtual ~GradientMemory() = default;
 
-  /// The caller writes or adds one gradient, as the place says, before it calls any other member.
+  /// The caller writes or adds one gradient, as the place says, before its block's backward pass
+  /// ends.
   [[nodiscard]] virtual GradientPlace gradient_of(ParameterId id) = 0;
 
   /// grad: the parameter's storage shape, any strides; valid during the call only.

@@ -46,7 +46,8 @@ const Family& family() {
                                   .settings = kSettings,
                                   .foreign_names = kForeignNames,
                                   .defaults = [] { return std::any(Settings()); },
-                                  .check = check};
+                                  .check = check,
+                                  .has_fused_kernels = true};
   return kFamily;
 }
 

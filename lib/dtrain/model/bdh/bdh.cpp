@@ -5,6 +5,8 @@
 #include "dtrain/config/bdh/settings.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
 #include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/model/bdh/fused_head.h"
+#include "dtrain/model/bdh/fused_level.h"
 #include "dtrain/model/bdh/rope.h"
 
 namespace dtrain::model::bdh {
@@ -59,7 +61,7 @@ param::ParameterSpecs parameter_specs(const BdhPart& part) {
   return specs;
 }
 
-BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len) {
+BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len, bool recomputes_gates) {
   const auto n = static_cast<double>(sizes.all_neurons());
   const auto heads = static_cast<double>(sizes.heads);
   const auto width = static_cast<double>(sizes.width);
@@ -67,18 +69,41 @@ BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len) {
   // Products with the three matrices, then half (the causal part) of scores and of their product
   // with x.
   const double flops = 6 * width * n + length * (n + width * heads);
-  return {flops};
+  const double gates = recomputes_gates ? 4 * width * n : 0;  // xs and ys
+  return {.forward_flops_per_token = flops, .recomputed_flops_per_token = gates};
 }
 
-base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len) {
+base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len,
+                                                    bool recomputes_gates) {
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
-  base::IndexedVector<BlockId, BlockCost> costs{{0}};
+  base::IndexedVector<BlockId, BlockCost> costs{{}};
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    costs.push_back(level_cost(sizes, seq_len));
+    costs.push_back(level_cost(sizes, seq_len, recomputes_gates));
   }
-  costs.push_back({2 * width * vocab});
+  costs.push_back({.forward_flops_per_token = 2 * width * vocab});
   return costs;
+}
+
+// A span of attention (FusedAttention) for sequences of `length`; 0: all of it.
+//
+// Forward and backward, full attention takes 3·T FLOPs for each neuron of a position. A chunk C
+// takes 3·C of its own, and 14·D for the state: its reading and writing, and five products back.
+std::int64_t attention_span(const config::AttentionSetting& attention, std::int64_t length,
+                            std::int64_t width) {
+  using Kind = config::AttentionSetting::Kind;
+  constexpr std::int64_t kChunk = 128;
+  if (attention.kind == Kind::full) return 0;
+  const bool is_cheaper = 3 * length > 14 * width + 3 * kChunk;
+  const std::int64_t chunk =
+      attention.kind == Kind::chunked ? attention.chunk : (is_cheaper ? kChunk : length);
+  return chunk < length ? chunk : 0;
+}
+
+std::string describe_kernels(const Computation& computation, std::int64_t span) {
+  if (computation.kernels == config::Kernels::plain) return "plain";
+  return span == 0 ? "fused, full attention"
+                   : fmt::format("fused, attention in chunks of {} positions", span);
 }
 
 }  // namespace
@@ -105,23 +130,35 @@ BdhParameters parameter_ids(const BdhSizes& sizes) {
 }
 
 std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
-                                const TensorPlace& place) {
+                                const TensorPlace& place, const Computation& computation) {
   const BdhPart part = part_of(sizes, place);
   auto model = std::make_unique<Model>();
   model->parameters = parameter_specs(part);
-  model->costs = block_costs(sizes, seq_len);
+  model->costs = block_costs(sizes, seq_len, computation.recomputes_gates);
   model->table_values = seq_len * part.neurons;  // of RoPE
   model->width = sizes.width;
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});
 
   const BdhParameters ids = parameter_ids(sizes);
   const auto rope = std::make_shared<RopeTables>(part.head_slice());
+  const std::int64_t span = attention_span(computation.attention, seq_len, sizes.width);
+  model->kernels = describe_kernels(computation, span);
   model->blocks.push_back(std::make_unique<BdhEmbedding>(part, ids.embed));
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    model->blocks.push_back(
-        std::make_unique<BdhLevel>(part, level, ids.levels[static_cast<std::size_t>(level)], rope));
+    const LevelParameters& own = ids.levels[static_cast<std::size_t>(level)];
+    if (computation.kernels == config::Kernels::fused) {
+      model->blocks.push_back(std::make_unique<FusedLevel>(
+          part, level, own, rope,
+          FusedLevel::Options{.span = span, .recomputes_gates = computation.recomputes_gates}));
+    } else {
+      model->blocks.push_back(std::make_unique<BdhLevel>(part, level, own, rope));
+    }
   }
-  model->blocks.push_back(std::make_unique<BdhHead>(part, ids.lm_head));
+  if (computation.kernels == config::Kernels::fused && !part.splits_vocab()) {
+    model->blocks.push_back(std::make_unique<FusedHead>(part, ids.lm_head));
+  } else {
+    model->blocks.push_back(std::make_unique<BdhHead>(part, ids.lm_head));
+  }
   return model;
 }
 

@@ -35,8 +35,9 @@ Settings told_heads(const TensorShapes& tensors, const std::string& encoder, std
 class BdhFamily final : public Family {
  public:
   std::unique_ptr<Model> make(const ModelConfig& config, std::int64_t seq_len,
-                              const TensorPlace& place) const override {
-    return make_bdh(sizes_of(config), seq_len, place);
+                              const TensorPlace& place,
+                              const Computation& computation) const override {
+    return make_bdh(sizes_of(config), seq_len, place, computation);
   }
 
   std::vector<mesh::Subgroup> tensor_subgroups(const ModelConfig& config,

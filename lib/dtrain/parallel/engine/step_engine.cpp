@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/device/ordered_sum.h"
 #include "dtrain/device/out_of_memory.h"
 
 namespace dtrain::parallel {
@@ -77,7 +78,7 @@ void StepEngine::forward_backward(std::span<const data::Batch> microbatches, con
                   .on_losses =
                       [&](MicrobatchId microbatch, const at::Tensor& losses) {
                         step.report.losses()[deal().number_of(microbatch)].copy_(
-                            losses.sum(at::kDouble));
+                            device::ordered_sum(losses).sum());
                       },
                   .on_last_losses = [&] { step.report.reduce(votes); }});
   step.report.wait();

@@ -92,6 +92,7 @@ std::vector<RecomputePlan> candidates(const config::RecomputeSetting& setting,
   using Kind = config::RecomputeSetting::Kind;
   switch (setting.kind) {
     case Kind::none:
+    case Kind::gates:  // within the levels
       break;
     case Kind::level:
       return {recompute_in_groups(runs, 1)};

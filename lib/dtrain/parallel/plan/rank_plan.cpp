@@ -69,7 +69,7 @@ EngineOptions engine_options(const config::Config& config, const model::Model& m
       .reduction = reduction_of(config.machine),
       .offload = offload_of(config.machine),
       .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
-      .uses_graphs = config.machine.compile,
+      .uses_graphs = config.machine.compile && !config.machine.device.is_cpu(),
       .stage = std::move(stage)};
   options.data = data_plan(config, options.offloads_masters());
   options.recompute = choose_recompute(config, model, options);
@@ -98,7 +98,10 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
   const mesh::MeshShape& sizes = plan.mesh;
   auto model = model::make_model(
       config.model, config.data.seq_len,
-      {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab});
+      {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
+      {.kernels = config.machine.kernels,
+       .attention = config.machine.attention,
+       .recomputes_gates = config.machine.recompute.kind == config::RecomputeSetting::Kind::gates});
   StagePlace place{.shape = {.stages = sizes[Axis::pp],
                              .microbatches = config.batch.grad_accum,
                              .order = plan.pipeline.order},

@@ -48,7 +48,11 @@ class GroupTensorAxis final : public model::TensorAxis {
 
   [[nodiscard]] at::Tensor reduce_within(std::size_t subgroup, const at::Tensor& partial) override {
     comm::ProcessGroup& group = subgroups_.at(subgroup).group;
-    return group.size() == 1 ? partial : reduce(group, partial, partial.scalar_type());
+    return group.size() == 1 ? partial : parallel::reduce(group, partial, partial.scalar_type());
+  }
+
+  [[nodiscard]] at::Tensor reduce(const at::Tensor& partial) override {
+    return parallel::reduce(axis_.group, partial, partial.scalar_type());
   }
 
   [[nodiscard]] at::Tensor embedding(const at::Tensor& weight, const at::Tensor& ids,

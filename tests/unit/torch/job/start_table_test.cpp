@@ -264,7 +264,8 @@ TEST_CASE("The bitwise class names what equal bits depend on, and nothing that t
   const config::Config config = testing::with_dtypes(mini(1, 2));
   const std::string text = bitwise_class(config, kCpus);
   CHECK(text ==
-        "microbatch=4 param-dtype=float32 buffer-dtype=float32 threads=1 cpu=AVX2/AMD:avx2");
+        "microbatch=4 param-dtype=float32 buffer-dtype=float32 threads=1 kernels=plain "
+        "cpu=AVX2/AMD:avx2");
   CHECK(bitwise_class(testing::with_dtypes(mini(2, 1)), kCpus) == text);
   CHECK(bitwise_class(testing::with_dtypes(mini(1, 1)), kCpus) != text);
   config::Config fast = config;

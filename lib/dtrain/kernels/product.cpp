@@ -1,0 +1,99 @@
+#include "dtrain/kernels/product.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "dtrain/base/check.h"
+
+namespace dtrain::kernels {
+namespace {
+
+// A panel of this depth stays in the first-level cache while rows pass by it.
+constexpr std::int64_t kDepthBlock = 256;
+constexpr std::int64_t kMarginRows = 32;
+
+template <typename T>
+const ProductKernels<T>& chosen_kernels() {
+  if constexpr (std::is_same_v<T, float>) {
+    return choose(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
+  } else {
+    return choose(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512);
+  }
+}
+
+template <typename T>
+bool is_panel(const Matrix<T>& b) {
+  return b.column_stride == 1 && b.columns == kPanelColumns<T>;
+}
+
+}  // namespace
+
+template <typename T>
+Product<T>::Product()
+    : kernels_(chosen_kernels<T>()),
+      packed_(static_cast<std::size_t>(kDepthBlock * kPanelColumns<T>)),
+      margin_(static_cast<std::size_t>(kMarginRows * kPanelColumns<T>)) {}
+
+template <typename T>
+const T* Product<T>::pack(const Matrix<const T>& b) {
+  if (b.row_stride == 1) {
+    kernels_.transpose(b.data, b.column_stride, b.columns, b.rows, packed_.data(),
+                       kPanelColumns<T>);
+  } else {
+    for (std::int64_t k = 0; k < b.rows; ++k) {
+      std::copy_n(b.data + k * b.row_stride, b.columns, packed_.data() + k * kPanelColumns<T>);
+    }
+  }
+  // What lies beside a narrow panel is multiplied too, and must not be slow.
+  for (std::int64_t k = 0; k < b.rows && b.columns < kPanelColumns<T>; ++k) {
+    T* row = packed_.data() + k * kPanelColumns<T>;
+    std::fill(row + b.columns, row + kPanelColumns<T>, T{0});
+  }
+  return packed_.data();
+}
+
+template <typename T>
+void Product<T>::multiply(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<T>& c,
+                          bool adds) {
+  DTRAIN_CHECK(a.columns == b.rows && a.rows == c.rows && b.columns == c.columns);
+  DTRAIN_CHECK(c.column_stride == 1 && (b.column_stride == 1 || b.row_stride == 1));
+  for (std::int64_t k = 0; k < b.rows; k += kDepthBlock) {
+    const std::int64_t depth = std::min(kDepthBlock, b.rows - k);
+    for (std::int64_t column = 0; column < c.columns; column += kPanelColumns<T>) {
+      const std::int64_t columns = std::min<std::int64_t>(kPanelColumns<T>, c.columns - column);
+      const Matrix<const T> panel = b.block(k, depth, column, columns);
+      PanelFactors<T> factors{.a = a.data + k * a.column_stride,
+                              .a_row = a.row_stride,
+                              .a_column = a.column_stride,
+                              .b = is_panel(panel) ? panel.data : pack(panel),
+                              .b_row = is_panel(panel) ? b.row_stride : kPanelColumns<T>,
+                              .depth = depth};
+      const Matrix<T> out = c.column_block(column, columns);
+      const bool sums = adds || k > 0;
+      if (columns == kPanelColumns<T>) {
+        kernels_.multiply(factors, out.rows, out.data, out.row_stride, sums);
+      } else {
+        multiply_margin(factors, out, sums);
+      }
+    }
+  }
+}
+
+template <typename T>
+void Product<T>::multiply_margin(PanelFactors<T> factors, const Matrix<T>& c, bool adds) {
+  for (std::int64_t row = 0; row < c.rows; row += kMarginRows) {
+    const std::int64_t rows = std::min(kMarginRows, c.rows - row);
+    kernels_.multiply(factors, rows, margin_.data(), kPanelColumns<T>, false);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const T* sums = margin_.data() + i * kPanelColumns<T>;
+      T* out = c.data + (row + i) * c.row_stride;
+      for (std::int64_t j = 0; j < c.columns; ++j) out[j] = adds ? out[j] + sums[j] : sums[j];
+    }
+    factors.a += rows * factors.a_row;
+  }
+}
+
+template class Product<float>;
+template class Product<double>;
+
+}  // namespace dtrain::kernels

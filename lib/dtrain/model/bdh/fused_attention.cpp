@@ -1,0 +1,289 @@
+#include "dtrain/model/bdh/fused_attention.h"
+
+#include <type_traits>
+
+#include "dtrain/model/bdh/strict_lower.h"
+
+namespace dtrain::model::bdh {
+
+template <typename S>
+template <typename T>
+kernels::Matrix<T> FusedAttention<S>::square(const at::Tensor& scores, std::int64_t index,
+                                             const Span& span) const {
+  const FusedShape& shape = work_.shape();
+  T* data = scores.mutable_data_ptr<T>() + (index * shape.length + span.begin) * shape.span;
+  return {data, span.count, span.count, shape.span};
+}
+
+template <typename S>
+kernels::Matrix<typename FusedAttention<S>::W> FusedAttention<S>::state(
+    Worker& worker, const NeuronRange& range) const {
+  const std::int64_t width = work_.shape().width;
+  worker.square.resize(static_cast<std::size_t>(work_.shape().chunk() * width));
+  return {worker.square.data(), range.count, width};
+}
+
+template <typename S>
+typename FusedAttention<S>::Input FusedAttention<S>::rounded(Worker& worker,
+                                                             const Matrix<W>& state) const {
+  if constexpr (std::is_same_v<S, W>) {
+    return state.read_only();
+  } else {
+    worker.rounded.resize(static_cast<std::size_t>(state.rows * state.columns));
+    work_.rows().narrow(state.data, stored(worker.rounded.data()), state.rows * state.columns);
+    return {worker.rounded.data(), state.rows, state.columns};
+  }
+}
+
+template <typename S>
+const typename FusedAttention<S>::W* FusedAttention<S>::turns_of(std::int64_t position,
+                                                                 const NeuronRange& range) const {
+  return turns_.const_data_ptr<W>() + position * work_.shape().neurons + range.begin;
+}
+
+template <typename S>
+void FusedAttention<S>::encode(Worker& worker, const Input& x, const Input& weight,
+                               const Matrix<S>& xs) const {
+  const Matrix<W> sums{worker.sums.data(), xs.rows, xs.columns};
+  worker.product.write(x, weight.transposed(), sums);
+  work_.rows().rectify(sums.data, stored(xs.data), xs.rows * xs.columns);
+}
+
+template <typename S>
+void FusedAttention<S>::turn(const Matrix<S>& xs, const NeuronRange& range,
+                             const Matrix<S>& q) const {
+  for (std::int64_t t = 0; t < xs.rows; ++t) {
+    work_.rows().turn(stored(xs.row(t)), turns_of(t, range), stored(q.row(t)), xs.columns);
+  }
+}
+
+template <typename S>
+void FusedAttention<S>::encode(const at::Tensor& x, const at::Tensor& encoder,
+                               const at::Tensor& xs) {
+  work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
+    encode(worker, work_.input(x, place.sample),
+           work_.weight_rows(encoder, place.head, place.range),
+           work_.tile(xs, place.head, place.sample, place.range));
+  });
+}
+
+template <typename S>
+at::Tensor FusedAttention<S>::forward(const at::Tensor& x, const at::Tensor& encoder,
+                                      const at::Tensor& xs, const at::Tensor& scores) {
+  const FusedShape& shape = work_.shape();
+  const bool in_place = shape.groups() == 1 && std::is_same_v<S, W>;
+  const at::Tensor parts =
+      in_place ? scores : work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.span});
+  at::Tensor by_state;
+  if (shape.has_state()) {
+    by_state = work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width}).zero_();
+  }
+  kernels::run_tasks(shape.lanes() * shape.batch, [&](std::int64_t task, std::int64_t index) {
+    Worker& worker = work_.worker(index);
+    const std::int64_t lane = task / shape.batch;
+    const std::int64_t sample = task % shape.batch;
+    const std::int64_t head = lane / shape.groups();
+    const Input input = work_.input(x, sample);
+    bool adds = false;
+    for_each_chunk(shape, lane, [&](const NeuronRange& range) {
+      const Matrix<S> q = work_.tile_in(worker.first, range);
+      const Matrix<S> out = work_.tile(xs, head, sample, range);
+      encode(worker, input, work_.weight_rows(encoder, head, range), out);
+      turn(out, range, q);
+      for_each_span(shape, [&](const Span& span) {
+        const Input part = q.row_block(span.begin, span.count).read_only();
+        lower_outer(worker.product, part, part, square<W>(parts, task, span), adds);
+      });
+      if (shape.has_state()) {
+        read_state(worker, q, input, range, work_.template stream<W>(by_state, task));
+      }
+      adds = true;
+    });
+  });
+  score(parts, scores);
+  const at::Tensor attended = apply_scores(x, scores);
+  if (shape.has_state()) attended.add_(work_.sum_groups(by_state));
+  return attended;
+}
+
+template <typename S>
+void FusedAttention<S>::read_state(Worker& worker, const Matrix<S>& q, const Input& x,
+                                   const NeuronRange& range, const Matrix<W>& attended) {
+  const Matrix<W> past = state(worker, range);
+  for_each_span(work_.shape(), [&](const Span& span) {
+    const Matrix<S> part = q.row_block(span.begin, span.count);
+    const bool has_past = span.begin > 0;
+    if (has_past) {
+      worker.product.add(part.read_only(), rounded(worker, past),
+                         attended.row_block(span.begin, span.count));
+    }
+    if (span.begin + span.count == work_.shape().length) return;  // nothing reads it
+    worker.product.multiply(part.transposed().read_only(), x.row_block(span.begin, span.count),
+                            past, has_past);
+  });
+}
+
+// Sums the groups' parts of the scores, and clears what is on the diagonals and above.
+template <typename S>
+void FusedAttention<S>::score(const at::Tensor& parts, const at::Tensor& scores) {
+  const FusedShape& shape = work_.shape();
+  const bool in_place = parts.is_same(scores);
+  kernels::run_tasks(shape.heads * shape.batch, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t head = task / shape.batch;
+    const std::int64_t sample = task % shape.batch;
+    for_each_span(shape, [&](const Span& span) {
+      const Matrix<S> sum = square<S>(scores, task, span);
+      for (std::int64_t t = 0; t < span.count && !in_place; ++t) {
+        const auto part = [&](std::int64_t group) {
+          const std::int64_t lane = head * shape.groups() + group;
+          return square<W>(parts, lane * shape.batch + sample, span).row(t);
+        };
+        for (std::int64_t group = 1; group < shape.groups(); ++group) {
+          work_.rows().add(part(group), part(0), t);
+        }
+        work_.rows().narrow(part(0), stored(sum.row(t)), t);
+      }
+      clear_upper(sum);
+    });
+  });
+}
+
+template <typename S>
+at::Tensor FusedAttention<S>::apply_scores(const at::Tensor& x, const at::Tensor& scores) {
+  const FusedShape& shape = work_.shape();
+  const at::Tensor attended =
+      work_.wide_empty({shape.heads, shape.batch, shape.length, shape.width});
+  kernels::run_tasks(shape.heads * shape.batch, [&](std::int64_t task, std::int64_t index) {
+    const Input input = work_.input(x, task % shape.batch);
+    for_each_span(shape, [&](const Span& span) {
+      lower_times(work_.worker(index).product, square<S>(scores, task, span).read_only(),
+                  input.row_block(span.begin, span.count),
+                  work_.template stream<W>(attended, task).row_block(span.begin, span.count));
+    });
+  });
+  return attended;
+}
+
+// Returns what x gets as values, (nh, B, T, D); leaves the gradient of S plus its transpose in the
+// place of the scores.
+template <typename S>
+at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, const at::Tensor& x,
+                                                 const at::Tensor& scores) {
+  const FusedShape& shape = work_.shape();
+  const at::Tensor d_values =
+      work_.wide_empty({shape.heads, shape.batch, shape.length, shape.width});
+  kernels::run_tasks(shape.heads * shape.batch, [&](std::int64_t task, std::int64_t index) {
+    Worker& worker = work_.worker(index);
+    worker.square.resize(static_cast<std::size_t>(shape.span * shape.span));
+    for_each_span(shape, [&](const Span& span) {
+      const Matrix<S> score = square<S>(scores, task, span);
+      const Input gradient = work_.input(d_attended, task).row_block(span.begin, span.count);
+      const Input values = work_.input(x, task % shape.batch).row_block(span.begin, span.count);
+      lower_transposed_times(
+          worker.product, score.read_only(), gradient,
+          work_.template stream<W>(d_values, task).row_block(span.begin, span.count));
+      const Matrix<W> d_score{worker.square.data(), span.count, span.count};
+      lower_outer(worker.product, gradient, values, d_score, /*adds=*/false);
+      symmetric_from_lower(d_score, score);
+    });
+  });
+  return d_values;
+}
+
+// A span reads q M, M = the sum of qᵀ x before it.
+template <typename S>
+void FusedAttention<S>::backward_of_reading(Worker& worker, const Matrix<S>& q, const Input& x,
+                                            const Input& d_attended, const NeuronRange& range,
+                                            const Matrix<W>& d_q) {
+  const Matrix<W> past = state(worker, range);
+  for_each_span(work_.shape(), [&](const Span& span) {
+    const bool has_past = span.begin > 0;
+    if (has_past) {
+      worker.product.add(d_attended.row_block(span.begin, span.count),
+                         rounded(worker, past).transposed(), d_q.row_block(span.begin, span.count));
+    }
+    if (span.begin + span.count == work_.shape().length) return;
+    worker.product.multiply(q.row_block(span.begin, span.count).transposed().read_only(),
+                            x.row_block(span.begin, span.count), past, has_past);
+  });
+}
+
+// A span writes qᵀ x into the M of all later ones, whose gradient is the sum of qᵀ d_attended over
+// them.
+template <typename S>
+void FusedAttention<S>::backward_of_writing(Worker& worker, const Matrix<S>& q, const Input& x,
+                                            const Input& d_attended, const NeuronRange& range,
+                                            const Matrix<W>& d_q, const Matrix<W>& d_x) {
+  const Matrix<W> d_future = state(worker, range);
+  for_each_span_back(work_.shape(), [&](const Span& span) {
+    const Matrix<S> part = q.row_block(span.begin, span.count);
+    const bool has_future = span.begin + span.count < work_.shape().length;
+    if (has_future) {
+      const Input factor = rounded(worker, d_future);
+      worker.product.add(x.row_block(span.begin, span.count), factor.transposed(),
+                         d_q.row_block(span.begin, span.count));
+      worker.product.add(part.read_only(), factor, d_x.row_block(span.begin, span.count));
+    }
+    if (span.begin == 0) return;
+    worker.product.multiply(part.transposed().read_only(),
+                            d_attended.row_block(span.begin, span.count), d_future, has_future);
+  });
+}
+
+template <typename S>
+at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::Tensor& x,
+                                       const at::Tensor& encoder, const at::Tensor& xs,
+                                       const at::Tensor& d_xs, const at::Tensor& scores,
+                                       const FusedGradient& gradient) {
+  const FusedShape& shape = work_.shape();
+  const at::Tensor d_values = backward_of_scores(d_attended, x, scores);
+  const at::Tensor parts =
+      work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
+  if (shape.has_state()) parts.zero_();
+  // Samples of a lane follow one another, since they add to the same gradient.
+  kernels::run_tasks(shape.lanes(), [&](std::int64_t lane, std::int64_t index) {
+    Worker& worker = work_.worker(index);
+    const std::int64_t head = lane / shape.groups();
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      const std::int64_t place = head * shape.batch + sample;
+      const Input input = work_.input(x, sample);
+      const Input d_out = work_.input(d_attended, place);
+      const Matrix<W> d_x = work_.template stream<W>(parts, lane * shape.batch + sample);
+      bool adds = shape.has_state();
+      for_each_chunk(shape, lane, [&](const NeuronRange& range) {
+        const Matrix<W> d_q = work_.tile_in(worker.sums, range);
+        const Matrix<S> q = work_.tile_in(worker.first, range);
+        const Matrix<S> d_sums = work_.tile_in(worker.second, range);
+        const Matrix<S> neurons = work_.tile(xs, head, sample, range);
+        const Matrix<S> by_gate = work_.tile(d_xs, head, sample, range);
+        turn(neurons, range, q);
+        for_each_span(shape, [&](const Span& span) {
+          worker.product.write(square<S>(scores, place, span).read_only(),
+                               q.row_block(span.begin, span.count).read_only(),
+                               d_q.row_block(span.begin, span.count));
+        });
+        if (shape.has_state()) {
+          backward_of_reading(worker, q, input, d_out, range, d_q);
+          backward_of_writing(worker, q, input, d_out, range, d_q, d_x);
+        }
+        for (std::int64_t t = 0; t < shape.length; ++t) {
+          work_.rows().encode_backward(d_q.row(t), stored(by_gate.row(t)), stored(neurons.row(t)),
+                                       turns_of(t, range), stored(d_sums.row(t)), range.count);
+        }
+        work_.add_gradient(worker, d_sums, input, gradient, head, sample, range);
+        worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range), d_x,
+                                adds);
+        adds = true;
+      });
+    }
+  });
+  const at::Tensor d_x = work_.sum_parts(parts);
+  for (std::int64_t head = 0; head < shape.heads; ++head) d_x.add_(d_values[head]);
+  return d_x;
+}
+
+template class FusedAttention<float>;
+template class FusedAttention<double>;
+template class FusedAttention<c10::BFloat16>;
+
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,123 @@
+#include "dtrain/model/bdh/fused_gate.h"
+
+#include "dtrain/model/dropout_bits.h"
+#include "dtrain/model/dropout_element.h"
+
+namespace dtrain::model::bdh {
+
+using kernels::Matrix;
+
+template <typename S>
+FusedGate<S>::FusedGate(FusedWork<S>& work, const FusedDropout& dropout)
+    : work_(work),
+      dropout_(dropout),
+      key_(base::philox_key(dropout.seed, base::RandomPurpose::dropout)) {
+  const auto rule = drop_rule<S>(dropout.probability);
+  mask_ = {.threshold = rule.threshold, .scale = static_cast<double>(rule.scale)};
+}
+
+template <typename S>
+RowMask FusedGate<S>::mask_of(std::int64_t head, std::int64_t sample, std::int64_t position,
+                              const NeuronRange& range, std::vector<std::uint32_t>& halves) const {
+  if (dropout_.probability == 0) return mask_;
+  const std::int64_t first = dropout_.first_neuron + head * work_.shape().neurons + range.begin;
+  const std::int64_t skipped = first % kDropoutBlock;
+  const DropoutRow row = dropout_row(dropout_.first_sample + sample, dropout_.level, position);
+  for (std::int64_t at = 0; at < skipped + range.count; at += kDropoutBlock) {
+    random_halves(static_cast<std::uint32_t>((first - skipped + at) / kDropoutBlock), row, key_,
+                  halves.data() + at);
+  }
+  RowMask mask = mask_;
+  mask.halves = halves.data() + skipped;
+  return mask;
+}
+
+template <typename S>
+at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
+                                 const at::Tensor& encoder_v, const at::Tensor& decoder,
+                                 const at::Tensor& ys) {
+  const FusedShape& shape = work_.shape();
+  const at::Tensor parts =
+      work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
+  kernels::run_tasks(shape.lanes() * shape.batch, [&](std::int64_t task, std::int64_t index) {
+    auto& worker = work_.worker(index);
+    const std::int64_t lane = task / shape.batch;
+    const std::int64_t sample = task % shape.batch;
+    const std::int64_t head = lane / shape.groups();
+    bool adds = false;
+    for_each_chunk(shape, lane, [&](const NeuronRange& range) {
+      const Matrix<W> sums = work_.tile_in(worker.sums, range);
+      const Matrix<S> gated = work_.tile_in(worker.first, range);
+      const Matrix<S> by = work_.tile(xs, head, sample, range);
+      const Matrix<S> out =
+          ys.defined() ? work_.tile(ys, head, sample, range) : work_.tile_in(worker.second, range);
+      worker.product.write(work_.input(y_kv, head * shape.batch + sample),
+                           work_.weight_rows(encoder_v, head, range).transposed(), sums);
+      for (std::int64_t t = 0; t < shape.length; ++t) {
+        work_.rows().gate(sums.row(t), stored(by.row(t)),
+                          mask_of(head, sample, t, range, worker.halves), stored(out.row(t)),
+                          stored(gated.row(t)), range.count);
+      }
+      worker.product.multiply(gated.read_only(), work_.weight_rows(decoder, head, range),
+                              work_.template stream<W>(parts, task), adds);
+      adds = true;
+    });
+  });
+  return work_.sum_parts(parts);
+}
+
+template <typename S>
+void FusedGate<S>::open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys) {
+  work_.for_each_tile([&](auto& worker, const TilePlace& place) {
+    const Matrix<W> sums = work_.tile_in(worker.sums, place.range);
+    const Matrix<S> out = work_.tile(ys, place.head, place.sample, place.range);
+    worker.product.write(work_.input(y_kv, place.head * work_.shape().batch + place.sample),
+                         work_.weight_rows(encoder_v, place.head, place.range).transposed(), sums);
+    work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
+  });
+}
+
+template <typename S>
+at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor& y_kv,
+                                  const at::Tensor& xs, const at::Tensor& encoder_v,
+                                  const at::Tensor& decoder, const at::Tensor& ys,
+                                  const Gradients& gradients) {
+  const FusedShape& shape = work_.shape();
+  const at::Tensor parts =
+      work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
+  // Samples of a lane follow one another, since they add to the same gradients.
+  kernels::run_tasks(shape.lanes(), [&](std::int64_t lane, std::int64_t index) {
+    auto& worker = work_.worker(index);
+    const std::int64_t head = lane / shape.groups();
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      const auto d_out = work_.input(d_decoded, sample);
+      const auto input = work_.input(y_kv, head * shape.batch + sample);
+      bool adds = false;
+      for_each_chunk(shape, lane, [&](const NeuronRange& range) {
+        const Matrix<W> d_gated = work_.tile_in(worker.sums, range);
+        const Matrix<S> gated = work_.tile_in(worker.first, range);
+        const Matrix<S> d_sums = work_.tile_in(worker.second, range);
+        const Matrix<S> by = work_.tile(xs, head, sample, range);
+        const Matrix<S> out = work_.tile(ys, head, sample, range);
+        worker.product.write(d_out, work_.weight_rows(decoder, head, range).transposed(), d_gated);
+        for (std::int64_t t = 0; t < shape.length; ++t) {
+          work_.rows().gate_backward(
+              d_gated.row(t), stored(by.row(t)), mask_of(head, sample, t, range, worker.halves),
+              stored(out.row(t)), stored(gated.row(t)), stored(d_sums.row(t)), range.count);
+        }
+        work_.add_gradient(worker, gated, d_out, gradients.decoder, head, sample, range);
+        work_.add_gradient(worker, d_sums, input, gradients.encoder_v, head, sample, range);
+        worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
+                                work_.template stream<W>(parts, lane * shape.batch + sample), adds);
+        adds = true;
+      });
+    }
+  });
+  return work_.sum_groups(parts);
+}
+
+template class FusedGate<float>;
+template class FusedGate<double>;
+template class FusedGate<c10::BFloat16>;
+
+}  // namespace dtrain::model::bdh

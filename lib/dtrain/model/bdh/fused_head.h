@@ -1,0 +1,32 @@
+// The head of a BDH on the CPU with a backward pass of its own, of a vocabulary that is not split.
+#pragma once
+
+#include <array>
+
+#include "dtrain/model/bdh/bdh_partition.h"
+#include "dtrain/model/model.h"
+
+namespace dtrain::model::bdh {
+
+/// Computes what BdhHead computes, with logits that are never rounded to 16 bits. Equal bits on any
+/// number of threads.
+class FusedHead final : public Block, private NativeBackward {
+ public:
+  FusedHead(const BdhPart& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
+  [[nodiscard]] NativeBackward* native_backward() override { return this; }
+  [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
+  [[nodiscard]] BlockMemory memory(const BatchShape& shape) const override;
+
+ private:
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context,
+                                   std::vector<at::Tensor>& saved) override;
+  [[nodiscard]] at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient,
+                                    std::span<const at::Tensor> saved, const BlockContext& context,
+                                    const GradientOf& gradient_of) override;
+
+  BdhPart part_;
+  std::array<param::ParameterId, 1> ids_;
+};
+
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,177 @@
+#include "dtrain/model/bdh/fused_level.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/model/bdh/fused_attention.h"
+#include "dtrain/model/bdh/fused_type.h"
+#include "dtrain/model/bdh/gradient_sum.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+// What forward saves, in this order.
+enum Saved : std::size_t { kXs, kYs, kScores, kYkv, kYkvRstd, kY, kYRstd, kOut, kOutRstd };
+
+}  // namespace
+
+template <typename S>
+struct FusedLevel::Passes {
+  Passes(const FusedLevel& level, const at::Tensor& x, const BlockContext& context)
+      : work(level.shape_of(x.size(0), x.size(1)), x.options()),
+        attention(work, level.rope_->table(x.size(1), x.options().dtype(context.buffer_dtype))
+                            .to(kWideType<S>)),
+        gate(work, level.dropout_of(context)) {}
+
+  FusedWork<S> work;
+  FusedAttention<S> attention;
+  FusedGate<S> gate;
+};
+
+FusedShape FusedLevel::shape_of(std::int64_t batch, std::int64_t length) const {
+  return {.batch = batch,
+          .length = length,
+          .width = part_.whole.width,
+          .heads = part_.heads,
+          .neurons = part_.neurons,
+          .span = options_.span == 0 ? length : std::min(options_.span, length)};
+}
+
+FusedDropout FusedLevel::dropout_of(const BlockContext& context) const {
+  if (!context.training || part_.whole.dropout == 0) return {};
+  return {.probability = part_.whole.dropout,
+          .seed = context.seed,
+          .level = level_,
+          .first_sample = *context.first_sample.const_data_ptr<std::int64_t>(),
+          .first_neuron = part_.first_neuron};
+}
+
+template <typename S>
+at::Tensor FusedLevel::run(const at::Tensor& x, const BlockContext& context,
+                           std::vector<at::Tensor>* saved) {
+  TensorAxis& axis = context.tensor_axis;
+  part_.check(axis);
+  Passes<S> passes(*this, x, context);
+  const FusedShape& shape = passes.work.shape();
+  const auto empty = [&](at::IntArrayRef sizes) { return at::empty(sizes, x.options()); };
+  const at::Tensor xs = empty({shape.heads, shape.batch, shape.length, shape.neurons});
+  const at::Tensor scores = empty({shape.heads, shape.batch, shape.length, shape.span});
+  const at::Tensor attended = axis.reduce_within(
+      kHeadSubgroup, passes.attention.forward(x, context.use(ids_[0]), xs, scores));
+  const at::Tensor y_kv = empty(attended.sizes());  // (nh, B, T, D)
+  const at::Tensor y_kv_rstd = passes.work.normalize(attended, y_kv);
+  context.report(fmt::format("act.layer{}.ykv", level_), y_kv.transpose(0, 1));
+
+  const bool keeps_neurons = saved != nullptr && !options_.recomputes_gates;
+  const at::Tensor ys = keeps_neurons ? empty(xs.sizes()) : at::Tensor();
+  const at::Tensor decoded =
+      axis.reduce(passes.gate.forward(y_kv, xs, context.use(ids_[1]), context.use(ids_[2]), ys));
+  const at::Tensor y = at::empty_like(x);  // (B, T, D)
+  const at::Tensor y_rstd = passes.work.normalize(decoded, y);
+  context.report(fmt::format("act.layer{}.ymlp", level_), y);
+  const at::Tensor out = at::empty_like(x);
+  const at::Tensor out_rstd = passes.work.normalize(x.to(kWideType<S>) + y, out);
+  context.report(fmt::format("act.layer{}.out", level_), out);
+  if (saved != nullptr) {
+    *saved = {
+        keeps_neurons ? xs : at::Tensor(), ys, scores, y_kv, y_kv_rstd, y, y_rstd, out, out_rstd};
+  }
+  return out;
+}
+
+at::Tensor FusedLevel::forward(const at::Tensor& x, const BlockContext& context) {
+  return for_type(x, [&]<typename S>(S) { return run<S>(x, context, nullptr); });
+}
+
+at::Tensor FusedLevel::forward(const at::Tensor& x, const BlockContext& context,
+                               std::vector<at::Tensor>& saved) {
+  return for_type(x, [&]<typename S>(S) { return run<S>(x, context, &saved); });
+}
+
+template <typename S>
+at::Tensor FusedLevel::run_backward(const at::Tensor& x, const at::Tensor& gradient,
+                                    std::span<const at::Tensor> saved, const BlockContext& context,
+                                    const GradientOf& gradient_of) {
+  TensorAxis& axis = context.tensor_axis;
+  const at::ScalarType wide = kWideType<S>;
+  Passes<S> passes(*this, x, context);
+  // The gradient of x + y, and from there that of the decoded sum.
+  at::Tensor d_sum = gradient.to(wide, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  passes.work.normalize_backward(d_sum, saved[kOut], saved[kOutRstd]);
+  at::Tensor d_decoded = d_sum.clone();
+  passes.work.normalize_backward(d_decoded, saved[kY], saved[kYRstd]);
+
+  at::Tensor xs = saved[kXs];
+  at::Tensor ys = saved[kYs];
+  if (options_.recomputes_gates) {
+    xs = at::empty({part_.heads, x.size(0), x.size(1), part_.neurons}, x.options());
+    ys = at::empty_like(xs);
+    passes.attention.encode(x, context.use(ids_[0]), xs);
+    passes.gate.open(saved[kYkv], context.use(ids_[1]), ys);
+  }
+  GradientSum encoder_v(gradient_of(ids_[1]), wide);
+  GradientSum decoder(gradient_of(ids_[2]), wide);
+  at::Tensor d_y_kv = axis.reduce_within(
+      kHeadSubgroup,
+      passes.gate.backward(d_decoded.to(x.scalar_type()), saved[kYkv], xs, context.use(ids_[1]),
+                           context.use(ids_[2]), ys,
+                           {.encoder_v = encoder_v.get(), .decoder = decoder.get()}));
+  encoder_v.finish();
+  decoder.finish();
+  passes.work.normalize_backward(d_y_kv, saved[kYkv], saved[kYkvRstd]);
+
+  GradientSum encoder(gradient_of(ids_[0]), wide);
+  const at::Tensor d_x =
+      passes.attention.backward(d_y_kv.to(x.scalar_type()), x, context.use(ids_[0]), xs,
+                                /*d_xs=*/ys, saved[kScores], encoder.get());
+  encoder.finish();
+  return axis.reduce(d_x).add(d_sum).to(x.scalar_type());
+}
+
+at::Tensor FusedLevel::backward(const at::Tensor& x, const at::Tensor& gradient,
+                                std::span<const at::Tensor> saved, const BlockContext& context,
+                                const GradientOf& gradient_of) {
+  return for_type(
+      x, [&]<typename S>(S) { return run_backward<S>(x, gradient, saved, context, gradient_of); });
+}
+
+BlockMemory FusedLevel::memory(const BatchShape& shape) const {
+  const FusedShape sizes = shape_of(shape.sequences, shape.length);
+  const auto low = static_cast<std::int64_t>(c10::elementSize(shape.dtype));
+  const std::int64_t wide = std::max<std::int64_t>(4, low);
+  const std::int64_t row = sizes.row_elements();
+  const std::int64_t neurons = sizes.neuron_elements() * low;
+  const std::int64_t scores = sizes.score_elements() * low;
+  const std::int64_t heads = sizes.heads * row;
+  const std::int64_t statistics = sizes.rows() * wide;
+  const std::int64_t lanes = sizes.lanes() * row * wide;  // what each makes of its neurons
+  // Scores are summed beside their place where a head has several lanes, or is of 16 bits.
+  const bool in_place = sizes.groups() == 1 && low == wide;
+  const std::int64_t score_parts = in_place ? 0 : sizes.groups() * sizes.score_elements() * wide;
+  const bool is_whole = part_.place.is_whole();
+  const std::int64_t head_sum = part_.ranks_per_head > 1 ? heads * wide : 0;
+  const std::int64_t sum = is_whole ? 0 : 2 * row * wide;
+
+  BlockMemory memory{.output = row * low};
+  const std::int64_t attention = scores + heads * low + sizes.heads * statistics;
+  const std::int64_t kept = options_.recomputes_gates ? 0 : 2 * neurons;  // xs, ys
+  memory.saved = kept + attention + row * low + 2 * statistics;           // y
+  const auto forward = [&](std::int64_t ys) {
+    const std::int64_t scoring = neurons + scores + score_parts;
+    const std::int64_t attending = neurons + scores + 2 * heads * wide + head_sum;
+    const std::int64_t decoding = neurons + ys + attention + heads * wide + lanes + sum;
+    return std::max({scoring, attending, decoding + 2 * row * low + row * wide});
+  };
+  memory.forward = forward(kept / 2);
+  memory.forward_without_graph = forward(0);
+  const std::int64_t ways = 2 * row * wide + row * low;  // d_sum, d_y
+  const std::int64_t rounded = low == wide ? 0 : heads * low;
+  memory.backward = memory.saved + 2 * neurons - kept + ways +
+                    std::max(lanes + head_sum + heads * wide, 2 * heads * wide + rounded + lanes) +
+                    sum;
+  return memory;
+}
+
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,33 @@
+// The numbers that fused blocks compute in.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
+#include "dtrain/kernels/product.h"
+
+namespace dtrain::model::bdh {
+
+/// What numbers S are summed in.
+template <typename S>
+inline constexpr at::ScalarType kWideType =
+    c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
+
+/// Returns pass(S{}) for the type that x holds.
+template <typename Pass>
+[[nodiscard]] at::Tensor for_type(const at::Tensor& x, const Pass& pass) {
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return pass(float{});
+    case at::kDouble:
+      return pass(double{});
+    case at::kBFloat16:
+      return pass(c10::BFloat16{});
+    default:
+      base::fail(base::ErrorKind::internal, "no fused kernels for {}",
+                 at::toString(x.scalar_type()));
+  }
+}
+
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,116 @@
+#include "dtrain/model/bdh/fused_work.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "dtrain/model/dropout_bits.h"
+
+namespace dtrain::model::bdh {
+namespace {
+
+using kernels::Matrix;
+
+template <typename S>
+const typename FusedWork<S>::Rows& chosen_rows() {
+  if constexpr (std::is_same_v<S, float>) {
+    return kernels::choose(kFloatRowsBaseline, kFloatRowsAvx2, kFloatRowsAvx512);
+  } else if constexpr (std::is_same_v<S, double>) {
+    return kernels::choose(kDoubleRowsBaseline, kDoubleRowsAvx2, kDoubleRowsAvx512);
+  } else {
+    return kernels::choose(kBfloat16RowsBaseline, kBfloat16RowsAvx2, kBfloat16RowsAvx512);
+  }
+}
+
+// Calls of_block(begin, count) for blocks of up to `size` of `total`, on all threads.
+template <typename OfBlock>
+void in_blocks(std::int64_t total, std::int64_t size, const OfBlock& of_block) {
+  kernels::run_tasks((total + size - 1) / size, [&](std::int64_t task, std::int64_t) {
+    of_block(task * size, std::min(size, total - task * size));
+  });
+}
+
+constexpr std::int64_t kRowsOfTask = 32;
+constexpr std::int64_t kElementsOfTask = 8192;
+
+}  // namespace
+
+template <typename S>
+FusedWork<S>::FusedWork(const FusedShape& shape, const at::TensorOptions& options)
+    : shape_(shape),
+      options_(options),
+      rows_(chosen_rows<S>()),
+      workers_(static_cast<std::size_t>(kernels::num_workers())) {
+  const auto tile = static_cast<std::size_t>(shape.length * shape.chunk());
+  for (Worker& worker : workers_) {
+    worker.sums.resize(tile);
+    worker.first.resize(tile);
+    worker.second.resize(tile);
+    worker.halves.resize(static_cast<std::size_t>(shape.chunk() + 2 * kDropoutBlock));
+  }
+}
+
+template <typename S>
+void FusedWork<S>::add_gradient(Worker& worker, const Matrix<S>& neurons, const Input& values,
+                                const FusedGradient& gradient, std::int64_t head,
+                                std::int64_t sample, const NeuronRange& range) const {
+  if (!gradient.sum.defined()) return;
+  const std::int64_t first = head * shape_.neurons + range.begin;
+  const Matrix<W> sum{gradient.sum.mutable_data_ptr<W>() + first * shape_.width, range.count,
+                      shape_.width};
+  worker.product.multiply(neurons.transposed().read_only(), values, sum,
+                          sample > 0 || !gradient.is_first);
+}
+
+template <typename S>
+at::Tensor FusedWork<S>::sum_parts(const at::Tensor& parts) const {
+  const at::Tensor sum = parts.select(0, 0);
+  const std::int64_t size = sum.numel();
+  W* sums = sum.mutable_data_ptr<W>();
+  in_blocks(size, kElementsOfTask, [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t part = 1; part < parts.size(0); ++part) {
+      rows_.add(sums + part * size + begin, sums + begin, count);
+    }
+  });
+  return sum;
+}
+
+template <typename S>
+at::Tensor FusedWork<S>::sum_groups(const at::Tensor& parts) const {
+  if (shape_.groups() == 1) return parts;
+  const at::Tensor by_head = parts.unflatten(0, {shape_.heads, shape_.groups()});
+  for (std::int64_t head = 0; head < shape_.heads; ++head) (void)sum_parts(by_head[head]);
+  return by_head.select(1, 0).contiguous();
+}
+
+template <typename S>
+at::Tensor FusedWork<S>::normalize(const at::Tensor& values, const at::Tensor& normalized) const {
+  const std::int64_t width = shape_.width;
+  const at::Tensor rstd = wide_empty({values.numel() / width});
+  in_blocks(rstd.numel(), kRowsOfTask, [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t row = begin; row < begin + count; ++row) {
+      W* value = values.mutable_data_ptr<W>() + row * width;
+      rstd.mutable_data_ptr<W>()[row] = rows_.normalize(value, width);
+      rows_.narrow(value, stored(normalized.mutable_data_ptr<S>() + row * width), width);
+    }
+  });
+  return rstd;
+}
+
+template <typename S>
+void FusedWork<S>::normalize_backward(at::Tensor& gradient, const at::Tensor& normalized,
+                                      const at::Tensor& rstd) const {
+  const std::int64_t width = shape_.width;
+  in_blocks(rstd.numel(), kRowsOfTask, [&](std::int64_t begin, std::int64_t count) {
+    for (std::int64_t row = begin; row < begin + count; ++row) {
+      rows_.normalize_backward(gradient.mutable_data_ptr<W>() + row * width,
+                               stored(normalized.mutable_data_ptr<S>() + row * width),
+                               rstd.const_data_ptr<W>()[row], width);
+    }
+  });
+}
+
+template class FusedWork<float>;
+template class FusedWork<double>;
+template class FusedWork<c10::BFloat16>;
+
+}  // namespace dtrain::model::bdh

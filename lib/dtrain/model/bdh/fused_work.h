@@ -1,0 +1,136 @@
+// What the passes of a fused level share: how tensors are cut, and what threads work in.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/tasks.h"
+#include "dtrain/model/bdh/fused_shape.h"
+#include "dtrain/model/bdh/gradient_sum.h"
+#include "dtrain/model/bdh/level_rows.h"
+
+namespace dtrain::model::bdh {
+
+/// S as code knows it that must not see LibTorch's headers.
+template <typename S>
+struct RowStorage {
+  using Type = S;
+};
+template <>
+struct RowStorage<c10::BFloat16> {
+  using Type = Bfloat16Bits;
+};
+
+/// One microbatch's work of a level, in numbers S (float, double or bfloat16) that are summed as W.
+/// Tensors are contiguous; those of neurons lie in tiles, one for each head, sample and chunk:
+/// (T, chunk).
+///
+/// Threads: one caller; its members use the threads of the rank. Results have the same bits on any
+/// number of them.
+template <typename S>
+class FusedWork {
+ public:
+  using W = typename kernels::SumOf<S>::Type;
+  using Storage = typename RowStorage<S>::Type;
+  using Rows = LevelRows<Storage, W>;
+  using Input = kernels::Matrix<const S>;
+
+  /// What one thread works in: tiles for sums and for numbers, and squares of positions or states.
+  struct Worker {
+    kernels::Product<S> product;
+    std::vector<W> sums;
+    std::vector<S> first;
+    std::vector<S> second;
+    std::vector<W> square;
+    std::vector<S> rounded;
+    std::vector<std::uint32_t> halves;
+  };
+
+  explicit FusedWork(const FusedShape& shape, const at::TensorOptions& options);
+
+  [[nodiscard]] const FusedShape& shape() const { return shape_; }
+  [[nodiscard]] const Rows& rows() const { return rows_; }
+  [[nodiscard]] Worker& worker(std::int64_t index) {
+    return workers_[static_cast<std::size_t>(index)];
+  }
+
+  /// A tensor of W.
+  [[nodiscard]] at::Tensor wide_empty(at::IntArrayRef sizes) const {
+    return at::empty(sizes, options_.dtype(c10::CppTypeToScalarType<W>::value));
+  }
+
+  /// Matrix `index` of (T, D) that a tensor holds one after the other.
+  template <typename T>
+  [[nodiscard]] kernels::Matrix<T> stream(const at::Tensor& tensor, std::int64_t index) const {
+    return {tensor.mutable_data_ptr<T>() + index * shape_.length * shape_.width, shape_.length,
+            shape_.width};
+  }
+  [[nodiscard]] Input input(const at::Tensor& tensor, std::int64_t index) const {
+    return stream<S>(tensor, index).read_only();
+  }
+  /// The tile of a tensor of neurons, of a head and sample.
+  [[nodiscard]] kernels::Matrix<S> tile(const at::Tensor& neurons, std::int64_t head,
+                                        std::int64_t sample, const NeuronRange& range) const {
+    const std::int64_t first = (head * shape_.batch + sample) * shape_.neurons + range.begin;
+    return {neurons.mutable_data_ptr<S>() + first * shape_.length, shape_.length, range.count};
+  }
+  /// A tile in memory of a worker's.
+  template <typename T>
+  [[nodiscard]] kernels::Matrix<T> tile_in(std::vector<T>& memory, const NeuronRange& range) const {
+    return {memory.data(), shape_.length, range.count};
+  }
+  /// The neurons' rows of a weight.
+  [[nodiscard]] Input weight_rows(const at::Tensor& weight, std::int64_t head,
+                                  const NeuronRange& range) const {
+    const std::int64_t first = head * shape_.neurons + range.begin;
+    return {weight.const_data_ptr<S>() + first * shape_.width, range.count, shape_.width};
+  }
+
+  /// Adds the gradient of the neurons' rows of a weight by one sample: neuronsᵀ values.
+  void add_gradient(Worker& worker, const kernels::Matrix<S>& neurons, const Input& values,
+                    const FusedGradient& gradient, std::int64_t head, std::int64_t sample,
+                    const NeuronRange& range) const;
+
+  /// Calls of_tile(Worker&, TilePlace) for every tile, on all threads.
+  template <typename OfTile>
+  void for_each_tile(const OfTile& of_tile) {
+    kernels::run_tasks(shape_.lanes() * shape_.batch, [&](std::int64_t task, std::int64_t index) {
+      const std::int64_t lane = task / shape_.batch;
+      for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
+        of_tile(worker(index), TilePlace{lane / shape_.groups(), task % shape_.batch, range});
+      });
+    });
+  }
+
+  /// (parts, ...) -> the sum over parts, in order, in the place of the first.
+  [[nodiscard]] at::Tensor sum_parts(const at::Tensor& parts) const;
+  /// (nh * groups, ...) -> the sums over each head's groups, (nh, ...).
+  [[nodiscard]] at::Tensor sum_groups(const at::Tensor& parts) const;
+
+  /// LN of rows (..., D): spoils `values`, writes `normalized`; returns one over each deviation.
+  [[nodiscard]] at::Tensor normalize(const at::Tensor& values, const at::Tensor& normalized) const;
+  /// gradient of W: that of the normalized rows, becomes that of the rows before.
+  void normalize_backward(at::Tensor& gradient, const at::Tensor& normalized,
+                          const at::Tensor& rstd) const;
+
+ private:
+  FusedShape shape_;
+  at::TensorOptions options_;
+  const Rows& rows_;
+  std::vector<Worker> workers_;
+};
+
+/// Numbers as LevelRows takes them.
+inline float* stored(float* data) { return data; }
+inline double* stored(double* data) { return data; }
+inline Bfloat16Bits* stored(c10::BFloat16* data) { return reinterpret_cast<Bfloat16Bits*>(data); }
+
+extern template class FusedWork<float>;
+extern template class FusedWork<double>;
+extern template class FusedWork<c10::BFloat16>;
+
+}  // namespace dtrain::model::bdh

@@ -1,0 +1,130 @@
+#include "dtrain/kernels/product.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <tuple>
+#include <vector>
+
+namespace dtrain::kernels {
+namespace {
+
+// a (m, k) as it is, or the transpose of a (k, m), as a matrix of its strides.
+template <typename T>
+Matrix<const T> view(const at::Tensor& a) {
+  return {a.const_data_ptr<T>(), a.size(0), a.size(1), a.stride(0), a.stride(1)};
+}
+
+template <typename T>
+constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value;
+
+at::Tensor random(std::int64_t rows, std::int64_t columns, bool is_transposed,
+                  at::ScalarType type) {
+  const at::Tensor values =
+      is_transposed ? at::randn({columns, rows}).t() : at::randn({rows, columns});
+  return values.to(type);
+}
+
+template <typename T>
+void check_sizes(double tolerance) {
+  using Sum = typename SumOf<T>::Type;
+  const std::tuple<int, int, int> sizes[] = {
+      {1, 1, 1}, {7, 5, 3}, {8, 32, 256}, {17, 33, 300}, {64, 96, 31}, {37, 130, 513}, {2, 16, 1}};
+  Product<T> product;
+  for (const auto& [m, n, k] : sizes) {
+    for (const bool turns_a : {false, true}) {
+      for (const bool turns_b : {false, true}) {
+        for (const bool adds : {false, true}) {
+          INFO(m << " x " << n << " x " << k << (turns_a ? " aT" : "") << (turns_b ? " bT" : ""));
+          const at::Tensor a = random(m, k, turns_a, kType<T>);
+          const at::Tensor b = random(k, n, turns_b, kType<T>);
+          // A margin that must stay as it is.
+          const at::Tensor c = at::randn({m, n + 3}).to(kType<Sum>);
+          at::Tensor expected = c.to(at::kDouble);
+          const at::Tensor sum = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+          expected.narrow(1, 0, n).mul_(adds ? 1 : 0).add_(sum);
+          const Matrix<Sum> out{c.mutable_data_ptr<Sum>(), m, n, n + 3};
+          product.multiply(view<T>(a), view<T>(b), out, adds);
+          CHECK((c.to(at::kDouble) - expected).abs().max().template item<double>() <=
+                tolerance * (1 + expected.abs().max().template item<double>()));
+          CHECK(at::equal(c.narrow(1, n, 3).to(at::kDouble), expected.narrow(1, n, 3)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Product.EqualsLibTorchInFloat64ForAllSizesAndStrides") {
+  at::manual_seed(1);
+  check_sizes<float>(2e-5);
+  check_sizes<double>(1e-13);
+  check_sizes<c10::BFloat16>(2e-5);
+}
+
+// Multiplies an m x n x k product whole and cut into blocks of `rows` and `columns`.
+template <typename T>
+void check_cuts(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kRows = 45, kColumns = 100, kDepth = 300;
+  const at::Tensor a = random(kRows, kDepth, false, kType<T>);
+  const at::Tensor b = random(kDepth, kColumns, true, kType<T>);
+  const at::Tensor whole = at::zeros({kRows, kColumns}, kType<T>);
+  const at::Tensor cut = at::zeros_like(whole);
+  Product<T> product;
+  product.write(view<T>(a), view<T>(b), {whole.mutable_data_ptr<T>(), kRows, kColumns});
+  const Matrix<T> out{cut.mutable_data_ptr<T>(), kRows, kColumns};
+  for (std::int64_t row = 0; row < kRows; row += rows) {
+    for (std::int64_t column = 0; column < kColumns; column += columns) {
+      const std::int64_t count = std::min(rows, kRows - row);
+      const std::int64_t width = std::min(columns, kColumns - column);
+      product.write(view<T>(a).row_block(row, count), view<T>(b).column_block(column, width),
+                    out.block(row, count, column, width));
+    }
+  }
+  CHECK(at::equal(whole, cut));
+}
+
+TEST_CASE("Product.BitsDoNotDependOnHowTheResultIsCut") {
+  at::manual_seed(2);
+  check_cuts<float>(1, 7);
+  check_cuts<float>(13, 32);
+  check_cuts<double>(2, 5);
+  check_cuts<double>(45, 33);
+}
+
+template <typename T>
+std::vector<T> panel_product(const ProductKernels<T>& kernels, bool transposes) {
+  constexpr long kRows = 21, kDepth = 70, kColumns = kPanelColumns<T> - 3;
+  at::manual_seed(3);
+  const at::Tensor a = at::randint(-8, 8, {kRows, kDepth}).to(kType<T>);
+  const at::Tensor b = at::randint(-8, 8, {kColumns, kDepth}).to(kType<T>);
+  std::vector<T> panel(static_cast<std::size_t>(kDepth * kPanelColumns<T>));
+  kernels.transpose(b.const_data_ptr<T>(), kDepth, kColumns, kDepth, panel.data(),
+                    kPanelColumns<T>);
+  if (transposes) return panel;
+  std::vector<T> c(static_cast<std::size_t>(kRows * kPanelColumns<T>));
+  kernels.multiply({a.const_data_ptr<T>(), kDepth, 1, panel.data(), kPanelColumns<T>, kDepth},
+                   kRows, c.data(), kPanelColumns<T>, false);
+  return c;
+}
+
+// Of small integers, every sum of which is exact.
+template <typename T>
+void check_sets(const ProductKernels<T>& baseline, const ProductKernels<T>& avx2,
+                const ProductKernels<T>& avx512) {
+  for (const bool transposes : {false, true}) {
+    const std::vector<T> expected = panel_product(baseline, transposes);
+    if (instruction_set() >= InstructionSet::avx2)
+      CHECK(panel_product(avx2, transposes) == expected);
+    if (instruction_set() == InstructionSet::avx512) {
+      CHECK(panel_product(avx512, transposes) == expected);
+    }
+  }
+}
+
+TEST_CASE("Product.EveryInstructionSetComputesTheSame") {
+  check_sets(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
+  check_sets(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512);
+}
+
+}  // namespace
+}  // namespace dtrain::kernels

@@ -1,0 +1,198 @@
+// The fused level beside the plain one, which autograd differentiates.
+#include "dtrain/model/bdh/fused_level.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch.hpp>
+
+#include "bdh_fixture.h"
+#include "dtrain/model/bdh/bdh_blocks.h"
+
+namespace dtrain::model {
+namespace {
+
+struct Case {
+  std::int64_t batch = 2;
+  std::int64_t length = 40;
+  std::int64_t width = 24;
+  std::int64_t heads = 3;
+  std::int64_t neurons = 64;
+  double dropout = 0.25;
+  std::int64_t chunk = 0;  // of attention; 0: full
+};
+
+// A level's output and gradients, of x first, in float64.
+struct Result {
+  at::Tensor output;
+  std::vector<at::Tensor> gradients;
+};
+
+class Bench {
+ public:
+  Bench(const Case& test, at::ScalarType dtype)
+      : sizes_{.levels = 1,
+               .width = test.width,
+               .heads = test.heads,
+               .neurons = test.neurons,
+               .vocab = 8,
+               .dropout = test.dropout},
+        plain_(sizes_, dtype, test.length) {
+    plain_.randomise(5);
+    plain_.weights.flat().mul_(0.3);
+    const config::AttentionSetting attention{test.chunk == 0
+                                                 ? config::AttentionSetting::Kind::full
+                                                 : config::AttentionSetting::Kind::chunked,
+                                             test.chunk};
+    fused_ = bdh::make_bdh(sizes_, test.length, {},
+                           {.kernels = config::Kernels::fused, .attention = attention});
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(9);
+    const auto draw = [&] {
+      return at::randn({test.batch, test.length, test.width}, generator).to(dtype);
+    };
+    x_ = bdh::layer_norm(draw()).to(dtype);
+    d_out_ = draw();
+  }
+
+  [[nodiscard]] Result run_plain() {
+    param::ParameterViews leaves;
+    for (const param::ParameterId id : plain_.model->parameters.ids()) {
+      leaves.push_back(plain_.weights.view(id).detach().set_requires_grad(true));
+    }
+    const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
+    const at::Tensor x = x_.detach().clone().set_requires_grad(true);
+    const at::Tensor y = plain_.model->blocks[BlockId(1)]->forward(x, context(read));
+    torch::autograd::backward({y}, {d_out_});
+    Result result{.output = y.detach(), .gradients = {x.grad()}};
+    for (const param::ParameterId id : weights()) result.gradients.push_back(leaves[id].grad());
+    return result;
+  }
+
+  // start: what the gradients of weights are before; undefined: they have no value yet.
+  [[nodiscard]] Result run_fused(const at::Tensor& start = {}) {
+    const at::NoGradGuard no_grad;
+    const ParameterReader read = [&](param::ParameterId id) { return plain_.weights.view(id); };
+    Block& block = *fused_->blocks[BlockId(1)];
+    NativeBackward& native = *block.native_backward();
+    std::vector<at::Tensor> saved;
+    Result result{.output = native.forward(x_, context(read), saved), .gradients = {}};
+    CHECK(at::equal(block.forward(x_, context(read)), result.output));
+    std::map<param::ParameterId, at::Tensor> sums;
+    const auto place = [&](param::ParameterId id) -> param::GradientPlace {
+      const auto wide = widened(plain_.weights.view(id)).options();
+      at::Tensor sum = at::full(plain_.weights.view(id).sizes(), 1e6, wide);
+      if (start.defined()) sum.copy_(start.expand_as(sum));
+      sums[id] = sum;
+      return {.view = sum, .is_first = !start.defined()};
+    };
+    result.gradients = {native.backward(x_, d_out_, saved, context(read), place)};
+    for (const param::ParameterId id : weights()) result.gradients.push_back(sums.at(id));
+    return result;
+  }
+
+ private:
+  [[nodiscard]] std::vector<param::ParameterId> weights() const {
+    const auto ids = fused_->blocks[BlockId(1)]->parameters();
+    return {ids.begin(), ids.end()};
+  }
+  [[nodiscard]] BlockContext context(const ParameterReader& read) {
+    return {.first_sample = first_sample_,
+            .training = true,
+            .seed = 11,
+            .targets = {},
+            .buffer_dtype = x_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat,
+            .use = read,
+            .tensor_axis = axis_,
+            .tap = tap_};
+  }
+
+  bdh::BdhSizes sizes_;
+  testing::BdhFixture plain_;
+  std::unique_ptr<Model> fused_;
+  at::Tensor x_;
+  at::Tensor d_out_;
+  at::Tensor first_sample_ = at::scalar_tensor(41, at::kLong);
+  TensorAxis axis_;
+  Tap tap_;
+};
+
+// Of the differences, over the expected values; both by their Euclidean norm, since a neuron that
+// rounding switches on changes single values by any amount.
+double error_of(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor reference = expected.to(at::kDouble);
+  const double error = (found.to(at::kDouble) - reference).norm().item<double>();
+  return error == 0 ? 0 : error / reference.norm().item<double>();
+}
+
+void check_equal(const Result& found, const Result& expected, double tolerance) {
+  CHECK(error_of(found.output, expected.output) <= tolerance);
+  for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+    INFO("gradient " << i);
+    CHECK(error_of(found.gradients[i], expected.gradients[i]) <= tolerance);
+  }
+}
+
+const Case kCases[] = {
+    {},
+    {.batch = 1, .length = 1, .width = 8, .heads = 1, .neurons = 2},
+    {.batch = 3, .length = 7, .width = 5, .heads = 2, .neurons = 6, .dropout = 0},
+    {.length = 96, .width = 32, .neurons = 130},
+    {.batch = 1, .length = 33, .width = 16, .heads = 2, .neurons = 2050},  // three groups
+    {.length = 40, .chunk = 1},
+    {.length = 40, .chunk = 16},
+    {.length = 100, .width = 33, .chunk = 32},
+    {.batch = 1, .length = 70, .heads = 2, .neurons = 1500, .chunk = 24},
+};
+
+TEST_CASE("FusedLevel.EqualsThePlainLevelInFloat64") {
+  for (const Case& test : kCases) {
+    INFO(fmt::format("B {} T {} D {} nh {} N {} chunk {}", test.batch, test.length, test.width,
+                     test.heads, test.neurons, test.chunk));
+    Bench bench(test, at::kDouble);
+    check_equal(bench.run_fused(), bench.run_plain(), 1e-11);
+  }
+}
+
+TEST_CASE("FusedLevel.IsNearThePlainLevelInFloat32AndBfloat16") {
+  for (const Case& test : {kCases[0], kCases[3], kCases[7]}) {
+    Bench wide(test, at::kFloat);
+    check_equal(wide.run_fused(), wide.run_plain(), 2e-4);
+    Bench low(test, at::kBFloat16);
+    check_equal(low.run_fused(), low.run_plain(), 0.1);
+  }
+}
+
+TEST_CASE("FusedLevel.AddsToGradientsThatHaveAValue") {
+  Bench bench(kCases[0], at::kDouble);
+  const Result first = bench.run_fused();
+  const Result added = bench.run_fused(at::scalar_tensor(2.5, at::kDouble));
+  CHECK(at::equal(added.gradients[0], first.gradients[0]));
+  for (std::size_t i = 1; i < first.gradients.size(); ++i) {
+    CHECK(error_of(added.gradients[i], first.gradients[i] + 2.5) <= 1e-12);
+  }
+}
+
+TEST_CASE("FusedLevel.HasTheSameBitsOnAnyNumberOfThreads") {
+  const int before = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const Case& test : {kCases[3], kCases[4], kCases[8]}) {
+      Bench bench(test, dtype);
+      at::set_num_threads(1);
+      const Result expected = bench.run_fused();
+      for (const int threads : {2, 3, 4}) {
+        at::set_num_threads(threads);
+        const Result found = bench.run_fused();
+        CHECK(at::equal(found.output, expected.output));
+        for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+          CHECK(at::equal(found.gradients[i], expected.gradients[i]));
+        }
+      }
+    }
+  }
+  at::set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace dtrain::model
