@@ -56,6 +56,7 @@ bool has_nvidia_gpu() {
 
 RuntimeLibrary RuntimeLibrary::open() {
   const std::string path = (library_folder() / "libdtrain.so").string();
+  base::bound_spinning();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
   if (symbol == nullptr) {

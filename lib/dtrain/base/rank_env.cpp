@@ -262,6 +262,14 @@ std::string cpu_settings_of_process() {
   return settings;
 }
 
+void bound_spinning() {
+  // About 10 us: longer than the gaps between the pieces of a step, and far less than the
+  // milliseconds for which a thread that spins holds up another program, and that one us.
+  constexpr const char* kTurns = "4000";
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr)
+    ::setenv("GOMP_SPINCOUNT", kTurns, /*overwrite=*/0);
+}
+
 std::int64_t visible_gpus(const char* listed, std::int64_t present) {
   if (listed == nullptr) return present;
   std::int64_t visible = 0;

@@ -74,6 +74,10 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 /// set in this process's environment, "ONEDNN_MAX_CPU_ISA=AVX2 ..."; empty: none.
 [[nodiscard]] std::string cpu_settings_of_process();
 
+/// Bounds how long OpenMP's threads of this process spin between pieces of work, before they sleep,
+/// unless GOMP_SPINCOUNT or OMP_WAIT_POLICY says otherwise. OpenMP reads it when it is loaded.
+void bound_spinning();
+
 /// How many of the `present` GPUs CUDA shows to a process with this CUDA_VISIBLE_DEVICES (null: it
 /// is not set): it reads the list up to the first entry that names none of them.
 [[nodiscard]] std::int64_t visible_gpus(const char* listed, std::int64_t present);
