@@ -11,6 +11,7 @@
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/device/plugin.h"
+#include "dtrain/kernels/product.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 
@@ -90,6 +91,16 @@ std::string device_line(const config::Config& config, c10::Device device) {
                      device::plugin(config.machine.device.kind).describe(device));
 }
 
+// How fused kernels multiply bfloat16.
+std::string bfloat16_note(const config::Config& config) {
+  const config::MachineConfig& machine = config.machine;
+  if (machine.param_dtype != config::Dtype::bfloat16 || machine.kernels != config::Kernels::fused) {
+    return {};
+  }
+  return kernels::multiplies_bfloat16() ? ", bfloat16 multiplied by the CPU"
+                                        : ", bfloat16 multiplied as float32";
+}
+
 // Nothing without graphs.
 std::string graphs_line(const config::Config& config) {
   if (!config.machine.compile || config.machine.device.is_cpu()) return {};
@@ -158,7 +169,7 @@ std::string start_table(const StartFacts& facts) {
   text += mesh_lines(mesh::DeviceMesh(mesh));
   text += pipeline_line(facts);
   if (!plan.model->kernels.empty()) {
-    text += fmt::format("kernels         {}\n", plan.model->kernels);
+    text += fmt::format("kernels         {}{}\n", plan.model->kernels, bfloat16_note(config));
   }
   text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
   text += fmt::format(

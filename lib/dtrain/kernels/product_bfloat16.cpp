@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::kernels {
@@ -75,9 +76,11 @@ void interleave_rows(const Matrix<const BFloat16>& from, std::vector<BFloat16>& 
 }  // namespace
 
 bool multiplies_bfloat16() {
-  // A CPU with AMX has them too; oneDNN takes whichever is faster.
-  static const bool can =
-      instruction_set() == InstructionSet::avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+  // A CPU with AMX has AVX512-BF16 too; oneDNN takes whichever is faster. One that is told to use
+  // less has no such kernels.
+  static const bool can = instruction_set() == InstructionSet::avx512 &&
+                          __builtin_cpu_supports("avx512bf16") != 0 &&
+                          base::cpu_settings_of_process().empty();
   return can;
 }
 

@@ -69,8 +69,8 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
   return for_type(x, [&]<typename S>(S) {
     at::Tensor d_logits = at::zeros_like(log_shares);
     d_logits.scatter_(1, context.targets.reshape({-1, 1}), gradient.reshape({-1, 1}).neg());
-    d_logits = at::_log_softmax_backward_data(d_logits, log_shares, 1, log_shares.scalar_type())
-                   .to(x.scalar_type());
+    d_logits = at::_log_softmax_backward_data(d_logits, log_shares, 1, log_shares.scalar_type());
+    d_logits = d_logits.to(x.scalar_type());
     GradientSum sum(gradient_of(ids_[0]), kWideType<S>);
     if (const FusedGradient place = sum.get(); place.sum.defined()) {
       multiply<S>(rows.t(), d_logits, place.sum, !place.is_first);

@@ -58,10 +58,11 @@ at::Tensor FusedLevel::run(const at::Tensor& x, const BlockContext& context,
   const auto empty = [&](at::IntArrayRef sizes) { return at::empty(sizes, x.options()); };
   const at::Tensor xs = empty({shape.heads, shape.batch, shape.length, shape.neurons});
   const at::Tensor scores = empty({shape.heads, shape.batch, shape.length, shape.span});
-  const at::Tensor attended = axis.reduce_within(
+  at::Tensor attended = axis.reduce_within(
       kHeadSubgroup, passes.attention.forward(x, context.use(ids_[0]), xs, scores));
   const at::Tensor y_kv = empty(attended.sizes());  // (nh, B, T, D)
   const at::Tensor y_kv_rstd = passes.work.normalize(attended, y_kv);
+  attended.reset();
   context.report(fmt::format("act.layer{}.ykv", level_), y_kv.transpose(0, 1));
 
   const bool keeps_neurons = saved != nullptr && !options_.recomputes_gates;
@@ -141,36 +142,41 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
   const FusedShape sizes = shape_of(shape.sequences, shape.length);
   const auto low = static_cast<std::int64_t>(c10::elementSize(shape.dtype));
   const std::int64_t wide = std::max<std::int64_t>(4, low);
+  const bool is_low = low != wide;
+  const bool has_groups = sizes.groups() > 1;
   const std::int64_t row = sizes.row_elements();
   const std::int64_t neurons = sizes.neuron_elements() * low;
   const std::int64_t scores = sizes.score_elements() * low;
-  const std::int64_t heads = sizes.heads * row;
   const std::int64_t statistics = sizes.rows() * wide;
-  const std::int64_t lanes = sizes.lanes() * row * wide;  // what each makes of its neurons
-  // Scores are summed beside their place where a head has several lanes, or is of 16 bits.
-  const bool in_place = sizes.groups() == 1 && low == wide;
-  const std::int64_t score_parts = in_place ? 0 : sizes.groups() * sizes.score_elements() * wide;
-  const bool is_whole = part_.place.is_whole();
-  const std::int64_t head_sum = part_.ranks_per_head > 1 ? heads * wide : 0;
-  const std::int64_t sum = is_whole ? 0 : 2 * row * wide;
+  const std::int64_t heads = sizes.heads * row * wide;    // of sums (nh, B, T, D)
+  const std::int64_t lanes = sizes.lanes() * row * wide;  // what each lane makes of its neurons
+  // Sums over ranks are made in copies.
+  const std::int64_t head_sum = part_.ranks_per_head > 1 ? 2 * heads : 0;
+  const std::int64_t sum = part_.place.is_whole() ? 0 : 2 * row * wide;
+  const std::int64_t group_sum = has_groups ? heads : 0;
 
   BlockMemory memory{.output = row * low};
-  const std::int64_t attention = scores + heads * low + sizes.heads * statistics;
   const std::int64_t kept = options_.recomputes_gates ? 0 : 2 * neurons;  // xs, ys
-  memory.saved = kept + attention + row * low + 2 * statistics;           // y
+  const std::int64_t normed = sizes.heads * (row * low + statistics);     // y_kv
+  memory.saved = kept + scores + normed + row * low + 2 * statistics;     // y
   const auto forward = [&](std::int64_t ys) {
-    const std::int64_t scoring = neurons + scores + score_parts;
-    const std::int64_t attending = neurons + scores + 2 * heads * wide + head_sum;
-    const std::int64_t decoding = neurons + ys + attention + heads * wide + lanes + sum;
-    return std::max({scoring, attending, decoding + 2 * row * low + row * wide});
+    // Scores are summed beside their place where a head has several lanes, or is of 16 bits.
+    const bool in_place = !has_groups && !is_low;
+    const std::int64_t parts = in_place ? 0 : sizes.groups() * sizes.score_elements() * wide;
+    const std::int64_t by_state = sizes.has_state() ? lanes + group_sum : 0;
+    const std::int64_t attending = parts + by_state + heads;
+    const std::int64_t normalizing = head_sum + heads + normed;
+    const std::int64_t decoding = normed + ys + lanes + sum;
+    const std::int64_t ending = 2 * (row * low + statistics) + (is_low ? 2 : 1) * row * wide;
+    return neurons + scores + std::max({attending, normalizing, decoding + ending});
   };
   memory.forward = forward(kept / 2);
   memory.forward_without_graph = forward(0);
-  const std::int64_t ways = 2 * row * wide + row * low;  // d_sum, d_y
-  const std::int64_t rounded = low == wide ? 0 : heads * low;
-  memory.backward = memory.saved + 2 * neurons - kept + ways +
-                    std::max(lanes + head_sum + heads * wide, 2 * heads * wide + rounded + lanes) +
-                    sum;
+  const std::int64_t at_gate = (is_low ? row * low : 0) + lanes + group_sum + head_sum;
+  const std::int64_t at_attention = heads + (is_low ? sizes.heads * row * low : 0) + heads + lanes;
+  const std::int64_t streams = 2 * row * wide;  // the gradients of both norms
+  const std::int64_t recomputed = 2 * neurons - kept;
+  memory.backward = memory.saved + recomputed + streams + std::max(at_gate, at_attention + sum);
   return memory;
 }
 

@@ -62,11 +62,44 @@ BlockMemory measure(Block& block, const at::Tensor& x, const BlockContext& conte
   return found;
 }
 
+// The same for a block with a backward pass of its own; gradients have their memory before it.
+BlockMemory measure_native(Block& block, const at::Tensor& x, const BlockContext& context,
+                           param::ParameterViews& gradients, at::Tensor& output) {
+  using metrics::memory_use;
+  const auto current = [] { return metrics::memory_use().current; };
+  const at::NoGradGuard no_grad;
+  BlockMemory found;
+  std::int64_t before = current();
+  metrics::restart_peak();
+  output = block.forward(x, context);
+  found.forward_without_graph = memory_use().peak - before;
+  output = at::Tensor();
+  std::vector<at::Tensor> saved;
+  before = current();
+  metrics::restart_peak();
+  output = block.native_backward()->forward(x, context, saved);
+  found.output = static_cast<std::int64_t>(output.nbytes());
+  found.saved = current() - before - found.output;
+  found.forward = memory_use().peak - before;
+  const at::Tensor gradient = at::ones_like(output);
+  const std::int64_t without_saved = current() - found.saved;
+  metrics::restart_peak();
+  const at::Tensor d_x = block.native_backward()->backward(
+      x, gradient, saved, context, [&](param::ParameterId id) -> param::GradientPlace {
+        return {.view = gradients[id], .is_first = true};
+      });
+  found.backward = memory_use().peak - without_saved;
+  return found;
+}
+
 struct Case {
   at::ScalarType dtype = at::kFloat;
   double dropout = 0;
   std::int64_t neurons = 512;
   std::int64_t vocab = 256;
+  std::int64_t chunk = 0;  // of attention, with fused kernels; 0: full
+  bool is_fused = false;
+  bool recomputes_gates = false;
 };
 
 std::string text_of(const BlockMemory& m) {
@@ -83,6 +116,16 @@ std::string measure_blocks(const Case& test) {
                                .vocab = test.vocab,
                                .dropout = test.dropout},
                               test.dtype, kLength);
+  if (test.is_fused) {
+    const config::AttentionSetting attention{test.chunk == 0
+                                                 ? config::AttentionSetting::Kind::full
+                                                 : config::AttentionSetting::Kind::chunked,
+                                             test.chunk};
+    fixture.model = bdh::make_bdh(fixture.sizes, kLength, {},
+                                  {.kernels = config::Kernels::fused,
+                                   .attention = attention,
+                                   .recomputes_gates = test.recomputes_gates});
+  }
   fixture.randomise(3);
   const param::ParameterViews leaves = leaves_of(fixture);
   const ParameterReader read = [&](param::ParameterId id) { return leaves[id]; };
@@ -95,13 +138,19 @@ std::string measure_blocks(const Case& test) {
                              .use = read,
                              .tensor_axis = axis,
                              .tap = tap};
+  param::ParameterViews gradients;
+  for (const param::ParameterId id : fixture.model->parameters.ids()) {
+    gradients.push_back(at::zeros_like(widened(fixture.weights.view(id))));
+  }
   const BatchShape shape{.sequences = kSequences, .length = kLength, .dtype = test.dtype};
   std::string text;
   for (const bool is_warm : {false, true}) {  // at first LibTorch takes what it keeps
     at::Tensor x = at::zeros({kSequences, kLength}, at::kLong);
     for (const auto& block : fixture.model->blocks) {
       at::Tensor y;
-      const BlockMemory found = measure(*block, x, context, y);
+      const BlockMemory found = block->native_backward() == nullptr
+                                    ? measure(*block, x, context, y)
+                                    : measure_native(*block, x, context, gradients, y);
       if (is_warm) text += text_of(block->memory(shape)) + text_of(found);
       x = y;
     }
@@ -114,7 +163,8 @@ const testing::RankProgram kMeasure("measure blocks", [](comm::World&, const std
   metrics::install_counting_allocator();
   Case test;
   int dtype = 0;
-  std::istringstream(text) >> dtype >> test.dropout >> test.neurons >> test.vocab;
+  std::istringstream(text) >> dtype >> test.dropout >> test.neurons >> test.vocab >> test.chunk >>
+      test.is_fused >> test.recomputes_gates;
   test.dtype = static_cast<at::ScalarType>(dtype);
   return measure_blocks(test);
 });
@@ -126,9 +176,11 @@ void check(const char* what, std::int64_t predicted, std::int64_t measured) {
 
 void check_blocks(const Case& test) {
   const auto outcome = testing::on_processes(
-      "measure blocks", {.size = 1,
-                         .argument = fmt::format("{} {} {} {}", static_cast<int>(test.dtype),
-                                                 test.dropout, test.neurons, test.vocab)})[0];
+      "measure blocks",
+      {.size = 1,
+       .argument = fmt::format("{} {} {} {} {} {:d} {:d}", static_cast<int>(test.dtype),
+                               test.dropout, test.neurons, test.vocab, test.chunk, test.is_fused,
+                               test.recomputes_gates)})[0];
   INFO(outcome.standard_error << outcome.text);
   REQUIRE(outcome.status == 0);
   std::istringstream numbers(outcome.text);
@@ -161,6 +213,15 @@ TEST_CASE("With dropout, with few neurons and with many tokens a block's memory 
   check_blocks({.neurons = 32});
   check_blocks({.vocab = 4096});
   check_blocks({.dtype = at::kBFloat16, .vocab = 4096});
+}
+
+TEST_CASE("Fused blocks say what one microbatch takes of memory") {
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  INFO(dtype);
+  check_blocks({.dtype = dtype, .is_fused = true});
+  check_blocks({.dtype = dtype, .chunk = 32, .is_fused = true});
+  check_blocks({.dtype = dtype, .is_fused = true, .recomputes_gates = true});
+  check_blocks({.dtype = dtype, .neurons = 1100, .vocab = 4096, .is_fused = true});
 }
 
 }  // namespace

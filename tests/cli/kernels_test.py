@@ -1,0 +1,109 @@
+"""Fused kernels beside plain ones, as a user chooses them: every layout, long sequences, threads, instruction sets."""
+
+import unittest
+
+from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, metrics_of, run
+
+WORK = ("--levels", 2, "--width", 32, "--heads", 2, "--neurons", 72, "--seq-len", 80, "--global-batch", 4, "--steps", 3,
+        "--lr", 1e-2, "--data", GOLDEN / "text.bin", "--checkpoint-every", "none")
+LAYOUTS = {"single": (1, ""), "accumulation": (1, "--microbatch 1"), "fsdp": (2, "--strategy fsdp --tie-levels off"),
+           "tp": (2, "--strategy tp"), "tp, shared heads": (4, "--strategy tp"), "tp, vocabulary": (2, "--strategy tp --tp-vocab on"),
+           "pp": (2, "--strategy pp"), "recompute": (1, "--recompute level"), "gates": (1, "--recompute gates")}
+
+
+def numbers(run_dir):
+    return [line[key] for line in metrics_of(run_dir) if "event" not in line for key in ("loss", "grad_norm")]
+
+
+class Kernels(FolderTest):
+    def train(self, name, *flags, ranks=1, threads=1, environment=None):
+        run_dir = self.folder / name
+        flags = [*WORK, "--threads", threads, "--run-dir", run_dir, *flags]
+        return run_dir, run(*launched(ranks, *flags), environment=environment).stderr
+
+    def assert_near(self, found, expected, tolerance):
+        for a, b in zip(numbers(found), numbers(expected), strict=True):
+            self.assertLessEqual(abs(a - b), tolerance * abs(b))
+
+    def assert_same_bits(self, found, expected):
+        self.assertEqual(numbers(found), numbers(expected))
+        self.assertEqual(final_model(found).read_bytes(), final_model(expected).read_bytes())
+
+    def test_in_float64_they_train_what_plain_ones_train_in_every_layout(self):
+        for tied in ("on", "off"):
+            for name, (ranks, words) in LAYOUTS.items():
+                with self.subTest(name, tied=tied):
+                    flags = words.split() if "--tie-levels" in words else [*words.split(), "--tie-levels", tied]
+                    plain_flags = ["level" if flag == "gates" else flag for flag in flags]
+                    plain, _ = self.train(f"plain {name} {tied}", "--dtype", "float64", "--kernels", "plain", *plain_flags, ranks=ranks)
+                    for attention in ("full", "chunked:24"):
+                        found, _ = self.train(f"{attention} {name} {tied}", "--dtype", "float64", "--attention", attention, *flags,
+                                              ranks=ranks)
+                        self.assert_near(found, plain, 1e-9)
+
+    def test_threads_never_change_a_bit(self):
+        for dtype in ("float32", "bfloat16", "float64"):
+            for attention in ("full", "chunked:16"):
+                flags = ("--dtype", dtype, "--attention", attention, "--eval-every", 2, "--val-fraction", 0.01)
+                one, text = self.train(f"{dtype} {attention} 1", *flags)
+                self.assertRegex(text, r"(?m)^bitwise class   (?!.*threads=)")
+                for threads in (2, 3, 4):
+                    with self.subTest(dtype=dtype, attention=attention, threads=threads):
+                        several, _ = self.train(f"{dtype} {attention} {threads}", *flags, threads=threads)
+                        self.assert_same_bits(several, one)
+
+    def test_the_data_axis_never_changes_a_bit(self):
+        one, _ = self.train("one", "--microbatch", 1)
+        for name, ranks, flags in (("ddp", 2, "--strategy ddp --microbatch 1"), ("compiled", 2, "--strategy ddp --microbatch 1 --compile"),
+                                   ("zero", 4, "--strategy zero --zero-stage 3 --microbatch 1"),
+                                   ("gates", 2, "--strategy fsdp --microbatch 1 --recompute gates")):
+            with self.subTest(name):
+                several, text = self.train(name, *flags.split(), ranks=ranks)
+                self.assert_same_bits(several, one)
+                self.assertEqual("--compile: on a CPU it stands for --kernels fused" in text, name == "compiled")
+
+    def test_every_instruction_set_trains_the_same_to_rounding(self):
+        settings = ({"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+                    {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}, {"ONEDNN_MAX_CPU_ISA": "AVX2"})
+        for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-4), ("bfloat16", 2e-2)):
+            full, _ = self.train(dtype, "--dtype", dtype)
+            for index, environment in enumerate(settings):
+                with self.subTest(dtype=dtype, environment=environment):
+                    found, text = self.train(f"{dtype} {index}", "--dtype", dtype, environment=environment)
+                    self.assert_near(found, full, tolerance)
+                    self.assertEqual("warning: --dtype bfloat16 will be slower" in text, dtype == "bfloat16")
+
+    def test_the_start_table_says_what_computes(self):
+        for flags, line in (((), "fused, full attention"), (("--kernels", "plain"), "plain"), (("--dtype", "float16"), "plain"),
+                            (("--attention", "chunked:20"), "fused, attention in chunks of 20 positions"),
+                            (("--attention", "chunked:80"), "fused, full attention"),
+                            (("--seq-len", "400"), "fused, attention in chunks of 128 positions")):
+            with self.subTest(flags):
+                _, text = self.train("run" + "".join(flags), "--steps", 1, *flags)
+                self.assertRegex(text, rf"(?m)^kernels         {line}$")
+
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        for flags, parts in ((("--kernels", "fused", "--dtype", "float16"), ("--kernels fused", "float16", "--kernels plain")),
+                             (("--kernels", "plain", "--recompute", "gates"), ("--recompute gates needs --kernels fused", "--recompute level")),
+                             (("--dtype", "float16", "--recompute", "gates"), ("--recompute gates", "float16")),
+                             (("--kernels", "plain", "--attention", "chunked:8"), ("--attention chunked:8", "--attention full")),
+                             (("--kernels", "plain", "--compile"), ("--compile", "--kernels plain")),
+                             (("--attention", "chunked:0"), ("--attention", "chunked:C")),
+                             (("--attention", "linear"), ("--attention", "found \"linear\""))):
+            with self.subTest(flags):
+                result = run(DTRAIN, *WORK, "--run-dir", self.folder / "refused", *flags, status=USAGE)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                for part in parts:
+                    self.assertIn(part, result.stderr)
+                self.assertFalse((self.folder / "refused").exists())
+
+    def test_a_run_resumes_bit_for_bit_with_other_threads(self):
+        flags = ("--attention", "chunked:16", "--checkpoint-every", 2)
+        whole, _ = self.train("whole", *flags, "--steps", 4)
+        self.train("cut", *flags, "--steps", 2)
+        again, _ = self.train("cut", *flags, "--steps", 4, "--resume", "auto", threads=2)
+        self.assertEqual(final_model(again).read_bytes(), final_model(whole).read_bytes())
+
+
+if __name__ == "__main__":
+    unittest.main()
