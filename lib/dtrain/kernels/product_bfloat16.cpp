@@ -31,17 +31,12 @@ void copy_rows(const Matrix<const BFloat16>& from, std::vector<To>& to) {
 // Two neighbours of a row are a word of 32 bits, which is copied as a float is.
 const float* words(const BFloat16* data) { return reinterpret_cast<const float*>(data); }
 float* words(BFloat16* data) { return reinterpret_cast<float*>(data); }
+const unsigned short* halves(const BFloat16* data) {
+  return reinterpret_cast<const unsigned short*>(data);
+}
 
 const ProductKernels<float>& word_kernels() {
   return choose(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
-}
-
-// out[2 n], out[2 n + 1] = even[n], odd[n]
-void interleave(const BFloat16* even, const BFloat16* odd, std::int64_t count, BFloat16* out) {
-  for (std::int64_t n = 0; n < count; ++n) {
-    out[2 * n] = even[n];
-    out[2 * n + 1] = odd[n];
-  }
 }
 
 // Pairs of rows, interleaved, as the CPU's instructions read them: element (k, n) lies at
@@ -52,7 +47,8 @@ void interleave_rows(const Matrix<const BFloat16>& from, std::vector<BFloat16>& 
   if (from.column_stride == 1) {
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
       const BFloat16* even = from.data + 2 * pair * from.row_stride;
-      interleave(even, even + from.row_stride, from.columns, to.data() + 2 * pair * from.columns);
+      word_kernels().interleave(halves(even), halves(even + from.row_stride), from.columns,
+                                reinterpret_cast<unsigned*>(to.data() + 2 * pair * from.columns));
     }
   } else if (from.column_stride % 2 == 0) {
     word_kernels().transpose(words(from.data), from.column_stride / 2, from.columns, pairs,

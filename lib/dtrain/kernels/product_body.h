@@ -141,8 +141,14 @@ void transpose(const T* from, long from_row, long columns, long depth, T* to, lo
   }
 }
 
+inline void interleave(const unsigned short* __restrict even, const unsigned short* __restrict odd,
+                       long count, unsigned* __restrict out) {
+  for (long n = 0; n < count; ++n) out[n] = even[n] | static_cast<unsigned>(odd[n]) << 16;
+}
+
 template <typename T>
-constexpr ProductKernels<T> kKernels{.multiply = multiply_panel<T>, .transpose = transpose<T>};
+constexpr ProductKernels<T> kKernels{
+    .multiply = multiply_panel<T>, .interleave = interleave, .transpose = transpose<T>};
 
 }  // namespace
 }  // namespace dtrain::kernels

@@ -28,6 +28,9 @@ struct ProductKernels {
   /// Writes, or adds, `rows` rows of a panel of C. Each of its elements is a sum over the depth in
   /// ascending order, so that its bits do not depend on how many rows are asked for at once.
   void (*multiply)(const PanelFactors<T>& factors, long rows, T* c, long c_row, bool adds);
+  /// out[n] = even[n] in the low half, odd[n] in the high half.
+  void (*interleave)(const unsigned short* even, const unsigned short* odd, long count,
+                     unsigned* out);
   /// Lays down a transposed matrix: to[k * to_row + n] = from[n * from_row + k] for n < columns,
   /// k < depth. Copies bits, whatever they mean.
   void (*transpose)(const T* from, long from_row, long columns, long depth, T* to, long to_row);

@@ -73,20 +73,35 @@ void gate(const W* __restrict sums, const S* __restrict xs, const RowMask& mask,
   }
 }
 
-template <typename S, typename W>
-void gate_backward(const W* __restrict d_gated, const S* __restrict xs, const RowMask& mask,
-                   S* __restrict ys, S* __restrict gated, S* __restrict d_sums, long count) {
-  const auto scale = static_cast<W>(mask.scale);
-  const bool drops = mask.halves != nullptr;
+template <typename S, typename W, typename Factor>
+void gate_backward_by(const W* __restrict d_gated, const S* __restrict xs, const Factor& factor_of,
+                      S* __restrict ys, S* __restrict gated, S* __restrict d_sums, long count) {
   for (long i = 0; i < count; ++i) {
-    const W by = drops ? factor(mask, scale, i) : W{1};
+    const W by = factor_of(i);
     const W x = wide(xs[i]);
     const W y = wide(ys[i]);
     const W gradient = d_gated[i] * by;
+    const W by_x = gradient * x;
     gated[i] = narrowed<S>(wide(narrowed<S>(x * y)) * by);
-    d_sums[i] = narrowed<S>(y > W{0} ? gradient * x : W{0});
+    d_sums[i] = narrowed<S>(y > W{0} ? by_x : W{0});
     ys[i] = narrowed<S>(gradient * y);
   }
+}
+
+template <typename S, typename W>
+void gate_backward(const W* d_gated, const S* xs, const RowMask& mask, S* ys, S* gated, S* d_sums,
+                   long count) {
+  if (mask.halves == nullptr) {
+    gate_backward_by(
+        d_gated, xs, [](long) { return W{1}; }, ys, gated, d_sums, count);
+    return;
+  }
+  const unsigned* halves = mask.halves;
+  const unsigned threshold = mask.threshold;
+  const auto scale = static_cast<W>(mask.scale);
+  gate_backward_by(
+      d_gated, xs, [=](long i) { return halves[i] < threshold ? W{0} : scale; }, ys, gated, d_sums,
+      count);
 }
 
 template <typename S, typename W>
