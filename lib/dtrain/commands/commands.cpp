@@ -144,18 +144,17 @@ data::DataIdentity agree_on_data(comm::ProcessGroup& world, const config::Config
   return data;
 }
 
-void warn_of_equal_cpus(const config::Config& config, const job::CpuTypes& cpus) {
-  if (!config.machine.mixed_cpus || cpus.are_mixed) return;
-  base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}", cpus.text);
-}
-
-void warn_of_slow_bfloat16(const config::MachineConfig& machine) {
-  const bool is_slow = machine.param_dtype == config::Dtype::bfloat16 && machine.device.is_cpu() &&
-                       !kernels::multiplies_bfloat16();
-  if (!is_slow) return;
-  base::log_warning(
-      "--dtype bfloat16 will be slower than float32: this CPU has no instructions that multiply it "
-      "(AMX or AVX512-BF16)");
+void warn_of_cpus(const config::Config& config, const job::CpuTypes& cpus) {
+  const config::MachineConfig& machine = config.machine;
+  if (machine.mixed_cpus && !cpus.are_mixed) {
+    base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}", cpus.text);
+  }
+  if (machine.param_dtype == config::Dtype::bfloat16 && machine.device.is_cpu() &&
+      !kernels::multiplies_bfloat16()) {
+    base::log_warning(
+        "--dtype bfloat16 will be slower than float32: this CPU has no instructions that multiply "
+        "it (AMX or AVX512-BF16)");
+  }
 }
 
 // Returns what to say of it. flag: that the next start needs besides --resume auto.
@@ -203,10 +202,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   job.world().end_meeting();  // all groups are made
   comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, resolved, split);
-  if (world.rank() == 0) {
-    warn_of_equal_cpus(resolved, job.cpus());
-    warn_of_slow_bfloat16(resolved.machine);
-  }
+  if (world.rank() == 0) warn_of_cpus(resolved, job.cpus());
   const std::string run = job_name(world);
   config::Config config = after_earlier_attempt(world, asked, env);
   const bool is_unnamed = config.run.dir.empty();

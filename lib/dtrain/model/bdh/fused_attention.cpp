@@ -50,11 +50,15 @@ void FusedAttention<S>::encode(Worker& worker, const Input& x, const Input& weig
 }
 
 template <typename S>
-void FusedAttention<S>::turn(const Matrix<S>& xs, const NeuronRange& range,
-                             const Matrix<S>& q) const {
-  for (std::int64_t t = 0; t < xs.rows; ++t) {
-    work_.rows().turn(stored(xs.row(t)), turns_of(t, range), stored(q.row(t)), xs.columns);
+kernels::Matrix<S> FusedAttention<S>::turned(Worker& worker, const Matrix<S>& xs, const Span& span,
+                                             const NeuronRange& range) const {
+  const Matrix<S> q = work_.tile_in(worker.first, span, range);
+  const Matrix<S> rows = part(xs, span);
+  for (std::int64_t t = 0; t < span.count; ++t) {
+    work_.rows().turn(stored(rows.row(t)), turns_of(span.begin + t, range), stored(q.row(t)),
+                      range.count);
   }
+  return q;
 }
 
 template <typename S>
@@ -86,17 +90,17 @@ at::Tensor FusedAttention<S>::forward(const at::Tensor& x, const at::Tensor& enc
     const Input input = work_.input(x, sample);
     bool adds = false;
     for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-      const Matrix<S> q = work_.tile_in(worker.first, range);
       const Matrix<S> out = work_.tile(xs, head, sample, range);
-      encode(worker, input, work_.weight_rows(encoder, head, range), out);
-      turn(out, range, q);
       for_each_span(shape, [&](const Span& span) {
-        const Input part = q.row_block(span.begin, span.count).read_only();
-        lower_outer(worker.product, part, part, square<W>(parts, task, span), adds);
+        encode(worker, part(input, span), work_.weight_rows(encoder, head, range), part(out, span));
+        const Matrix<S> q = turned(worker, out, span, range);
+        lower_outer(worker.product, q.read_only(), q.read_only(), square<W>(parts, task, span),
+                    adds);
+        if (shape.has_state()) {
+          read_state(worker, q, part(input, span), span, range,
+                     part(work_.template stream<W>(by_state, task), span));
+        }
       });
-      if (shape.has_state()) {
-        read_state(worker, q, input, range, work_.template stream<W>(by_state, task));
-      }
       adds = true;
     });
   });
@@ -108,19 +112,12 @@ at::Tensor FusedAttention<S>::forward(const at::Tensor& x, const at::Tensor& enc
 
 template <typename S>
 void FusedAttention<S>::read_state(Worker& worker, const Matrix<S>& q, const Input& x,
-                                   const NeuronRange& range, const Matrix<W>& attended) {
+                                   const Span& span, const NeuronRange& range,
+                                   const Matrix<W>& attended) {
   const Matrix<W> past = state(worker, range);
-  for_each_span(work_.shape(), [&](const Span& span) {
-    const Matrix<S> part = q.row_block(span.begin, span.count);
-    const bool has_past = span.begin > 0;
-    if (has_past) {
-      worker.product.add(part.read_only(), rounded(worker, past),
-                         attended.row_block(span.begin, span.count));
-    }
-    if (span.begin + span.count == work_.shape().length) return;  // nothing reads it
-    worker.product.multiply(part.transposed().read_only(), x.row_block(span.begin, span.count),
-                            past, has_past);
-  });
+  if (span.begin > 0) worker.product.add(q.read_only(), rounded(worker, past), attended);
+  if (is_last(span)) return;  // nothing reads it
+  worker.product.multiply(q.transposed().read_only(), x, past, span.begin > 0);
 }
 
 // Sums the groups' parts of the scores, and clears what is on the diagonals and above.
@@ -193,41 +190,31 @@ at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, c
 // A span reads q M, M = the sum of qᵀ x before it.
 template <typename S>
 void FusedAttention<S>::backward_of_reading(Worker& worker, const Matrix<S>& q, const Input& x,
-                                            const Input& d_attended, const NeuronRange& range,
-                                            const Matrix<W>& d_q) {
+                                            const Input& d_attended, const Span& span,
+                                            const NeuronRange& range, const Matrix<W>& d_q) {
   const Matrix<W> past = state(worker, range);
-  for_each_span(work_.shape(), [&](const Span& span) {
-    const bool has_past = span.begin > 0;
-    if (has_past) {
-      worker.product.add(d_attended.row_block(span.begin, span.count),
-                         rounded(worker, past).transposed(), d_q.row_block(span.begin, span.count));
-    }
-    if (span.begin + span.count == work_.shape().length) return;
-    worker.product.multiply(q.row_block(span.begin, span.count).transposed().read_only(),
-                            x.row_block(span.begin, span.count), past, has_past);
-  });
+  if (span.begin > 0) {
+    worker.product.add(d_attended, rounded(worker, past).transposed(), d_q);
+  }
+  if (is_last(span)) return;
+  worker.product.multiply(q.transposed().read_only(), x, past, span.begin > 0);
 }
 
 // A span writes qᵀ x into the M of all later ones, whose gradient is the sum of qᵀ d_attended over
 // them.
 template <typename S>
 void FusedAttention<S>::backward_of_writing(Worker& worker, const Matrix<S>& q, const Input& x,
-                                            const Input& d_attended, const NeuronRange& range,
-                                            const Matrix<W>& d_q, const Matrix<W>& d_x) {
+                                            const Input& d_attended, const Span& span,
+                                            const NeuronRange& range, const Matrix<W>& d_q,
+                                            const Matrix<W>& d_x) {
   const Matrix<W> d_future = state(worker, range);
-  for_each_span_back(work_.shape(), [&](const Span& span) {
-    const Matrix<S> part = q.row_block(span.begin, span.count);
-    const bool has_future = span.begin + span.count < work_.shape().length;
-    if (has_future) {
-      const Input factor = rounded(worker, d_future);
-      worker.product.add(x.row_block(span.begin, span.count), factor.transposed(),
-                         d_q.row_block(span.begin, span.count));
-      worker.product.add(part.read_only(), factor, d_x.row_block(span.begin, span.count));
-    }
-    if (span.begin == 0) return;
-    worker.product.multiply(part.transposed().read_only(),
-                            d_attended.row_block(span.begin, span.count), d_future, has_future);
-  });
+  if (!is_last(span)) {
+    const Input factor = rounded(worker, d_future);
+    worker.product.add(x, factor.transposed(), d_q);
+    worker.product.add(q.read_only(), factor, d_x);
+  }
+  if (span.begin == 0) return;
+  worker.product.multiply(q.transposed().read_only(), d_attended, d_future, !is_last(span));
 }
 
 template <typename S>
@@ -251,28 +238,36 @@ at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::T
       const Matrix<W> d_x = work_.template stream<W>(parts, lane * shape.batch + sample);
       bool adds = shape.has_state();
       for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-        const Matrix<W> d_q = work_.tile_in(worker.sums, range);
-        const Matrix<S> q = work_.tile_in(worker.first, range);
-        const Matrix<S> d_sums = work_.tile_in(worker.second, range);
+        const Matrix<W> d_q{worker.sums.data(), shape.length, range.count};
         const Matrix<S> neurons = work_.tile(xs, head, sample, range);
         const Matrix<S> by_gate = work_.tile(d_xs, head, sample, range);
-        turn(neurons, range, q);
         for_each_span(shape, [&](const Span& span) {
-          worker.product.write(square<S>(scores, place, span).read_only(),
-                               q.row_block(span.begin, span.count).read_only(),
-                               d_q.row_block(span.begin, span.count));
+          const Matrix<S> q = turned(worker, neurons, span, range);
+          worker.product.write(square<S>(scores, place, span).read_only(), q.read_only(),
+                               part(d_q, span));
+          if (shape.has_state()) {
+            backward_of_reading(worker, q, part(input, span), part(d_out, span), span, range,
+                                part(d_q, span));
+          }
         });
-        if (shape.has_state()) {
-          backward_of_reading(worker, q, input, d_out, range, d_q);
-          backward_of_writing(worker, q, input, d_out, range, d_q, d_x);
-        }
-        for (std::int64_t t = 0; t < shape.length; ++t) {
-          work_.rows().encode_backward(d_q.row(t), stored(by_gate.row(t)), stored(neurons.row(t)),
-                                       turns_of(t, range), stored(d_sums.row(t)), range.count);
-        }
-        work_.add_gradient(worker, d_sums, input, gradient, head, sample, range);
-        worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range), d_x,
-                                adds);
+        for_each_span_back(shape, [&](const Span& span) {
+          if (shape.has_state()) {
+            backward_of_writing(worker, turned(worker, neurons, span, range), part(input, span),
+                                part(d_out, span), span, range, part(d_q, span), part(d_x, span));
+          }
+          const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
+          const Matrix<W> d_turned = part(d_q, span);
+          for (std::int64_t t = 0; t < span.count; ++t) {
+            work_.rows().encode_backward(d_turned.row(t), stored(part(by_gate, span).row(t)),
+                                         stored(part(neurons, span).row(t)),
+                                         turns_of(span.begin + t, range), stored(d_sums.row(t)),
+                                         range.count);
+          }
+          work_.add_gradient(worker, d_sums, part(input, span), gradient, head, range,
+                             sample > 0 || !is_last(span) || !gradient.is_first);
+          worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range),
+                                  part(d_x, span), adds);
+        });
         adds = true;
       });
     }

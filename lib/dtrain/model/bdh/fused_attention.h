@@ -50,20 +50,26 @@ class FusedAttention {
   [[nodiscard]] const W* turns_of(std::int64_t position, const NeuronRange& range) const;
 
   void encode(Worker& worker, const Input& x, const Input& weight, const Matrix<S>& xs) const;
-  void turn(const Matrix<S>& xs, const NeuronRange& range, const Matrix<S>& q) const;
-  // Adds what the neurons read of the state before each span.
-  void read_state(Worker& worker, const Matrix<S>& q, const Input& x, const NeuronRange& range,
-                  const Matrix<W>& attended);
+  // The q of a span, in the worker's first tile.
+  [[nodiscard]] Matrix<S> turned(Worker& worker, const Matrix<S>& xs, const Span& span,
+                                 const NeuronRange& range) const;
+  [[nodiscard]] bool is_last(const Span& span) const {
+    return span.begin + span.count == work_.shape().length;
+  }
+  // Adds what a span's neurons read of the state before it, and adds the span to the state.
+  void read_state(Worker& worker, const Matrix<S>& q, const Input& x, const Span& span,
+                  const NeuronRange& range, const Matrix<W>& attended);
   void score(const at::Tensor& parts, const at::Tensor& scores);
   [[nodiscard]] at::Tensor apply_scores(const at::Tensor& x, const at::Tensor& scores);
 
   [[nodiscard]] at::Tensor backward_of_scores(const at::Tensor& d_attended, const at::Tensor& x,
                                               const at::Tensor& scores);
   void backward_of_reading(Worker& worker, const Matrix<S>& q, const Input& x,
-                           const Input& d_attended, const NeuronRange& range, const Matrix<W>& d_q);
+                           const Input& d_attended, const Span& span, const NeuronRange& range,
+                           const Matrix<W>& d_q);
   void backward_of_writing(Worker& worker, const Matrix<S>& q, const Input& x,
-                           const Input& d_attended, const NeuronRange& range, const Matrix<W>& d_q,
-                           const Matrix<W>& d_x);
+                           const Input& d_attended, const Span& span, const NeuronRange& range,
+                           const Matrix<W>& d_q, const Matrix<W>& d_x);
 
   FusedWork<S>& work_;
   at::Tensor turns_;

@@ -46,20 +46,22 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
     const std::int64_t head = lane / shape.groups();
     bool adds = false;
     for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-      const Matrix<W> sums = work_.tile_in(worker.sums, range);
-      const Matrix<S> gated = work_.tile_in(worker.first, range);
-      const Matrix<S> by = work_.tile(xs, head, sample, range);
-      const Matrix<S> out =
-          ys.defined() ? work_.tile(ys, head, sample, range) : work_.tile_in(worker.second, range);
-      worker.product.write(work_.input(y_kv, head * shape.batch + sample),
-                           work_.weight_rows(encoder_v, head, range).transposed(), sums);
-      for (std::int64_t t = 0; t < shape.length; ++t) {
-        work_.rows().gate(sums.row(t), stored(by.row(t)),
-                          mask_of(head, sample, t, range, worker.halves), stored(out.row(t)),
-                          stored(gated.row(t)), range.count);
-      }
-      worker.product.multiply(gated.read_only(), work_.weight_rows(decoder, head, range),
-                              work_.template stream<W>(parts, task), adds);
+      for_each_span(shape, [&](const Span& span) {
+        const Matrix<W> sums = work_.tile_in(worker.sums, span, range);
+        const Matrix<S> gated = work_.tile_in(worker.first, span, range);
+        const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
+        const Matrix<S> out = ys.defined() ? part(work_.tile(ys, head, sample, range), span)
+                                           : work_.tile_in(worker.second, span, range);
+        worker.product.write(part(work_.input(y_kv, head * shape.batch + sample), span),
+                             work_.weight_rows(encoder_v, head, range).transposed(), sums);
+        for (std::int64_t t = 0; t < span.count; ++t) {
+          work_.rows().gate(sums.row(t), stored(by.row(t)),
+                            mask_of(head, sample, span.begin + t, range, worker.halves),
+                            stored(out.row(t)), stored(gated.row(t)), range.count);
+        }
+        worker.product.multiply(gated.read_only(), work_.weight_rows(decoder, head, range),
+                                part(work_.template stream<W>(parts, task), span), adds);
+      });
       adds = true;
     });
   });
@@ -69,7 +71,7 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
 template <typename S>
 void FusedGate<S>::open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys) {
   work_.for_each_tile([&](auto& worker, const TilePlace& place) {
-    const Matrix<W> sums = work_.tile_in(worker.sums, place.range);
+    const Matrix<W> sums{worker.sums.data(), work_.shape().length, place.range.count};
     const Matrix<S> out = work_.tile(ys, place.head, place.sample, place.range);
     worker.product.write(work_.input(y_kv, place.head * work_.shape().batch + place.sample),
                          work_.weight_rows(encoder_v, place.head, place.range).transposed(), sums);
@@ -90,25 +92,33 @@ at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor&
     auto& worker = work_.worker(index);
     const std::int64_t head = lane / shape.groups();
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      const auto d_out = work_.input(d_decoded, sample);
-      const auto input = work_.input(y_kv, head * shape.batch + sample);
+      const auto d_input = work_.template stream<W>(parts, lane * shape.batch + sample);
       bool adds = false;
       for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-        const Matrix<W> d_gated = work_.tile_in(worker.sums, range);
-        const Matrix<S> gated = work_.tile_in(worker.first, range);
-        const Matrix<S> d_sums = work_.tile_in(worker.second, range);
-        const Matrix<S> by = work_.tile(xs, head, sample, range);
-        const Matrix<S> out = work_.tile(ys, head, sample, range);
-        worker.product.write(d_out, work_.weight_rows(decoder, head, range).transposed(), d_gated);
-        for (std::int64_t t = 0; t < shape.length; ++t) {
-          work_.rows().gate_backward(
-              d_gated.row(t), stored(by.row(t)), mask_of(head, sample, t, range, worker.halves),
-              stored(out.row(t)), stored(gated.row(t)), stored(d_sums.row(t)), range.count);
-        }
-        work_.add_gradient(worker, gated, d_out, gradients.decoder, head, sample, range);
-        work_.add_gradient(worker, d_sums, input, gradients.encoder_v, head, sample, range);
-        worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
-                                work_.template stream<W>(parts, lane * shape.batch + sample), adds);
+        for_each_span(shape, [&](const Span& span) {
+          const auto d_out = part(work_.input(d_decoded, sample), span);
+          const Matrix<W> d_gated = work_.tile_in(worker.sums, span, range);
+          const Matrix<S> gated = work_.tile_in(worker.first, span, range);
+          const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
+          const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
+          const Matrix<S> out = part(work_.tile(ys, head, sample, range), span);
+          worker.product.write(d_out, work_.weight_rows(decoder, head, range).transposed(),
+                               d_gated);
+          for (std::int64_t t = 0; t < span.count; ++t) {
+            work_.rows().gate_backward(d_gated.row(t), stored(by.row(t)),
+                                       mask_of(head, sample, span.begin + t, range, worker.halves),
+                                       stored(out.row(t)), stored(gated.row(t)),
+                                       stored(d_sums.row(t)), range.count);
+          }
+          const bool has_begun = sample > 0 || span.begin > 0;
+          work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range,
+                             has_begun || !gradients.decoder.is_first);
+          work_.add_gradient(
+              worker, d_sums, part(work_.input(y_kv, head * shape.batch + sample), span),
+              gradients.encoder_v, head, range, has_begun || !gradients.encoder_v.is_first);
+          worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
+                                  part(d_input, span), adds);
+        });
         adds = true;
       });
     }

@@ -29,7 +29,7 @@ struct FusedShape {
   [[nodiscard]] std::int64_t lanes() const { return heads * groups(); }
   [[nodiscard]] std::int64_t chunk() const {
     constexpr std::int64_t kTile = 32768;  // elements
-    const std::int64_t fitting = kTile / std::max<std::int64_t>(1, length) / 64 * 64;
+    const std::int64_t fitting = kTile / span / 64 * 64;
     return std::min(neurons, std::clamp<std::int64_t>(fitting, 64, 256));
   }
 
@@ -54,6 +54,12 @@ struct Span {
   std::int64_t begin;
   std::int64_t count;
 };
+
+/// The rows of a matrix that are a span's positions.
+template <typename M>
+[[nodiscard]] M part(const M& matrix, const Span& span) {
+  return matrix.row_block(span.begin, span.count);
+}
 
 /// Calls of_span(Span) for the spans of a sequence, ascending.
 template <typename OfSpan>

@@ -40,25 +40,24 @@ FusedWork<S>::FusedWork(const FusedShape& shape, const at::TensorOptions& option
       options_(options),
       rows_(chosen_rows<S>()),
       workers_(static_cast<std::size_t>(kernels::num_workers())) {
-  const auto tile = static_cast<std::size_t>(shape.length * shape.chunk());
+  const std::int64_t chunk = shape.chunk();
   for (Worker& worker : workers_) {
-    worker.sums.resize(tile);
-    worker.first.resize(tile);
-    worker.second.resize(tile);
-    worker.halves.resize(static_cast<std::size_t>(shape.chunk() + 2 * kDropoutBlock));
+    worker.sums.resize(static_cast<std::size_t>(shape.length * chunk));
+    worker.first.resize(static_cast<std::size_t>(shape.span * chunk));
+    worker.second.resize(static_cast<std::size_t>(shape.span * chunk));
+    worker.halves.resize(static_cast<std::size_t>(chunk + 2 * kDropoutBlock));
   }
 }
 
 template <typename S>
 void FusedWork<S>::add_gradient(Worker& worker, const Matrix<S>& neurons, const Input& values,
                                 const FusedGradient& gradient, std::int64_t head,
-                                std::int64_t sample, const NeuronRange& range) const {
+                                const NeuronRange& range, bool adds) const {
   if (!gradient.sum.defined()) return;
   const std::int64_t first = head * shape_.neurons + range.begin;
   const Matrix<W> sum{gradient.sum.mutable_data_ptr<W>() + first * shape_.width, range.count,
                       shape_.width};
-  worker.product.multiply(neurons.transposed().read_only(), values, sum,
-                          sample > 0 || !gradient.is_first);
+  worker.product.multiply(neurons.transposed().read_only(), values, sum, adds);
 }
 
 template <typename S>

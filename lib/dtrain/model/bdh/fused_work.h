@@ -39,7 +39,8 @@ class FusedWork {
   using Rows = LevelRows<Storage, W>;
   using Input = kernels::Matrix<const S>;
 
-  /// What one thread works in: tiles for sums and for numbers, and squares of positions or states.
+  /// What one thread works in: a tile of sums, two tiles of a span's numbers, a square of positions
+  /// or a state.
   struct Worker {
     kernels::Product<S> product;
     std::vector<W> sums;
@@ -78,10 +79,11 @@ class FusedWork {
     const std::int64_t first = (head * shape_.batch + sample) * shape_.neurons + range.begin;
     return {neurons.mutable_data_ptr<S>() + first * shape_.length, shape_.length, range.count};
   }
-  /// A tile in memory of a worker's.
+  /// A span's part of a tile, in memory of a worker's.
   template <typename T>
-  [[nodiscard]] kernels::Matrix<T> tile_in(std::vector<T>& memory, const NeuronRange& range) const {
-    return {memory.data(), shape_.length, range.count};
+  [[nodiscard]] kernels::Matrix<T> tile_in(std::vector<T>& memory, const Span& span,
+                                           const NeuronRange& range) const {
+    return {memory.data(), span.count, range.count};
   }
   /// The neurons' rows of a weight.
   [[nodiscard]] Input weight_rows(const at::Tensor& weight, std::int64_t head,
@@ -90,10 +92,10 @@ class FusedWork {
     return {weight.const_data_ptr<S>() + first * shape_.width, range.count, shape_.width};
   }
 
-  /// Adds the gradient of the neurons' rows of a weight by one sample: neuronsᵀ values.
+  /// Adds, or writes, the gradient of the neurons' rows of a weight by one span: neuronsᵀ values.
   void add_gradient(Worker& worker, const kernels::Matrix<S>& neurons, const Input& values,
-                    const FusedGradient& gradient, std::int64_t head, std::int64_t sample,
-                    const NeuronRange& range) const;
+                    const FusedGradient& gradient, std::int64_t head, const NeuronRange& range,
+                    bool adds) const;
 
   /// Calls of_tile(Worker&, TilePlace) for every tile, on all threads.
   template <typename OfTile>
