@@ -97,9 +97,12 @@ void prepare_restart(PreparedJob& job, const std::string& reason) {
 /// Waits for what node 0 decides after an attempt; nothing: the job is over. A signal goes to it.
 std::optional<RestartOrder> wait_for_order(const PreparedJob& job, const GuardLink& guard) {
   for (;;) {
-    for (const NodeEvent& event : job.nodes->take()) {
-      if (event.kind == NodeMessage::restart) return decode_restart(event.body);
-      if (event.kind == NodeMessage::over) return std::nullopt;
+    const std::vector<NodeEvent> events = job.nodes->take();
+    for (auto event = events.begin(); event != events.end(); ++event) {
+      if (event->kind == NodeMessage::over) return std::nullopt;
+      if (event->kind != NodeMessage::restart) continue;
+      job.nodes->put_back({std::next(event), events.end()});  // of the next attempt
+      return decode_restart(event->body);
     }
     if (!job.nodes->has_peers()) return std::nullopt;
     const int request = take_request(guard);
@@ -114,6 +117,10 @@ int follow(PreparedJob& job, const GuardLink& guard) {
   StepClock steps;
   for (;;) {
     const AttemptEnd end = Supervisor(job, guard, steps).run();
+    // Node 0 may not have heard of a request that came while the job was being ended.
+    if (asks_to_stop(end.request)) {
+      job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
+    }
     const auto order = wait_for_order(job, guard);
     if (!order) return end.status;
     begin_attempt(job, *order);

@@ -150,7 +150,7 @@ int run_prepared(PreparedJob job) {
 int run_node(Options options, dtrain::base::Descriptor listener, const rlimit& open_files) {
   const std::string token = job_secret_of_environment();
   Meeting meeting = meet(options, token, make_run_id(), std::move(listener));
-  const std::shared_ptr<Channel> nodes = meeting.channel;
+  std::shared_ptr<Channel> nodes = meeting.channel;
   std::optional<PreparedJob> job;
   const int status = reported(
       [&] {
@@ -161,6 +161,7 @@ int run_node(Options options, dtrain::base::Descriptor listener, const rlimit& o
         write_text(STDERR_FILENO, error_line(options, message));
         tell_failure(*nodes, options, failure, message);
       });
+  nodes.reset();  // the supervisor's alone from here on: others see it close when that one dies
   return job ? run_prepared(*std::move(job)) : status;
 }
 

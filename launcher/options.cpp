@@ -154,7 +154,7 @@ constexpr std::array kRows = {
         }},
     OptionRow{"--emulate-nodes", "K", "run K nodes on this machine, each with -n ranks, as a test",
               [](Options& o, std::string_view n, std::string_view v) {
-                o.emulate_nodes = number_in<int>(n, v, 1, kMaxEmulatedNodes);
+                o.emulate_nodes = number_in<int>(n, v, 2, kMaxEmulatedNodes);
               }},
     OptionRow{"--log-dir", "DIR", "a file for each rank and stream, under DIR; alone: --tee 3",
               [](Options& o, std::string_view, std::string_view v) { o.log_dir = std::string(v); }},
@@ -283,11 +283,17 @@ bool is_given(const Given& given, std::string_view name) {
 }
 
 void settle_nodes(Options& options, const Given& given) {
-  if (options.emulate_nodes > 0 && (options.num_nodes > 1 || is_given(given, "--node-rank") ||
-                                    is_given(given, "--master-addr"))) {
-    fail(
-        ErrorKind::usage,
-        "--emulate-nodes starts all nodes here: leave out --nnodes, --node-rank and --master-addr");
+  if (options.emulate_nodes > 0) {
+    for (const std::string_view name :
+         {"--nnodes", "--node-rank", "--master-addr", "--master-port"}) {
+      if (!is_given(given, name)) continue;
+      fail(ErrorKind::usage, "--emulate-nodes starts all nodes here: leave out {}", name);
+    }
+  }
+  if (is_given(given, "--standalone") && options.num_nodes > 1) {
+    fail(ErrorKind::usage,
+         "--standalone is one node, and --nnodes {} several: leave out one of them",
+         options.num_nodes);
   }
   if (options.num_nodes > 1) {
     for (const std::string_view name : {"--node-rank", "--master-addr"}) {

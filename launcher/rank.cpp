@@ -19,6 +19,7 @@ void parse(std::string_view text, Number& number) {
 
 void take_record(Rank& rank, std::string_view word, std::string_view rest) {
   constexpr std::size_t kMostBytes = 65536;
+  if (word == "where") rank.forget_records();  // an answer begins
   if (rank.has_records || rank.records.size() > kMostBytes) return;
   rank.records.append(word).append(" ").append(rest).append("\n");
   rank.has_records = word == "records-end";
@@ -30,6 +31,8 @@ bool obey(Rank& rank, std::string_view line) {
   if (word == "progress") {
     parse(take_word(line), rank.step);
     parse(line, rank.waited_us);
+    rank.step = std::max<std::int64_t>(rank.step, -1);
+    rank.waited_us = std::max<std::int64_t>(rank.waited_us, 0);
     ++rank.signs;
   } else if (word == "busy") {
     ++rank.signs;
@@ -37,11 +40,13 @@ bool obey(Rank& rank, std::string_view line) {
     take_record(rank, word, line);
   } else if (word == "committed") {
     parse(line, rank.committed);
+    rank.committed = std::max<std::int64_t>(rank.committed, -1);
   } else if (word == "plain-output") {
     rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {
     rank.told.emplace().of_all = word == "refused";
     parse(take_word(line), rank.told->status);
+    rank.told->status = std::clamp(rank.told->status, 0, 255);
     rank.told->line = line;
     return true;
   }

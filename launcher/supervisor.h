@@ -96,6 +96,7 @@ class Supervisor {
   void look_for_silence();
   [[nodiscard]] std::optional<HangWatch::Silence> silence() const;
   void ask_ranks(int suspect);
+  void withdraw_ask();
   void ask_own_ranks();
   void obey_ask();
   void excuse_ranks();

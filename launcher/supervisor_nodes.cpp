@@ -131,7 +131,8 @@ bool Supervisor::job_has_ended() {
     tell_decision();
     return true;
   }
-  if (done_is_told_) return false;  // node 0 says when all have ended
+  if (!job_.nodes->has_peers()) return true;  // nobody is left to say when all have ended
+  if (done_is_told_) return false;            // node 0 says when all have ended
   done_is_told_ = true;
   for (Rank& rank : own_ranks()) {
     if (rank.orphan) tell_judge(rank);
@@ -175,6 +176,7 @@ void Supervisor::take(const NodeEvent& event) {
   }
   if (event.kind == NodeMessage::stop) {
     const int signal = signal_in(event.body);
+    if (asks_to_stop(signal)) verdict_.request = signal;
     if (signal == 0 || !is_undisturbed()) return;
     stop_came_from_afar_ = true;
     stop_ranks(signal);
@@ -215,6 +217,8 @@ void Supervisor::take_from_node(const NodeEvent& event) {
     ranks_[index].records = text;
     ranks_[index].has_records = true;
     on_records(ranks_[index]);
+  } else if (event.kind == NodeMessage::held) {
+    excuse_ranks();
   } else if (event.kind == NodeMessage::node_done) {
     nodes_done_.resize(static_cast<std::size_t>(job_.placement.num_nodes()));
     nodes_done_[static_cast<std::size_t>(event.node)] = true;

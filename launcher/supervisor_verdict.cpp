@@ -31,6 +31,7 @@ std::string silence_text(std::chrono::duration<double> limit, const RankRecords&
 // --- a rank that fails ---------------------------------------------------------------------------
 
 void Supervisor::judge_end(const Rank& rank) {
+  if (phase_ == Phase::asking && rank.index == suspect_ && !rank.end->failed()) withdraw_ask();
   const bool waited_in_vain = rank.end->timed_out() && rank.has_records;
   const bool may_ask = phase_ == Phase::running || phase_ == Phase::blaming;
   if (may_ask && waited_in_vain) {
@@ -122,10 +123,7 @@ void Supervisor::on_sign_of_life(const Rank& rank) {
   if (!judges()) return;
   const auto now = dtrain::base::Clock::now();
   hangs_.heard(rank.index, rank.step, now);
-  if (phase_ == Phase::asking && rank.index == suspect_) {  // it goes on
-    phase_ = Phase::running;
-    deadline_.reset();
-  }
+  if (phase_ == Phase::asking && rank.index == suspect_) withdraw_ask();  // it goes on
   const std::string late = stragglers_.look(ranks_, now);
   if (!late.empty()) say(late);
 }
@@ -159,6 +157,12 @@ void Supervisor::ask_ranks(int suspect) {
   if (all_have_answered()) judge_hang();
 }
 
+void Supervisor::withdraw_ask() {
+  for (Rank& rank : ranks_) rank.forget_records();
+  phase_ = Phase::running;
+  deadline_.reset();
+}
+
 void Supervisor::ask_own_ranks() {
   for (const Rank& rank : own_ranks()) {
     if (rank.running() && !rank.has_records) tell(rank, "records\n");
@@ -167,20 +171,18 @@ void Supervisor::ask_own_ranks() {
 
 // On another node than the judge's.
 void Supervisor::obey_ask() {
+  if (output_held_) return job_.nodes->send(0, NodeMessage::held, {});
   for (Rank& rank : own_ranks()) {
-    if (!rank.running()) continue;
-    if (output_held_) {  // its output has no reader, so it cannot go on
-      ++rank.signs;
-      tell_progress(rank);
-    } else {
-      rank.forget_records();
-    }
+    if (rank.running()) rank.forget_records();
   }
-  if (!output_held_) ask_own_ranks();
+  ask_own_ranks();
 }
 
+// Of ranks whose output has no reader, and of those that wait for them.
 void Supervisor::excuse_ranks() {
-  for (const Rank& rank : own_ranks()) hangs_.excuse(rank.index, dtrain::base::Clock::now());
+  if (!judges()) return job_.nodes->send(0, NodeMessage::held, {});
+  if (phase_ == Phase::asking) withdraw_ask();
+  for (const Rank& rank : ranks_) hangs_.excuse(rank.index, dtrain::base::Clock::now());
 }
 
 bool Supervisor::all_have_answered() const {
@@ -202,7 +204,9 @@ void Supervisor::judge_hang() {
   }
   const auto found = hang_verdict(records);
   Rank& culprit = ranks_[static_cast<std::size_t>(found ? found->culprit : suspect_)];
-  if (!found && culprit.end) return begin_failure(culprit);
+  if (!found && culprit.end) {
+    return culprit.end->failed() ? begin_failure(culprit) : withdraw_ask();
+  }
   culprit.hang =
       found ? found->text
             : silence_text(hangs_.limit(), *records[static_cast<std::size_t>(culprit.index)]);

@@ -23,6 +23,7 @@ enum class NodeMessage : std::uint64_t {
   node_done = 18,    ///< to node 0: all ranks of a node have ended
   node_failed = 19,  ///< to node 0: a node could not start its ranks; status and why
   records = 27,      ///< to node 0: where a rank is
+  held = 29,         ///< to node 0: output has no reader, or has one again
   ask = 28,          ///< node 0: where are the ranks?
   abort = 20,        ///< node 0: AbortOrder
   leaving = 21,      ///< node 0: a rank has saved and left

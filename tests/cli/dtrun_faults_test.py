@@ -1,0 +1,121 @@
+"""Faults of dtrun that a reader found: what launchers of several nodes must not lose, and asks that are withdrawn."""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+
+USAGE = 2
+
+# Rank 1 is asked where it is, and ends well with the given status instead; the others save meanwhile.
+LEAVES = r'''
+import os, socket, sys, threading, time
+rank, status = os.environ["RANK"], int(sys.argv[1])
+link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
+def listen():
+    text = b""
+    while piece := link.recv(4096):
+        text += piece
+        if b"abort" in text:
+            os._exit(4)
+        if b"records\n" in text:
+            text = b""
+            if rank == "1":
+                os._exit(status)
+            link.sendall(b"where in saving after step 9\ncall 9 all_reduce 8 ended 1.0 -1 dp\nrecords-end\n")
+    os._exit(4)
+threading.Thread(target=listen, daemon=True).start()
+link.sendall(b"progress 1 0\n")
+if rank == "1":
+    time.sleep(30)
+for _ in range(20):
+    time.sleep(0.1)
+    link.sendall(b"busy\n")
+os._exit(status)
+'''
+
+# Rank 1 writes more than its pipe holds and goes on when somebody reads; rank 0 waits for it in a call.
+HELD = r'''
+import os, socket, sys, threading, time
+rank, go = os.environ["RANK"], sys.argv[1]
+link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
+WAITS = b"where in the forward pass of step 3\ncall 17 all_reduce 4096 open 9.0 -1 dp\nrecords-end\n"
+def listen():
+    text = b""
+    while piece := link.recv(4096):
+        text += piece
+        if b"abort" in text:
+            os._exit(4)
+        if b"records\n" in text:
+            text = b""
+            link.sendall(WAITS)
+    os._exit(4)
+threading.Thread(target=listen, daemon=True).start()
+link.sendall(b"progress 1 1000\n")
+if rank == "1":
+    for _ in range(40000):
+        sys.stdout.write("y" * 99 + "\n")
+    sys.stdout.flush()
+    open(go, "w").close()
+while not os.path.exists(go):
+    time.sleep(0.02)
+os._exit(0)
+'''
+
+
+class Faults(DtrunTest):
+    def stub(self, text, *arguments):
+        return "--", sys.executable, "-S", "-c", text, *arguments
+
+    def ended(self, status, *arguments):
+        process = self.dtrun(*arguments)
+        self.assertEqual(process.returncode, status, process.err)
+        return process.err
+
+    def test_a_suspect_that_ends_well_ends_nobody(self):
+        for status in (0, 9):
+            with self.subTest(status=status):
+                error = self.ended(status, "-n", "3", "--hang-timeout", "0.5", *self.stub(LEAVES, str(status)))
+                self.assertNotIn("failed", error)
+
+    def test_output_that_nobody_reads_on_one_node_is_no_hang_on_another(self):
+        process = self.start("--emulate-nodes", "2", "-n", "1", "--hang-timeout", "0.5", *self.stub(HELD, "go"))
+        time.sleep(2.5)
+        _, error = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 0, error)
+
+    def test_what_a_program_tells_wrongly_hangs_no_job(self):
+        for words in ("error 300 boom", "progress -2", "committed -7"):
+            with self.subTest(words):
+                text = ("import os, socket, sys, time\nif os.environ['RANK'] == '1':\n link = socket.socket(fileno=int(os.environ["
+                        f"'DTRUN_CONTROL_FD']))\n link.sendall(b'{words}\\n')\n sys.exit(3)\ntime.sleep(20)")
+                self.ended(3, "--emulate-nodes", "2", "-n", "1", *self.stub(text))
+
+    def test_a_request_to_stop_at_another_node_ends_restarts(self):
+        text = ("import os, signal, sys, time\nif os.environ['RANK'] == '0':\n time.sleep(0.5)\n sys.exit(7)\n"
+                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
+        process = self.start("--emulate-nodes", "2", "-n", "1", "--max-restarts", "2", "--restart-backoff", "0.3", *self.stub(text))
+        nodes = wait_until(lambda: len(found := children_of(process.pid)) == 2 and found, "two launchers")
+        time.sleep(1.2)  # rank 0 has failed, and rank 1 is being ended
+        os.kill(nodes[1], signal.SIGTERM)
+        _, error = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 7, error)
+        self.assertIn("not started again: SIGTERM asked the job to stop", error)
+
+    def test_options_that_would_be_ignored_are_refused(self):
+        for words, parts in ((("--emulate-nodes", "2", "--master-port", "5000"), ("--emulate-nodes", "--master-port")),
+                             (("--standalone", "--nnodes", "2", "--node-rank", "0", "--master-addr", "localhost"), ("--standalone", "--nnodes 2")),
+                             (("--emulate-nodes", "1"), ("--emulate-nodes", "from 2"))):
+            with self.subTest(words):
+                error = self.ended(USAGE, *words, "--", "true")
+                for part in parts:
+                    self.assertIn(part, error)
+
+
+if __name__ == "__main__":
+    unittest.main()
