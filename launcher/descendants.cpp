@@ -130,15 +130,19 @@ void notify_group(pid_t leader, int signal) {
   if (!told) ::kill(leader, signal);
 }
 
-bool kill_descendants(std::chrono::milliseconds limit) {
+void reap_all() {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
+
+bool kill_descendants(std::chrono::milliseconds limit, const std::function<void()>& reap) {
   const auto deadline = dtrain::base::Clock::now() + limit;
   kill_children();
   while (has_children()) {
     // Again and again: one may fork between the look and the kill.
     signal_descendants(SIGKILL);
     ::usleep(1000);
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
-    }
+    reap();
     if (dtrain::base::Clock::now() > deadline) return !has_children();
   }
   return true;

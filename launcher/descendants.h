@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 
 namespace launcher {
 
@@ -26,9 +27,14 @@ void signal_descendants(int signal);
 /// leader if it does, else to the members that do, else to the leader all the same.
 void notify_group(pid_t leader, int signal);
 
-/// Kills and reaps every process below this one; gives up at the deadline.
+/// Reaps every child that has ended.
+void reap_all();
+
+/// Kills every process below this one, and has `reap` called for those that have ended; gives up at
+/// the deadline.
 ///
 /// Returns: whether none is left.
-bool kill_descendants(std::chrono::milliseconds limit);
+bool kill_descendants(std::chrono::milliseconds limit,
+                      const std::function<void()>& reap = &reap_all);
 
 }  // namespace launcher

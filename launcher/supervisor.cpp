@@ -26,6 +26,8 @@ using namespace std::chrono_literals;
 // From the moment a failure is seen, blame (supervisor_verdict.cpp) + --abort-grace + kill +
 // leftovers + drain end within 3 s at the default grace of 2 s. The drain begins with the logs.
 constexpr auto kKillLimit = 300ms;
+// A killed rank that holds much memory or a device may take seconds to give it back.
+constexpr auto kSlowEndLimit = 10s;
 constexpr auto kLeftoverKillLimit = 250ms;
 constexpr auto kDrainLimit = 250ms;
 constexpr auto kLogLimit = 150ms;
@@ -182,6 +184,7 @@ void Supervisor::on_deadline() {
       kill_ranks();
       break;
     case Phase::killing:  // what survived SIGKILL hangs inside the kernel
+      if (waits_for_slow_ends()) break;
       if (judges() && job_.nodes) tell_decision();
       is_over_ = true;
       end_leftovers();
@@ -191,7 +194,7 @@ void Supervisor::on_deadline() {
       enter(Phase::leftovers_term, job_.options.abort_grace);
       break;
     case Phase::leftovers_term:
-      kill_descendants(kLeftoverKillLimit);
+      kill_leftovers();
       finish_output();
       break;
     case Phase::writing_logs:
@@ -237,7 +240,7 @@ void Supervisor::on_signal(int signal) {
   const bool kills = signal == SIGINT || signal == SIGQUIT;
   if (phase_ >= Phase::leftovers) {
     if (!kills || phase_ == Phase::done) return;
-    kill_descendants(kLeftoverKillLimit);
+    kill_leftovers();
     return finish_output();
   }
   const bool first = is_undisturbed();
@@ -368,10 +371,30 @@ void Supervisor::kill_ranks() {
   enter(Phase::killing, kKillLimit);
 }
 
+bool Supervisor::waits_for_slow_ends() {
+  const bool may_restart =
+      job_.options.max_restarts > 0 && verdict_.failed() && !verdict_.lost && verdict_.request == 0;
+  if (!may_restart || std::exchange(is_patient_, true)) return false;
+  for (const Rank& rank : ranks_) {
+    if (!judges() || !rank.running()) continue;
+    say(fmt::format("rank {} has not ended yet after SIGKILL; waiting up to {} s for it",
+                    rank.index, kSlowEndLimit.count()));
+  }
+  enter(Phase::killing, kSlowEndLimit);
+  return true;
+}
+
+void Supervisor::kill_leftovers() {
+  kill_descendants(kLeftoverKillLimit, [this] {
+    for (Rank& rank : own_ranks()) on_end(rank);
+    reap_orphans();
+  });
+}
+
 void Supervisor::end_leftovers() {
   if (!has_children()) return finish_output();
   if (verdict_.failed() || phase_ == Phase::killing) {
-    kill_descendants(kLeftoverKillLimit);
+    kill_leftovers();
     return finish_output();
   }
   if (phase_ != Phase::stopping) return enter(Phase::leftovers, kLeftoverPeace);

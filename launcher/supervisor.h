@@ -109,6 +109,9 @@ class Supervisor {
 
   void tell(const Rank& rank, std::string_view line) const;
   void kill_ranks();
+  void kill_leftovers();
+  /// After SIGKILL, once, where a restart may follow: gives ranks that free much memory more time.
+  [[nodiscard]] bool waits_for_slow_ends();
   void end_leftovers();
   void finish_output();
   void warn_of_logs();
@@ -169,6 +172,7 @@ class Supervisor {
   bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended
   bool is_over_ = false;          // nothing that another node says changes the end any more
   bool stop_came_from_afar_ = false;
+  bool is_patient_ = false;   // waits_for_slow_ends
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

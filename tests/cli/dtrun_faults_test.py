@@ -1,5 +1,6 @@
 """Faults of dtrun that a reader found: what launchers of several nodes must not lose, and asks that are withdrawn."""
 
+import ctypes
 import os
 import pathlib
 import signal
@@ -8,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+from dtrun_harness import LIMIT, DtrunTest, children_of, state_of, wait_until  # noqa: E402
 
 USAGE = 2
 
@@ -67,6 +68,31 @@ while not os.path.exists(go):
 os._exit(0)
 '''
 
+# Rank 0 fails once rank 1 is traced: that one ends for dtrun when its tracer has waited for it.
+SLOW = r'''
+import ctypes, os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    sys.exit(0)
+if os.environ["RANK"] == "0":
+    while not os.path.exists("traced"):
+        time.sleep(0.01)
+    sys.exit(7)
+PR_SET_PTRACER, ANY = 0x59616d61, ctypes.c_ulong(-1)
+ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANY, 0, 0, 0)
+with open("part", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("part", "pid")
+time.sleep(60)
+'''
+
+
+def trace(pid):
+    """Makes this process the one that learns first of the end of another; returns whether it may."""
+    seize = 0x4206
+    libc = ctypes.CDLL(None)
+    libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    return libc.ptrace(seize, pid, None, None) == 0
+
 
 class Faults(DtrunTest):
     def stub(self, text, *arguments):
@@ -106,6 +132,26 @@ class Faults(DtrunTest):
         _, error = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 7, error)
         self.assertIn("not started again: SIGTERM asked the job to stop", error)
+
+    def test_a_rank_that_ends_slowly_after_sigkill_does_not_prevent_a_restart(self):
+        for nodes in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1")):
+            with self.subTest(nodes):
+                process = self.start(*nodes, "--max-restarts", "1", "--restart-backoff", "0.02", "--abort-grace", "0.1", *self.stub(SLOW))
+                self.wait_for_files("pid")
+                slow = int((self.folder / "pid").read_text())
+                if not trace(slow):
+                    process.kill()
+                    self.skipTest("no ptrace here")
+                (self.folder / "traced").touch()
+                wait_until(lambda: state_of(slow) == "Z", "the end of rank 1")
+                time.sleep(0.7)
+                os.waitpid(slow, 0)
+                _, error = process.communicate(timeout=LIMIT)
+                self.assertEqual(process.returncode, 0, error)
+                self.assertIn("rank 1 has not ended yet after SIGKILL; waiting up to 10 s for it", error)
+                self.assertIn("ended because of it: rank 1 (was killed by signal 9 (SIGKILL)", error)
+                for name in ("pid", "traced"):
+                    (self.folder / name).unlink()
 
     def test_options_that_would_be_ignored_are_refused(self):
         for words, parts in ((("--emulate-nodes", "2", "--master-port", "5000"), ("--emulate-nodes", "--master-port")),
