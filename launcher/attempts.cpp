@@ -7,8 +7,9 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "dtrain/base/clock.h"
 #include "launcher/error_line.h"
@@ -94,19 +95,39 @@ void prepare_restart(PreparedJob& job, const std::string& reason) {
   }
 }
 
-/// Waits for what node 0 decides after an attempt; nothing: the job is over. A signal goes to it.
-std::optional<RestartOrder> wait_for_order(const PreparedJob& job, const GuardLink& guard) {
+void say(const Options& options, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += own_prefix(options) + line + "\n";
+  if (!text.empty()) write_error_for_a_while(text);
+}
+
+/// The exit status of a job that is over, or another attempt.
+using WhatFollows = std::variant<int, RestartOrder>;
+
+/// Waits for what node 0 decides after an attempt, which has ended with `status`. A signal goes to
+/// node 0.
+WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int status) {
+  bool is_aborted = false;  // node 0 could not prepare another attempt; `finish` follows
   for (;;) {
     const std::vector<NodeEvent> events = job.nodes->take();
     for (auto event = events.begin(); event != events.end(); ++event) {
-      if (event->kind == NodeMessage::over) return std::nullopt;
+      if (event->kind == NodeMessage::over) return status;
+      if (event->kind == NodeMessage::abort) is_aborted = true;
+      if (event->kind == NodeMessage::finish && is_aborted) {
+        const auto decision = decode_decision(event->body);
+        if (!decision) return status;
+        say(job.options, {decision->line});
+        return decision->status;
+      }
       if (event->kind != NodeMessage::restart) continue;
+      const auto order = decode_restart(event->body);
+      if (!order) return status;
       job.nodes->put_back({std::next(event), events.end()});  // of the next attempt
-      return decode_restart(event->body);
+      return *order;
     }
-    if (!job.nodes->has_peers()) return std::nullopt;
+    if (!job.nodes->has_peers()) return status;
     const int request = take_request(guard);
-    if (request == SIGKILL) return std::nullopt;
+    if (request == SIGKILL) return status;
     if (request != 0) job.nodes->send(0, NodeMessage::stop, std::to_string(request));
     wait_for_news(job, guard, -1);
   }
@@ -121,16 +142,10 @@ int follow(PreparedJob& job, const GuardLink& guard) {
     if (asks_to_stop(end.request)) {
       job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
     }
-    const auto order = wait_for_order(job, guard);
-    if (!order) return end.status;
-    begin_attempt(job, *order);
+    const WhatFollows next = wait_for_order(job, guard, end.status);
+    if (const int* status = std::get_if<int>(&next)) return *status;
+    begin_attempt(job, std::get<RestartOrder>(next));
   }
-}
-
-void say(const Options& options, const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += own_prefix(options) + line + "\n";
-  if (!text.empty()) write_error_for_a_while(text);
 }
 
 void report(const Options& options, History& history, const StepClock& steps,

@@ -14,6 +14,12 @@ from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of  # noqa: E4
 class Restart(NodesTest):
     AGAIN = ("--max-restarts", "1", "--restart-backoff")
 
+    def test_all_nodes_exit_with_the_status_of_a_restart_that_cannot_be_prepared(self):
+        text = "[ $RANK = 1 ] && sleep 5; for run in logs/*; do touch $run/attempt_1; done; exit 7"
+        launchers = self.nodes(text, *self.AGAIN, "0.05", "--log-dir", "logs")
+        self.assertEqual([2, 2], self.ends(*launchers), launchers[0].err + launchers[1].err)
+        self.assertRegex(launchers[1].err, r"dtrun \(node 1\): failed: node 0 did not start: --log-dir: cannot create .*\n$")
+
     def test_a_failure_on_any_node_starts_the_ranks_of_all_again(self):
         process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
                                 'test "$RANK$TORCHELASTIC_RESTART_COUNT" != 30 || exit 7', *self.AGAIN, "0.05")
