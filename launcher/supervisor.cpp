@@ -222,7 +222,13 @@ void Supervisor::on_guard() {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGWINCH) return on_resize();
-  if (asks_to_stop(signal)) verdict_.request = signal;
+  if (asks_to_stop(signal)) {
+    verdict_.request = signal;
+    // Node 0 decides whether a job that is being ended starts again.
+    if (!judges() && !is_undisturbed()) {
+      job_.nodes->send(0, NodeMessage::stop, std::to_string(signal));
+    }
+  }
   if (signal == SIGUSR1 || signal == SIGUSR2) {
     for (const Rank& rank : own_ranks()) {
       if (rank.running()) notify_group(rank.pid, signal);

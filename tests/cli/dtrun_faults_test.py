@@ -132,6 +132,7 @@ class Faults(DtrunTest):
         _, error = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 7, error)
         self.assertIn("not started again: SIGTERM asked the job to stop", error)
+        self.assertNotIn("restart 1 of 2", error)
 
     def test_a_rank_that_ends_slowly_after_sigkill_does_not_prevent_a_restart(self):
         for nodes in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1")):
