@@ -7,7 +7,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import main  # noqa: E402
+from dtrun_harness import main, wait_until  # noqa: E402
 from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of  # noqa: E402
 
 
@@ -19,6 +19,21 @@ class Restart(NodesTest):
         launchers = self.nodes(text, *self.AGAIN, "0.05", "--log-dir", "logs")
         self.assertEqual([2, 2], self.ends(*launchers), launchers[0].err + launchers[1].err)
         self.assertRegex(launchers[1].err, r"dtrun \(node 1\): failed: node 0 did not start: --log-dir: cannot create .*\n$")
+
+    def test_what_follows_an_order_to_restart_in_one_read_is_not_lost(self):
+        text = "echo > here$RANK-$TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exit 7; sleep 30"
+        launchers = self.nodes(text, *self.AGAIN, "0.6")
+        first, second = (supervisor_of(launcher) for launcher in launchers)
+        wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the end of the first attempt")
+        time.sleep(0.2)  # node 1 waits for an order now
+        os.kill(second, signal.SIGSTOP)
+        self.wait_for_files("here0-1")
+        os.kill(first, signal.SIGKILL)
+        launchers[0].wait()
+        begin = time.monotonic()
+        os.kill(second, signal.SIGCONT)
+        self.assertEqual([137, COMM], self.ends(*launchers))
+        self.assertLess(time.monotonic() - begin, 1)
 
     def test_a_failure_on_any_node_starts_the_ranks_of_all_again(self):
         process = self.emulated("echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; "
