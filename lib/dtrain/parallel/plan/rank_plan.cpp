@@ -69,7 +69,8 @@ EngineOptions engine_options(const config::Config& config, const model::Model& m
       .reduction = reduction_of(config.machine),
       .offload = offload_of(config.machine),
       .optimizer = optimizer_options(config.train, frozen_ids(config.train, model)),
-      .uses_graphs = config.machine.compile && !config.machine.device.is_cpu(),
+      // On a CPU --compile stands for fused kernels, which devices do not have.
+      .uses_graphs = config.machine.compile && config.machine.kernels != config::Kernels::fused,
       .stage = std::move(stage)};
   options.data = data_plan(config, options.offloads_masters());
   options.recompute = choose_recompute(config, model, options);

@@ -175,9 +175,10 @@ TEST_CASE("Graphs are refused where they could not hold what a rank computes") {
   refused("single", "all", "--offload all: parameters have no fixed place");
   Config config;
   config.machine.compile = true;
-  check_refused(config, "--device auto takes the CPU here: leave out --compile");
-  set(config, "machine.device", "cpu");
-  check_refused(config, "--compile does not go with --device cpu: it needs a GPU");
+  CHECK(resolve(Command::train, config, {}).machine.kernels == Kernels::fused);  // on the CPU
+  set(config, "machine.kernels", "plain");
+  check_refused(config, "--compile does not go with --kernels plain: on a CPU");
+  set(config, "machine.kernels", "auto");
   set(config, "machine.device", "cuda");
   for (const std::int64_t ranks : {1, 2}) {
     config.layout.strategy = ranks == 1 ? Strategy::single : Strategy::fsdp;
