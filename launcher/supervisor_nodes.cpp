@@ -18,6 +18,8 @@ using dtrain::base::ErrorKind;
 using dtrain::net::MessageReader;
 using dtrain::net::MessageWriter;
 
+constexpr int kComm = static_cast<int>(ErrorKind::comm);
+
 RankNews news_of(const Rank& rank) {
   RankNews news;
   news.rank = rank.index;
@@ -168,7 +170,7 @@ void Supervisor::take(const NodeEvent& event) {
   if (event.loss) {
     const bool closed = *event.loss == NodeLoss::closed;
     const std::string timeout = dtrain::base::readable_time(job_.nodes->timeout().count());
-    return lose_node(event.node, static_cast<int>(closed ? ErrorKind::comm : ErrorKind::timeout),
+    return lose_node(event.node, closed ? kComm : static_cast<int>(ErrorKind::timeout),
                      closed ? "closed its connection: its dtrun or its machine has ended"
                             : fmt::format("was silent for {} (--heartbeat-timeout): its dtrun, its "
                                           "machine or the network has stopped",
@@ -199,7 +201,9 @@ void Supervisor::obey_kill(int signal) {
 void Supervisor::take_from_node(const NodeEvent& event) {
   MessageReader reader(event.body);
   if (event.kind == NodeMessage::rank_end) {
-    if (const auto news = decode_rank_news(event.body)) take_news(event.node, *news);
+    const auto news = decode_rank_news(event.body);
+    if (!news) return lose_node(event.node, kComm, "sent a message that this dtrun cannot read");
+    take_news(event.node, *news);
   } else if (event.kind == NodeMessage::progress) {
     const std::uint64_t index = reader.number();
     const auto step = static_cast<std::int64_t>(reader.number());
@@ -222,6 +226,9 @@ void Supervisor::take_from_node(const NodeEvent& event) {
   } else if (event.kind == NodeMessage::node_done) {
     nodes_done_.resize(static_cast<std::size_t>(job_.placement.num_nodes()));
     nodes_done_[static_cast<std::size_t>(event.node)] = true;
+    const bool knows_all = std::ranges::none_of(
+        ranks_, [&](const Rank& rank) { return rank.node == event.node && rank.running(); });
+    if (!knows_all) lose_node(event.node, kComm, "did not tell how all its ranks had ended");
   } else if (event.kind == NodeMessage::node_failed) {
     const auto status = static_cast<int>(reader.number() & 0xFF);
     const std::string why = dtrain::base::printable(reader.text());

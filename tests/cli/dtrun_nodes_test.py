@@ -178,6 +178,19 @@ class Meeting(NodesTest):
                 stranger.close()
 
     @unittest.skipIf(os.geteuid() != 0, "only root can be another user")
+    def test_a_node_that_does_not_tell_how_its_ranks_ended_is_lost(self):
+        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
+        hello = text_field(version) + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
+        rank_end, node_done = 16, 18
+        for message, reason in ((struct.pack("<Q", rank_end) + bytes(8), "sent a message that this dtrun cannot read"),
+                                (struct.pack("<Q", node_done), "did not tell how all its ranks had ended")):
+            with self.subTest(reason):
+                launcher = self.node(0, "-n", "1", "sleep", "30")
+                with wait_until(self.try_connect, "node 0") as guest:
+                    guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")) + text_field(message))
+                    self.assertEqual(self.ends(launcher), [COMM], launcher.err)
+                self.assertIn(f"failed: node 1 (elsewhere) with rank 1 {reason}", launcher.err)
+
     def test_another_user_is_not_even_greeted(self):
         launcher = self.node(0, "-n", "1", "true")
         wait_until(self.try_connect, "node 0").close()
