@@ -157,7 +157,14 @@ void Supervisor::ask_ranks(int suspect) {
   if (all_have_answered()) judge_hang();
 }
 
+// The suspect goes on after all; a rank that gave up meanwhile has failed nevertheless.
 void Supervisor::withdraw_ask() {
+  const Rank* first = nullptr;
+  for (const Rank& rank : ranks_) {
+    if (!rank.end || !rank.end->failed()) continue;
+    if (first == nullptr || rank.end->time_ns < first->end->time_ns) first = &rank;
+  }
+  if (first != nullptr) return begin_failure(*first);
   for (Rank& rank : ranks_) rank.forget_records();
   phase_ = Phase::running;
   deadline_.reset();
@@ -204,9 +211,7 @@ void Supervisor::judge_hang() {
   }
   const auto found = hang_verdict(records);
   Rank& culprit = ranks_[static_cast<std::size_t>(found ? found->culprit : suspect_)];
-  if (!found && culprit.end) {
-    return culprit.end->failed() ? begin_failure(culprit) : withdraw_ask();
-  }
+  if (!found && culprit.end) return withdraw_ask();
   culprit.hang =
       found ? found->text
             : silence_text(hangs_.limit(), *records[static_cast<std::size_t>(culprit.index)]);

@@ -68,6 +68,20 @@ while not os.path.exists(go):
 os._exit(0)
 '''
 
+# Rank 1's output has no reader, and rank 0 gives up in a call. It tells that in time, after rank 1's pipe is full.
+GAVE_UP = r'''
+import os, socket, sys, time
+link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
+link.sendall(b"progress 1 1000\n")
+if os.environ["RANK"] == "1":
+    for _ in range(100000):
+        sys.stdout.write("y" * 99 + "\n")
+    time.sleep(30)
+time.sleep(1)
+link.sendall(b"where in the forward pass of step 3\ncall 17 all_reduce 4096 open 9.0 -1 dp\nrecords-end\n")
+sys.exit(5)
+'''
+
 # Rank 0 fails once rank 1 is traced: that one ends for dtrun when its tracer has waited for it.
 SLOW = r'''
 import ctypes, os, sys, time
@@ -114,6 +128,12 @@ class Faults(DtrunTest):
         time.sleep(2.5)
         _, error = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 0, error)
+
+    def test_a_rank_that_gave_up_stays_failed_where_output_is_held(self):
+        process = self.start("--emulate-nodes", "2", "-n", "1", *self.stub(GAVE_UP))
+        self.assertEqual(process.wait(timeout=LIMIT), 5)
+        _, error = process.communicate()
+        self.assertIn("failed: rank 0 (", error)
 
     def test_what_a_program_tells_wrongly_hangs_no_job(self):
         for words in ("error 300 boom", "progress -2", "committed -7"):
