@@ -19,7 +19,10 @@ void parse(std::string_view text, Number& number) {
 
 void take_record(Rank& rank, std::string_view word, std::string_view rest) {
   constexpr std::size_t kMostBytes = 65536;
-  if (word == "where") rank.forget_records();  // an answer begins
+  if (word == "where") {  // an answer begins
+    rank.forget_records();
+    rank.records_signs = rank.signs;
+  }
   if (rank.has_records || rank.records.size() > kMostBytes) return;
   rank.records.append(word).append(" ").append(rest).append("\n");
   rank.has_records = word == "records-end";

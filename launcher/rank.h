@@ -63,12 +63,13 @@ struct Rank {
   std::int64_t signs = 0;       // of life: how often it has said that it goes on
   std::int64_t told_signs = 0;  // those that node 0 was told of, and when
   std::int64_t told_ns = 0;
-  std::int64_t committed = -1;  // step of its last checkpoint that stands
-  std::string records = {};     // where it is (docs/dtrun.md), as it has answered so far
-  bool has_records = false;     // the answer is whole
-  std::string hang = {};        // the others wait for it: for what, and where it was
-  bool stopped = false;         // by SIGSTOP or the like
-  bool lost = false;            // with its node: nobody knows how it ended
+  std::int64_t committed = -1;     // step of its last checkpoint that stands
+  std::string records = {};        // where it is (docs/dtrun.md), as it has answered so far
+  bool has_records = false;        // the answer is whole
+  std::int64_t records_signs = 0;  // what `signs` was when the answer began
+  std::string hang = {};           // the others wait for it: for what, and where it was
+  bool stopped = false;            // by SIGSTOP or the like
+  bool lost = false;               // with its node: nobody knows how it ended
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it
@@ -79,6 +80,10 @@ struct Rank {
     if (!running()) return;
     records.clear();
     has_records = false;
+  }
+  /// Forgets an answer after which it went on.
+  void forget_old_records() {
+    if (signs != records_signs) forget_records();
   }
   /// Takes the end of a process that its leader left behind in its group. If a stop's SIGTERM ended
   /// the leader (a shell), the end of the program that it had started counts instead.

@@ -213,6 +213,7 @@ void Supervisor::take_from_node(const NodeEvent& event) {
     ranks_[index].step = step;
     ranks_[index].waited_us = waited_us;
     ranks_[index].pid = pid;
+    ++ranks_[index].signs;
     on_sign_of_life(ranks_[index]);
   } else if (event.kind == NodeMessage::records) {
     const std::uint64_t index = reader.number();
@@ -220,6 +221,7 @@ void Supervisor::take_from_node(const NodeEvent& event) {
     if (!reader.is_whole() || index >= ranks_.size() || ranks_[index].node != event.node) return;
     ranks_[index].records = text;
     ranks_[index].has_records = true;
+    ranks_[index].records_signs = ranks_[index].signs;
     on_records(ranks_[index]);
   } else if (event.kind == NodeMessage::held) {
     excuse_ranks();

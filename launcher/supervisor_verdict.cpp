@@ -151,6 +151,7 @@ void Supervisor::ask_ranks(int suspect) {
   suspect_ = suspect;
   verdict_.culprit.reset();
   verdict_.failed_ns = now_ns();
+  for (Rank& rank : ranks_) rank.forget_old_records();
   tell_nodes(NodeMessage::ask);
   ask_own_ranks();
   enter(Phase::asking, kAnswerWindow);

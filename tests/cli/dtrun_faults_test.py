@@ -82,6 +82,43 @@ link.sendall(b"where in the forward pass of step 3\ncall 17 all_reduce 4096 open
 sys.exit(5)
 '''
 
+# Rank 2 is silent and goes on when it is asked; rank 1 answers after that. Later rank 0 gives up, for want of rank 1.
+LATE = r'''
+import os, socket, sys, threading, time
+rank, asks = os.environ["RANK"], 0
+link = socket.socket(fileno=int(os.environ["DTRUN_CONTROL_FD"]))
+def answer(where, call):
+    link.sendall(f"where in {where}\ncall {call} all_reduce 8 open 1.0 -1 dp\nrecords-end\n".encode())
+def listen():
+    global asks
+    while piece := link.recv(4096):
+        if b"abort" in piece:
+            os._exit(4)
+        asks += 1
+        if asks > 1:
+            answer("C, stuck", 8) if rank == "1" else answer("A", 9)
+        elif rank == "2":
+            link.sendall(b"busy\n")
+        else:
+            time.sleep(0.2)
+            answer("B", 5)
+    os._exit(4)
+threading.Thread(target=listen, daemon=True).start()
+link.sendall(b"progress 1 0\n")
+if rank != "2":
+    time.sleep(0.5)
+    link.sendall(b"busy\n")
+while not asks:
+    time.sleep(0.01)
+time.sleep(0.4)
+link.sendall(b"busy\n")
+if rank == "0":
+    time.sleep(0.1)
+    answer("A", 9)
+    sys.exit(5)
+time.sleep(30)
+'''
+
 # Rank 0 fails once rank 1 is traced: that one ends for dtrun when its tracer has waited for it.
 SLOW = r'''
 import ctypes, os, sys, time
@@ -134,6 +171,10 @@ class Faults(DtrunTest):
         self.assertEqual(process.wait(timeout=LIMIT), 5)
         _, error = process.communicate()
         self.assertIn("failed: rank 0 (", error)
+
+    def test_an_answer_that_came_too_late_is_not_believed_later(self):
+        error = self.ended(5, "-n", "3", "--hang-timeout", "0.5", *self.stub(LATE))
+        self.assertRegex(error, r"failed: rank 1 \(.*did not come to call 9, .*; it was in C, stuck")
 
     def test_what_a_program_tells_wrongly_hangs_no_job(self):
         for words in ("error 300 boom", "progress -2", "committed -7"):
