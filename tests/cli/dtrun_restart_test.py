@@ -248,10 +248,10 @@ class Training(RestartTest):
     def test_a_run_that_is_killed_twice_has_the_bits_of_an_undisturbed_one(self):
         for name in ("whole", "killed"):
             (self.folder / name).mkdir()
-        run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", steps=250), cwd=self.folder)
+        run(DTRUN, "-n", "2", "--", *self.command("--run-dir", "whole", steps=600), cwd=self.folder)
         # --overwrite is for the first attempt alone.
         (self.folder / "killed" / "metrics.jsonl").write_text("")
-        process = self.start_training("--run-dir", "killed", "--overwrite", "--checkpoint-every", "10", steps=250)
+        process = self.start_training("--run-dir", "killed", "--overwrite", "--checkpoint-every", "10", steps=600)
         self.kill_after(1, "killed", start=1, mark='"event":"checkpoint"')
         self.kill_after(0, "killed", start=2, mark='"event":"checkpoint"')
         error = self.end_of(process)
@@ -274,12 +274,12 @@ class Training(RestartTest):
         self.assertEqual([("1", "9"), ("2", "9")], re.findall(r"restart (\d) of (\d) in", error))
 
     def test_a_run_without_a_name_or_a_checkpoint_begins_again_in_its_folder(self):
-        process = self.start_training("--checkpoint-every", "none", steps=250)
+        process = self.start_training("--checkpoint-every", "none", steps=600)
         self.kill_after(0, "runs/text-1", start=1, mark='"step":20,')
         self.end_of(process)
         self.assertEqual(["text-1"], os.listdir(self.folder / "runs"))
         steps = [line["step"] for line in metrics_of(self.folder / "runs/text-1") if "loss" in line]
-        self.assertEqual(list(range(1, 251)), steps)
+        self.assertEqual(list(range(1, 601)), steps)
 
     def test_a_run_of_another_launch_is_refused_as_ever(self):
         (self.folder / "run").mkdir()

@@ -81,7 +81,7 @@ class LocalRanks(ResumeTest):
 
     def test_an_error_of_rank_0_alone_is_told_in_its_own_words(self):
         # The others only learn that rank 0 has failed; whoever is first to say so, the cause is printed.
-        process = self.start(*DP, steps=1000000)
+        process = self.start(*DP)
         self.wait_for_step(2)
         error = self.dp("--resume", "auto", steps=1000000, status=2).stderr
         self.assertEqual((error.count("error:"), error.count("is in use by process")), (1, 1), error)

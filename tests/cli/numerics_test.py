@@ -117,15 +117,15 @@ class TheEnd(ResumeTest):
         self.assert_same_run(self.run_dir, whole)
 
     def test_a_last_checkpoint_that_fails_is_told_by_status_and_summary(self):
-        process = self.start(steps=600)
+        process = self.start(steps=3000)
         self.wait_for_step(1)
         (self.run_dir / "checkpoints").write_text("in the way")
         error = self.end_of(process, 6)
         summary = self.progress.read_text()
-        self.assertIn("done: 600 steps", summary)
+        self.assertIn("done: 3000 steps", summary)
         self.assertIn("checkpoints     1 could not be saved", summary)
         last = error.splitlines()[-1]
-        self.assertIn("the checkpoint of step 600, the last one, failed", last)
+        self.assertIn("the checkpoint of step 3000, the last one, failed", last)
         self.assertIn(str(self.run_dir / "checkpoints"), last)
         self.assertEqual((self.lines()[-1]["event"], self.lines()[-1]["failed_checkpoints"]), ("end", 1))
         self.assertEqual(len(self.events("error")), 2)  # of two tries

@@ -12,10 +12,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
 
 EVERY = ("--checkpoint-every", "4")
+ENDLESS = 1_000_000  # steps of a run that is stopped: no machine takes them all within a test
 
 
 class ResumeTest(TrainTest):
-    def start(self, *flags, ranks=1, run_dir=None, steps=1000, environment=None):
+    def start(self, *flags, ranks=1, run_dir=None, steps=ENDLESS, environment=None):
         launcher = [DTRUN, "-n", str(ranks), "--"] if ranks > 1 else []
         strategy = ["--strategy", "ddp"] if ranks > 1 else []
         self.progress = self.root / "progress.txt"  # what it writes to standard output
@@ -173,7 +174,7 @@ class Stopping(ResumeTest):
 
     def test_ranks_below_a_shell_save_when_dtrun_is_stopped(self):
         command = [DTRUN, "-n", "2", "--", "bash", "-c", '"$0" "$@"; echo not reached >&2', DTRAIN, "--strategy", "ddp",
-                   *map(str, self.arguments(steps=1000))]
+                   *map(str, self.arguments(steps=ENDLESS))]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
         self.wait_for_step(2)
@@ -301,7 +302,7 @@ class Refusals(ResumeTest):
         self.assertEqual(self.losses(), before)
 
     def test_a_second_job_is_refused_with_host_and_process(self):
-        process = self.start("--resume", "auto", steps=1_000_000)
+        process = self.start("--resume", "auto")
         self.wait_for_step(1)
         # The refusal takes longer than ranks wait for each other.
         result = self.ddp("--resume", "auto", "--comm-timeout", "2", status=2)
@@ -369,7 +370,7 @@ class Foreign(ResumeTest):
 class SlowAndFull(ResumeTest):
     def test_steps_go_on_while_a_slow_disk_is_written_to(self):
         # A rank's 0.17 MB take 3 s, in which training waits 1 s for it and then makes tens of steps.
-        process = self.start("--checkpoint-every", "3", "--checkpoint-write-limit", "0.06", ranks=2, steps=1_000_000)
+        process = self.start("--checkpoint-every", "3", "--checkpoint-write-limit", "0.06", ranks=2)
         wait_until(lambda: len(self.events("checkpoint")) >= 2, "two checkpoints")
         lines = self.lines()
         first = self.events("checkpoint")[0]
@@ -382,7 +383,7 @@ class SlowAndFull(ResumeTest):
 
     def test_the_write_limit_does_not_hold_for_who_wants_to_leave(self):
         # At this limit a save takes three minutes.
-        process = self.start("--checkpoint-every", "1", "--checkpoint-write-limit", "0.002", steps=1_000_000)
+        process = self.start("--checkpoint-every", "1", "--checkpoint-write-limit", "0.002")
         wait_until(lambda: list(self.run_dir.glob("checkpoints/step-*")), "a save")
         process.terminate()
         self.end_of(process, 9)

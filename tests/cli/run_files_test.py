@@ -146,7 +146,7 @@ class Disks(FolderTest):
         checkpoints, log = self.run_dir / "checkpoints", self.root / "tries.log"
         # Each try runs in a thread of its own, and is stopped there once it has looked for the folder.
         stops = self.traced("-P", checkpoints, "-e", "trace=mkdir", "-e", "inject=mkdir:signal=SIGSTOP:when=1", name="tries")
-        run = subprocess.Popen([*stops, DTRAIN, *map(str, self.arguments(steps=300))], stdout=subprocess.DEVNULL,
+        run = subprocess.Popen([*stops, DTRAIN, *map(str, self.arguments(steps=1000))], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
         self.wait_for_step(1)
@@ -160,10 +160,10 @@ class Disks(FolderTest):
             child = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()[0]
             os.kill(int(child), signal.SIGCONT)
         error = self.end_of(run, 0)
-        self.assertRegex(error, r"warning: checkpoint of step 300 failed: .*checkpoints.*; it is tried once more\n")
+        self.assertRegex(error, r"warning: checkpoint of step 1000 failed: .*checkpoints.*; it is tried once more\n")
         self.assertEqual(len(self.events("error")), 1)
         self.assertEqual(self.events("end")[0]["failed_checkpoints"], 0)
-        self.assertEqual(self.steps_saved(), [300])
+        self.assertEqual(self.steps_saved(), [1000])
 
     def test_no_rank_gives_up_while_rank_0_erases_a_run_or_syncs_the_model(self):
         self.ddp(*EVERY)

@@ -151,7 +151,7 @@ class Fence(FolderTest):
 
 class OtherHands(FolderTest):
     def test_a_run_whose_folder_was_moved_stops_and_touches_no_other(self):
-        first = self.start("--checkpoint-every", "1", "--resume", "auto", ranks=2, steps=1_000_000)
+        first = self.start("--checkpoint-every", "1", "--resume", "auto", ranks=2)
         wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
         moved = self.root / "moved-away"
         self.run_dir.rename(moved)
@@ -166,7 +166,7 @@ class OtherHands(FolderTest):
         second_run = self.root / "second"
         self.single("--checkpoint-every", "1", "--keep-last", "9", "--seed", "7", run_dir=second_run)
         before = content_of(second_run)
-        first = self.start("--checkpoint-every", "1", "--keep-last", "2", ranks=2, steps=1_000_000)
+        first = self.start("--checkpoint-every", "1", "--keep-last", "2", ranks=2)
         wait_until(lambda: len(self.steps_saved_by_name()) >= 2, "two checkpoints")
         os.rename(self.run_dir, self.root / "first-moved")
         os.rename(second_run, self.run_dir)
@@ -177,10 +177,10 @@ class OtherHands(FolderTest):
         return [path for path in self.run_dir.glob("checkpoints/step-*") if path.name[5:].isdigit()]
 
     def test_a_run_whose_lock_was_taken_stops(self):
-        first = self.start("--checkpoint-every", "1000", steps=1_000_000)
+        first = self.start("--checkpoint-every", "1000")
         self.wait_for_step(2)
         (self.run_dir / "lock").unlink()
-        second = self.start("--checkpoint-every", "1000", "--resume", "auto", steps=1_000_000)
+        second = self.start("--checkpoint-every", "1000", "--resume", "auto")
         self.assertIn("another job has taken the folder", self.end_of(first, CHECKPOINT))
         self.assertIsNone(second.poll())
         second.terminate()

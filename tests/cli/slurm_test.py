@@ -284,7 +284,7 @@ class StatusesTest(SlurmTest):
 class BatchScriptsTest(SlurmTest):
     """scripts/slurm: time's end is near, the ranks save, the job is queued again and resumes with the same bits."""
 
-    STEPS = 150
+    STEPS = 600
 
     def test_of_srun_and_of_dtrun(self):
         undisturbed = self.bits_of_one_machine(self.STEPS)
