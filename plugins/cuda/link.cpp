@@ -21,7 +21,7 @@ Link::Link(std::shared_ptr<GroupState> group, std::mutex& host_mutex, std::int64
 
 void Link::post(std::shared_ptr<DeviceCall> call, const at::Tensor& tensor) {
   group_->will_post();
-  lane_.post([this, call = std::move(call), tensor] {
+  lane_.call([this, call = std::move(call), tensor] {
     try {
       if (!group_->error()) {
         carry_out(*call, tensor);

@@ -2,37 +2,76 @@
 
 namespace dtrain::comm {
 
-Lane::~Lane() {
+std::pmr::memory_resource& call_memory() {
+  // Never destroyed: a Work may outlive everything else.
+  static auto* const memory =
+      new std::pmr::synchronized_pool_resource(std::pmr::new_delete_resource());
+  return *memory;
+}
+
+std::uint64_t TaskQueue::push(std::shared_ptr<Task> task) {
+  std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    tasks_.push_back(std::move(task));
+    number = ++pushed_;
   }
   changed_.notify_one();
+  return number;
+}
+
+void TaskQueue::run_front(std::unique_lock<std::mutex>& lock) {
+  {
+    const std::shared_ptr<Task> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    ++taken_;
+    is_running_ = true;
+    lock.unlock();
+    task->carry_out();
+  }  // what the task holds is released outside the lock
+  lock.lock();
+  is_running_ = false;
+}
+
+void TaskQueue::help_with(std::uint64_t number) {
+  std::unique_lock lock(mutex_);
+  while (taken_ < number && !is_running_) run_front(lock);
+  // The lane's thread slept while this one was at a task.
+  if (!is_running_ && (is_stopping_ || !tasks_.empty())) changed_.notify_one();
+}
+
+bool TaskQueue::run_next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !is_running_ && (is_stopping_ || !tasks_.empty()); });
+  if (tasks_.empty()) return false;
+  run_front(lock);
+  return true;
+}
+
+void TaskQueue::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+}
+
+Lane::~Lane() {
+  queue_->stop();
   if (thread_.joinable()) thread_.join();
 }
 
-void Lane::post(std::function<void()> task) {
+std::uint64_t Lane::post(std::shared_ptr<Task> task) {
   {
-    const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    tasks_.push_back(std::move(task));
+    const std::lock_guard lock(starting_);
+    if (!thread_.joinable()) {
+      thread_ = std::thread([queue = queue_] {
+        while (queue->run_next()) {
+        }
+      });
+    }
   }
-  changed_.notify_one();
-}
-
-void Lane::run() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    {
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-    }  // what the task holds is released outside the lock
-    lock.lock();
-  }
+  return queue_->push(std::move(task));
 }
 
 }  // namespace dtrain::comm

@@ -1,13 +1,56 @@
-// A thread that carries out tasks one after the other.
+// A thread that carries out tasks one after the other, with the help of whoever waits for one.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
-#include <functional>
+#include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace dtrain::comm {
+
+/// Work that a Lane carries out once.
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual void carry_out() noexcept = 0;
+};
+
+/// Returns the memory of calls and tasks. What has ended leaves its memory to the next ones, so
+/// that ranks that repeat the same calls allocate nothing. Lives as long as the process.
+///
+/// Threads: any.
+[[nodiscard]] std::pmr::memory_resource& call_memory();
+
+/// The tasks of a lane, which are carried out one at a time, in the order in which they came.
+///
+/// Threads: any.
+class TaskQueue {
+ public:
+  /// Returns the task's number: 1 for the first.
+  std::uint64_t push(std::shared_ptr<Task> task);
+  /// Carries out what is queued up to task `number` in the calling thread. Returns at once where
+  /// another thread is at a task: that thread goes on. Waking one for a small task takes longer
+  /// than the task.
+  void help_with(std::uint64_t number);
+  /// Waits for a task and carries it out. Returns false once stopped and empty.
+  bool run_next();
+  void stop();
+
+ private:
+  void run_front(std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::pmr::deque<std::shared_ptr<Task>> tasks_{&call_memory()};
+  std::uint64_t pushed_ = 0;
+  std::uint64_t taken_ = 0;
+  bool is_running_ = false;
+  bool is_stopping_ = false;
+};
 
 /// Carries out tasks in the order of post(), in a thread of its own that starts with the first one.
 ///
@@ -19,18 +62,32 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  /// `task` must not throw.
+  /// Returns the task's number in queue().
   ///
   /// Throws: std::system_error when the thread cannot be started; the task is then not kept.
-  void post(std::function<void()> task);
+  std::uint64_t post(std::shared_ptr<Task> task);
+  /// Posts a function, which must not throw.
+  template <typename Function>
+  void call(Function function) {
+    post(std::make_shared<FunctionTask<Function>>(std::move(function)));
+  }
+
+  /// Whoever waits for a task may help, even when the lane is gone.
+  [[nodiscard]] const std::shared_ptr<TaskQueue>& queue() const noexcept { return queue_; }
 
  private:
-  void run();
+  template <typename Function>
+  class FunctionTask final : public Task {
+   public:
+    explicit FunctionTask(Function function) : function_(std::move(function)) {}
+    void carry_out() noexcept override { function_(); }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  bool stopping_ = false;
+   private:
+    Function function_;
+  };
+
+  const std::shared_ptr<TaskQueue> queue_ = std::make_shared<TaskQueue>();
+  std::mutex starting_;
   std::thread thread_;
 };
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "dtrain/base/check.h"
 
@@ -20,6 +20,9 @@ namespace dtrain::comm {
 [[nodiscard]] inline std::int64_t size_in_bytes(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor.nbytes());
 }
+
+/// Elements by rank; of groups of up to 16 ranks without memory of its own.
+using PartCounts = c10::SmallVector<std::int64_t, 17>;
 
 /// A contiguous tensor cut into one part per rank of a group, in the order of ranks.
 class PartedTensor {
@@ -39,7 +42,9 @@ class PartedTensor {
   [[nodiscard]] const at::Tensor& tensor() const { return tensor_; }
   [[nodiscard]] std::int64_t ranks() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
   /// Where each part begins and the last one ends. Units: elements.
-  [[nodiscard]] std::span<const std::int64_t> begins() const { return begins_; }
+  [[nodiscard]] std::span<const std::int64_t> begins() const {
+    return {begins_.data(), begins_.size()};
+  }
   [[nodiscard]] std::int64_t count(std::int64_t rank) const {
     return begins_[static_cast<std::size_t>(rank) + 1] - begins_[static_cast<std::size_t>(rank)];
   }
@@ -51,7 +56,7 @@ class PartedTensor {
 
  private:
   at::Tensor tensor_;
-  std::vector<std::int64_t> begins_{0};
+  PartCounts begins_{0};
 };
 
 }  // namespace dtrain::comm

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <optional>
+
 #include "dtrain/base/check.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/comm/reduce.h"
@@ -11,6 +13,7 @@ namespace dtrain::comm {
 namespace {
 
 using base::ErrorKind;
+using CallAllocator = std::pmr::polymorphic_allocator<>;
 
 CallRecord call_on(std::string_view op, const at::Tensor& tensor, std::int64_t peer = -1) {
   CallRecord call;
@@ -41,6 +44,36 @@ std::string message_of(const std::exception_ptr& error) {
 }
 
 }  // namespace
+
+/// A call as its lane's task and its callers' completion. Tensors are released when it has ended.
+template <typename Operation>
+class QueuedGroup::Call final : public HostCompletion, public Task {
+ public:
+  Call(QueuedGroup& group, const CallRecord& record, const Lane& lane, Operation operation)
+      : HostCompletion(group.ring_),
+        group_(group),
+        record_(record),
+        queue_(lane.queue()),
+        operation_(std::move(operation)) {}
+
+  /// The number of this task in its lane.
+  void is_number(std::uint64_t number) { number_ = number; }
+
+  void carry_out() noexcept override {
+    group_.carry_out(
+        record_, [this](const base::Deadline& deadline) { return (*operation_)(deadline); }, *this);
+    operation_.reset();
+  }
+
+ private:
+  void help() override { queue_->help_with(number_); }
+
+  QueuedGroup& group_;  // used by carry_out alone: a Work may outlive the group
+  const CallRecord record_;
+  const std::shared_ptr<TaskQueue> queue_;
+  std::optional<Operation> operation_;
+  std::uint64_t number_ = 0;
+};
 
 std::shared_ptr<ProcessGroup> make_queued_group(
     std::span<const std::int64_t> ranks, std::string_view name, std::int64_t world_rank,
@@ -90,8 +123,8 @@ Work QueuedGroup::reduce_scatter(const at::Tensor& input, const at::Tensor& outp
 }
 
 Work QueuedGroup::all_gather(const at::Tensor& input, const at::Tensor& output) {
-  const std::vector<std::int64_t> counts(identity_.world_ranks.size(), input.numel());
-  return gather("all_gather", input, PartedTensor(output, counts));
+  const PartCounts counts(identity_.world_ranks.size(), input.numel());
+  return gather("all_gather", input, PartedTensor(output, {counts.data(), counts.size()}));
 }
 
 Work QueuedGroup::all_gather_v(const at::Tensor& input, const at::Tensor& output,
@@ -169,29 +202,32 @@ void QueuedGroup::abort(const std::string& reason) noexcept {
   if (transport_) transport_->close(reason);
 }
 
+template <typename Operation>
 Work QueuedGroup::post(Lane& lane, const CallRecord& call, Operation operation) {
   CallRecord numbered = call;
   numbered.number = ring_->add(call);
   ++pending_;
-  const auto completion = std::make_shared<HostCompletion>(ring_);
   if (size() == 1) {
+    const auto completion =
+        std::allocate_shared<HostCompletion>(CallAllocator(&call_memory()), ring_);
     carry_out(
         numbered, [](const base::Deadline&) { return std::int64_t{0}; }, *completion);
     return Work(completion);
   }
+  const auto posted = std::allocate_shared<Call<Operation>>(CallAllocator(&call_memory()), *this,
+                                                            numbered, lane, std::move(operation));
   try {
-    lane.post([this, numbered, completion, operation = std::move(operation)] {
-      carry_out(numbered, operation, *completion);
-    });
+    posted->is_number(lane.post(posted));
   } catch (const std::exception& caught) {
     --pending_;
     abort(fmt::format("rank {} cannot start a thread: {}", world_rank(rank()), caught.what()));
     throw;
   }
-  return Work(completion);
+  return Work(posted);
 }
 
-void QueuedGroup::carry_out(const CallRecord& call, const Operation& operation,
+void QueuedGroup::carry_out(const CallRecord& call,
+                            const std::function<std::int64_t(const base::Deadline&)>& operation,
                             HostCompletion& completion) {
   std::exception_ptr failure = error();
   std::int64_t bytes_sent = 0;

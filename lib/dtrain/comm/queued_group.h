@@ -34,8 +34,9 @@ struct GroupIdentity {
     const std::function<std::unique_ptr<Transport>(const GroupIdentity&)>& connect);
 
 /// A ProcessGroup whose collective calls run one after the other in a thread of the group, so that
-/// they proceed while the caller computes. Sends and receives run in one further thread per peer
-/// and direction: they never wait for each other or for collective calls.
+/// they proceed while the caller computes; a caller that waits for one that has not begun carries
+/// it out itself. Sends and receives run in one further thread per peer and direction: they never
+/// wait for each other or for collective calls.
 ///
 /// After an error every later call fails with the same error. The destructor runs no collective and
 /// does not wait for peers: calls still under way fail.
@@ -69,12 +70,16 @@ class QueuedGroup final : public ProcessGroup {
   [[nodiscard]] std::int64_t awaited() const noexcept override;
 
  private:
-  /// Carries the call out and returns the bytes sent.
-  using Operation = std::function<std::int64_t(const base::Deadline&)>;
+  template <typename Operation>
+  class Call;
 
   Work gather(std::string_view op, const at::Tensor& input, PartedTensor output);
+  /// operation(deadline) carries the call out and returns the bytes sent.
+  template <typename Operation>
   Work post(Lane& lane, const CallRecord& call, Operation operation);
-  void carry_out(const CallRecord& call, const Operation& operation, HostCompletion& completion);
+  void carry_out(const CallRecord& call,
+                 const std::function<std::int64_t(const base::Deadline&)>& operation,
+                 HostCompletion& completion);
   std::exception_ptr worded(const CallRecord& call, const TransportFailure& failure) const;
   std::string names_of(const std::vector<std::int64_t>& peers) const;
   /// Keeps the first error and returns the one kept.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "dtrain/base/check.h"
 #include "dtrain/comm/tree_order.h"
@@ -15,6 +14,13 @@ namespace {
 
 // A block's partial sums stay in the first-level cache while the inputs stream by.
 constexpr std::int64_t kBlock = 1024;
+
+// The slots that tree_order.h needs for any number of ranks that an int can count.
+constexpr std::size_t kSlots = 32;
+
+// Room on the stack, of which only what a group needs is touched.
+template <typename T>
+using Slots = std::array<std::array<T, kBlock>, kSlots>;
 
 struct Sum {
   template <typename T>
@@ -75,14 +81,13 @@ void reduce_two(const T* a, const T* b, T* output, std::int64_t count) {
 
 template <typename Op, typename T>
 void reduce_block(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
-                  std::vector<std::array<Wide<T>, kBlock>>& slots, T* output) {
+                  Slots<Wide<T>>& slots, T* output) {
   const auto n = static_cast<std::int64_t>(inputs.size());
   std::size_t depth = 0;
   for (std::int64_t index = 0; index < n; ++index) {
     const T* input = reinterpret_cast<const T*>(inputs[static_cast<std::size_t>(index)]) + begin;
     const TreeStep step = tree_step(index, n);
     if (step.starts_slot) {
-      if (depth == slots.size()) slots.emplace_back();
       std::copy_n(input, count, slots[depth++].data());
     } else {
       combine<Op, T>(slots[depth - 1].data(), input, count);
@@ -102,7 +107,7 @@ void reduce_typed(std::span<const std::byte* const> inputs, std::byte* output, s
                    result, count);
     return;
   }
-  std::vector<std::array<Wide<T>, kBlock>> slots;
+  Slots<Wide<T>> slots;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     reduce_block<Op>(inputs, begin, std::min(kBlock, count - begin), slots, result);
   }

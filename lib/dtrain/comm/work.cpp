@@ -14,8 +14,11 @@ void HostCompletion::end(std::exception_ptr error) {
 void HostCompletion::wait_host() {
   std::unique_lock lock(mutex_);
   if (!completed_) {
-    // Needs no deadline: the operation's executor ends it within its deadline.
     const auto start = base::Clock::now();
+    lock.unlock();
+    help();
+    lock.lock();
+    // Needs no deadline: the operation's executor ends it within its deadline.
     changed_.wait(lock, [this] { return completed_; });
     ring_->add_wait(base::Clock::now() - start);
   }

@@ -31,7 +31,7 @@ class Completion {
 /// The end of an operation that a thread carries out: it sets the end once, Works wait for it.
 ///
 /// Threads: any; finish() or fail() exactly once.
-class HostCompletion final : public Completion {
+class HostCompletion : public Completion {
  public:
   /// Time spent in waits is added to `ring`'s counters.
   explicit HostCompletion(std::shared_ptr<CallRing> ring) : ring_(std::move(ring)) {}
@@ -44,6 +44,8 @@ class HostCompletion final : public Completion {
   [[nodiscard]] bool is_completed() const override;
 
  private:
+  /// What a thread does about it before it blocks.
+  virtual void help() {}
   void end(std::exception_ptr error);
 
   std::shared_ptr<CallRing> ring_;

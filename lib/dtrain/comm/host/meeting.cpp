@@ -81,10 +81,12 @@ void Meeting::exchange(const CollectiveCall& call, const std::byte* payload, std
   arrive_with_call(deadline);
 }
 
-std::vector<const std::byte*> Meeting::payloads(std::int64_t offset) {
-  std::vector<const std::byte*> result;
-  for (std::int64_t rank = 0; rank < size(); ++rank) result.push_back(slot_of(rank).data + offset);
-  return result;
+std::span<const std::byte* const> Meeting::payloads(std::int64_t offset) {
+  payloads_.clear();
+  for (std::int64_t rank = 0; rank < size(); ++rank) {
+    payloads_.push_back(slot_of(rank).data + offset);
+  }
+  return payloads_;
 }
 
 void Meeting::arrive(const base::Deadline& deadline) {

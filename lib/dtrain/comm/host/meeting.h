@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,8 @@ class Meeting {
   /// One round of a small call: every member lays its payload out; then payloads() holds them.
   void exchange(const CollectiveCall& call, const std::byte* payload, std::int64_t bytes,
                 const base::Deadline& deadline);
-  /// By rank, from byte `offset` on.
-  [[nodiscard]] std::vector<const std::byte*> payloads(std::int64_t offset);
+  /// By rank, from byte `offset` on; valid until the next call.
+  [[nodiscard]] std::span<const std::byte* const> payloads(std::int64_t offset);
 
   /// The next piece of a message from this rank to `peer`. Waits until there is room for it, and
   /// returns its number.
@@ -91,6 +92,7 @@ class Meeting {
   std::shared_ptr<Neighbours> neighbours_;
   int spins_;
   std::uint32_t arrivals_ = 0;
+  std::vector<const std::byte*> payloads_;
   std::atomic<std::int64_t> awaited_{-1};
   std::atomic<std::int64_t> culprit_{-1};  // the member whose death this rank noticed
   mutable std::atomic<std::uint64_t> looks_{0};

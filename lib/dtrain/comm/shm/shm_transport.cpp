@@ -86,22 +86,22 @@ std::byte* ShmTransport::staging() {
   return staging_.get();
 }
 
-ShmTransport::Sources ShmTransport::lay_out(const LargeCall& large, bool staged,
-                                            const base::Deadline& deadline) {
+void ShmTransport::lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline) {
   Slot& slot = meeting_.own_slot();
   slot.offer = {.call = large.call, .location = 0, .staged = staged ? 1U : 0U};
   if (large.is_read) {
     slot.offer.location = meeting_.location_of(staged ? staging() : bytes_of(large.tensor));
   }
   meeting_.arrive_with_call(deadline);
-  Sources sources;
+  sources_.data.clear();
+  sources_.staged.clear();
+  sources_.any_staged = false;
   for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
     const Offer& offer = meeting_.slot_of(rank).offer;
-    sources.data.push_back(meeting_.at(rank, offer.location));
-    sources.staged.push_back(offer.staged != 0);
-    sources.any_staged = sources.any_staged || offer.staged != 0;
+    sources_.data.push_back(meeting_.at(rank, offer.location));
+    sources_.staged.push_back(offer.staged != 0);
+    sources_.any_staged = sources_.any_staged || offer.staged != 0;
   }
-  return sources;
 }
 
 template <typename Stage, typename Work, typename Fetch>
@@ -113,14 +113,14 @@ void ShmTransport::run(const LargeCall& large, const base::Deadline& deadline, S
     return std::min(large.staged_count, large.total - first);
   };
   if (staged) stage(0, chunk_at(0));
-  const Sources sources = lay_out(large, staged, deadline);
+  lay_out(large, staged, deadline);
   for (std::int64_t first = 0; first < large.total;) {
-    const std::int64_t count = sources.any_staged ? chunk_at(first) : large.total;
+    const std::int64_t count = sources_.any_staged ? chunk_at(first) : large.total;
     if (first > 0) {
       if (staged) stage(first, count);
       meeting_.arrive(deadline);
     }
-    work(sources, first, count);
+    work(first, count);
     meeting_.arrive(deadline);
     if (staged) fetch(first, count);
     first += count;
@@ -156,11 +156,11 @@ std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp o
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(staging(), bytes_of(tensor) + first * size, count * size);
       },
-      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
+      [&](std::int64_t first, std::int64_t count) {
         // This rank alone touches slice `rank` of the chunk, of every rank's tensor.
         const std::int64_t begin = slice_begin(count, meeting_.size(), meeting_.rank());
         const std::int64_t end = slice_begin(count, meeting_.size(), meeting_.rank() + 1);
-        reduce_and_spread(sources, first, first + begin, first + end, large.call);
+        reduce_and_spread(first, first + begin, first + end, large.call);
         own_elements += end - begin;
       },
       [&](std::int64_t first, std::int64_t count) {
@@ -169,23 +169,22 @@ std::int64_t ShmTransport::all_reduce_large(const at::Tensor& tensor, ReduceOp o
   return size_in_bytes(tensor) + own_elements * size * (meeting_.size() - 2);
 }
 
-void ShmTransport::reduce_and_spread(const Sources& sources, std::int64_t chunk_begin,
-                                     std::int64_t begin, std::int64_t end,
+void ShmTransport::reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
                                      const CollectiveCall& call) {
   const auto dtype = static_cast<at::ScalarType>(call.dtype);
   const auto size = static_cast<std::int64_t>(c10::elementSize(dtype));
   const std::int64_t block = kBlockBytes / size;
-  std::vector<const std::byte*> inputs(sources.data.size());
+  inputs_.resize(sources_.data.size());
   for (std::int64_t first = begin; first < end; first += block) {
     const std::int64_t count = std::min(block, end - first);
     const auto part_of = [&](std::int64_t rank) {
-      return sources.at(rank, first * size, chunk_begin * size);
+      return sources_.at(rank, first * size, chunk_begin * size);
     };
     for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
-      inputs[static_cast<std::size_t>(rank)] = part_of(rank);
+      inputs_[static_cast<std::size_t>(rank)] = part_of(rank);
     }
     std::byte* own = part_of(meeting_.rank());
-    reduce_in_tree_order(inputs, own, count, dtype, static_cast<ReduceOp>(call.variant));
+    reduce_in_tree_order(inputs_, own, count, dtype, static_cast<ReduceOp>(call.variant));
     for (std::int64_t rank = 0; rank < meeting_.size(); ++rank) {
       copy_bytes(part_of(rank), own, count * size);
     }
@@ -213,7 +212,7 @@ std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const a
   const std::int64_t slice = output.numel();
   // The staging area holds the same part of every slice.
   const std::int64_t staged = staged_slice(ranks, size);
-  std::vector<const std::byte*> inputs(static_cast<std::size_t>(ranks));
+  inputs_.resize(static_cast<std::size_t>(ranks));
   run(
       LargeCall{.call = call_of(Collective::reduce_scatter, input),
                 .tensor = input,
@@ -226,13 +225,13 @@ std::int64_t ShmTransport::reduce_scatter_large(const at::Tensor& input, const a
                      bytes_of(input) + (rank * slice + first) * size, count * size);
         }
       },
-      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
-        for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+      [&](std::int64_t first, std::int64_t count) {
+        for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
           const std::int64_t offset =
-              sources.staged[rank] ? meeting_.rank() * staged : meeting_.rank() * slice + first;
-          inputs[rank] = sources.data[rank] + offset * size;
+              sources_.staged[rank] ? meeting_.rank() * staged : meeting_.rank() * slice + first;
+          inputs_[rank] = sources_.data[rank] + offset * size;
         }
-        reduce_in_tree_order(inputs, bytes_of(output) + first * size, count, output.scalar_type(),
+        reduce_in_tree_order(inputs_, bytes_of(output) + first * size, count, output.scalar_type(),
                              ReduceOp::sum);
       },
       [](std::int64_t, std::int64_t) {});
@@ -275,12 +274,12 @@ void ShmTransport::gather_large(const CollectiveCall& call, const at::Tensor& in
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(staging(), bytes_of(input) + first, within(size_in_bytes(input), first, count));
       },
-      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
+      [&](std::int64_t first, std::int64_t count) {
         for (std::int64_t step = 1; step <= meeting_.size(); ++step) {
           const std::int64_t rank = (meeting_.rank() + step) % meeting_.size();  // not all from 0
           const std::span<std::byte> part = output.part(rank);
           const std::byte* from =
-              rank == meeting_.rank() ? bytes_of(input) + first : sources.at(rank, first, first);
+              rank == meeting_.rank() ? bytes_of(input) + first : sources_.at(rank, first, first);
           copy_bytes(part.data() + first, from, within(std::ssize(part), first, count));
         }
       },
@@ -326,8 +325,8 @@ void ShmTransport::broadcast_large(const at::Tensor& tensor, std::int64_t root,
       [&](std::int64_t first, std::int64_t count) {
         copy_bytes(staging(), bytes_of(tensor) + first, count);
       },
-      [&](const Sources& sources, std::int64_t first, std::int64_t count) {
-        if (!is_root) copy_bytes(bytes_of(tensor) + first, sources.at(root, first, first), count);
+      [&](std::int64_t first, std::int64_t count) {
+        if (!is_root) copy_bytes(bytes_of(tensor) + first, sources_.at(root, first, first), count);
       },
       [](std::int64_t, std::int64_t) {});
 }

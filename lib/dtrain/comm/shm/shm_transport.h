@@ -67,13 +67,13 @@ class ShmTransport final : public Transport {
   };
 
   /// Works through the call: at once, or chunk by chunk if any rank's tensor has to be staged.
-  /// stage(first, count) fills this rank's staging area; work(sources, first, count) runs while
-  /// everyone's chunk is laid out; fetch(first, count) takes the result from the staging area.
+  /// stage(first, count) fills this rank's staging area; work(first, count) runs while everyone's
+  /// chunk is laid out in sources_; fetch(first, count) takes the result from the staging area.
   template <typename Stage, typename Work, typename Fetch>
   void run(const LargeCall& large, const base::Deadline& deadline, Stage stage, Work work,
            Fetch fetch);
-  /// Lays out where this rank's tensor is and returns where everyone's is.
-  Sources lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline);
+  /// Lays out where this rank's tensor is and finds where everyone's is, in sources_.
+  void lay_out(const LargeCall& large, bool staged, const base::Deadline& deadline);
   [[nodiscard]] std::byte* staging();
   [[nodiscard]] std::byte* lane_staging(std::int64_t peer);
 
@@ -85,14 +85,17 @@ class ShmTransport final : public Transport {
                     const base::Deadline& deadline);
   void broadcast_large(const at::Tensor& tensor, std::int64_t root, const base::Deadline& deadline);
   /// Sums elements of a chunk and writes them into everyone's tensor.
-  void reduce_and_spread(const Sources& sources, std::int64_t chunk_begin, std::int64_t begin,
-                         std::int64_t end, const CollectiveCall& call);
+  void reduce_and_spread(std::int64_t chunk_begin, std::int64_t begin, std::int64_t end,
+                         const CollectiveCall& call);
 
   /// Runs `body`; after a failure the tensors stay, since peers may still be at work on them.
   template <typename Body>
   std::int64_t guarded(std::initializer_list<at::Tensor> tensors, Body body);
 
   Meeting meeting_;
+  // Of the collective call under way; kept, so that calls allocate nothing.
+  Sources sources_;
+  std::vector<const std::byte*> inputs_;
   std::shared_ptr<std::byte> staging_;                    // staging_bytes; made when first needed
   std::vector<std::shared_ptr<std::byte>> lane_staging_;  // by peer, used by the lane to it
 };

@@ -24,7 +24,7 @@ class StreamCompletion final : public comm::Completion,
 
   void finish() { end_.count_down(); }
   void wait() override {
-    of_caller_.post([self = shared_from_this()] { self->end_.wait(); });
+    of_caller_.call([self = shared_from_this()] { self->end_.wait(); });
   }
   void wait_host() override { end_.wait(); }
   [[nodiscard]] bool is_completed() const override { return end_.try_wait(); }
@@ -41,7 +41,7 @@ class StreamGroup final : public StubGroup {
 
   [[nodiscard]] comm::Work all_reduce(const at::Tensor& tensor, comm::ReduceOp) override {
     const auto completion = std::make_shared<StreamCompletion>(of_caller_);
-    own_.post([this, tensor, completion] {
+    own_.call([this, tensor, completion] {
       // The limit lets a test that waits for ever fail instead.
       (void)gate_.get_future().wait_for(std::chrono::seconds(5));
       tensor.mul_(static_cast<double>(size()));
@@ -67,7 +67,7 @@ TEST_CASE("wait orders the caller's stream after the operation, and the host goe
 
   at::Tensor seen;
   std::latch is_read(1);
-  stream.post([&] {
+  stream.call([&] {
     seen = values.clone();
     is_read.count_down();
   });
