@@ -1,14 +1,13 @@
 #include "dtrain/model/bdh/fused_head.h"
 
-#include <ATen/ops/_log_softmax.h>
-#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 
+#include "dtrain/base/check.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_type.h"
+#include "dtrain/model/bdh/fused_work.h"
 #include "dtrain/model/bdh/gradient_sum.h"
 
 namespace dtrain::model::bdh {
@@ -21,22 +20,79 @@ Matrix<const T> factor(const at::Tensor& m) {
   return {m.const_data_ptr<T>(), m.size(0), m.size(1), m.stride(0), m.stride(1)};
 }
 
-// c = or += a b, its rows cut into tasks. All are (rows, columns).
+// c = or += a b, cut into blocks for tasks. All are (rows, columns).
 template <typename S>
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool adds) {
   using W = typename kernels::SumOf<S>::Type;
-  constexpr std::int64_t kRows = 32;
+  constexpr std::int64_t kColumns = 512;  // a block of b stays in a core's cache
   const Matrix<W> out{c.mutable_data_ptr<W>(), c.size(0), c.size(1)};
+  const std::int64_t across = (out.columns + kColumns - 1) / kColumns;
+  // Few rows give every thread a part, many pay once for the packing of b.
+  const std::int64_t height = out.rows * across >= 2048 ? 128 : 32;
+  const std::int64_t down = (out.rows + height - 1) / height;
   std::vector<kernels::Product<S>> products(static_cast<std::size_t>(kernels::num_workers()));
-  kernels::run_tasks((out.rows + kRows - 1) / kRows, [&](std::int64_t task, std::int64_t worker) {
-    const std::int64_t row = task * kRows;
-    const std::int64_t rows = std::min(kRows, out.rows - row);
+  kernels::run_tasks(down * across, [&](std::int64_t task, std::int64_t worker) {
+    const std::int64_t row = task % down * height;
+    const std::int64_t column = task / down * kColumns;
+    const std::int64_t rows = std::min(height, out.rows - row);
+    const std::int64_t columns = std::min(kColumns, out.columns - column);
     products[static_cast<std::size_t>(worker)].multiply(
-        factor<S>(a).row_block(row, rows), factor<S>(b), out.row_block(row, rows), adds);
+        factor<S>(a).row_block(row, rows), factor<S>(b).column_block(column, columns),
+        out.block(row, rows, column, columns), adds);
   });
 }
 
+// of_row(i) for each row, on all threads.
+template <typename OfRow>
+void for_each_row(std::int64_t rows, const OfRow& of_row) {
+  constexpr std::int64_t kRows = 32;
+  kernels::run_tasks((rows + kRows - 1) / kRows, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t end = std::min(rows, (task + 1) * kRows);
+    for (std::int64_t row = task * kRows; row < end; ++row) of_row(row);
+  });
+}
+
+// Logits of so many bytes exist at once. Where those of a microbatch are more, they are computed
+// again for the backward pass.
+constexpr std::int64_t kLogitBytes = 64 << 20;
+
+// The token that each row should name.
+class Targets {
+ public:
+  Targets(const at::Tensor& targets, std::int64_t vocab)
+      : targets_(targets.contiguous()), vocab_(vocab) {}
+  [[nodiscard]] std::int64_t operator[](std::int64_t row) const {
+    const std::int64_t target = targets_.const_data_ptr<std::int64_t>()[row];
+    DTRAIN_CHECK(target >= 0 && target < vocab_, "token {} of {}", target, vocab_);
+    return target;
+  }
+
+ private:
+  at::Tensor targets_;  // (B, T)
+  std::int64_t vocab_;
+};
+
+// of_part(first, count) for the parts of the rows that are worked through at once.
+template <typename OfPart>
+void for_each_part(std::int64_t rows, std::int64_t at_once, const OfPart& of_part) {
+  for (std::int64_t first = 0; first < rows; first += at_once) {
+    of_part(first, std::min(at_once, rows - first));
+  }
+}
+
+template <typename W>
+LogSum<W>* of_rows(const at::Tensor& log_sums) {
+  return reinterpret_cast<LogSum<W>*>(log_sums.mutable_data_ptr<W>());
+}
+
+enum Saved : std::size_t { kLogSums, kLogits };  // logits: undefined unless all exist at once
+
 }  // namespace
+
+std::int64_t FusedHead::rows_at_once(std::int64_t rows, std::int64_t wide) const {
+  const std::int64_t fitting = kLogitBytes / (part_.vocab * wide) / 32 * 32;
+  return std::min(rows, std::max<std::int64_t>(32, fitting));
+}
 
 at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context) {
   std::vector<at::Tensor> saved;
@@ -46,17 +102,31 @@ at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context) 
 at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context,
                               std::vector<at::Tensor>& saved) {
   part_.check(context.tensor_axis);
-  const at::Tensor weight = context.use(ids_[0]);               // (D, V)
-  const at::Tensor rows = x.reshape({-1, part_.whole.width});   // (B*T, D)
-  const at::Tensor targets = context.targets.reshape({-1, 1});  // (B*T, 1)
+  const at::Tensor weight = context.use(ids_[0]);              // (D, V)
+  const at::Tensor rows = x.reshape({-1, part_.whole.width});  // (B*T, D)
+  const Targets targets(context.targets, part_.vocab);
   return for_type(x, [&]<typename S>(S) {
-    const at::Tensor logits =
-        at::empty({rows.size(0), part_.vocab}, x.options().dtype(kWideType<S>));  // (B*T, V)
-    multiply<S>(rows, weight, logits, /*adds=*/false);
-    context.report("logits", logits.view({x.size(0), x.size(1), part_.vocab}));
-    // ATen's kernel computes row by row, so that threads do not change its bits.
-    saved = {at::_log_softmax(logits, 1, /*half_to_float=*/false)};
-    return saved[0].gather(1, targets).neg_().view({x.size(0), x.size(1)});
+    using W = typename kernels::SumOf<S>::Type;
+    const auto wide = x.options().dtype(kWideType<S>);
+    const at::Tensor losses = at::empty({x.size(0), x.size(1)}, wide);
+    const at::Tensor log_sums = at::empty({rows.size(0), 2}, wide);  // of each LogSum
+    // Whoever looks at logits sees all.
+    const std::int64_t at_once = context.tap ? rows.size(0) : rows_at_once(rows.size(0), sizeof(W));
+    const at::Tensor logits = at::empty({at_once, part_.vocab}, wide);
+    for_each_part(rows.size(0), at_once, [&](std::int64_t first, std::int64_t count) {
+      multiply<S>(rows.narrow(0, first, count), weight, logits.narrow(0, 0, count), false);
+      for_each_row(count, [&](std::int64_t row) {
+        const W* values = logits.const_data_ptr<W>() + row * part_.vocab;
+        const LogSum<W> sum = level_rows<S>().log_sum_exp(values, part_.vocab);
+        of_rows<W>(log_sums)[first + row] = sum;
+        losses.mutable_data_ptr<W>()[first + row] =
+            sum.log_sum - (values[targets[first + row]] - sum.top);
+      });
+    });
+    const bool has_all = at_once == rows.size(0);
+    if (context.tap) context.report("logits", logits.view({x.size(0), x.size(1), part_.vocab}));
+    saved = {log_sums, has_all ? logits : at::Tensor()};
+    return losses;
   });
 }
 
@@ -65,19 +135,35 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
                                const GradientOf& gradient_of) {
   const at::Tensor weight = context.use(ids_[0]);  // (D, V)
   const at::Tensor rows = x.reshape({-1, part_.whole.width});
-  const at::Tensor& log_shares = saved[0];  // (B*T, V)
+  const Targets targets(context.targets, part_.vocab);
   return for_type(x, [&]<typename S>(S) {
-    at::Tensor d_logits = at::zeros_like(log_shares);
-    d_logits.scatter_(1, context.targets.reshape({-1, 1}), gradient.reshape({-1, 1}).neg());
-    d_logits = at::_log_softmax_backward_data(d_logits, log_shares, 1, log_shares.scalar_type());
-    d_logits = d_logits.to(x.scalar_type());
+    using W = typename kernels::SumOf<S>::Type;
+    const at::Tensor d_losses = gradient.to(kWideType<S>).contiguous();
+    const at::Tensor& log_sums = saved[kLogSums];
     GradientSum sum(gradient_of(ids_[0]), kWideType<S>);
-    if (const FusedGradient place = sum.get(); place.sum.defined()) {
-      multiply<S>(rows.t(), d_logits, place.sum, !place.is_first);
-    }
+    const at::Tensor d_rows = at::empty(rows.sizes(), log_sums.options());
+    const std::int64_t at_once =
+        saved[kLogits].defined() ? rows.size(0) : rows_at_once(rows.size(0), sizeof(W));
+    const at::Tensor logits = saved[kLogits].defined()
+                                  ? saved[kLogits]
+                                  : at::empty({at_once, part_.vocab}, log_sums.options());
+    const at::Tensor d_logits = at::empty({at_once, part_.vocab}, x.options());
+    for_each_part(rows.size(0), at_once, [&](std::int64_t first, std::int64_t count) {
+      const at::Tensor part = rows.narrow(0, first, count);
+      if (!saved[kLogits].defined()) multiply<S>(part, weight, logits.narrow(0, 0, count), false);
+      const at::Tensor d_part = d_logits.narrow(0, 0, count);
+      for_each_row(count, [&](std::int64_t row) {
+        level_rows<S>().logits_backward(
+            logits.const_data_ptr<W>() + row * part_.vocab, of_rows<W>(log_sums)[first + row],
+            d_losses.const_data_ptr<W>()[first + row], targets[first + row],
+            stored(d_part.mutable_data_ptr<S>() + row * part_.vocab), part_.vocab);
+      });
+      if (const FusedGradient place = sum.get(); place.sum.defined()) {
+        multiply<S>(part.t(), d_part, place.sum, first > 0 || !place.is_first);
+      }
+      multiply<S>(d_part, weight.t(), d_rows.narrow(0, first, count), false);
+    });
     sum.finish();
-    const at::Tensor d_rows = at::empty(rows.sizes(), log_shares.options());
-    multiply<S>(d_logits, weight.t(), d_rows, /*adds=*/false);
     return d_rows.view(x.sizes()).to(x.scalar_type());
   });
 }
@@ -85,15 +171,16 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
 BlockMemory FusedHead::memory(const BatchShape& shape) const {
   const auto low = static_cast<std::int64_t>(c10::elementSize(shape.dtype));
   const std::int64_t wide = std::max<std::int64_t>(4, low);
-  const std::int64_t logits = shape.rows() * part_.vocab * wide;
+  const std::int64_t at_once = rows_at_once(shape.rows(), wide);
+  const bool has_all = at_once == shape.rows();
+  const std::int64_t logits = at_once * part_.vocab * wide;
   const std::int64_t row = shape.rows() * part_.whole.width;
-  BlockMemory memory{.output = shape.rows() * wide, .saved = logits};
-  memory.forward = 2 * logits;
+  const std::int64_t rows = shape.rows() * wide;  // a number for each
+  BlockMemory memory{.output = rows, .saved = 2 * rows + (has_all ? logits : 0)};
+  memory.forward = 3 * rows + logits;
   memory.forward_without_graph = memory.forward;
-  // The gradients of both sides of the log-softmax; or that of the logits and of x, both rounded.
-  const std::int64_t rounded = low == wide ? 0 : low * (shape.rows() * part_.vocab + row);
-  const std::int64_t at_product = (low == wide ? logits : 0) + row * wide + rounded;
-  memory.backward = logits + std::max(2 * logits, at_product);
+  const std::int64_t rounded = low == wide ? 0 : low * row;
+  memory.backward = 2 * rows + logits + at_once * part_.vocab * low + row * wide + rounded;
   return memory;
 }
 

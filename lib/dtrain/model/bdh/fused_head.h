@@ -8,8 +8,9 @@
 
 namespace dtrain::model::bdh {
 
-/// Computes what BdhHead computes, with logits that are never rounded to 16 bits. Equal bits on any
-/// number of threads.
+/// Computes what BdhHead computes, with logits that are never rounded to 16 bits. Those of a large
+/// vocabulary exist for some rows at a time, and are computed again for the backward pass. Equal
+/// bits on any number of threads.
 class FusedHead final : public Block, private NativeBackward {
  public:
   FusedHead(const BdhPart& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
@@ -24,6 +25,9 @@ class FusedHead final : public Block, private NativeBackward {
   [[nodiscard]] at::Tensor backward(const at::Tensor& x, const at::Tensor& gradient,
                                     std::span<const at::Tensor> saved, const BlockContext& context,
                                     const GradientOf& gradient_of) override;
+
+  /// Of `rows`, how many have their logits at once; wide: bytes of a logit.
+  [[nodiscard]] std::int64_t rows_at_once(std::int64_t rows, std::int64_t wide) const;
 
   BdhPart part_;
   std::array<param::ParameterId, 1> ids_;

@@ -1,7 +1,6 @@
 #include "dtrain/model/bdh/fused_work.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "dtrain/model/dropout_bits.h"
 
@@ -9,17 +8,6 @@ namespace dtrain::model::bdh {
 namespace {
 
 using kernels::Matrix;
-
-template <typename S>
-const typename FusedWork<S>::Rows& chosen_rows() {
-  if constexpr (std::is_same_v<S, float>) {
-    return kernels::choose(kFloatRowsBaseline, kFloatRowsAvx2, kFloatRowsAvx512);
-  } else if constexpr (std::is_same_v<S, double>) {
-    return kernels::choose(kDoubleRowsBaseline, kDoubleRowsAvx2, kDoubleRowsAvx512);
-  } else {
-    return kernels::choose(kBfloat16RowsBaseline, kBfloat16RowsAvx2, kBfloat16RowsAvx512);
-  }
-}
 
 // Calls of_block(begin, count) for blocks of up to `size` of `total`, on all threads.
 template <typename OfBlock>
@@ -38,7 +26,7 @@ template <typename S>
 FusedWork<S>::FusedWork(const FusedShape& shape, const at::TensorOptions& options)
     : shape_(shape),
       options_(options),
-      rows_(chosen_rows<S>()),
+      rows_(level_rows<S>()),
       workers_(static_cast<std::size_t>(kernels::num_workers())) {
   const std::int64_t chunk = shape.chunk();
   for (Worker& worker : workers_) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "dtrain/kernels/product.h"
@@ -24,6 +25,18 @@ template <>
 struct RowStorage<c10::BFloat16> {
   using Type = Bfloat16Bits;
 };
+
+/// The element-wise code for this CPU.
+template <typename S>
+[[nodiscard]] const auto& level_rows() {
+  if constexpr (std::is_same_v<S, float>) {
+    return kernels::choose(kFloatRowsBaseline, kFloatRowsAvx2, kFloatRowsAvx512);
+  } else if constexpr (std::is_same_v<S, double>) {
+    return kernels::choose(kDoubleRowsBaseline, kDoubleRowsAvx2, kDoubleRowsAvx512);
+  } else {
+    return kernels::choose(kBfloat16RowsBaseline, kBfloat16RowsAvx2, kBfloat16RowsAvx512);
+  }
+}
 
 /// One microbatch's work of a level, in numbers S (float, double or bfloat16) that are summed as W.
 /// Tensors are contiguous; those of neurons lie in tiles, one for each head, sample and chunk:

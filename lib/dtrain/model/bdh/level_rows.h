@@ -1,4 +1,4 @@
-// The element-wise work of a fused level, a row at a time, compiled for each instruction set.
+// The element-wise work of fused blocks, a row at a time, compiled for each instruction set.
 #pragma once
 
 #include "dtrain/kernels/instruction_set.h"
@@ -15,6 +15,14 @@ struct RowMask {
   const unsigned* halves = nullptr;
   unsigned threshold = 0;
   double scale = 1;
+};
+
+/// log sum exp(logits) = top + log_sum, where top is the largest logit: kept apart, since their sum
+/// would round the shares of tokens that are nearly certain.
+template <typename W>
+struct LogSum {
+  W top;
+  W log_sum;
 };
 
 /// Rows of `count` elements. S is what tensors hold, W what is computed in: float for S bfloat16,
@@ -39,6 +47,12 @@ struct LevelRows {
   W (*normalize)(W* values, long count);
   /// gradient: of the normalized values, becomes that of the values before.
   void (*normalize_backward)(W* gradient, const S* normalized, W rstd, long count);
+
+  LogSum<W> (*log_sum_exp)(const W* logits, long count);
+  /// The gradient of gradient * (-log softmax(logits)[target]) by the logits, of which `sum` is the
+  /// log_sum_exp.
+  void (*logits_backward)(const W* logits, const LogSum<W>& sum, W gradient, long target,
+                          S* d_logits, long count);
 
   void (*add)(const W* from, W* to, long count);
   void (*widen)(const S* from, W* to, long count);

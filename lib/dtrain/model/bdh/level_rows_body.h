@@ -155,6 +155,83 @@ void normalize_backward(W* __restrict gradient, const S* __restrict normalized, 
   }
 }
 
+// How exp splits its argument for each type: x = n ln 2 + r. `magic` added and taken away rounds to
+// a whole number, whose lowest bits `magic` plus it holds.
+template <typename W>
+struct Exponent;
+template <>
+struct Exponent<float> {
+  using Bits = unsigned;
+  static constexpr float kLowest = -87;  // below, a result would be subnormal
+  static constexpr float kMagic = 0x1.8p23F;
+  static constexpr float kLn2High = 0x1.62e4p-1F;  // times n: exact
+  static constexpr float kLn2Low = 0x1.7f7d1cp-20F;
+  static constexpr int kMantissa = 23;
+  static constexpr int kTerms = 7;
+};
+template <>
+struct Exponent<double> {
+  using Bits = unsigned long;
+  static constexpr double kLowest = -708;
+  static constexpr double kMagic = 0x1.8p52;
+  static constexpr double kLn2High = 0x1.62e42feep-1;
+  static constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  static constexpr int kMantissa = 52;
+  static constexpr int kTerms = 13;
+};
+
+// e to the power of x <= 88, off by less than 2 ulp; 0 instead of subnormal numbers. What is no
+// number stays none.
+template <typename W>
+W exponential(W x) {
+  using E = Exponent<W>;
+  using Bits = typename E::Bits;
+  const W bounded = x < E::kLowest ? E::kLowest : x;
+  const W shifted = bounded * static_cast<W>(0x1.71547652b82fep+0) + E::kMagic;
+  const W whole = shifted - E::kMagic;
+  const W r = (bounded - whole * E::kLn2High) - whole * E::kLn2Low;
+  W sum = 1;  // of r^k / k!
+  for (int k = E::kTerms; k > 0; --k) sum = 1 + sum * r * (W{1} / static_cast<W>(k));
+  Bits bits;
+  __builtin_memcpy(&bits, &shifted, sizeof(bits));
+  const W one = 1;
+  Bits power;
+  __builtin_memcpy(&power, &one, sizeof(power));
+  power += bits << E::kMantissa;  // 2 to the power of n, whatever n's sign
+  W scale;
+  __builtin_memcpy(&scale, &power, sizeof(scale));
+  return x < E::kLowest ? W{0} : sum * scale;
+}
+
+template <typename W>
+LogSum<W> log_sum_exp(const W* __restrict logits, long count) {
+  W tops[kSums];
+  for (long lane = 0; lane < kSums; ++lane) tops[lane] = logits[0];
+  const long whole = count / kSums * kSums;
+  for (long i = 0; i < whole; i += kSums) {
+    for (long lane = 0; lane < kSums; ++lane) {
+      tops[lane] = tops[lane] < logits[i + lane] ? logits[i + lane] : tops[lane];
+    }
+  }
+  for (long i = whole; i < count; ++i) tops[0] = tops[0] < logits[i] ? logits[i] : tops[0];
+  W top = tops[0];
+  for (const W other : tops) top = top < other ? other : top;
+  const W sum = sum_of<W>(count, [=](long i) { return exponential(logits[i] - top); });
+  return {top, static_cast<W>(__builtin_log(static_cast<double>(sum)))};
+}
+
+template <typename S, typename W>
+void logits_backward(const W* __restrict logits, const LogSum<W>& sum, W gradient, long target,
+                     S* __restrict d_logits, long count) {
+  const W top = sum.top;
+  const W log_sum = sum.log_sum;
+  for (long i = 0; i < count; ++i) {
+    d_logits[i] = narrowed<S>(gradient * exponential((logits[i] - top) - log_sum));
+  }
+  const W share = exponential((logits[target] - top) - log_sum);
+  d_logits[target] = narrowed<S>(gradient * share - gradient);
+}
+
 template <typename W>
 void add(const W* __restrict from, W* __restrict to, long count) {
   for (long i = 0; i < count; ++i) to[i] += from[i];
@@ -178,6 +255,8 @@ constexpr LevelRows<S, W> kRows{.rectify = rectify<S, W>,
                                 .encode_backward = encode_backward<S, W>,
                                 .normalize = normalize<W>,
                                 .normalize_backward = normalize_backward<S, W>,
+                                .log_sum_exp = log_sum_exp<W>,
+                                .logits_backward = logits_backward<S, W>,
                                 .add = add<W>,
                                 .widen = widen<S, W>,
                                 .narrow = narrow<S, W>};
