@@ -57,7 +57,8 @@ Optimizer::Optimizer(std::vector<UpdateGroup> groups, c10::Device device)
       learning_rate_(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble))) {}
 
 void Optimizer::step(const param::Arena& parameters, const param::Arena& gradients,
-                     double learning_rate, const at::Tensor& may_update, UpdateWindow* window) {
+                     double learning_rate, const at::Tensor& may_update, UpdateWindow* window,
+                     const std::function<void(std::int64_t end)>& updated_to) {
   if (may_update.is_cpu() && !*may_update.const_data_ptr<bool>()) return;
   const at::NoGradGuard no_grad;
   num_updates_.add_(may_update);
@@ -72,6 +73,7 @@ void Optimizer::step(const param::Arena& parameters, const param::Arena& gradien
     }
     update(parts[i], parameters, gradients, {learning_rate_, may_update, window});
     if (window != nullptr) window->after(range);
+    if (updated_to) updated_to(range.end);
   }
 }
 

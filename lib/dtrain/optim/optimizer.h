@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,12 +65,15 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// Updates `parameters` in place; `gradients` are read only. Both hold the shard's elements at
-  /// least. A window (may be null) sees ranges of at most kWindowElements.
+  /// least. A window (may be null) sees ranges of at most kWindowElements. updated_to(end), if any,
+  /// is called when all of the shard's elements below `end` have their new values (on a device:
+  /// when they are under way), so that they can be sent while the others are updated.
   ///
   /// may_update: () bool, read where the update runs; where it is false nothing changes, and on the
   /// CPU no element is touched.
   void step(const param::Arena& parameters, const param::Arena& gradients, double learning_rate,
-            const at::Tensor& may_update, UpdateWindow* window = nullptr);
+            const at::Tensor& may_update, UpdateWindow* window = nullptr,
+            const std::function<void(std::int64_t end)>& updated_to = {});
   static constexpr std::int64_t kWindowElements = std::int64_t{1} << 20;
 
   /// The arenas share memory with the optimizer, so that state can be saved and loaded through

@@ -1,6 +1,7 @@
 #include "dtrain/parallel/data/parameter_store.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "dtrain/base/check.h"
@@ -132,10 +133,17 @@ void ParameterStore::free(param::UnitId id) {
 }
 
 void ParameterStore::refresh() {
+  refresh_to(std::numeric_limits<std::int64_t>::max());
+  next_refreshed_ = param::UnitId(0);
+}
+
+void ParameterStore::refresh_to(std::int64_t end) {
   if (!options_.keeps_units) return;
   const bool shares = units_.front().buffer == nullptr;
   if (shares && shards_.size() == 1) return;
-  for (const param::UnitId unit : layout_.units()) {
+  for (; next_refreshed_.value() < layout_.num_units(); ++next_refreshed_) {
+    const param::UnitId unit = next_refreshed_;
+    if (layout_.shard_range(unit, param::ShardId(shards_.rank())).end > end) return;
     gather_into(units_[unit], unit, unit_values(unit));
   }
 }

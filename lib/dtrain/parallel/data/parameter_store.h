@@ -55,6 +55,9 @@ class ParameterStore {
 
   /// The masters have changed: starts to bring units that are kept up to date.
   void refresh();
+  /// The same for the units of which this rank's part lies below element `end`, while the others'
+  /// masters still change; then refresh() starts the rest.
+  void refresh_to(std::int64_t end);
   void wait_for_all();
 
  private:
@@ -72,6 +75,7 @@ class ParameterStore {
   Options options_;
   param::Arena masters_;
   base::IndexedVector<param::UnitId, Unit> units_;
+  param::UnitId next_refreshed_{0};
   param::ParameterViews views_;
   base::IndexedVector<param::UnitId, at::Tensor> unit_values_;
 };

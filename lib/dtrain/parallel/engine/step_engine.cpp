@@ -94,8 +94,10 @@ void StepEngine::optimizer_step(double learning_rate) {
   device::run_on(
       setup_.world.device(), [] { return "in the update"; },
       [&] {
-        updater_.update(parameters(), gradients(), learning_rate, may_update);
-        executor_.parameters().refresh();
+        ParameterStore& store = executor_.parameters();
+        updater_.update(parameters(), gradients(), learning_rate, may_update,
+                        [&](std::int64_t end) { store.refresh_to(end); });
+        store.refresh();
       });
 }
 

@@ -142,14 +142,15 @@ bool Updater::adjust_scale(double grad_norm) {
 }
 
 void Updater::update(const param::Arena& masters, const param::Arena& gradients,
-                     double learning_rate, const at::Tensor& may_update) {
+                     double learning_rate, const at::Tensor& may_update,
+                     const std::function<void(std::int64_t end)>& updated_to) {
   if (setup_.offload == nullptr) {
-    return optimizer_->step(masters, gradients, learning_rate, may_update);
+    return optimizer_->step(masters, gradients, learning_rate, may_update, nullptr, updated_to);
   }
   std::vector<const param::Arena*> offloaded = with_state(masters);
   if (!setup_.options.offloads_masters()) offloaded.erase(offloaded.begin());
   OffloadWindow window(*setup_.offload, std::move(offloaded));
-  optimizer_->step(masters, gradients, learning_rate, may_update, &window);
+  optimizer_->step(masters, gradients, learning_rate, may_update, &window, updated_to);
   window.finish();
 }
 

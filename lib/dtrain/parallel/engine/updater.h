@@ -53,9 +53,11 @@ class Updater {
   /// Throws: Error{numerics} where the smallest scale overflows.
   [[nodiscard]] bool adjust_scale(double grad_norm);
 
-  /// Updates this rank's masters where may_update, () bool, is true.
+  /// Updates this rank's masters where may_update, () bool, is true. updated_to: as
+  /// Optimizer::step's.
   void update(const param::Arena& masters, const param::Arena& gradients, double learning_rate,
-              const at::Tensor& may_update);
+              const at::Tensor& may_update,
+              const std::function<void(std::int64_t end)>& updated_to);
 
   [[nodiscard]] const optim::Optimizer& optimizer() const { return *optimizer_; }
   /// The masters, and all that the optimizer keeps of them.

@@ -90,6 +90,28 @@ TEST_CASE("Whole masters serve as copies, and a refresh brings the other shards"
   });
 }
 
+TEST_CASE("Units whose masters have changed travel while the others' still change") {
+  on_two_shards({.keeps_units = true}, [&](ParameterStore& store, comm::ProcessGroup& group) {
+    const auto end_of = [&](param::UnitId unit) {
+      return kLayout.shard_range(unit, param::ShardId(group.rank())).end;
+    };
+    for (std::int64_t round = 0; round < 2; ++round) {
+      const auto calls = [&] { return group.calls().counters().calls - 2 * round; };
+      set_own_shards(store, group.rank(), round);
+      store.refresh_to(end_of(0_u) - 1);
+      expect(calls() == 0, "a part that still changes");
+      store.refresh_to(end_of(0_u));
+      expect(calls() == 1, "the first unit");
+      store.refresh();
+      expect(calls() == 2, "the rest, once");
+      store.wait_for_all();
+      for (const param::UnitId unit : {0_u, 1_u}) {
+        expect(same_bits(store.unit_values(unit), expected_unit(unit, round)), "all shards");
+      }
+    }
+  });
+}
+
 TEST_CASE("Kept copies in another dtype are brought up to date by a refresh, on one rank too") {
   const ParameterStore::Options options{.compute_dtype = at::kBFloat16, .keeps_units = true};
   on_two_shards(options, [&](ParameterStore& store, comm::ProcessGroup& group) {
