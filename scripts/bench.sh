@@ -2,7 +2,8 @@
 # bench.sh [--quick] [--rounds N] [--steps N] [--config NAME] [--peer PYTHON] [--beside CHECKOUT]: speed and memory of
 # dtrain; with a Python that has torch 2.11.0, beside the PyTorch peer of scripts/peer; with another checkout and its
 # release build, beside that. Prints a table, writes build/bench/TIME.json.
-# bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: fused kernels beside PyTorch, eager and compiled, on this CPU.
+# bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: fused kernels beside PyTorch, eager and compiled, on this CPU;
+# what ranks of one machine wait and gain; starts.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
@@ -25,7 +26,7 @@ case ${1:-} in
     shift
     ;;
   cpu)
-    scripts/build.sh release unit_tests
+    scripts/build.sh release unit_tests dist_tests
     program=scripts/bench_cpu.py
     shift
     ;;

@@ -12,6 +12,7 @@ import tempfile
 import time
 
 import bench
+import bench_ranks
 from bench import BIN, OUTPUT, ROOT
 
 TRIES = 3  # of a quiet row
@@ -192,7 +193,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each kind [5]")
     parser.add_argument("--tokens", type=int, default=16384, help="timed tokens of a block of mini; a quarter for others [16384]")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them [2]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name holds it")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name holds it; ranks: those that communicate")
     parser.add_argument("--loud", action="store_true", help="keep rows that other processes disturbed")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python with torch 2.11.0, to run scripts/peer")
     options = parser.parse_args()
@@ -203,10 +204,14 @@ def main():
     report = {"machine": bench.machine(), "rounds": options.rounds, "gflops": roofline(), "rows": []}
     for row in rows(options):
         report["rows"].append(measure(row, options))
+    if options.only in "ranks":
+        report["ranks"] = bench_ranks.measure(options.rounds)
     bench.show("")
     path = OUTPUT / "cpu.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
     print_table(report)
+    if "ranks" in report:
+        bench_ranks.print_tables(report["ranks"])
     print(f"\nwritten to {path.relative_to(ROOT)}")
 
 
