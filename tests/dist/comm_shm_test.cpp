@@ -323,13 +323,13 @@ std::string use_memory(World& world, const std::string&) {
   expect(at::all(other == 0).item<bool>(), "zeros beside a view");
   other.fill_(9);
   other.reset();
-  expect(segment_bytes() <= before + kBytes, "freed memory given back");
+  expect(segment_bytes() <= before + 2 * kBytes, "no more than was in use at once");
   for (int i = 0; i < 50; ++i) {
     const at::Tensor again = world.allocate(1000 + i * 70'000);
     expect(at::all(again == 0).item<bool>(), "zeros again");
     again.fill_(255);
   }
-  expect(segment_bytes() <= before + kBytes, "all memory given back");
+  expect(segment_bytes() <= before + 2 * kBytes, "freed memory used again, in any sizes");
   expect(world.allocate(0).numel() == 0, "an empty tensor");
   try {
     (void)world.allocate(std::int64_t{1} << 50);

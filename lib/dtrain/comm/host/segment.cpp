@@ -73,6 +73,13 @@ std::optional<std::int64_t> FreeRanges::take(std::int64_t size) {
   return begin;
 }
 
+FreeRanges::Range FreeRanges::take_any() {
+  const auto last = std::prev(ranges_.end());
+  const Range range{last->first, last->second};
+  ranges_.erase(last);
+  return range;
+}
+
 void FreeRanges::give_back(std::int64_t begin, std::int64_t size) {
   const auto next = ranges_.lower_bound(begin);
   if (next != ranges_.begin()) {
@@ -107,14 +114,7 @@ std::shared_ptr<std::byte> Segment::allocate(std::int64_t bytes) {
 Segment::Extent Segment::reserve(std::int64_t bytes, std::int64_t backed) {
   Extent extent{.bytes = in_pages(bytes), .backed = in_pages(backed)};
   const std::lock_guard lock(mutex_);
-  const auto offset = free_.take(extent.bytes);
-  int error = ENOSPC;
-  if (offset) {
-    extent.offset = *offset;
-    // Now, where it can be refused; a page that is not there when it is touched ends the process.
-    error = change_pages(file_.get(), 0, extent.offset, extent.backed);
-    if (error != 0) free_.give_back(extent.offset, extent.bytes);
-  }
+  const int error = take_kept(extent) ? 0 : take_new(extent);
   if (error != 0) {
     base::fail(
         ErrorKind::memory,
@@ -123,20 +123,70 @@ Segment::Extent Segment::reserve(std::int64_t bytes, std::int64_t backed) {
         bytes, in_use_, mapping_.bytes(), std::strerror(error));
   }
   in_use_ += extent.backed;
+  most_in_use_ = std::max(most_in_use_, in_use_);
+  drop_kept(most_in_use_ - in_use_);
   if (count_) count_(extent.backed);
   return extent;
 }
 
-void Segment::release(const Extent& extent) noexcept {
-  // The pages go back to the system, and the next owner finds zeros.
-  constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  if (change_pages(file_.get(), kPunch, extent.offset, extent.bytes) != 0) {
-    std::memset(mapping_.data() + extent.offset, 0, static_cast<std::size_t>(extent.bytes));
+bool Segment::take_kept(Extent& extent) {
+  const auto offset = extent.bytes == extent.backed ? kept_.take(extent.bytes) : std::nullopt;
+  if (!offset) return false;
+  extent.offset = *offset;
+  kept_bytes_ -= extent.bytes;
+  std::memset(mapping_.data() + extent.offset, 0, static_cast<std::size_t>(extent.bytes));
+  return true;
+}
+
+int Segment::take_new(Extent& extent) {
+  auto offset = free_.take(extent.bytes);
+  if (!offset) {
+    drop_kept(0);
+    offset = free_.take(extent.bytes);
   }
+  if (!offset) return ENOSPC;
+  extent.offset = *offset;
+  // Now, where it can be refused; a page that is not there when it is touched ends the process.
+  int error = change_pages(file_.get(), 0, extent.offset, extent.backed);
+  if (error != 0 && kept_bytes_ > 0) {
+    drop_kept(0);
+    error = change_pages(file_.get(), 0, extent.offset, extent.backed);
+  }
+  if (error != 0) free_.give_back(extent.offset, extent.bytes);
+  return error;
+}
+
+void Segment::release(const Extent& extent) noexcept {
   const std::lock_guard lock(mutex_);
-  free_.give_back(extent.offset, extent.bytes);
+  if (extent.bytes == extent.backed) {
+    kept_.give_back(extent.offset, extent.bytes);
+    kept_bytes_ += extent.bytes;
+  } else {
+    drop(extent.offset, extent.bytes);
+  }
   in_use_ -= extent.backed;
   if (count_) count_(-extent.backed);
+}
+
+void Segment::drop(std::int64_t offset, std::int64_t bytes) noexcept {
+  // The pages go back to the system, and the next owner finds zeros.
+  constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  if (change_pages(file_.get(), kPunch, offset, bytes) != 0) {
+    std::memset(mapping_.data() + offset, 0, static_cast<std::size_t>(bytes));
+  }
+  free_.give_back(offset, bytes);
+}
+
+void Segment::drop_kept(std::int64_t bytes) noexcept {
+  while (kept_bytes_ > bytes) {
+    const FreeRanges::Range range = kept_.take_any();
+    // Of the last one no more than has to go.
+    const std::int64_t kept =
+        std::min(range.size, std::max<std::int64_t>(0, bytes - (kept_bytes_ - range.size)));
+    if (kept > 0) kept_.give_back(range.begin, kept);
+    drop(range.begin + kept, range.size - kept);
+    kept_bytes_ -= range.size - kept;
+  }
 }
 
 }  // namespace dtrain::comm

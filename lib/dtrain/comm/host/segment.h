@@ -35,18 +35,27 @@ class Mapping {
 /// Which parts of a range of numbers are free. Threads: one at a time.
 class FreeRanges {
  public:
+  FreeRanges() = default;
   explicit FreeRanges(std::int64_t size) : ranges_{{0, size}} {}
 
   /// Takes the first place where `size` numbers are free; nothing if there is none.
   std::optional<std::int64_t> take(std::int64_t size);
+  /// Takes a range, as large as it is; there is one.
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t size = 0;
+  };
+  Range take_any();
   void give_back(std::int64_t begin, std::int64_t size);
 
  private:
   std::map<std::int64_t, std::int64_t> ranges_;  // size by begin; no two touch
 };
 
-/// Hands out parts of a file without a name, in whole pages. Pages that are not handed out take no
-/// room, and the file ends with the last process that has it open or mapped.
+/// Hands out parts of a file without a name, in whole pages. What is given back keeps its pages for
+/// the next owner, which spares the system their making and all processes their mapping; all pages
+/// together never take more room than was in use at once. The file ends with the last process that
+/// has it open or mapped.
 ///
 /// Threads: any.
 class Segment : public std::enable_shared_from_this<Segment> {
@@ -79,12 +88,24 @@ class Segment : public std::enable_shared_from_this<Segment> {
   void release(const Extent& extent) noexcept;
 
  private:
+  /// Takes pages that a former owner left; false if none suffice.
+  bool take_kept(Extent& extent);
+  /// Takes new pages. Returns 0 or the errno.
+  int take_new(Extent& extent);
+  /// Gives the pages of an extent back to the system.
+  void drop(std::int64_t offset, std::int64_t bytes) noexcept;
+  /// Gives kept pages back until no more than `bytes` of them are left.
+  void drop_kept(std::int64_t bytes) noexcept;
+
   base::Descriptor file_;
   Mapping mapping_;
   Count count_;
   std::mutex mutex_;
-  FreeRanges free_;
-  std::int64_t in_use_ = 0;  // bytes
+  FreeRanges free_;  // without pages
+  FreeRanges kept_;  // free, with pages
+  std::int64_t kept_bytes_ = 0;
+  std::int64_t in_use_ = 0;       // bytes
+  std::int64_t most_in_use_ = 0;  // so far
 };
 
 }  // namespace dtrain::comm
