@@ -39,6 +39,9 @@ base::Descriptor make_file(std::int64_t most_bytes) {
   return file;
 }
 
+// Sizes that do not fit together leave gaps; a fourth of the memory at most.
+constexpr std::int64_t kSlack = 4;
+
 int change_pages(int descriptor, int mode, std::int64_t offset, std::int64_t bytes) noexcept {
   while (::fallocate(descriptor, mode, offset, bytes) != 0) {
     if (errno != EINTR) return errno;
@@ -64,11 +67,14 @@ Mapping::Mapping(const base::Descriptor& file) {
 Mapping::~Mapping() { ::munmap(data_, static_cast<std::size_t>(bytes_)); }
 
 std::optional<std::int64_t> FreeRanges::take(std::int64_t size) {
-  const auto found = std::find_if(ranges_.begin(), ranges_.end(),
-                                  [size](const auto& range) { return range.second >= size; });
-  if (found == ranges_.end()) return std::nullopt;
-  const auto [begin, room] = *found;
-  ranges_.erase(found);
+  auto best = ranges_.end();
+  for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {
+    const bool fits = range->second >= size;
+    if (fits && (best == ranges_.end() || range->second < best->second)) best = range;
+  }
+  if (best == ranges_.end()) return std::nullopt;
+  const auto [begin, room] = *best;
+  ranges_.erase(best);
   if (room > size) ranges_.emplace(begin + size, room - size);
   return begin;
 }
@@ -124,7 +130,7 @@ Segment::Extent Segment::reserve(std::int64_t bytes, std::int64_t backed) {
   }
   in_use_ += extent.backed;
   most_in_use_ = std::max(most_in_use_, in_use_);
-  drop_kept(most_in_use_ - in_use_);
+  drop_kept(most_in_use_ - in_use_ + most_in_use_ / kSlack);
   if (count_) count_(extent.backed);
   return extent;
 }

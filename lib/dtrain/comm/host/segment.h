@@ -38,7 +38,7 @@ class FreeRanges {
   FreeRanges() = default;
   explicit FreeRanges(std::int64_t size) : ranges_{{0, size}} {}
 
-  /// Takes the first place where `size` numbers are free; nothing if there is none.
+  /// Takes the smallest place where `size` numbers are free; nothing if there is none.
   std::optional<std::int64_t> take(std::int64_t size);
   /// Takes a range, as large as it is; there is one.
   struct Range {
@@ -54,8 +54,8 @@ class FreeRanges {
 
 /// Hands out parts of a file without a name, in whole pages. What is given back keeps its pages for
 /// the next owner, which spares the system their making and all processes their mapping; all pages
-/// together never take more room than was in use at once. The file ends with the last process that
-/// has it open or mapped.
+/// together never take more than a fourth above what was in use at once. The file ends with the
+/// last process that has it open or mapped.
 ///
 /// Threads: any.
 class Segment : public std::enable_shared_from_this<Segment> {
