@@ -4,6 +4,7 @@
 # release build, beside that. Prints a table, writes build/bench/TIME.json.
 # bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: fused kernels beside PyTorch, eager and compiled, on this CPU;
 # what ranks of one machine wait and gain; starts.
+# bench.sh plan [--steps N]: what dtrain plan predicts beside what runs measure.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
@@ -23,6 +24,10 @@ program=scripts/bench.py
 case ${1:-} in
   checkpoint)
     program=scripts/bench_checkpoint.py
+    shift
+    ;;
+  plan)
+    program=scripts/bench_plan.py
     shift
     ;;
   cpu)

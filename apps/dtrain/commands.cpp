@@ -33,10 +33,15 @@ struct Subcommand {
   int (*run)(const Arguments&);
 };
 
-constexpr Subcommand kSubcommands[] = {{"train", run_train},           {"data", run_data},
-                                       {"generate", run_generate},     {"verify", run_verify},
-                                       {"checkpoint", run_checkpoint}, {"doctor", run_doctor},
-                                       {"schedule", run_schedule},     {"settings", run_settings}};
+constexpr Subcommand kSubcommands[] = {{"train", run_train},
+                                       {"data", run_data},
+                                       {"generate", run_generate},
+                                       {"verify", run_verify},
+                                       {"checkpoint", run_checkpoint},
+                                       {"doctor", run_doctor},
+                                       {"plan", run_plan},
+                                       {"schedule", run_schedule},
+                                       {"settings", run_settings}};
 
 int run_help(const Arguments& arguments);
 

@@ -21,6 +21,7 @@ subcommands
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
   doctor                    check and measure what a job of such flags stands on
+  plan                      rank the layouts of a job by predicted time and memory
   schedule                  show what the stages of a pipeline do when, without running them
   settings                  print docs/settings.md
   help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
@@ -110,6 +111,14 @@ std::string command_help(config::Command command) {
           "  Prints a line for each fact that a job of these flags stands on, on all its ranks, "
           "and\n"
           "  names what is wrong: dtrun -n 2 -- dtrain doctor --run-dir runs/mine\n\n";
+      break;
+    case config::Command::plan:
+      usage =
+          "dtrain plan [flags of train] [--ranks N] [--device-memory SIZE] [--link SIZE] ...\n"
+          "  Ranks the layouts of a job: predicted memory, bytes, bubble and time of a step, why "
+          "others\n"
+          "  do not fit, and the command line of the best. Flags that say a layout have no "
+          "effect.\n\n";
       break;
     case config::Command::export_checkpoint:
       usage = "dtrain checkpoint export PATH FILE [flags]\n\n";

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -73,7 +74,8 @@ int run(std::string_view text) {
   const config::Request request = config::from_request(text);
   require_threads(request.config);
   metrics::install_counting_allocator();
-  at::set_num_threads(static_cast<int>(request.config.machine.threads));
+  // 0: of a plan, which sets it for each layout.
+  at::set_num_threads(static_cast<int>(std::max<std::int64_t>(1, request.config.machine.threads)));
   // setFloat32MatmulPrecision would change the CPU's products too.
   at::globalContext().setAllowTF32CuBLAS(request.config.machine.matmul_precision ==
                                          config::MatmulPrecision::tf32);
@@ -88,6 +90,9 @@ int run(std::string_view text) {
       return 0;
     case config::Command::doctor:
       commands::run_doctor(request.config, request.record, write_output);
+      return 0;
+    case config::Command::plan:
+      commands::plan_layouts(request.config, write_output);
       return 0;
     case config::Command::export_checkpoint:
       commands::export_checkpoint(request.config, write_output);

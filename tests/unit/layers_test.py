@@ -16,7 +16,7 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
     {"model", "data", "optim", "metrics", "checkpoint"},
     {"parallel"},
     {"job"},
-    {"train"},
+    {"train", "planner"},
     {"commands"},
     {"runtime"},
 ]

@@ -36,6 +36,13 @@ void verify(const config::Config& config, const Output& output);
 void run_doctor(const config::Config& config, const config::StartRecord& record,
                 const Output& output);
 
+/// Gives `output` a table of the layouts that a job of these settings could have, the best first,
+/// and the command line of the best.
+///
+/// config: as asked, before anything is resolved.
+/// Throws: Error{usage} where no layout fits, naming why the nearest does not.
+void plan_layouts(const config::Config& config, const Output& output);
+
 /// Gives `output` the prompt of config.generate, then max_tokens bytes, each as soon as it is
 /// drawn. An empty prompt starts a text after a newline that is not written. The same file,
 /// settings and seed give the same bytes on one machine.

@@ -182,6 +182,16 @@ struct VerifyConfig {
   double tolerance = 0;  // 0: default
 };
 
+/// Of `dtrain plan`.
+struct PlanConfig {
+  std::int64_t ranks = 0;           // 0: as many as this machine has cores, and fewer
+  std::int64_t ranks_per_node = 0;  // 0: all
+  ByteSize device_memory;           // of each rank; 0: its share of this machine's
+  double device_tflops = 0;         // that a rank reaches; 0: measured here
+  ByteSize link;                    // bytes a second between nodes; 0: as within one
+  std::int64_t show = 8;            // layouts
+};
+
 struct Config {
   ModelConfig model;
   DataConfig data;
@@ -196,6 +206,7 @@ struct Config {
   VerifyConfig verify;
   ExportConfig exporting;
   ImportConfig importing;
+  PlanConfig plan;
 };
 
 }  // namespace dtrain::config

@@ -73,7 +73,7 @@ std::string cell(std::string_view text) {
 std::string commands_text(const Setting& setting) {
   std::string text;
   for (const Command command : kCommands) {
-    if (!setting.is_for(command)) continue;
+    if (!setting.is_of(command)) continue;
     if (!text.empty()) text += ", ";
     text += name_of(command);
   }

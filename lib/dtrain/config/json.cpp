@@ -65,10 +65,8 @@ Request from_request(std::string_view text) {
                "not a request: {}", text);
   const auto is_meant = [&](Command command) { return object["command"] == name_of(command); };
   const auto* command = std::ranges::find_if(kCommands, is_meant);
-  DTRAIN_CHECK(command != std::end(kCommands) || is_meant(Command::doctor),
-               "unknown command in request: {}", text);
-  Request request{command != std::end(kCommands) ? *command : Command::doctor,
-                  from_json(object["config"].dump())};
+  DTRAIN_CHECK(command != std::end(kCommands), "unknown command in request: {}", text);
+  Request request{*command, from_json(object["config"].dump())};
   if (object.contains("asked")) request.record.asked = from_json(object["asked"].dump());
   if (object.contains("provenance")) request.record.provenance = object["provenance"].dump();
   return request;

@@ -272,6 +272,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
     fail(ErrorKind::usage, "dtrain {} was launched with {} ranks: it runs as one process",
          name_of(command), launch.world_size);
   }
+  if (command == Command::plan) return config;  // for each layout it is resolved anew
   // What the ranks stand on, however many there are.
   const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;
   if (is_open && launch.world_size > 1) config.layout.strategy = Strategy::ddp;

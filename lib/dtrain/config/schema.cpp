@@ -359,6 +359,24 @@ constexpr Setting kSettings[] = {
     {"import.levels", "--levels", "L", "",
      "levels of the model in a file that does not say; 0: the file says", kImport,
      FIELD(importing.levels), between(0, kMaxLevels)},
+
+    {"plan.ranks", "--ranks", "N", "ranks",
+     "to lay out; 0: as many as this machine has cores for, and fewer with more threads each",
+     kPlan, FIELD(plan.ranks), between(0, kMaxRanks)},
+    {"plan.ranks_per_node", "--ranks-per-node", "N", "ranks", "of a machine; 0: all on one", kPlan,
+     FIELD(plan.ranks_per_node), between(0, kMaxRanks)},
+    {"plan.device_memory", "--device-memory", "SIZE", "",
+     "that a rank may take (80GiB); 0: its share of this machine's memory", kPlan,
+     FIELD(plan.device_memory), form("a size: 80GiB, 500MB, or bytes; 0 for this machine's")},
+    {"plan.device_tflops", "--device-tflops", "X", "10^12 FLOP/s",
+     "that a rank reaches in training; 0: measured here", kPlan, FIELD(plan.device_tflops),
+     at_least(0)},
+    {"plan.link", "--link", "SIZE", "",
+     "bytes a second of a rank to other nodes (25GB); 0: as fast as within a machine", kPlan,
+     FIELD(plan.link),
+     form("a size: 25GB, 1.25GB, or bytes; 0 for a link that costs nothing more")},
+    {"plan.show", "--show", "N", "layouts", "the best ones to show", kPlan, FIELD(plan.show),
+     between(1, kMaxRanks)},
 };
 
 #undef FIELD
@@ -375,7 +393,8 @@ constexpr Group kGroups[] = {{"model", "model."},
                              {"generation", "generate."},
                              {"verification", "verify."},
                              {"checkpoint export", "export."},
-                             {"checkpoint import", "import."}};
+                             {"checkpoint import", "import."},
+                             {"planning", "plan."}};
 
 // kSettings with the rows of every family.
 std::vector<Setting> with_families() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -21,10 +22,16 @@ enum class Command : unsigned {
   verify = 4,
   export_checkpoint = 8,
   import_checkpoint = 16,
-  doctor = 32 | train  ///< takes the settings of train, and belongs to no row of its own
+  doctor = 32 | train,  ///< takes the settings of train, and belongs to no row of its own
+  plan = 64 | train     ///< takes the settings of train beside its own
 };
-inline constexpr Command kCommands[] = {Command::train, Command::generate, Command::verify,
-                                        Command::export_checkpoint, Command::import_checkpoint};
+inline constexpr Command kCommands[] = {Command::train,
+                                        Command::generate,
+                                        Command::verify,
+                                        Command::export_checkpoint,
+                                        Command::import_checkpoint,
+                                        Command::doctor,
+                                        Command::plan};
 using CommandSet = unsigned;
 
 [[nodiscard]] std::string_view name_of(Command command) noexcept;
@@ -119,6 +126,10 @@ struct Setting {
 
   [[nodiscard]] bool is_for(Command command) const noexcept {
     return (commands & static_cast<unsigned>(command)) != 0;
+  }
+  /// The same without what the command takes of train's.
+  [[nodiscard]] bool is_of(Command command) const noexcept {
+    return (commands & std::bit_floor(static_cast<unsigned>(command))) != 0;
   }
   /// True if `command` reads it in this configuration: other families' own settings are not read.
   [[nodiscard]] bool is_used(Command command, const Config& config) const noexcept {

@@ -8,7 +8,7 @@ namespace dtrain::config {
 
 std::string_view name_of(Command command) noexcept {
   constexpr std::string_view kNames[] = {
-      "train", "generate", "verify", "checkpoint export", "checkpoint import", "doctor"};
+      "train", "generate", "verify", "checkpoint export", "checkpoint import", "doctor", "plan"};
   return kNames[std::bit_width(static_cast<unsigned>(command)) - 1];
 }
 

@@ -38,7 +38,7 @@ std::string commands_with(std::string_view flag) {
   std::string names;
   for (const Command command : kCommands) {
     const bool has = std::ranges::any_of(settings(), [&](const Setting& setting) {
-      return setting.flag == flag && setting.is_for(command);
+      return setting.flag == flag && setting.is_of(command);
     });
     if (has) names += fmt::format("{}dtrain {}", names.empty() ? "" : ", ", name_of(command));
   }

@@ -27,16 +27,18 @@ std::int64_t DeviceMesh::rank(const MeshShape& coordinate) const {
 }
 
 Ranks DeviceMesh::line(Axis axis, std::int64_t rank) const {
-  MeshShape place = coordinate(rank);
+  const std::int64_t stride = sizes_.stride(axis);
+  const std::int64_t first = rank - coordinate(rank)[axis] * stride;
   Ranks ranks;
-  for (place[axis] = 0; place[axis] < size(axis); ++place[axis]) ranks.push_back(this->rank(place));
+  for (std::int64_t index = 0; index < size(axis); ++index) ranks.push_back(first + index * stride);
   return ranks;
 }
 
 Lines DeviceMesh::lines(Axis axis) const {
+  const std::int64_t stride = sizes_.stride(axis);
   Lines result;
   for (std::int64_t first = 0; first < world_size(); ++first) {
-    if (coordinate(first)[axis] == 0) result.push_back(line(axis, first));
+    if (first / stride % size(axis) == 0) result.push_back(line(axis, first));
   }
   return result;
 }

@@ -115,6 +115,8 @@ class Block {
 struct BlockCost {
   double forward_flops_per_token = 0;     ///< multiply-add = 2; attention counted causally (half)
   double recomputed_flops_per_token = 0;  ///< of its own backward pass, on top of its gradients
+  /// Values of a token that ranks of a tensor axis sum, forward and backward; 0: none.
+  double reduced_values_per_token = 0;
 };
 
 /// A constant that belongs to the exported model, e.g. the RoPE frequencies.

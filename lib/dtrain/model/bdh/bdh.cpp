@@ -61,7 +61,8 @@ param::ParameterSpecs parameter_specs(const BdhPart& part) {
   return specs;
 }
 
-BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len, bool recomputes_gates) {
+BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, bool recomputes_gates) {
+  const BdhSizes& sizes = part.whole;
   const auto n = static_cast<double>(sizes.all_neurons());
   const auto heads = static_cast<double>(sizes.heads);
   const auto width = static_cast<double>(sizes.width);
@@ -69,17 +70,25 @@ BlockCost level_cost(const BdhSizes& sizes, std::int64_t seq_len, bool recompute
   // Products with the three matrices, then half (the causal part) of scores and of their product
   // with x.
   const double flops = 6 * width * n + length * (n + width * heads);
-  const double gates = recomputes_gates ? 4 * width * n : 0;  // xs and ys
-  return {.forward_flops_per_token = flops, .recomputed_flops_per_token = gates};
+  const double gates =
+      recomputes_gates ? 4 * width * n : 0;  // xs and ys
+                                             // What the decoder gives, and the gradient of x. Where
+                                             // ranks share a head they also sum what each
+  // of its heads attends to, and its gradient.
+  const double shared = part.ranks_per_head > 1 ? 2 * static_cast<double>(part.heads) * width : 0;
+  return {.forward_flops_per_token = flops,
+          .recomputed_flops_per_token = gates,
+          .reduced_values_per_token = part.place.is_whole() ? 0 : 2 * width + shared};
 }
 
-base::IndexedVector<BlockId, BlockCost> block_costs(const BdhSizes& sizes, std::int64_t seq_len,
+base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::int64_t seq_len,
                                                     bool recomputes_gates) {
+  const BdhSizes& sizes = part.whole;
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
   base::IndexedVector<BlockId, BlockCost> costs{{}};
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    costs.push_back(level_cost(sizes, seq_len, recomputes_gates));
+    costs.push_back(level_cost(part, seq_len, recomputes_gates));
   }
   costs.push_back({.forward_flops_per_token = 2 * width * vocab});
   return costs;
@@ -134,7 +143,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
   const BdhPart part = part_of(sizes, place);
   auto model = std::make_unique<Model>();
   model->parameters = parameter_specs(part);
-  model->costs = block_costs(sizes, seq_len, computation.recomputes_gates);
+  model->costs = block_costs(part, seq_len, computation.recomputes_gates);
   model->table_values = seq_len * part.neurons;  // of RoPE
   model->width = sizes.width;
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});

@@ -1,0 +1,143 @@
+#include "dtrain/planner/layouts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dtrain/config/assign.h"
+
+namespace dtrain::planner {
+namespace {
+
+using Flags = std::vector<std::pair<std::string, std::string>>;
+
+// The ways in which ranks that see different data hold state.
+struct Sharing {
+  Flags alone;       // of a job whose ranks all lie on dp
+  Flags among_axes;  // with other axes beside it
+};
+const Sharing kSharings[] = {
+    {{{"--strategy", "ddp"}}, {{"--data-axis", "ddp"}}},
+    {{{"--strategy", "zero"}, {"--zero-stage", "1"}},
+     {{"--data-axis", "zero"}, {"--zero-stage", "1"}}},
+    {{{"--strategy", "zero"}, {"--zero-stage", "2"}},
+     {{"--data-axis", "zero"}, {"--zero-stage", "2"}}},
+    {{{"--strategy", "fsdp"}}, {{"--data-axis", "fsdp"}}},
+};
+const Sharing kHybrid = {
+    {{"--strategy", "fsdp"}, {"--fsdp-sharding", "hybrid"}},
+    {{"--data-axis", "fsdp"}, {"--fsdp-sharding", "hybrid"}},
+};
+
+Flags joined(Flags first, const Flags& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+std::vector<Sharing> sharings(std::int64_t ranks, const Site& site) {
+  std::vector<Sharing> all(std::begin(kSharings), std::end(kSharings));
+  const std::int64_t share = site.ranks_per_node;
+  if (ranks > share && share > 1) {
+    Sharing hybrid = kHybrid;
+    const std::pair<std::string, std::string> size("--shard-size", std::to_string(share));
+    hybrid.alone.push_back(size);
+    hybrid.among_axes.push_back(size);
+    all.push_back(hybrid);
+  }
+  return all;
+}
+
+// pp x dp x tp, with at least two ranks on more axes than dp; flags without microbatches.
+void add_meshes(std::vector<Flags>& all, std::int64_t ranks, std::int64_t levels,
+                const Site& site) {
+  for (std::int64_t pp = 1; pp <= std::min(ranks, levels); ++pp) {
+    if (ranks % pp != 0) continue;
+    // Ranks of a tensor axis talk at every level: within a machine alone.
+    for (std::int64_t tp = 1; tp <= std::min(ranks / pp, site.ranks_per_node); tp *= 2) {
+      if (ranks / pp % tp != 0 || (pp == 1 && tp == 1)) continue;
+      const std::int64_t dp = ranks / pp / tp;
+      if (dp == 1 && (pp == 1 || tp == 1)) {
+        all.push_back({{"--strategy", pp == 1 ? "tp" : "pp"}});
+        continue;
+      }
+      const Flags mesh{{"--strategy", "3d"},
+                       {"--pp", std::to_string(pp)},
+                       {"--dp", std::to_string(dp)},
+                       {"--tp", std::to_string(tp)}};
+      if (dp == 1) {
+        all.push_back(mesh);
+        continue;
+      }
+      for (const Sharing& sharing : sharings(dp, {.ranks_per_node = site.ranks_per_node / tp})) {
+        all.push_back(joined(mesh, sharing.among_axes));
+      }
+    }
+  }
+}
+
+std::vector<Flags> strategies(const config::Config& asked, std::int64_t ranks, const Site& site) {
+  if (ranks == 1) return {{{"--strategy", "single"}}};
+  std::vector<Flags> all;
+  for (const Sharing& sharing : sharings(ranks, site)) all.push_back(sharing.alone);
+  add_meshes(all, ranks, asked.model.levels, site);
+  return all;
+}
+
+std::vector<std::int64_t> microbatches(const config::BatchConfig& batch) {
+  if (batch.microbatch != 0) return {batch.microbatch};
+  const std::int64_t global = batch.global == 0 ? config::kDefaultGlobalBatch : batch.global;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = 1; size <= global; size *= 2) {
+    if (global % size == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+std::string Layout::text() const {
+  std::string text;
+  for (const auto& [flag, value] : flags) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " ", flag, value);
+  }
+  return text;
+}
+
+std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks, const Site& site) {
+  std::vector<Layout> layouts;
+  for (const Flags& flags : strategies(asked, ranks, site)) {
+    for (const std::int64_t size : microbatches(asked.batch)) {
+      layouts.push_back({ranks, joined(flags, {{"--microbatch", std::to_string(size)}})});
+    }
+  }
+  return layouts;
+}
+
+config::Config with_layout(const config::Config& asked, const Layout& layout, const Site& site) {
+  config::Config config = asked;
+  config.layout = {};
+  config.batch.grad_accum = 0;
+  if (config.batch.global == 0) config.batch.global = config::kDefaultGlobalBatch;
+  for (const auto& [flag, value] : layout.flags) {
+    config::assign_text(*config::find_flag(flag), value, flag, config);
+  }
+  const std::int64_t on_node = std::min(layout.ranks, site.ranks_per_node);
+  return config::resolve(config::Command::train, config,
+                         {.world_size = layout.ranks,
+                          .num_nodes = (layout.ranks + on_node - 1) / on_node,
+                          .local_world_size = on_node,
+                          .usable_cores = site.cores});
+}
+
+std::vector<std::int64_t> ranks_to_plan(const config::Config& asked, std::int64_t cores) {
+  if (asked.plan.ranks != 0) return {asked.plan.ranks};
+  const std::int64_t threads = std::max<std::int64_t>(1, asked.machine.threads);
+  std::vector<std::int64_t> all;
+  for (std::int64_t ranks = 1; ranks * threads <= cores; ++ranks) {
+    if (cores % ranks == 0) all.push_back(ranks);
+  }
+  if (all.empty()) all.push_back(1);
+  return all;
+}
+
+}  // namespace dtrain::planner

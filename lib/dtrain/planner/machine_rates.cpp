@@ -1,0 +1,120 @@
+#include "dtrain/planner/machine_rates.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/comm/local/local_world.h"
+#include "dtrain/comm/silent/silent_world.h"
+#include "dtrain/data/batch.h"
+#include "dtrain/job/job.h"
+
+namespace dtrain::planner {
+namespace {
+
+// Enough for a quiet median, little beside a run.
+constexpr double kSeconds = 1.0;
+constexpr std::size_t kMostSteps = 5;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Tokens that say nothing: what is computed does not depend on them.
+data::Batch made_up_batch(const config::Config& config) {
+  const auto tokens = static_cast<std::size_t>(config.batch.microbatch * config.data.seq_len);
+  data::Batch batch{.inputs = std::vector<std::int64_t>(tokens),
+                    .targets = std::vector<std::int64_t>(tokens),
+                    .num_sequences = config.batch.microbatch,
+                    .length = config.data.seq_len};
+  std::int64_t token = 1;
+  for (std::size_t i = 0; i < tokens; ++i) {
+    token = (token * 48271) % 2147483647;
+    batch.inputs[i] = token % config.model.vocab;
+    batch.targets[i] = (token / 7) % config.model.vocab;
+  }
+  return batch;
+}
+
+// The same work for one rank, without its other axes.
+config::Config alone(config::Config config) {
+  config.layout.pp = 1;
+  config.layout.dp = 1;
+  config.layout.shard_size = 1;
+  config.layout.strategy = config.layout.tp > 1 ? config::Strategy::tp : config::Strategy::single;
+  config.batch.grad_accum = 1;
+  config.batch.global = config.batch.microbatch;
+  config.layout.pp_split = {};
+  config.layout.schedule_pp = {};
+  return config;
+}
+
+ComputeTimes measure(const config::Config& asked) {
+  const config::Config config = alone(asked);
+  at::set_num_threads(static_cast<int>(config.machine.threads));
+  job::Job job(config, comm::make_silent_world(config.layout.tp));
+  parallel::StepEngine& engine = job.engine();
+  const std::vector<data::Batch> batch{made_up_batch(config)};
+  std::vector<double> passes;
+  std::vector<double> updates;
+  const auto begin = base::Clock::now();
+  do {
+    const auto start = base::Clock::now();
+    engine.forward_backward(batch);
+    passes.push_back(base::seconds_since(start));
+    engine.clip_grad_norm(config.train.grad_clip);
+    engine.optimizer_step(config.train.lr);
+    (void)engine.finish_step();
+    updates.push_back(base::seconds_since(start) - passes.back());
+  } while (passes.size() < 2 ||
+           (passes.size() < kMostSteps && base::seconds_since(begin) < kSeconds));
+  // The first step touches new memory.
+  passes.erase(passes.begin());
+  updates.erase(updates.begin());
+  return {median(passes), median(updates)};
+}
+
+double seconds_of_all_reduce(comm::ProcessGroup& group, const at::Tensor& values, int repetitions) {
+  group.barrier();
+  const auto begin = base::Clock::now();
+  for (int i = 0; i < repetitions; ++i) group.all_reduce(values).wait_host();
+  return base::seconds_since(begin) / repetitions;
+}
+
+LinkRate measure_link() {
+  constexpr std::int64_t kLarge = 8 << 20;
+  LinkRate rate;
+  comm::run_local_ranks(2, {}, [&](const std::shared_ptr<comm::World>& world) {
+    const auto group = world->split(comm::ranks_below(2), "link");
+    const at::Tensor small = at::zeros({256});
+    const at::Tensor large = at::zeros({kLarge / 4});
+    (void)seconds_of_all_reduce(*group, large, 2);
+    const double latency = seconds_of_all_reduce(*group, small, 200);
+    const double seconds = seconds_of_all_reduce(*group, large, 10);
+    if (world->rank() == 0) {
+      rate = {latency, static_cast<double>(kLarge) / std::max(seconds - latency, 1e-9)};
+    }
+  });
+  return rate;
+}
+
+}  // namespace
+
+const ComputeTimes& MachineRates::compute(const config::Config& config) {
+  const Key key{config.batch.microbatch, config.machine.threads, config.layout.tp};
+  const auto found = compute_.find(key);
+  return found != compute_.end() ? found->second
+                                 : compute_.emplace(key, measure(config)).first->second;
+}
+
+const LinkRate& MachineRates::link() {
+  if (link_.bytes_per_second == 0) link_ = measure_link();
+  return link_;
+}
+
+}  // namespace dtrain::planner

@@ -1,0 +1,167 @@
+#include "dtrain/planner/prediction.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "dtrain/config/layout.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/parallel/pipeline/simulate.h"
+#include "dtrain/parallel/plan/rank_plan.h"
+
+namespace dtrain::planner {
+namespace {
+
+using mesh::Axis;
+
+// Between nodes; that of most networks lies between 2 and 50 microseconds.
+constexpr double kLatencyOfNodes = 10e-6;
+
+// Calls along ranks that lie `stride` apart.
+struct Traffic {
+  std::int64_t group = 1;  // ranks
+  std::int64_t stride = 1;
+  double calls = 0;
+  double bytes = 0;  // that a rank sends
+};
+
+// What a rank sends in a ring, over the bytes that are summed.
+double ring_share(std::int64_t ranks) {
+  return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+}
+
+class StepOfRank {
+ public:
+  StepOfRank(const config::Config& config, const parallel::RankPlan& plan)
+      : config_(config), plan_(plan), mesh_(config::mesh_of(config.layout)) {}
+
+  [[nodiscard]] double microbatches() const {
+    return static_cast<double>(config_.batch.grad_accum);
+  }
+  [[nodiscard]] double rows() const {
+    return static_cast<double>(config_.batch.microbatch * config_.data.seq_len);
+  }
+  [[nodiscard]] std::vector<Traffic> traffic() const {
+    return {of_shards(), of_replicas(), of_tensor_axis(), of_pipeline()};
+  }
+
+ private:
+  [[nodiscard]] std::int64_t shard_size() const { return plan_.options.data.shard_size; }
+
+  [[nodiscard]] Traffic of_shards() const {
+    const parallel::DataTraffic& found = plan_.traffic;
+    return {.group = shard_size(),
+            .stride = mesh_.stride(Axis::dp),
+            .calls = static_cast<double>(found.gathers + found.reductions),
+            .bytes = static_cast<double>(found.gather_bytes + found.reduction_bytes)};
+  }
+  // Sums of gradients over ranks that hold the same part.
+  [[nodiscard]] Traffic of_replicas() const {
+    const std::int64_t replicas = mesh_[Axis::dp] / shard_size();
+    if (replicas == 1) return {};
+    const double gradients = static_cast<double>(plan_.units.num_elements() / shard_size()) *
+                             static_cast<double>(c10::elementSize(plan_.options.precision.reduce));
+    return {.group = replicas,
+            .stride = mesh_.stride(Axis::dp) * shard_size(),
+            .calls = static_cast<double>(plan_.units.num_units()),
+            .bytes = gradients * ring_share(replicas)};
+  }
+  [[nodiscard]] Traffic of_tensor_axis() const {
+    const std::int64_t ranks = mesh_[Axis::tp];
+    if (ranks == 1) return {};
+    double values = 0;
+    double calls = 0;
+    for (const model::BlockCost& cost : plan_.model->costs) {
+      values += cost.reduced_values_per_token;
+      if (cost.reduced_values_per_token > 0) calls += 2;  // forward and backward
+    }
+    return {.group = ranks,
+            .stride = mesh_.stride(Axis::tp),
+            .calls = calls * microbatches(),
+            .bytes = 4 * values * rows() * microbatches() * ring_share(ranks)};
+  }
+  // An activation to the next stage and a gradient to the one before, for each chunk.
+  [[nodiscard]] Traffic of_pipeline() const {
+    const std::int64_t stages = mesh_[Axis::pp];
+    if (stages == 1) return {};
+    const double messages = 2 * microbatches() * static_cast<double>(plan_.place.shape.chunks());
+    const double bytes = rows() * static_cast<double>(plan_.model->width) *
+                         static_cast<double>(c10::elementSize(plan_.options.precision.compute));
+    return {.group = stages,
+            .stride = mesh_.stride(Axis::pp),
+            .calls = 2 * messages,
+            .bytes = messages * bytes};
+  }
+
+  const config::Config& config_;
+  const parallel::RankPlan& plan_;
+  mesh::MeshShape mesh_;
+};
+
+double seconds_of(const Traffic& traffic, const Site& site, const Rates& rates) {
+  if (traffic.calls == 0) return 0;
+  const bool crosses = traffic.stride * traffic.group > site.ranks_per_node;
+  LinkRate link = rates.measured == nullptr ? LinkRate{} : rates.measured->link();
+  if (crosses && rates.link_bytes_per_second > 0) {
+    link = {kLatencyOfNodes, rates.link_bytes_per_second};
+  }
+  const double sending = link.bytes_per_second == 0 ? 0 : traffic.bytes / link.bytes_per_second;
+  return traffic.calls * link.latency + sending;
+}
+
+// Of the whole model on the tensor axis of `config`.
+ComputeTimes times_of(const config::Config& config, const model::Model& whole, const Rates& rates) {
+  if (rates.flops == 0) return rates.measured->compute(config);
+  const double tokens = static_cast<double>(config.batch.microbatch * config.data.seq_len);
+  const double flops = tokens * whole.training_flops_per_token();
+  return {.pass = flops / static_cast<double>(config.layout.tp) / rates.flops};
+}
+
+// The stages that take most: the ends hold embedding and head, one between holds levels alone.
+std::vector<std::int64_t> stages_to_look_at(std::int64_t stages) {
+  std::vector<std::int64_t> all{0};
+  if (stages > 2) all.push_back(stages / 2);
+  if (stages > 1) all.push_back(stages - 1);
+  return all;
+}
+
+Prediction of_stage(const config::Config& config, std::int64_t stage, const model::Model& whole,
+                    const Site& site, const Rates& rates) {
+  const parallel::RankPlan plan =
+      parallel::rank_plan(config, {{Axis::pp, stage}, {Axis::dp, 0}, {Axis::tp, 0}});
+  const StepOfRank step(config, plan);
+  const ComputeTimes times = times_of(config, whole, rates);
+  const double share = plan.model->training_flops_per_token() / whole.training_flops_per_token();
+  const double again = 1 + plan.flops.recomputed / plan.flops.passes;
+  const double held = static_cast<double>(plan.model->num_elements()) /
+                      static_cast<double>(whole.num_elements()) *
+                      static_cast<double>(config.layout.tp);
+  const auto shards = static_cast<double>(plan.options.data.shard_size);
+  Prediction found{.memory = plan.memory.total(),
+                   .compute = step.microbatches() * times.pass * share * again,
+                   .update = times.update * std::min(1.0, held) / shards};
+  if (plan.place.shape.stages > 1) {
+    found.bubble = simulate(plan.place.shape, make_pipeline_schedule(plan.place.shape)).bubble;
+  }
+  found.waiting = found.bubble * found.compute;
+  for (const Traffic& traffic : step.traffic()) {
+    found.bytes_sent += traffic.bytes;
+    found.communication += seconds_of(traffic, site, rates);
+  }
+  return found;
+}
+
+}  // namespace
+
+Prediction predict(const config::Config& config, const Site& site, const Rates& rates) {
+  const auto whole = model::make_model(config.model, config.data.seq_len);
+  Prediction most;
+  for (const std::int64_t stage : stages_to_look_at(config.layout.pp)) {
+    const Prediction found = of_stage(config, stage, *whole, site, rates);
+    const std::int64_t memory = std::max(most.memory, found.memory);
+    if (found.seconds() > most.seconds()) most = found;
+    most.memory = memory;
+  }
+  return most;
+}
+
+}  // namespace dtrain::planner

@@ -1,0 +1,91 @@
+"""dtrain plan: what it predicts is what runs take, the best fits, and what does not fit says why."""
+
+import json
+import re
+import unittest
+
+from dtrain_harness import DTRAIN, USAGE, FolderTest, launched, run
+
+TINY = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8", "--microbatch",
+        "2", "--threads", "1")
+LARGE = ("--levels", "24", "--width", "2048", "--heads", "16", "--neurons", "8192", "--tie-levels", "off", "--seq-len", "2048",
+         "--global-batch", "8192", "--device-tflops", "400", "--dtype", "bfloat16")
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+ROW = re.compile(r" *(\d+) +(\d+) +([\d.]+) (\w+) +([\d.]+) (\w+) +([\d.]+) +([\d.]+ m?s) +\d+% +([\d,.]+k?)  (--.*)")
+
+
+class Plan(FolderTest):
+    def plan(self, *flags, status=0):
+        return run(DTRAIN, "plan", *flags, cwd=self.folder, status=status)
+
+    def rows(self, result):
+        """Layout -> ranks, bytes of a rank, bytes sent, bubble."""
+        found = {}
+        for line in result.stdout.splitlines():
+            if row := ROW.fullmatch(line):
+                found[row[10]] = (int(row[2]), float(row[3]) * UNITS[row[4]], float(row[5]) * UNITS[row[6]], float(row[7]))
+        return found
+
+    def start_of(self, ranks, layout):
+        """The start event of a run, and the bytes of its tensors."""
+        (self.folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+        run(*launched(ranks, *TINY, *layout.split(), "--data", "text", "--steps", "4", "--run-dir", "run", "--overwrite",
+                      "--checkpoint-every", "none"), cwd=self.folder)
+        lines = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
+        return next(line for line in lines if line.get("event") == "start"), [line for line in lines if "event" not in line][-1]
+
+    def test_memory_and_bytes_are_those_of_runs(self):
+        rows = self.rows(self.plan(*TINY, "--ranks", "2", "--show", "99"))
+        self.assertEqual({layout.split()[1] for layout in rows}, {"ddp", "zero", "fsdp", "tp", "pp"})
+        for layout, (ranks, memory, sent, _) in rows.items():
+            with self.subTest(layout):
+                start, last = self.start_of(ranks, layout)
+                self.assertAlmostEqual(memory / last["memory_bytes"], 1, delta=0.05)
+                if "ddp" in layout:  # gradients in float32, once, in a ring of two
+                    self.assertEqual(round(sent / 4096), round(4 * start["parameters"] / 4096))
+                if "pp" in layout:  # an activation and a gradient for each of four microbatches
+                    self.assertEqual(sent, 2 * 4 * 2 * 32 * 32 * 4)
+
+    def test_the_best_fits_and_its_command_line_runs(self):
+        result = self.plan(*TINY, "--ranks", "2", "--dropout", "0")
+        best = result.stdout.splitlines()[-1]
+        self.assertRegex(best, r"^best: dtrun -n 2 -- dtrain --data FILE .*--dropout 0(\.0)? .*--global-batch 8 --threads 1$")
+        (self.folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+        words = best.replace("FILE", "text").split()
+        words = words[words.index("--data"):]
+        run(*launched(2, *words, "--steps", "2", "--run-dir", "run"), cwd=self.folder)
+        self.assertNotIn("--strategy single", result.stdout)
+
+    def test_ranks_share_the_cores_where_their_number_is_open(self):
+        ranks = {row[0] for row in self.rows(self.plan(*TINY[:-2], "--show", "999")).values()}
+        self.assertIn(1, ranks)
+
+    def test_a_cluster_that_is_not_here(self):
+        result = self.plan(*LARGE, "--ranks", "4096", "--ranks-per-node", "8", "--device-memory", "80GiB", "--link", "50GB")
+        rows = self.rows(result)
+        self.assertEqual(len(rows), 8)
+        self.assertLess(max(memory for _, memory, _, _ in rows.values()), 80 << 30)
+        for layout in rows:  # tensor axes stay within a machine
+            self.assertLessEqual(int(re.search(r"--tp (\d+)", layout)[1]), 8)
+        self.assertIn("400 TFLOP/s a rank as given", result.stdout)
+        self.assertRegex(result.stdout, r"  - 4096 ranks, --strategy ddp .*: takes [\d.]+ GiB a rank, which may take 80.0 GiB\n")
+        self.assertRegex(result.stdout.splitlines()[-1], r"^best: dtrun --nnodes 512 --node-rank R --master-addr HOST -n 8 -- ")
+
+    def test_a_slower_link_prefers_less_traffic(self):
+        flags = ("--levels", "8", "--width", "512", "--heads", "8", "--neurons", "4096", "--seq-len", "512", "--ranks", "4",
+                 "--ranks-per-node", "1", "--device-memory", "80GiB", "--device-tflops", "100", "--global-batch", "16",
+                 "--microbatch", "4")
+        sent = [next(iter(self.rows(self.plan(*flags, "--link", link)).values()))[2] for link in ("100GB", "10MB")]
+        self.assertLess(sent[1], sent[0])
+
+    def test_what_fits_nowhere_is_refused_with_a_reason(self):
+        error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
+        self.assertRegex(error, r"plan: no layout fits: --strategy single .*: takes [\d.]+ TiB a rank, which may take 1.0 GiB\n$")
+        error = self.plan("--ranks", "0.5", status=USAGE).stderr
+        self.assertIn("--ranks", error)
+        error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr
+        self.assertEqual(len(error.splitlines()), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
