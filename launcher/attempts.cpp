@@ -77,6 +77,7 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.restart_reason = order.reason;
   job.placement.master_port = order.master_port;
   job.folder.begin_attempt(job.attempt);
+  if (job.nodes) job.nodes->begin_attempt(job.attempt);
 }
 
 /// Prepares the next attempt here and, where this launcher decides for others, there.

@@ -72,6 +72,11 @@ std::string reason_of(const Rank& culprit) {
          culprit.error.last_lines().back();
 }
 
+/// "pid 12 ", with the space; nothing for a rank of which no other launcher has told.
+std::string pid_of(const Rank& rank) {
+  return rank.pid > 0 ? fmt::format("pid {} ", rank.pid) : std::string();
+}
+
 /// The others, in the order of their deaths.
 std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   std::vector<const Rank*> dead;
@@ -79,7 +84,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   for (const Rank& rank : ranks) {
     if (rank.index == verdict.culprit || rank.lost) continue;
     if (!rank.end) {
-      text += fmt::format(", rank {} (pid {} cannot be killed)", rank.index, rank.pid);
+      text += fmt::format(", rank {} ({}cannot be killed)", rank.index, pid_of(rank));
     } else if (rank.end->failed() || rank.end->time_ns >= verdict.failed_ns) {
       dead.push_back(&rank);
     }
@@ -102,8 +107,8 @@ void report_victims(const Verdict& verdict, const std::vector<Rank>& ranks, Shar
 
 /// "pid 12 on hosta", and of which node.
 std::string place_of(const Rank& rank, const Placement& placement) {
-  if (!placement.has_several_nodes()) return fmt::format("pid {} on {}", rank.pid, host_name());
-  return fmt::format("pid {} on {}, node {}", rank.pid, placement.node(rank.node).host, rank.node);
+  if (!placement.has_several_nodes()) return fmt::format("{}on {}", pid_of(rank), host_name());
+  return fmt::format("{}on {}, node {}", pid_of(rank), placement.node(rank.node).host, rank.node);
 }
 
 void report_culprit(const Verdict& verdict, const std::vector<Rank>& ranks, SharedOutput& console) {
@@ -149,7 +154,7 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
 
 std::string end_of(const Rank& rank) {
   if (rank.end) return describe(*rank.end);
-  return rank.lost ? "was lost with its node" : fmt::format("(pid {}) cannot be killed", rank.pid);
+  return rank.lost ? "was lost with its node" : fmt::format("({}cannot be killed)", pid_of(rank));
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {

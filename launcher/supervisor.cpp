@@ -72,7 +72,10 @@ Supervisor::Supervisor(PreparedJob& job, const GuardLink& guard, StepClock& step
 AttemptEnd Supervisor::run() {
   steps_.begin_attempt();
   start_ranks();
-  if (job_.nodes) on_nodes();  // what was put back makes no descriptor readable
+  if (job_.nodes) {
+    tell_begun();
+    on_nodes();  // what was put back makes no descriptor readable
+  }
   while (phase_ != Phase::done) {
     wait_for_events();
     advance();

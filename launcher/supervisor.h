@@ -126,6 +126,7 @@ class Supervisor {
   void obey_kill(int signal);
   void lose_node(int node, int status, std::string reason);
   void tell_judge(Rank& rank);
+  void tell_begun();
   void tell_progress(Rank& rank);
   void tell_records(const Rank& rank);
   void tell_nodes(NodeMessage kind, std::string_view body = {});

@@ -19,11 +19,22 @@ using dtrain::net::MessageReader;
 using dtrain::net::MessageWriter;
 
 constexpr int kComm = static_cast<int>(ErrorKind::comm);
+constexpr int kTimeout = static_cast<int>(ErrorKind::timeout);
+
+/// What a lost node did.
+std::string words_on(NodeLoss loss, const SilenceLimits& limits) {
+  if (loss == NodeLoss::closed) return "closed its connection: its dtrun or its machine has ended";
+  const bool began = loss == NodeLoss::silent;
+  const auto limit = began ? limits.running : limits.starting;
+  return fmt::format("{} {} ({}): its dtrun, its machine or the network has stopped",
+                     began ? "was silent for" : "did not start its ranks within",
+                     dtrain::base::readable_time(limit.count()),
+                     began ? "--heartbeat-timeout" : "--rdzv-timeout");
+}
 
 RankNews news_of(const Rank& rank) {
   RankNews news;
   news.rank = rank.index;
-  news.pid = rank.pid;
   news.step = rank.step;
   news.stopped = rank.stopped;
   news.time_ns = Channel::now_ns();
@@ -97,6 +108,12 @@ void Supervisor::tell_judge(Rank& rank) {
   job_.nodes->send(0, NodeMessage::rank_end, encode(news));
 }
 
+void Supervisor::tell_begun() {
+  MessageWriter pids;
+  for (const Rank& rank : own_ranks()) pids.number(static_cast<std::uint64_t>(rank.pid));
+  tell_nodes(NodeMessage::begun, pids.bytes());
+}
+
 void Supervisor::tell_progress(Rank& rank) {
   constexpr std::int64_t kInterval_ns = 500'000'000;  // a busy rank says so once a second
   const bool is_first = rank.told_signs == 0;
@@ -110,7 +127,6 @@ void Supervisor::tell_progress(Rank& rank) {
                        .number(static_cast<std::uint64_t>(rank.index))
                        .number(static_cast<std::uint64_t>(rank.step))
                        .number(static_cast<std::uint64_t>(rank.waited_us))
-                       .number(static_cast<std::uint64_t>(rank.pid))
                        .bytes());
 }
 
@@ -168,13 +184,8 @@ void Supervisor::stop_listening() {
 
 void Supervisor::take(const NodeEvent& event) {
   if (event.loss) {
-    const bool closed = *event.loss == NodeLoss::closed;
-    const std::string timeout = dtrain::base::readable_time(job_.nodes->timeout().count());
-    return lose_node(event.node, closed ? kComm : static_cast<int>(ErrorKind::timeout),
-                     closed ? "closed its connection: its dtrun or its machine has ended"
-                            : fmt::format("was silent for {} (--heartbeat-timeout): its dtrun, its "
-                                          "machine or the network has stopped",
-                                          timeout));
+    const int status = *event.loss == NodeLoss::closed ? kComm : kTimeout;
+    return lose_node(event.node, status, words_on(*event.loss, job_.nodes->limits()));
   }
   if (event.kind == NodeMessage::stop) {
     const int signal = signal_in(event.body);
@@ -204,15 +215,17 @@ void Supervisor::take_from_node(const NodeEvent& event) {
     const auto news = decode_rank_news(event.body);
     if (!news) return lose_node(event.node, kComm, "sent a message that this dtrun cannot read");
     take_news(event.node, *news);
+  } else if (event.kind == NodeMessage::begun) {
+    for (Rank& rank : ranks_) {
+      if (rank.node == event.node) rank.pid = static_cast<pid_t>(reader.number());
+    }
   } else if (event.kind == NodeMessage::progress) {
     const std::uint64_t index = reader.number();
     const auto step = static_cast<std::int64_t>(reader.number());
     const auto waited_us = static_cast<std::int64_t>(reader.number());
-    const auto pid = static_cast<pid_t>(reader.number());
     if (!reader.is_whole() || index >= ranks_.size() || ranks_[index].node != event.node) return;
     ranks_[index].step = step;
     ranks_[index].waited_us = waited_us;
-    ranks_[index].pid = pid;
     ++ranks_[index].signs;
     on_sign_of_life(ranks_[index]);
   } else if (event.kind == NodeMessage::records) {
@@ -266,7 +279,6 @@ void Supervisor::take_news(int node, const RankNews& news) {
   Rank& rank = ranks_[static_cast<std::size_t>(news.rank)];
   if (rank.node != node) return;
   const bool is_new = !rank.end;
-  rank.pid = static_cast<pid_t>(news.pid);
   rank.step = news.step;
   if (news.has_told) {
     rank.told =

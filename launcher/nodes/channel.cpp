@@ -44,11 +44,11 @@ Descriptor ticking(double pause) {
 
 }  // namespace
 
-Channel::Channel(int own_node, std::vector<NodeLink> links, std::chrono::duration<double> timeout)
+Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits)
     : own_node_(own_node),
-      timeout_(timeout),
+      limits_(limits),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      timer_(ticking(std::min(timeout.count() / kBeatsPerTimeout, kLongestPause))) {
+      timer_(ticking(std::min(limits.running.count() / kBeatsPerTimeout, kLongestPause))) {
   if (!epoll_ || !timer_) {
     dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot watch the other nodes: {}",
                        std::strerror(errno));
@@ -64,6 +64,7 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, std::chrono::duratio
                           .input = std::move(link.input),
                           .output = {},
                           .heard = Clock::now(),
+                          .begun = -1,
                           .clock = {}});
     watch(peers_.back(), true);
   }
@@ -80,6 +81,11 @@ void Channel::watch(const Peer& peer, bool add) const {
   ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.socket.get(), &event);
 }
 
+void Channel::begin_attempt(int attempt) {
+  attempt_ = attempt;
+  for (Peer& peer : peers_) peer.heard = Clock::now();
+}
+
 void Channel::send(int node, NodeMessage kind, std::string_view body) {
   for (Peer& peer : peers_) {
     if (peer.node == node) post(peer, kind, body);
@@ -92,8 +98,7 @@ void Channel::send_to_all(NodeMessage kind, std::string_view body) {
 
 void Channel::post(Peer& peer, NodeMessage kind, std::string_view body) {
   if (!peer.socket || peer.output.size() > kMostWaiting) return;
-  std::string message = MessageWriter().number(static_cast<std::uint64_t>(kind)).bytes();
-  peer.output += dtrain::net::framed(message.append(body));
+  peer.output += dtrain::net::framed(encode(kind, attempt_, body));
   write_to(peer);
 }
 
@@ -117,6 +122,9 @@ std::vector<NodeEvent> Channel::take() {
   }
   std::uint64_t ticks = 0;
   if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
+  std::erase_if(events, [this](const NodeEvent& event) {
+    return !event.loss && event.attempt < attempt_ && event.kind != NodeMessage::stop;
+  });
   return events;
 }
 
@@ -127,7 +135,9 @@ void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
     int reason = 0;
     const auto transfer = dtrain::net::receive_some(peer.socket, peer.input, at_once, reason);
     if (transfer == dtrain::net::Transfer::done) peer.heard = Clock::now();
-    while (const auto message = peer.input.take_message()) handle(peer, *message, events);
+    while (const auto message = peer.input.take_message()) {
+      if (auto envelope = decode_envelope(*message)) handle(peer, *std::move(envelope), events);
+    }
     if (transfer == dtrain::net::Transfer::closed || peer.input.is_broken()) {
       return lose(peer, NodeLoss::closed, events);
     }
@@ -135,32 +145,35 @@ void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
   }
 }
 
-void Channel::handle(Peer& peer, std::string_view message, std::vector<NodeEvent>& events) {
-  MessageReader reader(message);
-  const auto kind = static_cast<NodeMessage>(reader.number());
-  if (!reader.is_good()) return;
-  if (kind == NodeMessage::ping) {
+void Channel::handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events) {
+  MessageReader reader(message.body);
+  if (message.kind == NodeMessage::begun) peer.begun = std::max(peer.begun, message.attempt);
+  if (message.kind == NodeMessage::ping) {
     const std::uint64_t asked = reader.number();
     const auto now = static_cast<std::uint64_t>(now_ns());
     post(peer, NodeMessage::pong, MessageWriter().number(asked).number(now).bytes());
-  } else if (kind == NodeMessage::pong) {
+  } else if (message.kind == NodeMessage::pong) {
     const auto asked = static_cast<std::int64_t>(reader.number());
     const auto other = static_cast<std::int64_t>(reader.number());
     const std::int64_t now = now_ns();
-    if (reader.is_whole() && asked <= now && asked > now - ns_of(timeout_.count())) {
+    if (reader.is_whole() && asked <= now && asked > now - ns_of(limits_.running.count())) {
       peer.clock.add(asked, other, now);
     }
   } else {
-    events.push_back(NodeEvent{
-        .node = peer.node, .loss = {}, .kind = kind, .body = std::string(message.substr(8))});
+    events.push_back(NodeEvent{.node = peer.node,
+                               .loss = {},
+                               .kind = message.kind,
+                               .attempt = message.attempt,
+                               .body = std::move(message.body)});
   }
 }
 
 void Channel::beat(std::vector<NodeEvent>& events) {
   for (Peer& peer : peers_) {
     if (!peer.socket) continue;
-    if (Clock::now() - peer.heard > timeout_) {
-      lose(peer, NodeLoss::silent, events);
+    const bool runs = peer.begun >= attempt_;
+    if (Clock::now() - peer.heard > (runs ? limits_.running : limits_.starting)) {
+      lose(peer, runs ? NodeLoss::silent : NodeLoss::never_began, events);
     } else if (own_node_ == 0) {
       const auto now = static_cast<std::uint64_t>(now_ns());
       post(peer, NodeMessage::ping, MessageWriter().number(now).bytes());
@@ -171,12 +184,13 @@ void Channel::beat(std::vector<NodeEvent>& events) {
 void Channel::lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events) {
   // What waits for a silent machine must not keep the port after this process.
   const linger at_once{.l_onoff = 1, .l_linger = 0};
-  if (loss == NodeLoss::silent) {
+  if (loss != NodeLoss::closed) {
     ::setsockopt(peer.socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
   peer.socket.reset();
-  events.push_back(NodeEvent{.node = peer.node, .loss = loss, .kind = {}, .body = {}});
+  events.push_back(
+      NodeEvent{.node = peer.node, .loss = loss, .kind = {}, .attempt = attempt_, .body = {}});
 }
 
 std::int64_t Channel::own_time_of(int node, std::int64_t time_ns) const {

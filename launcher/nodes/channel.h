@@ -23,37 +23,50 @@ struct NodeLink {
   dtrain::net::FrameBuffer input{kMostNodeMessageBytes};
 };
 
-/// How a launcher was lost: its connection was closed, or it said nothing for too long.
-enum class NodeLoss { closed, silent };
+/// How a launcher was lost: its connection was closed, or it said nothing for too long, while its
+/// ranks ran or before.
+enum class NodeLoss { closed, silent, never_began };
+
+/// How long another launcher may say nothing.
+struct SilenceLimits {
+  std::chrono::duration<double> running{10.0};
+  /// While it starts its ranks: it reads nothing then, and so many programs take long to load.
+  std::chrono::duration<double> starting{600.0};
+};
 
 /// Something that came from another launcher.
 struct NodeEvent {
   int node = 0;
   std::optional<NodeLoss> loss;  // the last event of that node; else a message:
   NodeMessage kind = NodeMessage::ping;
+  int attempt = 0;
   std::string body;
 };
 
 /// Passes messages between node 0 and each other node, in order, and notices lost nodes. Node 0
-/// sends heartbeats, which the others answer; either side takes a silence of the whole timeout for
-/// a loss. Nothing blocks.
+/// sends heartbeats, which the others answer; either side takes a silence of the whole limit for a
+/// loss. Nothing blocks.
 ///
 /// Threads: one.
 class Channel {
  public:
   /// Throws: Error{spawn} if the system gives no descriptors.
-  Channel(int own_node, std::vector<NodeLink> links, std::chrono::duration<double> timeout);
+  Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits);
 
   /// Readable when take() has something to do.
   [[nodiscard]] int fd() const { return epoll_.get(); }
-  [[nodiscard]] std::chrono::duration<double> timeout() const { return timeout_; }
+  [[nodiscard]] const SilenceLimits& limits() const { return limits_; }
+
+  /// From now on messages belong to this attempt to run the job, whose ranks are to be started.
+  void begin_attempt(int attempt);
 
   /// Queues a message; it is dropped where the node is lost.
   void send(int node, NodeMessage kind, std::string_view body);
   /// The same to every node that this one is connected with.
   void send_to_all(NodeMessage kind, std::string_view body);
 
-  /// Takes what has come and sends what could not be sent before.
+  /// Takes what has come and sends what could not be sent before. Messages of an earlier attempt
+  /// are left out, but for requests to stop: they count however late they come.
   [[nodiscard]] std::vector<NodeEvent> take();
   /// Gives back events that are not for the taker; the next take() begins with them.
   void put_back(std::vector<NodeEvent> events) { put_back_ = std::move(events); }
@@ -76,6 +89,7 @@ class Channel {
     dtrain::net::FrameBuffer input;
     std::string output;
     dtrain::base::Clock::time_point heard;
+    int begun = -1;  // the newest attempt whose ranks run there
     ClockOffset clock;
   };
 
@@ -83,12 +97,13 @@ class Channel {
   void post(Peer& peer, NodeMessage kind, std::string_view body);
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
-  void handle(Peer& peer, std::string_view message, std::vector<NodeEvent>& events);
+  void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
   void beat(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
 
   int own_node_;
-  std::chrono::duration<double> timeout_;
+  SilenceLimits limits_;
+  int attempt_ = 0;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor timer_;
   std::vector<Peer> peers_;

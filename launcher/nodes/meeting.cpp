@@ -34,6 +34,11 @@ Meeting meet(Options& options, const std::string& token, const std::string& run_
   return meeting;
 }
 
+SilenceLimits silence_limits(const Options& options) {
+  return {.running = options.heartbeat_timeout,
+          .starting = std::max(options.heartbeat_timeout, options.rdzv_timeout)};
+}
+
 WaitingLines::WaitingLines(const Options& options)
     : prefix_(own_prefix(options)),
       deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)),

@@ -24,8 +24,8 @@ struct Meeting {
 /// Waits until all launchers of the job have come, and prints now and then who is missing.
 /// Node 0 listens; it takes in who proves to know the job's secret or, where it has none, this
 /// user's processes on this machine. Strangers have no effect. Takes over node 0's values of
-/// --abort-grace, --stop-grace and --heartbeat-timeout. Where launchers of several machines have no
-/// secret, node 0 makes one, which munge shows to this user's processes alone.
+/// --abort-grace, --stop-grace, --heartbeat-timeout and --max-restarts. Where launchers of several
+/// machines have no secret, node 0 makes one, which munge shows to this user's processes alone.
 ///
 /// token:    the job's secret; empty: none.
 /// run_id:   node 0's, for all nodes.
@@ -41,6 +41,9 @@ struct Meeting {
 [[nodiscard]] Meeting host_meeting(const Options& options, const std::string& token,
                                    const std::string& run_id, dtrain::base::Descriptor listener);
 [[nodiscard]] Meeting join_meeting(Options& options, const std::string& token);
+
+/// How long the others may be silent once they have come. Private to nodes/.
+[[nodiscard]] SilenceLimits silence_limits(const Options& options);
 
 /// What the launchers lack that could not be let in. Private to nodes/.
 inline constexpr const char* kNodeSecretAdvice =

@@ -225,15 +225,16 @@ class Guest {
   }
 
   std::optional<Meeting> handle(const std::string& message) {
-    MessageReader reader(message);
-    const auto kind = static_cast<NodeMessage>(reader.number());
-    const std::string body = message.substr(std::min<std::size_t>(message.size(), 8));
-    if (kind == NodeMessage::waiting) missing_ = dtrain::base::printable(body);
-    if (kind == NodeMessage::refused) {
+    const auto envelope = decode_envelope(message);
+    if (!envelope) return std::nullopt;
+    const std::string& body = envelope->body;
+    if (envelope->kind == NodeMessage::waiting) missing_ = dtrain::base::printable(body);
+    if (envelope->kind == NodeMessage::refused) {
+      MessageReader reader(body);
       const std::uint64_t error = reader.number();
       refused(error, reader.text());
     }
-    if (kind != NodeMessage::start) return std::nullopt;
+    if (envelope->kind != NodeMessage::start) return std::nullopt;
     const auto start = decode_start(body);
     if (!start || start->placement.num_nodes() != options_.num_nodes) {
       fail(ErrorKind::internal, "{} sent a start without sense", where_);
@@ -242,13 +243,14 @@ class Guest {
     options_.abort_grace = Seconds(start->abort_grace);
     options_.stop_grace = Seconds(start->stop_grace);
     options_.heartbeat_timeout = Seconds(start->heartbeat_timeout);
+    options_.max_restarts = start->max_restarts;
     Meeting meeting;
     meeting.token = token_;
     meeting.placement = start->placement;
     std::vector<NodeLink> links;
     links.push_back({0, std::move(socket_), std::move(input_)});
     meeting.channel =
-        std::make_shared<Channel>(options_.node_rank, std::move(links), options_.heartbeat_timeout);
+        std::make_shared<Channel>(options_.node_rank, std::move(links), silence_limits(options_));
     return meeting;
   }
 

@@ -54,8 +54,7 @@ struct Guest {
 };
 
 std::string framed_message(NodeMessage kind, std::string_view body) {
-  std::string message = MessageWriter().number(static_cast<std::uint64_t>(kind)).bytes();
-  return dtrain::net::framed(message.append(body));
+  return dtrain::net::framed(encode(kind, 0, body));
 }
 
 /// A new secret, if there is a munge to hand it out by; else empty.
@@ -337,12 +336,13 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
   for (Guest& guest : guests) {
     links.push_back({guest.hello.node_rank, std::move(guest.socket), std::move(guest.input)});
   }
-  meeting.channel = std::make_shared<Channel>(0, std::move(links), options.heartbeat_timeout);
+  meeting.channel = std::make_shared<Channel>(0, std::move(links), silence_limits(options));
   meeting.channel->send_to_all(
       NodeMessage::start, encode(JobStart{.placement = placement,
                                           .abort_grace = options.abort_grace.count(),
                                           .stop_grace = options.stop_grace.count(),
-                                          .heartbeat_timeout = options.heartbeat_timeout.count()}));
+                                          .heartbeat_timeout = options.heartbeat_timeout.count(),
+                                          .max_restarts = options.max_restarts}));
   return meeting;
 }
 

@@ -54,6 +54,23 @@ constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 
+std::string encode(NodeMessage kind, int attempt, std::string_view body) {
+  std::string message =
+      MessageWriter().number(static_cast<std::uint64_t>(kind)).number(bits(attempt)).bytes();
+  return message.append(body);
+}
+
+std::optional<NodeEnvelope> decode_envelope(std::string_view bytes) {
+  constexpr std::size_t kHead = 16;
+  Fields fields(bytes.substr(0, kHead));
+  NodeEnvelope envelope;
+  envelope.kind = static_cast<NodeMessage>(fields.number(0, kAny));
+  envelope.attempt = fields.small(0, kMostAttempts);
+  if (!fields.is_whole()) return std::nullopt;
+  envelope.body = bytes.substr(kHead);
+  return envelope;
+}
+
 std::string encode(const NodeHello& hello) {
   return MessageWriter()
       .text(hello.version)
@@ -85,6 +102,7 @@ std::string encode(const JobStart& start) {
       .number(bits(start.abort_grace))
       .number(bits(start.stop_grace))
       .number(bits(start.heartbeat_timeout))
+      .number(bits(start.max_restarts))
       .number(placement.nodes.size());
   for (const NodePlace& node : placement.nodes) writer.text(node.host).number(bits(node.num_ranks));
   return writer.bytes();
@@ -101,6 +119,7 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
   start.abort_grace = fields.seconds();
   start.stop_grace = fields.seconds();
   start.heartbeat_timeout = fields.seconds();
+  start.max_restarts = fields.small(0, kMostAttempts);
   const int count = fields.small(2, kMostNodes);
   std::int64_t next_rank = 0;
   for (int node = 0; node < count && fields.is_good(); ++node) {
@@ -119,7 +138,6 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
 std::string encode(const RankNews& news) {
   MessageWriter writer;
   writer.number(bits(news.rank))
-      .number(bits(news.pid))
       .number(bits(news.step))
       .number(bits(news.time_ns))
       .number(bits(news.stopped))
@@ -138,7 +156,6 @@ std::optional<RankNews> decode_rank_news(std::string_view bytes) {
   Fields fields(bytes);
   RankNews news;
   news.rank = fields.small(0, kMostRanks);
-  news.pid = fields.number(1, kAny);
   news.step = fields.number(-1, kAny);
   news.time_ns = fields.number(0, kAny);
   news.stopped = fields.flag();

@@ -19,7 +19,7 @@ enum class NodeMessage : std::uint64_t {
   refused = 4,       ///< node 0, before the start: the job cannot start
   start = 5,         ///< node 0: JobStart
   rank_end = 16,     ///< to node 0: RankNews of a rank that has ended or was stopped
-  progress = 17,     ///< to node 0: a rank goes on: step, microseconds it waited, pid
+  progress = 17,     ///< to node 0: a rank goes on: step, microseconds it waited
   node_done = 18,    ///< to node 0: all ranks of a node have ended
   node_failed = 19,  ///< to node 0: a node could not start its ranks; status and why
   records = 27,      ///< to node 0: where a rank is
@@ -27,6 +27,7 @@ enum class NodeMessage : std::uint64_t {
   ask = 28,          ///< node 0: where are the ranks?
   abort = 20,        ///< node 0: AbortOrder
   leaving = 21,      ///< node 0: a rank has saved and left
+  begun = 30,        ///< both ways: the sender's ranks run; to node 0: their pids, in order
   stop = 22,         ///< both ways: a user's signal
   kill = 23,         ///< both ways: the ranks had their time
   finish = 24,       ///< node 0: Decision; the last message of an attempt
@@ -36,6 +37,13 @@ enum class NodeMessage : std::uint64_t {
 
 /// The longest message; what announces a longer one breaks the connection.
 inline constexpr std::uint64_t kMostNodeMessageBytes = std::uint64_t{1} << 20;
+
+/// What every message between launchers that have proved who they are begins with.
+struct NodeEnvelope {
+  NodeMessage kind = NodeMessage::ping;
+  int attempt = 0;  ///< to run the job, to which the message belongs; 0: the first
+  std::string body;
+};
 
 /// What a launcher says of itself when it comes.
 struct NodeHello {
@@ -52,12 +60,12 @@ struct JobStart {
   double abort_grace = 0.0;  ///< seconds, as the next two
   double stop_grace = 0.0;
   double heartbeat_timeout = 0.0;
+  int max_restarts = 0;
 };
 
 /// What is known of a rank that has ended or was stopped.
 struct RankNews {
   int rank = 0;
-  std::int64_t pid = 0;
   std::int64_t step = -1;
   std::int64_t time_ns = 0;  ///< of the sender's clock
   bool stopped = false;
@@ -92,6 +100,7 @@ struct RestartOrder {
   std::string reason;  ///< how the attempt before failed
 };
 
+[[nodiscard]] std::string encode(NodeMessage kind, int attempt, std::string_view body);
 [[nodiscard]] std::string encode(const NodeHello& hello);
 [[nodiscard]] std::string encode(const JobStart& start);
 [[nodiscard]] std::string encode(const RankNews& news);
@@ -101,6 +110,7 @@ struct RestartOrder {
 
 /// Each gives nothing for bytes that are no such message, or hold what cannot be. Texts come
 /// without control characters.
+[[nodiscard]] std::optional<NodeEnvelope> decode_envelope(std::string_view bytes);
 [[nodiscard]] std::optional<NodeHello> decode_hello(std::string_view bytes);
 [[nodiscard]] std::optional<JobStart> decode_start(std::string_view bytes);
 [[nodiscard]] std::optional<RankNews> decode_rank_news(std::string_view bytes);

@@ -45,6 +45,12 @@ class Restart(NodesTest):
         self.assertIn("dtrun: restart 1 of 1 in 50 ms: rank 3 exited with status 7", process.err)
         self.assertRegex(process.err, r"dtrun:   attempt 1: ended with status 0")
 
+    def test_the_number_of_restarts_is_node_0s_on_all_nodes(self):
+        launchers = [self.node(rank, *options, *self.shell("echo $TORCHELASTIC_MAX_RESTARTS", ranks=1))
+                     for rank, options in enumerate((("--max-restarts", "3"), ()))]
+        self.assertEqual([0, 0], self.ends(*launchers), launchers[0].err + launchers[1].err)
+        self.assertEqual(["3", "3"], [launcher.out.split("] ")[1].strip() for launcher in launchers])
+
     def fails_and_waits(self):
         launchers = self.nodes('test $RANK = 0 && exec sleep 30; : > failed; exit 7', *self.AGAIN, "30")
         self.wait_for_files("failed")

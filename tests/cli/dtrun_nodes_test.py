@@ -138,7 +138,7 @@ class Meeting(NodesTest):
         guest = wait_until(self.try_connect, "node 0")
         wait_until(lambda: len(guest.recv(1000, socket.MSG_PEEK)) >= 64, "a greeting")
         greeting = guest.recv(1000)
-        self.assertEqual(greeting[:8], b"dtrun/1\n")
+        self.assertEqual(greeting[:8], b"dtrun/2\n")
         hello = text_field(b"9.9") + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
         guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
         self.assertEqual(self.ends(launcher), [USAGE])
@@ -182,8 +182,8 @@ class Meeting(NodesTest):
         version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
         hello = text_field(version) + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
         rank_end, node_done = 16, 18
-        for message, reason in ((struct.pack("<Q", rank_end) + bytes(8), "sent a message that this dtrun cannot read"),
-                                (struct.pack("<Q", node_done), "did not tell how all its ranks had ended")):
+        for message, reason in ((struct.pack("<QQ", rank_end, 0) + bytes(8), "sent a message that this dtrun cannot read"),
+                                (struct.pack("<QQ", node_done, 0), "did not tell how all its ranks had ended")):
             with self.subTest(reason):
                 launcher = self.node(0, "-n", "1", "sleep", "30")
                 with wait_until(self.try_connect, "node 0") as guest:

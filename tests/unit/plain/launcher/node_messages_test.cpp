@@ -10,7 +10,6 @@ namespace {
 
 RankNews some_news() {
   return RankNews{.rank = 3,
-                  .pid = 4711,
                   .step = 12,
                   .time_ns = 123'456'789,
                   .stopped = false,
@@ -72,7 +71,7 @@ TEST_CASE("numbers beyond their limits are refused") {
   news.code = 256;
   CHECK_FALSE(decode_rank_news(encode(news)));
   news = some_news();
-  news.pid = -1;
+  news.step = -2;
   CHECK_FALSE(decode_rank_news(encode(news)));
   JobStart start = some_start();
   start.placement.master_port = 65536;
