@@ -33,6 +33,13 @@ int try_to_listen(const Address& address, Descriptor& listener) {
   return good ? 0 : errno;
 }
 
+/// At all addresses of both families, or of IPv4 alone where the machine has no IPv6.
+int try_to_listen_everywhere(int port, Descriptor& listener) {
+  const int error = try_to_listen(Address::any_of(AF_INET6, port), listener);
+  if (error == 0 || error == EADDRINUSE) return error;
+  return try_to_listen(Address::any_of(AF_INET, port), listener);
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& address) {
@@ -42,11 +49,12 @@ bool is_loopback(const std::string& address) {
 }
 
 Descriptor listen_for_nodes(const std::string& host, int port) {
-  Address address = resolve_address(host, port);
+  const Address address = resolve_address(host, port);
   const bool is_own_name = host != "localhost" && host != address.text();
-  if (is_own_name && is_loopback(address.text())) address = Address::any_of(address.family(), port);
   Descriptor listener;
-  const int error = try_to_listen(address, listener);
+  const int error = is_own_name && is_loopback(address.text())
+                        ? try_to_listen_everywhere(port, listener)
+                        : try_to_listen(address, listener);
   if (error == EADDRINUSE) {
     fail(ErrorKind::port, "--master-port: port {} of {} is used by {}; give all nodes another one",
          port, host, holder_of_port(port));

@@ -8,8 +8,8 @@
 namespace launcher {
 
 /// A socket that listens at that address and does not block. Where this machine takes the name for
-/// a loopback address, as Debian does with its own, it listens at all addresses: the other nodes
-/// know the name better.
+/// a loopback address, as Debian does with its own, it listens at all addresses, IPv4 and IPv6:
+/// the other nodes know the name better.
 ///
 /// Throws: Error{port} naming who holds the port; Error{usage} for an address that is not this
 ///         machine's.

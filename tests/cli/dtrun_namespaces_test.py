@@ -76,15 +76,18 @@ class Namespaces(DtrunTest):
 
     def test_a_name_that_node_0_takes_for_a_loopback_address(self):
         """Debian maps a machine's own name to 127.0.1.1."""
-        for name, address in zip(self.names, ("127.0.1.1", self.ADDRESSES[0])):
-            folder = pathlib.Path("/etc/netns", name)  # what a process in the namespace sees as /etc
+        folders = [pathlib.Path("/etc/netns", name) for name in self.names]  # what a process in the namespace sees as /etc
+        for folder in folders:
             folder.mkdir(parents=True)
             self.addCleanup(self.remove, folder)
-            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} thehost\n")
-        launchers = self.job("sh", "-c", "echo $MASTER_ADDR", ranks=1, address="thehost")
-        self.assertEqual(self.ends(launchers), [0, 0], launchers[0].err + launchers[1].err)
-        for each in launchers:
-            self.assertEqual(each.out.split("] ")[1], self.ADDRESSES[0] + "\n")
+        for known in (self.ADDRESSES[0], self.SIXES[0]):
+            with self.subTest(known):
+                for folder, address in zip(folders, ("127.0.1.1", known)):
+                    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} thehost\n")
+                options = ("--rdzv-timeout", "5")
+                launchers = self.job("sh", "-c", "echo $MASTER_ADDR", ranks=1, address="thehost", options=options)
+                self.assertEqual(self.ends(launchers), [0, 0], launchers[0].err + launchers[1].err)
+                self.assertEqual([each.out.split("] ")[1] for each in launchers], [known + "\n"] * 2)
 
     @staticmethod
     def remove(folder):

@@ -6,6 +6,7 @@
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -64,14 +65,41 @@ NetlinkRequest request_for(const TcpEnd& end) {
   return request;
 }
 
-/// As /proc/net/tcp and tcp6 write an address: words of the network's bytes, read as the machine's.
+/// As /proc/net/tcp6 writes an address: words of the network's bytes, read as the machine's. An
+/// address of IPv4 becomes the one that a socket of IPv6 has for it.
 std::string proc_text(const sockaddr_storage& address) {
   __be16 port = 0;
   std::array<__be32, 4> words{};
   fill_in(address, port, words);
-  if (address.ss_family == AF_INET) return fmt::format("{:08X}:{:04X}", words[0], ntohs(port));
+  if (address.ss_family == AF_INET) words = {0, 0, htonl(0xFFFF), words[0]};
   return fmt::format("{:08X}{:08X}{:08X}{:08X}:{:04X}", words[0], words[1], words[2], words[3],
                      ntohs(port));
+}
+
+/// Finds an end in the table `name`. prefix: what its addresses lack of those that proc_text gives.
+std::optional<TcpOwner> owner_in(const char* name, std::string_view prefix, const TcpEnd& end) {
+  const std::string local = proc_text(end.local);
+  const std::string remote = proc_text(end.remote);
+  errno = 0;
+  std::ifstream table(name);
+  std::string line;
+  if (!std::getline(table, line)) {  // the heading
+    base::fail(ErrorKind::comm,
+               "cannot see whose a connection is ({}: {}); give every rank the same "
+               "DTRAIN_JOB_TOKEN",
+               name, std::strerror(errno));
+  }
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string number, from, to, state, queues, timer, retransmits, timeouts;
+    TcpOwner owner;
+    words >> number >> from >> to >> state >> queues >> timer >> retransmits >> owner.user >>
+        timeouts >> owner.inode;
+    if (!words || from.insert(0, prefix) != local || to.insert(0, prefix) != remote) continue;
+    owner.is_connected = state == kEstablished;
+    return owner;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -99,29 +127,13 @@ std::optional<TcpOwner> owner_by_netlink(const TcpEnd& end) {
 }
 
 std::optional<TcpOwner> owner_by_table(const TcpEnd& end) {
-  const std::string local = proc_text(end.local);
-  const std::string remote = proc_text(end.remote);
-  const char* const name = end.local.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6";
-  errno = 0;
-  std::ifstream table(name);
-  std::string line;
-  if (!std::getline(table, line)) {  // the heading
-    base::fail(ErrorKind::comm,
-               "cannot see whose a connection is ({}: {}); give every rank the same "
-               "DTRAIN_JOB_TOKEN",
-               name, std::strerror(errno));
+  const std::string mapped = proc_text(end.local).substr(0, 24);
+  const bool is_v4 = mapped == fmt::format("{:016X}{:08X}", 0, htonl(0xFFFF));
+  if (is_v4) {
+    if (auto owner = owner_in("/proc/net/tcp", mapped, end)) return owner;
+    if (::access("/proc/net/tcp6", F_OK) != 0) return std::nullopt;  // a machine without IPv6
   }
-  while (std::getline(table, line)) {
-    std::istringstream words(line);
-    std::string number, from, to, state, queues, timer, retransmits, timeouts;
-    TcpOwner owner;
-    words >> number >> from >> to >> state >> queues >> timer >> retransmits >> owner.user >>
-        timeouts >> owner.inode;
-    if (!words || from != local || to != remote) continue;
-    owner.is_connected = state == kEstablished;
-    return owner;
-  }
-  return std::nullopt;
+  return owner_in("/proc/net/tcp6", "", end);
 }
 
 std::optional<uid_t> user_of_tcp_peer(int descriptor) {

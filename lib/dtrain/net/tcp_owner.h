@@ -32,7 +32,8 @@ struct TcpOwner {
 /// where it knows none, or does not answer.
 [[nodiscard]] std::optional<TcpOwner> owner_by_netlink(const TcpEnd& end);
 
-/// Reads the table of all connections, /proc/net/tcp or tcp6. Nothing where it is not in there.
+/// Reads the tables of all connections, /proc/net/tcp and tcp6: a socket of IPv6 may have a
+/// connection of IPv4. Nothing where it is not in there.
 ///
 /// Throws: Error{comm} where the table cannot be read.
 [[nodiscard]] std::optional<TcpOwner> owner_by_table(const TcpEnd& end);

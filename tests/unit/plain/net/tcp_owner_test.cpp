@@ -8,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 #include <string>
+#include <utility>
 
 #include "dtrain/base/descriptor.h"
 #include "dtrain/net/socket.h"
@@ -21,7 +22,10 @@ struct Connection {
   base::Descriptor near;
   base::Descriptor far;
 
-  explicit Connection(const std::string& host) : listener(net::listen_at(host, 0)) {
+  explicit Connection(const std::string& host)
+      : Connection(base::Descriptor(net::listen_at(host, 0)), host) {}
+
+  Connection(base::Descriptor listening, const std::string& host) : listener(std::move(listening)) {
     std::string reason;
     near = net::connect_to(host, testing::port_of(listener.get()),
                            base::Deadline(std::chrono::seconds(5)), reason);
@@ -37,6 +41,27 @@ net::TcpEnd end_of(const base::Descriptor& socket) {
   length = sizeof end.remote;
   REQUIRE(::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&end.remote), &length) == 0);
   return end;
+}
+
+/// Listens for connections of both families.
+base::Descriptor listener_of_both() {
+  base::Descriptor listener(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int off = 0;
+  REQUIRE(::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0);
+  REQUIRE(::listen(listener.get(), 1) == 0);
+  return listener;
+}
+
+TEST_CASE("A connection of IPv4 to a socket of IPv6 has its owners, too") {
+  const Connection connection(listener_of_both(), "127.0.0.1");
+  for (const base::Descriptor* end : {&connection.near, &connection.far}) {
+    net::TcpEnd other = end_of(*end);
+    std::swap(other.local, other.remote);
+    const auto read = net::owner_by_table(other);
+    REQUIRE(read);
+    CHECK(read->user == ::getuid());
+    CHECK(net::user_of_tcp_peer(end->get()) == ::geteuid());
+  }
 }
 
 TEST_CASE("The kernel tells alike, by netlink and in its table, whose the end of a connection is") {
