@@ -147,9 +147,10 @@ int run_prepared(PreparedJob job) {
 }
 
 /// Runs this launcher's part in a job of several nodes.
-int run_node(Options options, dtrain::base::Descriptor listener, const rlimit& open_files) {
+int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
   const std::string token = job_secret_of_environment();
-  Meeting meeting = meet(options, token, make_run_id(), std::move(listener));
+  Meeting meeting = meet(options, token, make_run_id(), std::move(start.listener));
+  start.meeting.reset();
   std::shared_ptr<Channel> nodes = meeting.channel;
   std::optional<PreparedJob> job;
   const int status = reported(
@@ -167,8 +168,8 @@ int run_node(Options options, dtrain::base::Descriptor listener, const rlimit& o
 
 int run(Options options, const rlimit& open_files) {
   if (options.emulate_nodes > 0) {
-    return run_emulated(options, [&](Options own, dtrain::base::Descriptor listener) {
-      return reported([&] { return run_node(own, std::move(listener), open_files); },
+    return run_emulated(options, [&](Options own, EmulatedStart start) {
+      return reported([&] { return run_node(own, std::move(start), open_files); },
                       [&](int, const std::string& message) {
                         write_text(STDERR_FILENO, error_line(own, message));
                       });

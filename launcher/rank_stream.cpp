@@ -49,9 +49,15 @@ bool RankStream::read(SharedOutput& console) {
   return true;
 }
 
-void RankStream::finish(SharedOutput& console) {
-  while (open() && read(console)) {
+void RankStream::read_what_is_there(SharedOutput& console) {
+  constexpr std::size_t kMostInPipe = std::size_t{1} << 20;  // unless root has raised it
+  for (std::size_t reads = 0; reads < kMostInPipe / kBuffer && open(); ++reads) {
+    if (!read(console)) return;
   }
+}
+
+void RankStream::finish(SharedOutput& console) {
+  read_what_is_there(console);
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   pipe_.reset();
 }
@@ -80,9 +86,7 @@ void RankStream::keep(std::string_view line) {
 
 void RankStream::insert(SharedOutput& console, std::string_view line,
                         std::optional<std::string_view> prefix) {
-  constexpr int kMaxReads = 16;
-  for (int reads = 0; reads < kMaxReads && open() && read(console); ++reads) {
-  }
+  read_what_is_there(console);
   splitter_.finish([&](std::string_view text, bool live) { take(console, text, live); });
   options_.log.write(std::string(line) + "\n");
   keep(line);

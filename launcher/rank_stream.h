@@ -42,10 +42,12 @@ class RankStream {
   void drop_prefix() { options_.prefix.clear(); }
   /// Takes what is there, up to one buffer. Returns whether there was anything; closes at the end.
   bool read(SharedOutput& console);
+  /// Takes all that is there at this moment. A process that writes without pause keeps nobody.
+  void read_what_is_there(SharedOutput& console);
   /// Takes a line as if the rank had written it; `prefix` is for the console, none: not shown
   /// there.
   void insert(SharedOutput& console, std::string_view line, std::optional<std::string_view> prefix);
-  /// Takes all that is there, prints a last line without end, and closes.
+  /// Takes all that is there at this moment, prints a last line without end, and closes.
   void finish(SharedOutput& console);
 
   [[nodiscard]] const std::deque<std::string>& last_lines() const { return last_lines_; }

@@ -56,10 +56,45 @@ std::vector<cpu_set_t> mask_of(const dtrain::base::CpuList& cpus) {
   return mask;
 }
 
-const char* advice_for(int error) {
-  if (error == EACCES) return "; name an executable program (python3 SCRIPT for a script)";
-  if (error == ENOEXEC) return "; a script needs a first line such as #!/bin/sh";
-  return "; check the name";
+const char* advice_for(int error, const SpawnRequest& request) {
+  switch (error) {
+    case EACCES:
+      return "; name an executable program (python3 SCRIPT for a script)";
+    case ENOEXEC:
+      return "; a script needs a first line such as #!/bin/sh, and a program must be built for "
+             "this "
+             "kind of machine";
+    case ENOENT:
+      if (::access(request.file.c_str(), F_OK) != 0) return "; check the name";
+      return ": the file is there, but not the interpreter that its first line, or its format, "
+             "names";
+    case ELOOP:
+      return "; mend its symbolic links, which lead in a circle";
+    case ETXTBSY:
+      return "; start again when nothing writes to the file any more";
+    case E2BIG:
+      return "; shorten the arguments or the environment variables, or raise ulimit -s";
+    case EAGAIN:
+      return "; start fewer ranks (-n), or raise the limit on processes (ulimit -u, or pids.max of "
+             "the control group)";
+    case ENOMEM:
+      return "; free memory, or start fewer ranks (-n)";
+    case EMFILE:
+      return "";  // the limit follows
+    case ENFILE:
+      return "; close programs that hold many files, or raise fs.file-max";
+    case EPERM:
+      return "; let this user run it, or run it as another";
+    case EIO:
+      return "; its disk cannot read it";
+    case EINVAL:
+      return request.cpus.empty()
+                 ? "; the program's file is damaged"
+                 : "; its CPUs may be gone since dtrun was started: start again, or "
+                   "leave out --bind";
+    default:
+      return "; check the name";
+  }
 }
 
 }  // namespace
@@ -81,7 +116,7 @@ pid_t spawn(const SpawnRequest& request) {
   }
   const int reason = error;
   dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot start '{}': {}{}",
-                     request.arguments.front(), std::strerror(reason), advice_for(reason));
+                     request.arguments.front(), std::strerror(reason), advice_for(reason, request));
 }
 
 }  // namespace launcher

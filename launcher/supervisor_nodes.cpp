@@ -95,11 +95,8 @@ void Supervisor::tell_nodes(NodeMessage kind, std::string_view body) {
 
 // Of node 0 too: it reads the last lines of a rank that failed before it tells anybody.
 void Supervisor::tell_judge(Rank& rank) {
-  constexpr int kMaxReads = 16;
   const bool failed = rank.stopped || (rank.end && rank.end->failed());
-  for (int reads = 0; failed && reads < kMaxReads && rank.error.open(); ++reads) {
-    if (!rank.error.read(console_)) break;
-  }
+  if (failed) rank.error.read_what_is_there(console_);
   if (judges() || is_over_) return;
   RankNews news = news_of(rank);
   if (rank.end) {

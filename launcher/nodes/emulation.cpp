@@ -1,5 +1,7 @@
 #include "launcher/nodes/emulation.h"
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -10,12 +12,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
 #include "launcher/descendants.h"
+#include "launcher/error_line.h"
 #include "launcher/nodes/listener.h"
+#include "launcher/pipe.h"
 
 namespace launcher {
 namespace {
@@ -25,7 +30,10 @@ using dtrain::base::Descriptor;
 constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
 constexpr std::chrono::milliseconds kKillLimit{1000};
 
-using RunNode = std::function<int(Options, Descriptor)>;
+using RunNode = std::function<int(Options, EmulatedStart)>;
+
+// In which all others leave a meeting that has succeeded, or end by themselves.
+constexpr timespec kMeetingEnds{.tv_sec = 1, .tv_nsec = 0};
 
 struct Node {
   pid_t pid = -1;
@@ -33,7 +41,7 @@ struct Node {
   int status = 0;
 };
 
-pid_t start_node(const Options& options, int node, Descriptor& listener, const sigset_t& mask,
+pid_t start_node(const Options& options, int node, EmulatedStart& start, const sigset_t& mask,
                  const RunNode& run_node) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
@@ -44,8 +52,8 @@ pid_t start_node(const Options& options, int node, Descriptor& listener, const s
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   Options own = options;
   own.node_rank = node;
-  if (node > 0) listener.reset();
-  ::_exit(run_node(std::move(own), std::move(listener)));
+  if (node > 0) start.listener.reset();
+  ::_exit(run_node(std::move(own), std::move(start)));
 }
 
 void reap(std::vector<Node>& nodes) {
@@ -59,15 +67,35 @@ void reap(std::vector<Node>& nodes) {
   }
 }
 
-void wait_for_all(std::vector<Node>& nodes, const sigset_t& watched) {
+void signal_all(const std::vector<Node>& nodes, int signal) {
+  for (const Node& node : nodes) {
+    if (!node.ended) ::kill(node.pid, signal);
+  }
+}
+
+/// Returns whether a node still holds its end of the pipe.
+bool is_meeting(const Descriptor& meeting) {
+  pollfd end{.fd = meeting.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&end, 1, 0) == 0;
+}
+
+/// Returns the job's status.
+int wait_for_all(std::vector<Node>& nodes, const Descriptor& meeting, const sigset_t& watched) {
+  std::optional<int> early;  // status of a node that ended before all had met
   while (true) {
     reap(nodes);
-    if (std::ranges::all_of(nodes, &Node::ended)) return;
-    const int signal = ::sigwaitinfo(&watched, nullptr);
-    if (signal <= 0 || signal == SIGCHLD) continue;
-    for (const Node& node : nodes) {
-      if (!node.ended) ::kill(node.pid, signal);
-    }
+    if (std::ranges::all_of(nodes, &Node::ended)) return early.value_or(nodes.front().status);
+    const auto ended = std::ranges::find_if(nodes, &Node::ended);
+    const bool is_in_vain = !early && ended != nodes.end() && is_meeting(meeting);
+    const int signal = is_in_vain ? ::sigtimedwait(&watched, nullptr, &kMeetingEnds)
+                                  : ::sigwaitinfo(&watched, nullptr);
+    if (signal > 0 && signal != SIGCHLD) signal_all(nodes, signal);
+    if (!is_in_vain || signal > 0 || errno != EAGAIN || !is_meeting(meeting)) continue;
+    early = ended->status;
+    write_error_for_a_while(
+        fmt::format("dtrun: failed: node {} ended with status {} before the nodes had met\n",
+                    ended - nodes.begin(), *early));
+    signal_all(nodes, SIGKILL);
   }
 }
 
@@ -77,7 +105,9 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   Options common = options;
   common.num_nodes = options.emulate_nodes;
   common.master_addr = "127.0.0.1";
-  Descriptor listener = listen_on_loopback(common.master_port);
+  Pipe meeting = make_pipe();
+  EmulatedStart start{.listener = listen_on_loopback(common.master_port),
+                      .meeting = std::move(meeting.writer)};
   sigset_t watched;
   sigset_t before;
   ::sigemptyset(&watched);
@@ -88,7 +118,7 @@ int run_emulated(const Options& options, const RunNode& run_node) {
   adopt_orphans();
   std::vector<Node> nodes;
   for (int node = 0; node < common.num_nodes; ++node) {
-    const pid_t pid = start_node(common, node, listener, before, run_node);
+    const pid_t pid = start_node(common, node, start, before, run_node);
     if (pid < 0) {
       const int error = errno;
       kill_descendants(kKillLimit);
@@ -97,10 +127,10 @@ int run_emulated(const Options& options, const RunNode& run_node) {
     }
     nodes.push_back({.pid = pid});
   }
-  listener.reset();
-  wait_for_all(nodes, watched);
+  start = {};
+  const int status = wait_for_all(nodes, meeting.reader, watched);
   kill_descendants(kKillLimit);
-  return nodes.front().status;
+  return status;
 }
 
 }  // namespace launcher

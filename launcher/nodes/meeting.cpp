@@ -1,6 +1,7 @@
 #include "launcher/nodes/meeting.h"
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,11 +51,14 @@ void WaitingLines::show(const std::string& what) {
   if (Clock::now() < next_) return;
   interval_ = std::min(2 * interval_, kLongestInterval);
   next_ = Clock::now() + interval_;
-  const std::string text =
+  if (!writer_) {
+    wake_ = dtrain::base::Descriptor(::eventfd(0, EFD_CLOEXEC));
+    writer_.emplace(STDERR_FILENO, wake_.get(), Pieces::atomic);
+  }
+  writer_->write(
       fmt::format("{}waiting for {}, {} of {}\n", prefix_, what,
                   dtrain::base::readable_time(dtrain::base::seconds_since(start_)),
-                  dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count()));
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+                  dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count())));
 }
 
 }  // namespace launcher

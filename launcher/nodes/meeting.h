@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dtrain/base/descriptor.h"
 #include "launcher/nodes/channel.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
+#include "launcher/output_writer.h"
 #include "launcher/port.h"
 
 namespace launcher {
@@ -54,7 +56,7 @@ class WaitingLines {
  public:
   explicit WaitingLines(const Options& options);
 
-  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line.
+  /// Prints "waiting for WHAT, 10 s of 10 min" if it is time for a line. Waits for no reader.
   void show(const std::string& what);
   [[nodiscard]] const dtrain::base::Deadline& deadline() const { return deadline_; }
 
@@ -64,6 +66,8 @@ class WaitingLines {
   dtrain::base::Clock::time_point start_;
   std::chrono::seconds interval_;
   dtrain::base::Clock::time_point next_;
+  dtrain::base::Descriptor wake_;  // that the writer wants; nobody reads it
+  std::optional<OutputWriter> writer_;
 };
 
 }  // namespace launcher

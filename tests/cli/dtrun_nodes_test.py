@@ -121,6 +121,30 @@ class Meeting(NodesTest):
         launchers.append(self.node(0, "-n", "1", "true"))
         self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err)
 
+    def test_a_reader_that_stopped_does_not_hold_the_meeting(self):
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, bytes(4096))
+        os.set_blocking(writer, True)
+        first = self.node(0, "-n", "1", "true", stderr=writer)
+        time.sleep(2.2)  # its first line is due after 2 s
+        self.assertEqual(self.ends(first, self.node(1, "-n", "1", "true")), [0, 0])
+        for end in (reader, writer):
+            os.close(end)
+
+    def test_an_emulated_node_that_ends_before_the_meeting_ends_all(self):
+        process = self.start("--emulate-nodes", "64", "true")
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (first := children.read_text().split()):
+            pass
+        os.kill(process.pid, signal.SIGSTOP)  # the other nodes are still to be started
+        os.kill(int(first[0]), signal.SIGKILL)
+        os.kill(process.pid, signal.SIGCONT)
+        self.assertEqual(self.ends(process), [137])
+        self.assertEqual(process.err, "dtrun: failed: node 0 ended with status 137 before the nodes had met\n")
+
     def test_contradictions(self):
         for nodes, ranks, words in ((2, ((1, 3),), "has --nnodes 3"),
                                     (3, ((1, 3), (1, 3)), "two launchers have --node-rank 1")):

@@ -251,6 +251,17 @@ class RefusalTest(DtrunTest):
         self.assertIn("#!", self.refused(12, "-n", "2", "--", "./script.py"))
         self.refused(12, "-n", "2", "--", str(self.folder))
 
+    def test_the_advice_fits_the_reason(self):
+        for name, text in (("lost", "#!/no/such/shell\n"), ("busy", "#!/bin/sh\n")):
+            (self.folder / name).write_text(text)
+            (self.folder / name).chmod(0o755)
+        (self.folder / "circle").symlink_to("circle")
+        with open(self.folder / "busy", "ab"):
+            for name, words in (("lost", "interpreter"), ("busy", "nothing writes"), ("circle", "symbolic links")):
+                error = self.refused(12, "-n", "2", "--", "./" + name)
+                self.assertIn(words, error)
+                self.assertNotIn("check the name", error)
+
     def test_bad_options_give_2_and_name_the_option(self):
         for arguments, words in (
                 (("--nproc-per-nod", "2", "--", "true"), "--nproc-per-node"),
