@@ -166,6 +166,7 @@ int run_attempts(PreparedJob job, GuardLink guard) {
   RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
   StepClock steps;
   History history;
+  if (const std::string note = restart_note(options); !note.empty()) say(options, {note});
   const auto start = Clock::now();
   for (;;) {
     history.attempts.push_back(Supervisor(job, guard, steps).run());

@@ -61,7 +61,7 @@ std::vector<Wait> waits_of(const Records& records) {
 }
 
 std::string call_text(const GroupCall& call) {
-  return fmt::format("call {}, {} of {} bytes, of group '{}'", call.number, call.op, call.bytes,
+  return fmt::format("call {} ({} of {} bytes in group '{}')", call.number, call.op, call.bytes,
                      call.group);
 }
 
@@ -86,8 +86,8 @@ HangVerdict blame(const Records& records, const std::vector<Wait>& waits, const 
   const GroupCall* own = culprit ? call_in(*culprit, call.group) : nullptr;
   const bool has_come = own != nullptr && !is_behind(*own, call);
   return {.culprit = first.awaited,
-          .text = fmt::format("{} {}, where {} waited for {}{}",
-                              has_come ? "held up" : "did not come to", call_text(call),
+          .text = fmt::format("{} {}, for which {} waited {}{}",
+                              has_come ? "held up" : "did not join", call_text(call),
                               ranks_text(waiting), dtrain::base::readable_time(longest),
                               culprit ? "; it was " + culprit->where : std::string())};
 }
@@ -130,9 +130,10 @@ std::string mute_text(const Records& records) {
       waiting = rank;
     }
   }
-  const std::string text = "did not answer when dtrun asked the ranks of a job that stood still";
+  const std::string text =
+      "did not answer when the job stood still and dtrun asked all ranks where they are";
   if (longest == nullptr) return text;
-  return text + fmt::format("; rank {} waited for {} in {}", waiting,
+  return text + fmt::format("; rank {} waited {} in {}", waiting,
                             dtrain::base::readable_time(longest->seconds), call_text(*longest));
 }
 

@@ -94,7 +94,7 @@ int supervise(PreparedJob job, GuardLink guard) {
   return status;
 }
 
-/// Binds the ranks of this node, and says so. Emulated nodes share a machine: each takes its part.
+/// Binds the ranks of this node. Emulated nodes share a machine: each takes its part.
 CpuBinding bind_ranks(const Options& options, const Placement& placement) {
   if (options.bind == Bind::none) return {};
   const bool is_part = options.emulate_nodes > 0;
@@ -106,7 +106,6 @@ CpuBinding bind_ranks(const Options& options, const Placement& placement) {
     const auto begin = binding.masks.begin() + own.first_rank;
     binding.masks = {begin, begin + own.num_ranks};
   }
-  write_text(STDERR_FILENO, "dtrun: " + describe(options.bind, binding, own.first_rank) + "\n");
   return binding;
 }
 

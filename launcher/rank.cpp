@@ -1,5 +1,7 @@
 #include "launcher/rank.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -61,6 +63,26 @@ std::string without_numbers(std::string text) {
   return text;
 }
 
+/// Returns whether the text begins with "rank NUMBER".
+bool begins_with_name(std::string_view text, const std::string& name) {
+  const bool begins = text.starts_with(name);
+  return begins &&
+         (text.size() == name.size() || text[name.size()] < '0' || text[name.size()] > '9');
+}
+
+/// Returns whether the lines are the same, but that each rank names itself: "rank 3 of 4 ...".
+bool same_but_for_names(std::string_view one, int rank, std::string_view other, int other_rank) {
+  const std::string name = fmt::format("rank {}", rank);
+  const std::string other_name = fmt::format("rank {}", other_rank);
+  while (!one.empty() && !other.empty()) {
+    const bool are_names = begins_with_name(one, name) && begins_with_name(other, other_name);
+    if (!are_names && one.front() != other.front()) return false;
+    one.remove_prefix(are_names ? name.size() : 1);
+    other.remove_prefix(are_names ? other_name.size() : 1);
+  }
+  return one.empty() && other.empty();
+}
+
 /// How much an orphan's end says: that it failed, or saved; a helper's that it was terminated or
 /// came to its end.
 int weight_of(const RankEnd& end) {
@@ -86,7 +108,7 @@ bool same_error(const Rank& rank, const Rank& culprit) {
   const ToldError& other = *culprit.told;
   constexpr int kMemory = static_cast<int>(dtrain::base::ErrorKind::memory);
   const bool are_full = one.status == kMemory && other.status == kMemory;
-  return one.line == other.line ||
+  return same_but_for_names(one.line, rank.index, other.line, culprit.index) ||
          (are_full && without_numbers(one.line) == without_numbers(other.line));
 }
 

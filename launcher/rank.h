@@ -92,8 +92,8 @@ struct Rank {
 
 /// Returns whether any rank has made a step.
 [[nodiscard]] bool has_begun(const std::vector<Rank>& ranks);
-/// Returns whether both ranks reported the same error. Full devices are one error, whatever their
-/// numbers.
+/// Returns whether both ranks reported the same error, but for their own numbers in it. Full
+/// devices are one error, whatever their numbers.
 [[nodiscard]] bool same_error(const Rank& rank, const Rank& culprit);
 
 /// Returns whether `rank`, which ended later, is why the culprit did: this one blames another, and

@@ -146,10 +146,13 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
     const bool is_told = placement.has_several_nodes() && !culprit.told->blames_another();
     return is_told ? culprit.told->line : "";
   }
-  const std::string step = culprit.step >= 0 ? fmt::format(" at step {}", culprit.step) : "";
-  return fmt::format("failed: rank {} ({}) {} after {}{}{}", culprit.index,
-                     place_of(culprit, placement), describe(culprit), time_of(verdict.failed_ns),
-                     step, reason_of(culprit));
+  const bool is_hang = !culprit.hang.empty();
+  const bool tells_step = culprit.step >= 0 && !(is_hang && culprit.has_records);
+  const std::string step = tells_step ? fmt::format(" at step {}", culprit.step) : "";
+  return fmt::format("failed: rank {} ({}) {}{} {}{}{}", culprit.index,
+                     place_of(culprit, placement), describe(culprit),
+                     is_hang ? "; the job had run for" : " after", time_of(verdict.failed_ns), step,
+                     reason_of(culprit));
 }
 
 std::string end_of(const Rank& rank) {
@@ -170,6 +173,9 @@ std::string ends_of(const std::vector<Rank>& ranks) {
 std::string describe(const Rank& rank) {
   if (!rank.hang.empty()) return rank.hang;
   if (rank.stopped) return "was stopped (SIGSTOP or the like)";
+  // Its own line tells for whom it waited.
+  const bool gave_up = rank.end && rank.end->timed_out() && rank.told;
+  if (gave_up) return fmt::format("gave up waiting (status {})", rank.end->code);
   return rank.end ? describe(*rank.end) : "is running";
 }
 

@@ -106,6 +106,9 @@ void Supervisor::start_ranks() {
     watch(rank.output.fd(), tag_of(Source::output, rank.index), EPOLLIN);
     watch(rank.error.fd(), tag_of(Source::error, rank.index), EPOLLIN);
   }
+  if (!job_.binding.masks.empty() && job_.attempt == 0) {
+    say(describe(job_.options.bind, job_.binding, placement.own().first_rank));
+  }
   if (const std::string folder = job_.folder.log_folder(); !folder.empty()) {
     say("logs of the ranks: " + folder);
   }
@@ -264,7 +267,8 @@ void Supervisor::on_signal(int signal) {
 void Supervisor::stop_ranks(int signal) {
   verdict_.stop_signal = signal;
   tell_nodes(NodeMessage::stop, std::to_string(signal));
-  say("stopping; the ranks may save (a second Ctrl-C kills at once)");
+  say(fmt::format("stopping because of {}; the ranks may save (a second Ctrl-C kills at once)",
+                  signal_name(signal)));
   for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
     ::kill(-rank.pid, SIGTERM);  // the program may lie below a shell

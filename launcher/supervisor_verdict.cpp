@@ -19,9 +19,9 @@ constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as
 constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
 constexpr auto kAnswerWindow = 800ms;     // taken from --abort-grace, too
 
-/// What is wrong with a rank that does not go on where nobody waits for it.
+/// What is wrong with a silent rank where nobody waits for it.
 std::string silence_text(std::chrono::duration<double> limit, const RankRecords& records) {
-  return fmt::format("did not go on for {} (--hang-timeout){}",
+  return fmt::format("made no progress for {} (--hang-timeout){}",
                      dtrain::base::readable_time(limit.count()),
                      records.where.empty() ? "" : "; it was " + records.where);
 }

@@ -174,7 +174,7 @@ class Faults(DtrunTest):
 
     def test_an_answer_that_came_too_late_is_not_believed_later(self):
         error = self.ended(5, "-n", "3", "--hang-timeout", "0.5", *self.stub(LATE))
-        self.assertRegex(error, r"failed: rank 1 \(.*did not come to call 9, .*; it was in C, stuck")
+        self.assertRegex(error, r"failed: rank 1 \(.*did not join call 9 .*; it was in C, stuck")
 
     def test_what_a_program_tells_wrongly_hangs_no_job(self):
         for words in ("error 300 boom", "progress -2", "committed -7"):

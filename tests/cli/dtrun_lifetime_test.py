@@ -144,6 +144,7 @@ class StopTest(DtrunTest):
             process = self.run_until_ready(READY + "exec sleep 60")
             process.send_signal(sent)
             self.assertEqual(status, self.end(process))
+            self.assertIn(f"dtrun: stopping because of {sent.name}; ", process.err)
             self.assertIn("stopped by " + sent.name, process.err.splitlines()[-1])
             self.assert_nothing_left()
             for rank in (0, 1):

@@ -53,6 +53,16 @@ class Budget(RestartTest):
         self.assertEqual("dtrun: failed, and not started again: all 2 restarts are used up; "
                          "rank 1 was killed by signal 9 (SIGKILL)", self.last_line(process))
 
+    def test_dtrain_without_checkpoints_is_told_of_before_it_starts(self):
+        (self.folder / "dtrain").symlink_to("/bin/true")
+        for words, is_told in ((("--strategy", "ddp"), True), (("train", "--checkpoint-every", "none"), True),
+                               (("--config", "c.json", "--checkpoint-every=0"), True), (("--config", "c.json"), False),
+                               (("--strategy", "ddp", "--checkpoint-every", "10m"), False), (("verify", "run"), False)):
+            with self.subTest(words):
+                process = self.dtrun("--max-restarts", "1", "--", "./dtrain", *words)
+                self.assertEqual((0, is_told), (process.returncode, "dtrun: note: a restart would repeat all steps" in process.err))
+        self.assertEqual("", self.dtrun("--", "./dtrain", "--strategy", "ddp").err)
+
     def test_without_the_option_nothing_is_started_again(self):
         process = self.dtrun(*self.shell("touch attempt-$TORCHELASTIC_RESTART_COUNT-$TORCHELASTIC_MAX_RESTARTS; exit 7",
                                          ranks=1))

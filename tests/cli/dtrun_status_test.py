@@ -127,6 +127,13 @@ class StatusTest(DtrunTest):
         self.assertEqual(5, process.returncode)
         self.assertIn("rank 1 was killed by signal 9", last_line(process))
 
+    def test_a_rank_that_waited_in_vain_gave_up(self):
+        text = ('[ $RANK = 1 ] && exec sleep 60; eval "printf \'error 5 prog: rank 1 did not come\\n\' >&$DTRUN_CONTROL_FD"; '
+                "exit 5")
+        process = self.dtrun("-n", "2", "--", "bash", "-c", text)
+        self.assertEqual(5, process.returncode)
+        self.assertRegex(last_line(process), r"failed: rank 0 \(.*\) gave up waiting \(status 5\) after .*: prog: rank 1 did")
+
     def test_the_report_tells_the_last_step(self):
         text = (f"[ $RANK = 0 ] && exec {HANG}; eval \"printf 'progress 41\\nprogress 42\\n' "
                 ">&$DTRUN_CONTROL_FD\"; sleep 0.1; exit 3")
@@ -153,6 +160,11 @@ class ToldErrorTest(DtrunTest):
     def test_an_error_of_all_in_mid_run_is_one_line_too(self):
         process = self.bash(self.tell("progress 7\\nerror 7 prog: loss nan", 7))
         self.assertEqual((7, "prog: loss nan\n"), (process.returncode, process.err))
+
+    def test_an_error_of_all_that_names_each_rank_is_one_line(self):
+        process = self.bash(self.tell("error 2 prog: WORLD_SIZE says rank $RANK of 3, but another says rank 1 of 12", 2))
+        self.assertEqual(2, process.returncode)
+        self.assertRegex(process.err, r"\Aprog: WORLD_SIZE says rank \d of 3, but another says rank 1 of 12\n\Z")
 
     def test_an_error_that_one_rank_finds_for_all_is_one_line(self):
         process = self.bash("[ $RANK = 0 ] || exec sleep 60; " + self.tell("refused 2 prog: the folder is full", 2))

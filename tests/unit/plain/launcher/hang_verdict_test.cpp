@@ -43,8 +43,8 @@ TEST_CASE("The rank that has not come to the others' call is found") {
   REQUIRE(verdict);
   CHECK(verdict->culprit == 2);
   CHECK(verdict->text ==
-        "did not come to call 17, all_reduce of 4096 bytes, of group 'dp', where ranks 0, 1, 3 "
-        "waited for 12 s; it was in the backward pass, block 3, of step 12");
+        "did not join call 17 (all_reduce of 4096 bytes in group 'dp'), for which ranks 0, 1, 3 "
+        "waited 12 s; it was in the backward pass, block 3, of step 12");
 }
 
 TEST_CASE("A rank that waits for another is not to blame") {
@@ -79,7 +79,8 @@ TEST_CASE("A rank that stands still within a call is found by what the others ne
                                             answer("call 9 all_reduce 16 open 8 -1 dp\n")});
   REQUIRE(verdict);
   CHECK(verdict->culprit == 2);
-  CHECK(verdict->text.starts_with("held up call 9, all_reduce of 16 bytes, of group 'dp', where "));
+  CHECK(verdict->text.starts_with(
+      "held up call 9 (all_reduce of 16 bytes in group 'dp'), for which "));
 }
 
 TEST_CASE("A rank that waits for one of another group is not mistaken for one of this") {
@@ -94,8 +95,8 @@ TEST_CASE("One of several that does not answer is to blame; where none does, nob
   REQUIRE(verdict);
   CHECK(verdict->culprit == 1);
   CHECK(verdict->text ==
-        "did not answer when dtrun asked the ranks of a job that stood still; rank 0 waited for 12 "
-        "s in call 17, all_reduce of 4096 bytes, of group 'dp'");
+        "did not answer when the job stood still and dtrun asked all ranks where they are; rank 0 "
+        "waited 12 s in call 17 (all_reduce of 4096 bytes in group 'dp')");
   CHECK_FALSE(hang_verdict(Answers{RankRecords{}, RankRecords{}}));
 }
 
