@@ -158,7 +158,7 @@ int run_node(Options options, EmulatedStart start, const rlimit& open_files) {
         return 0;
       },
       [&](int failure, const std::string& message) {
-        write_text(STDERR_FILENO, error_line(options, message));
+        write_error_for_a_while(error_line(options, message));  // the other nodes wait for this one
         tell_failure(*nodes, options, failure, message);
       });
   nodes.reset();  // the supervisor's alone from here on: others see it close when that one dies

@@ -72,9 +72,15 @@ std::string reason_of(const Rank& culprit) {
          culprit.error.last_lines().back();
 }
 
-/// "pid 12 ", with the space; nothing for a rank of which no other launcher has told.
+/// "pid 12 ", with the space; nothing for a rank that its node has not reported yet.
 std::string pid_of(const Rank& rank) {
   return rank.pid > 0 ? fmt::format("pid {} ", rank.pid) : std::string();
+}
+
+/// Why a rank has not ended when the job has.
+std::string why_it_runs(const Rank& rank) {
+  return rank.pid > 0 ? fmt::format("pid {} cannot be killed", rank.pid)
+                      : "its node has not reported its start";
 }
 
 /// The others, in the order of their deaths.
@@ -84,7 +90,7 @@ std::string victims(const Verdict& verdict, const std::vector<Rank>& ranks) {
   for (const Rank& rank : ranks) {
     if (rank.index == verdict.culprit || rank.lost) continue;
     if (!rank.end) {
-      text += fmt::format(", rank {} ({}cannot be killed)", rank.index, pid_of(rank));
+      text += fmt::format(", rank {} ({})", rank.index, why_it_runs(rank));
     } else if (rank.end->failed() || rank.end->time_ns >= verdict.failed_ns) {
       dead.push_back(&rank);
     }
@@ -157,7 +163,7 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
 
 std::string end_of(const Rank& rank) {
   if (rank.end) return describe(*rank.end);
-  return rank.lost ? "was lost with its node" : fmt::format("({}cannot be killed)", pid_of(rank));
+  return rank.lost ? "was lost with its node" : fmt::format("({})", why_it_runs(rank));
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {

@@ -55,6 +55,22 @@ TEST_CASE("the line names rank, host and node") {
   CHECK(abort_order(verdict, ranks, two_nodes()).reason == "exited with status 7");
 }
 
+TEST_CASE("a rank that its node has not reported yet has no process id in the line") {
+  auto ranks = ranks_with(-1, {});
+  ranks[3].pid = -1;
+  ranks[3].hang = "did not answer";
+  Verdict verdict;
+  verdict.culprit = 3;
+  verdict.failed_ns = 2'000'000'000;
+  CHECK(last_line(verdict, ranks, two_nodes()) ==
+        "failed: rank 3 (on hostb, node 1) did not answer; the job had run for 2.0 s");
+  verdict.culprit.reset();
+  verdict.stop_signal = 15;
+  CHECK(last_line(verdict, ranks, two_nodes())
+            .ends_with(
+                "rank 2 (pid 102 cannot be killed), rank 3 (its node has not reported its start)"));
+}
+
 TEST_CASE("a lost node has its own status and line") {
   const auto ranks = ranks_with(-1, {});
   Verdict verdict;
