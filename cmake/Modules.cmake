@@ -27,6 +27,16 @@ function(dtrain_module path)
   endif()
 endfunction()
 
+# What `dtrain report` puts into its page, as texts of the program.
+function(dtrain_page_parts)
+  set(folder ${PROJECT_SOURCE_DIR}/lib/dtrain/report)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/page.css ${folder}/page.js)
+  file(READ ${folder}/page.css page_style)
+  file(READ ${folder}/page.js page_program)
+  configure_file(${folder}/page_parts.cpp.in ${PROJECT_BINARY_DIR}/page_parts.cpp @ONLY)
+  target_sources(dtrain_report PRIVATE ${PROJECT_BINARY_DIR}/page_parts.cpp)
+endfunction()
+
 # dtrain_kernels_for_each_cpu(PATH OPTION ...) compiles PATH_baseline.cpp, PATH_avx2.cpp and PATH_avx512.cpp for these
 # instruction sets; the program chooses when it runs. They see no LibTorch, whose inline functions would be compiled for one
 # set and linked into code for all.

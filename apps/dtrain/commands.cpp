@@ -40,6 +40,7 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},
                                        {"checkpoint", run_checkpoint},
                                        {"doctor", run_doctor},
                                        {"plan", run_plan},
+                                       {"report", run_report},
                                        {"schedule", run_schedule},
                                        {"settings", run_settings}};
 

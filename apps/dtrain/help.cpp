@@ -20,6 +20,7 @@ subcommands
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
+  report RUN...             show how runs went: one page with curves, or a table
   doctor                    check and measure what a job of such flags stands on
   plan                      rank the layouts of a job by predicted time and memory
   schedule                  show what the stages of a pipeline do when, without running them
@@ -79,6 +80,22 @@ constexpr const char* kSchedule =
 
 Time is that of stages of equal cost whose backwards take twice as long as their forwards.
 docs/pipeline.md explains the schedules.
+)";
+
+constexpr const char* kReport =
+    R"(dtrain report RUN... [--output FILE.html] [--overwrite]
+  Writes one page that shows how the runs of these folders went, over each other: curves of loss,
+  validation, gradient norm, learning rate, speed, waits, memory and communication; settings that
+  differ; layout, machine, starts, checkpoints, warnings, samples. It needs no network. Prints its
+  path.
+
+dtrain report RUN... --csv FILE [--overwrite]
+  Writes the figures of all steps as comma-separated values.
+
+  --output FILE             the page; - for standard output (default RUN/report.html, or
+                            report.html here for several runs)
+  --csv FILE                the table; - for standard output
+  --overwrite               replace a file that is no report
 )";
 
 constexpr const char* kSettings =
@@ -141,6 +158,7 @@ std::string checkpoint_help() {
   return fmt::format(kCheckpoint, flags);
 }
 
+std::string report_help() { return kReport; }
 std::string schedule_help() { return fmt::format(kSchedule, config::kPipelineChoices); }
 
 std::string settings_help() { return kSettings; }

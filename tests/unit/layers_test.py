@@ -13,7 +13,7 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
     {"config", "net"},
     {"comm"},
     {"device", "kernels", "mesh", "param"},
-    {"model", "data", "optim", "metrics", "checkpoint"},
+    {"model", "data", "optim", "metrics", "checkpoint", "report"},
     {"parallel"},
     {"job"},
     {"train", "planner"},
@@ -28,7 +28,7 @@ PARALLEL = [  # the folders of parallel, whose own files are below them; here ne
     {"plan"},
 ]
 WITHOUT_LIBTORCH = ("lib/dtrain/base/", "lib/dtrain/config/", "lib/dtrain/data/", "lib/dtrain/checkpoint/format/", "lib/dtrain/checkpoint/store/",
-                    "lib/dtrain/parallel/pipeline/", "lib/dtrain/net/", "lib/dtrain/comm/rendezvous/", "lib/dtrain/comm/host/",
+                    "lib/dtrain/parallel/pipeline/", "lib/dtrain/report/", "lib/dtrain/net/", "lib/dtrain/comm/rendezvous/", "lib/dtrain/comm/host/",
                     "launcher/", "apps/")
 RUNS_STAGES = "lib/dtrain/parallel/pipeline/run/"  # the lists are plain data, what they move is not
 LIBTORCH = re.compile(r"(ATen|torch|c10|caffe2)/")

@@ -52,6 +52,9 @@ metrics::Reporter make_reporter(const config::Config& config, const base::RankEn
       {.writes = env.rank == 0,
        .metrics_path = job::RunFolder::metrics_file(config.run.dir),
        .appends = !start.checkpoint.empty(),
+       .event_folder =
+           config.report.tensorboard ? job::RunFolder::event_folder(config.run.dir) : std::string(),
+       .first_step = start.step + 1,
        .console = {.live = live, .progress_to_output = !live && !has_terminal, .columns = columns},
        .log_every = config.report.log_every,
        .total_steps = config.train.steps});

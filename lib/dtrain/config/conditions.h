@@ -86,13 +86,24 @@ inline constexpr Need kDecay{
     "with --schedule {}",
     [](const Config& c) { return c.train.schedule == ScheduleShape::warmup_stable_decay; },
     "train.schedule"};
-inline constexpr Need kSkips{"without --on-nonfinite skip or float16", [](const Config& c) {
+inline constexpr Condition kSkipsSpikes = [](const Config& c) {
+  return c.train.spike_guard == SpikeGuard::skip;
+};
+inline constexpr Need kSkips{"without --on-nonfinite skip, --spike-guard skip or float16",
+                             [](const Config& c) {
                                return c.train.on_nonfinite == OnNonfinite::skip ||
-                                      needs_loss_scaling(c.machine);
+                                      kSkipsSpikes(c) || needs_loss_scaling(c.machine);
                              }};
+inline constexpr Need kGuardsSpikes{"without --spike-guard warn or skip", [](const Config& c) {
+                                      return c.train.spike_guard != SpikeGuard::off;
+                                    }};
 inline constexpr Need kValidation{"without --val-data or --val-fraction", [](const Config& c) {
                                     return !c.data.validation.empty() || c.data.val_fraction > 0;
                                   }};
+inline constexpr Need kEvaluatesOften{"without --eval-every",
+                                      [](const Config& c) { return c.report.eval_every > 0; }};
+inline constexpr Need kSamples{"without --sample-every",
+                               [](const Config& c) { return c.report.sample_every > 0; }};
 inline constexpr Need kCheckpoints{"without --checkpoint-every",
                                    [](const Config& c) { return !c.checkpoint.every.is_never(); }};
 inline constexpr Need kResume{"without --resume",

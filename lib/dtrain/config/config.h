@@ -68,6 +68,7 @@ struct BatchConfig {
 
 struct TrainConfig {
   std::int64_t steps = 800;
+  double epochs = 0;  // from which `steps` follows (config/epochs.h); 0: it is given itself
   std::uint64_t seed = 1;
   double lr = 3e-3;
   double weight_decay = 0.1;
@@ -82,7 +83,10 @@ struct TrainConfig {
   double min_lr = 0.0;           // where linear, cosine and wsd end
   UpdateRule optimizer = UpdateRule::adamw;
   OnNonfinite on_nonfinite = OnNonfinite::stop;
-  std::int64_t max_skipped = 20;    // updates left out in a row
+  std::int64_t max_skipped = 20;  // updates left out in a row
+  std::int64_t patience = 0;      // evaluations in a row without a new best loss; 0: any number
+  SpikeGuard spike_guard = SpikeGuard::off;
+  double spike_threshold = 6;       // standard deviations above the mean
   std::vector<std::string> freeze;  // exported parameter names
 };
 
@@ -134,12 +138,16 @@ struct ReportConfig {
   std::int64_t log_every = 10;             // steps; 0: off
   std::int64_t eval_every = 0;             // steps; 0: only at the end
   Sequences eval_sequences{.count = 256};  // per evaluation, over all ranks
+  std::int64_t sample_every = 0;           // steps; 0: no samples
+  std::string sample_prompt;               // empty: a sample begins after a newline
+  bool tensorboard = true;                 // event files in the run folder
 };
 
 struct CheckpointConfig {
   Interval every;               // 0: the last; none: not even it
   std::int64_t keep_last = 3;   // checkpoints
   std::int64_t keep_every = 0;  // steps whose multiples are never removed; 0: none
+  bool keep_best = false;       // the one of the lowest validation loss is made, and not removed
   Resume resume;
   bool strict_resume = false;   // refuse to pass over a damaged checkpoint
   std::string init_from;        // weights to begin with

@@ -36,6 +36,11 @@ constexpr ResumeRule kOfDeviceKind = [](const Config& now, const Config& saved) 
   return now.machine.device.kind == saved.machine.device.kind ? OnResume::free : OnResume::noted;
 };
 
+// A guard that only warns changes no bits.
+constexpr ResumeRule kOfSkippedSpikes = [](const Config& now, const Config& saved) {
+  return kSkipsSpikes(now) || kSkipsSpikes(saved) ? OnResume::noted : OnResume::free;
+};
+
 #define FIELD(member) field_of([](auto& config) -> auto& { return config.member; })
 
 // The model's own settings stand before this one.
@@ -82,6 +87,9 @@ constexpr Setting kSettings[] = {
 
     {"train.steps", "--steps", "N", "steps", "optimizer steps to train", kTrain, FIELD(train.steps),
      between(1, kMaxSteps), kNotedWith<kFallingRate>},
+    {"train.epochs", "--epochs", "X", "passes",
+     "over the training data, from which --steps follows; 0: --steps says", kTrain,
+     FIELD(train.epochs), between(0, kMaxSteps)},
     {"train.seed", "--seed", "N", "",
      "decides initial weights, sample order, dropout and generated text", kTrain | kGenerate,
      FIELD(train.seed), kFixed},
@@ -121,6 +129,16 @@ constexpr Setting kSettings[] = {
      "updates in a row that may be left out (--on-nonfinite skip, overflows of float16); one more "
      "ends the run",
      kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kValueNeeds<kSkips>},
+    {"train.patience", "--patience", "N", "evaluations",
+     "in a row without a new lowest validation loss, after which the run ends; 0 is off", kTrain,
+     FIELD(train.patience), between(0, kMaxSteps), kValueNeeds<kValidation, kEvaluatesOften>},
+    {"train.spike_guard", "--spike-guard", "NAME", "",
+     "what to do when the loss or the gradient norm is far above those of the last hundred steps: "
+     "nothing, warn, or skip the update",
+     kTrain, FIELD(train.spike_guard), one_of(kSpikeGuards), kOfSkippedSpikes},
+    {"train.spike_threshold", "--spike-threshold", "Z", "standard deviations",
+     "above the mean of the steps before, from which a loss or norm is a spike", kTrain,
+     FIELD(train.spike_threshold), above(0, kMaxSteps), kOfSkippedSpikes, kNeeds<kGuardsSpikes>},
     {"train.freeze", "--freeze", "NAME,...", "", "parameters that keep their initial values",
      kTrain, FIELD(train.freeze), kNoted},
 
@@ -279,6 +297,15 @@ constexpr Setting kSettings[] = {
      "ranks",
      kTrain, FIELD(report.eval_sequences), form("a number of sequences from 1 to 2^31, or all"),
      kValueNeeds<kValidation>},
+    {"report.sample_every", "--sample-every", "N", "steps",
+     "between texts that the model writes meanwhile; 0 is off", kTrain, FIELD(report.sample_every),
+     between(0, kMaxSteps)},
+    {"report.sample_prompt", "--sample-prompt", "TEXT", "",
+     "text that samples continue; empty: they begin after a newline", kTrain,
+     FIELD(report.sample_prompt), kNeeds<kSamples>},
+    {"report.tensorboard", "--tensorboard", "on|off", "",
+     "write what metrics.jsonl says to RUN/tensorboard, too, for tensorboard --logdir", kTrain,
+     FIELD(report.tensorboard)},
 
     {"checkpoint.every", "--checkpoint-every", "N|TIME|none", "",
      "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
@@ -291,6 +318,9 @@ constexpr Setting kSettings[] = {
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
      "checkpoints at multiples of this are never removed; 0 is off", kTrain,
      FIELD(checkpoint.keep_every), between(0, kMaxSteps), kValueNeeds<kCheckpoints>},
+    {"checkpoint.keep_best", "--keep-best", "", "",
+     "save at every new lowest validation loss, and never remove the checkpoint of the lowest",
+     kTrain, FIELD(checkpoint.keep_best), kNeeds<kValidation, kEvaluatesOften>},
     {"checkpoint.resume", "--resume", "auto|PATH|none", "",
      "go on from a checkpoint; auto: the newest whole one of the run folder, if there is any",
      kTrain, FIELD(checkpoint.resume)},

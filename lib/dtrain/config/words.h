@@ -41,6 +41,8 @@ enum class MatmulPrecision { highest, tf32 };
 enum class ScheduleShape { constant, linear, cosine, warmup_stable_decay };
 enum class UpdateRule { adamw, sgd };
 enum class OnNonfinite { stop, skip };
+/// What follows from a loss or gradient norm far above those of the steps before.
+enum class SpikeGuard { off, warn, skip };
 
 inline constexpr std::string_view kOfGpus = "comes with --device cuda, where --backend is left out";
 
@@ -92,6 +94,8 @@ inline constexpr Choice kSchedules[] = {{"constant", ScheduleShape::constant},
                                         {"wsd", ScheduleShape::warmup_stable_decay}};
 inline constexpr Choice kUpdateRules[] = {{"adamw", UpdateRule::adamw}, {"sgd", UpdateRule::sgd}};
 inline constexpr Choice kOnNonfinite[] = {{"stop", OnNonfinite::stop}, {"skip", OnNonfinite::skip}};
+inline constexpr Choice kSpikeGuards[] = {
+    {"off", SpikeGuard::off}, {"warn", SpikeGuard::warn}, {"skip", SpikeGuard::skip}};
 
 constexpr std::span<const Choice> words_of(Strategy) { return kStrategies; }
 constexpr std::span<const Choice> words_of(DataAxisKind) { return kDataAxes; }
@@ -107,6 +111,7 @@ constexpr std::span<const Choice> words_of(MatmulPrecision) { return kMatmulPrec
 constexpr std::span<const Choice> words_of(ScheduleShape) { return kSchedules; }
 constexpr std::span<const Choice> words_of(UpdateRule) { return kUpdateRules; }
 constexpr std::span<const Choice> words_of(OnNonfinite) { return kOnNonfinite; }
+constexpr std::span<const Choice> words_of(SpikeGuard) { return kSpikeGuards; }
 
 template <typename Value>
 concept Word = std::is_enum_v<Value> && requires(Value value) {

@@ -16,6 +16,7 @@
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/job/shared_folder.h"
+#include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
 
 namespace dtrain::job {
@@ -127,6 +128,8 @@ std::string RunFolder::metrics_file(const std::string& run_dir) {
   return run_dir + "/metrics.jsonl";
 }
 
+std::string RunFolder::event_folder(const std::string& run_dir) { return run_dir + "/tensorboard"; }
+
 // Finds at the start what cannot be written at the end.
 void RunFolder::check_writable() {
   check();
@@ -147,6 +150,7 @@ void RunFolder::remove_old_run() {
   for (const std::string& why : store::remove_all(disk_, checkpoints_, run_)) {
     base::log_warning("--overwrite left alone: {}", why);
   }
+  metrics::remove_event_files(event_folder(dir_));
   for (const std::string& path :
        {metrics_file(dir_), store::final_model(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);

@@ -50,6 +50,8 @@ class RunFolder {
 
   [[nodiscard]] static std::string stop_file(const std::string& run_dir);
   [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
+  /// Of event files for TensorBoard.
+  [[nodiscard]] static std::string event_folder(const std::string& run_dir);
 
  private:
   void check_is_new() const;

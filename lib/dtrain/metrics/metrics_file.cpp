@@ -1,19 +1,13 @@
 #include "dtrain/metrics/metrics_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <span>
 #include <system_error>
-#include <utility>
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
@@ -34,24 +28,6 @@ Line kind_of(const std::string& line, std::int64_t step) {
   return found->get<std::int64_t>() <= step ? Line::kept : Line::later;
 }
 
-// Follows no link, whose target would lose its content, and waits for no FIFO.
-base::Descriptor open_file(const std::string& path, MetricsFile::Start start) {
-  base::Descriptor file(::open(
-      path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
-  if (!file) {
-    const bool is_odd = errno == ELOOP || errno == ENXIO;  // a link, a FIFO without a reader
-    base::fail(base::ErrorKind::data, "{}: cannot be created: {}", path,
-               is_odd ? "it is a link or a FIFO; remove it" : std::strerror(errno));
-  }
-  struct stat status {};
-  const bool is_fifo = ::fstat(file.get(), &status) == 0 && S_ISFIFO(status.st_mode);
-  if (!is_fifo && (start == MetricsFile::Start::appended || ::ftruncate(file.get(), 0) == 0)) {
-    return file;
-  }
-  base::fail(base::ErrorKind::data, "{}: cannot be written: {}", path,
-             is_fifo ? "it is a FIFO; remove it" : std::strerror(errno));
-}
-
 // Lines with an "event"; those that cannot be read are passed over.
 void for_each_event(const std::string& path,
                     const std::function<void(const nlohmann::json&)>& visit) {
@@ -66,49 +42,6 @@ void for_each_event(const std::string& path,
 }
 
 }  // namespace
-
-MetricsFile::MetricsFile(std::string path, Start start) : path_(std::move(path)), start_(start) {}
-
-MetricsFile::~MetricsFile() {
-  if (!write_waiting()) {
-    base::log_warning("{}: its last lines are lost: {}", path_, std::strerror(errno));
-  }
-}
-
-void MetricsFile::write(const nlohmann::ordered_json& line) {
-  if (!file_) file_ = open_file(path_, start_);
-  waiting_ += line.dump() + "\n";
-  if (write_waiting()) return;
-  const int reason = errno;
-  if (!base::is_full_disk(reason) || waiting_.size() > kMaxWaitingBytes) {
-    base::fail(base::ErrorKind::data, "{}: cannot be written: {}; make room and start again", path_,
-               std::strerror(reason));
-  }
-  if (!has_warned_) {
-    base::log_warning("{}: cannot be written: {}; training goes on, and lines wait for room", path_,
-                      std::strerror(reason));
-  }
-  has_warned_ = true;
-}
-
-void MetricsFile::finish() {
-  if (write_waiting()) return;
-  const int reason = errno;
-  waiting_.clear();
-  base::fail(base::ErrorKind::data, "{}: its last lines are lost: {}; the rest of the run is whole",
-             path_, std::strerror(reason));
-}
-
-// Returns whether all is written; else errno says why not.
-bool MetricsFile::write_waiting() {
-  while (!waiting_.empty()) {
-    const ssize_t written = ::write(file_.get(), waiting_.data(), waiting_.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    waiting_.erase(0, static_cast<std::size_t>(written));
-  }
-  return true;
-}
 
 void cut_back(const std::string& path, std::int64_t step) {
   std::error_code error;

@@ -4,49 +4,30 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
-#include "dtrain/base/descriptor.h"
+#include "dtrain/metrics/appended_file.h"
 
 namespace dtrain::metrics {
 
-/// The first line opens the file, so that a run that does not begin leaves an older one as it is.
+/// An AppendedFile of lines.
 ///
-/// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
-/// Lines wait in memory until there is room; a warning tells so, and at destruction what is lost.
-///
-/// Throws:  Error{data} naming the file if it cannot be opened or written, is a link or a FIFO,
-///          or if more than kMaxWaitingBytes wait.
+/// Throws:  as AppendedFile.
 /// Threads: one caller.
 class MetricsFile {
  public:
-  static constexpr std::size_t kMaxWaitingBytes = std::size_t{1} << 24;
+  using Start = AppendedFile::Start;
+  MetricsFile(std::string path, Start start) : file_(std::move(path), start, "lines") {}
 
-  enum class Start {
-    empty,    ///< a file that is there loses its content
-    appended  ///< lines go after those that are there
-  };
-  MetricsFile(std::string path, Start start);
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
-  ~MetricsFile();
+  /// Appends one line. Numbers keep every bit; a number that is not finite becomes a string ("nan",
+  /// "inf", "-inf"), since JSON has none.
+  void write(const nlohmann::ordered_json& line) { file_.write(line.dump() + "\n"); }
 
-  /// Appends one line; it has left the process on return, if the disk has room. Numbers keep every
-  /// bit; a number that is not finite becomes a string ("nan", "inf", "-inf"), since JSON has none.
-  void write(const nlohmann::ordered_json& line);
-
-  /// No line follows.
-  ///
-  /// Throws: Error{data} naming the file if lines still wait for room, which are lost.
-  void finish();
+  /// As AppendedFile::finish.
+  void finish() { file_.finish(); }
 
  private:
-  [[nodiscard]] bool write_waiting();
-
-  std::string path_;
-  Start start_;
-  base::Descriptor file_;    // from the first line on
-  std::string waiting_;      // text that the disk has not taken
-  bool has_warned_ = false;  // that lines wait
+  AppendedFile file_;
 };
 
 /// Removes everything from the first line of a later step than `step` on, lines that cannot be

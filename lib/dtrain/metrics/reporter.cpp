@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "dtrain/base/readable.h"
 #include "dtrain/metrics/format.h"
@@ -39,6 +41,21 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
   return json;
 }
 
+// The same for TensorBoard, whose axes are steps and time.
+std::vector<Scalar> curves_of(const StepRecord& record) {
+  std::vector<Scalar> curves{{"train/loss", shown(record.loss)},
+                             {"train/grad_norm", shown(record.grad_norm)},
+                             {"train/learning_rate", record.learning_rate},
+                             {"speed/tokens_per_second", record.tokens_per_second},
+                             {"speed/step_seconds", record.step_seconds},
+                             {"speed/wait_seconds", record.wait_seconds},
+                             {"machine/memory_bytes", static_cast<double>(record.memory_bytes)},
+                             {"machine/comm_bytes", static_cast<double>(record.comm_bytes)}};
+  if (record.mfu) curves.push_back({"speed/mfu", *record.mfu});
+  if (record.loss_scaling) curves.push_back({"train/loss_scale", record.loss_scaling->scale});
+  return curves;
+}
+
 // With a loss scale a gradient beyond float16 is no fault: the scale is halved
 // (docs/determinism.md).
 std::string gradient_of(const StepRecord& record) {
@@ -66,6 +83,9 @@ Reporter::Reporter(Options options) : options_(std::move(options)) {
   file_ = std::make_unique<MetricsFile>(options_.metrics_path, options_.appends
                                                                    ? MetricsFile::Start::appended
                                                                    : MetricsFile::Start::empty);
+  if (!options_.event_folder.empty()) {
+    events_ = std::make_unique<EventFile>(options_.event_folder, options_.first_step);
+  }
   console_ = std::make_unique<Console>(options_.console);
 }
 
@@ -74,6 +94,7 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   nlohmann::ordered_json line{{"event", "start"}};
   line.update(fields);
   file_->write(line);
+  if (events_) events_->text(options_.first_step - 1, "start", table);
   console_->print(wrap_words(table, console_->room()));
 }
 
@@ -105,6 +126,7 @@ void Reporter::evaluating(std::int64_t step) {
 void Reporter::step(const StepRecord& record) {
   if (!options_.writes) return;
   file_->write(to_json(record));
+  if (events_) events_->scalars(record.step, curves_of(record));
   constexpr double kSmoothing = 0.1;
   smoothed_step_seconds_ =
       smoothed_step_seconds_ == 0
@@ -123,6 +145,7 @@ void Reporter::evaluation(std::int64_t step, double val_loss, std::int64_t token
   if (!options_.writes) return;
   file_->write(
       {{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}, {"tokens", tokens}});
+  if (events_) events_->scalars(step, std::array{Scalar{"validation/loss", shown(val_loss)}});
   last_validation_ = fmt::format("val {:.4f}", shown(val_loss));
   console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, shown(val_loss)));
 }
@@ -175,6 +198,7 @@ void Reporter::recovery(std::int64_t step, double seconds) {
 void Reporter::warn(std::int64_t step, const std::string& message) {
   if (!options_.writes) return;
   file_->write({{"event", "error"}, {"step", step}, {"message", message}});
+  if (events_) events_->text(step, "warnings", message);
   console_->print("dtrain: warning: " + message);
 }
 
@@ -184,6 +208,7 @@ void Reporter::note(const std::string& message) {
 
 void Reporter::finish() {
   if (file_) file_->finish();
+  if (events_) events_->finish();
 }
 
 void Reporter::end(const Summary& summary) {

@@ -1,4 +1,4 @@
-// Reports a run: metrics.jsonl, the live line or plain lines, and the summary.
+// Reports a run: metrics.jsonl, TensorBoard, the live line or plain lines, and the summary.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dtrain/metrics/console.h"
+#include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
 #include "dtrain/metrics/step_record.h"
 
@@ -53,14 +54,16 @@ struct ResumeRecord {
 
 /// Takes reports on every rank; one rank's reporter writes them.
 ///
-/// Throws:  Error{data} if metrics.jsonl cannot be written.
+/// Throws:  Error{data} if metrics.jsonl or an event file cannot be written.
 /// Threads: one.
 class Reporter {
  public:
   struct Options {
     bool writes = true;  ///< false: everything is dropped
     std::string metrics_path;
-    bool appends = false;  ///< to a metrics.jsonl that is there
+    bool appends = false;           ///< to a metrics.jsonl that is there
+    std::string event_folder = {};  ///< for TensorBoard; empty: none
+    std::int64_t first_step = 1;    ///< of this start
     Console::Options console;
     std::int64_t log_every = 10;  ///< steps between plain lines; 0: none
     std::int64_t total_steps = 0;
@@ -87,7 +90,7 @@ class Reporter {
   /// A line for people, above the live line.
   void note(const std::string& message);
   void end(const Summary& summary);
-  /// Throws: Error{data} if the last lines of metrics.jsonl could not be written.
+  /// Throws: Error{data} if the last parts of a file could not be written.
   void finish();
 
  private:
@@ -96,6 +99,7 @@ class Reporter {
 
   Options options_;
   std::unique_ptr<MetricsFile> file_;
+  std::unique_ptr<EventFile> events_;  // null: no TensorBoard
   std::unique_ptr<Console> console_;
   std::string last_validation_;
   double smoothed_step_seconds_ = 0;

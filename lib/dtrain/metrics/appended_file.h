@@ -1,0 +1,54 @@
+// A file that grows while a run lasts, and may have to wait for room on its disk.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "dtrain/base/descriptor.h"
+
+namespace dtrain::metrics {
+
+/// The first write opens the file, so that a run that does not begin leaves an older one as it is.
+///
+/// A disk without room ends no run: a checkpoint may have filled it, and be removed again soon.
+/// What cannot be written waits in memory until there is room; a warning tells so, and at
+/// destruction what is lost.
+///
+/// Throws:  Error{data} naming the file if it cannot be opened or written, is a link or a FIFO,
+///          or if more than kMaxWaitingBytes wait.
+/// Threads: one caller.
+class AppendedFile {
+ public:
+  static constexpr std::size_t kMaxWaitingBytes = std::size_t{1} << 24;
+
+  enum class Start {
+    empty,    ///< a file that is there loses its content
+    appended  ///< bytes go after those that are there
+  };
+  /// parts: what the file consists of, for messages: "lines".
+  AppendedFile(std::string path, Start start, std::string_view parts);
+  AppendedFile(const AppendedFile&) = delete;
+  AppendedFile& operator=(const AppendedFile&) = delete;
+  ~AppendedFile();
+
+  /// Appends the bytes; they have left the process on return, if the disk has room.
+  void write(std::string_view bytes);
+
+  /// Nothing follows.
+  ///
+  /// Throws: Error{data} naming the file if something still waits for room, which is lost.
+  void finish();
+
+ private:
+  [[nodiscard]] bool write_waiting();
+
+  std::string path_;
+  Start start_;
+  std::string_view parts_;
+  base::Descriptor file_;    // from the first write on
+  std::string waiting_;      // what the disk has not taken
+  bool has_warned_ = false;  // that something waits
+};
+
+}  // namespace dtrain::metrics

@@ -1,0 +1,15 @@
+// The figures of runs as comma-separated values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dtrain/report/run_record.h"
+
+namespace dtrain::report {
+
+/// A header and a line for each step of each run: the run's name, the step, and every figure that a
+/// run has, empty where it is not known. Numbers keep every bit.
+[[nodiscard]] std::string csv_of(const std::vector<RunRecord>& runs);
+
+}  // namespace dtrain::report

@@ -1,0 +1,322 @@
+#include "dtrain/report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <system_error>
+
+#include "dtrain/report/page_parts.h"
+
+namespace dtrain::report {
+namespace {
+
+// What JSON cannot have in a page: "<" could end its element, "&" and ">" are left out with it.
+std::string embedded(const Json& data) {
+  constexpr bool kOnlyAscii = true;
+  std::string text;
+  for (const char c : data.dump(-1, ' ', kOnlyAscii, Json::error_handler_t::replace)) {
+    if (c == '<' || c == '>' || c == '&') {
+      text += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+std::string text_at(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return {};
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// A command as a shell would take it.
+std::string command_text(const Json& words) {
+  if (!words.is_array()) return {};
+  std::string text;
+  for (const Json& word : words) {
+    const std::string plain = word.is_string() ? word.get<std::string>() : word.dump();
+    const bool is_plain =
+        !plain.empty() && plain.find_first_of(" '\"\\$&|;<>*?(){}[]#~`!\t\n") == plain.npos;
+    if (!text.empty()) text += ' ';
+    text += is_plain ? plain : quoted(plain);
+  }
+  return text;
+}
+
+const Curve* curve_of(const RunRecord& run, std::string_view key) {
+  const auto found = run.curves.find(key);
+  return found == run.curves.end() || found->second.size() == 0 ? nullptr : &found->second;
+}
+
+double sum_of(const RunRecord& run, std::string_view key) {
+  const Curve* curve = curve_of(run, key);
+  return curve == nullptr ? 0 : std::accumulate(curve->values.begin(), curve->values.end(), 0.0);
+}
+
+std::string setting(const RunRecord& run, std::string_view key) {
+  for (const auto& [name, value] : run.settings) {
+    if (name == key) return value;
+  }
+  return {};
+}
+
+Json curve_json(const Curve& curve) {
+  Json values = Json::array();
+  for (const double value : curve.values) values.push_back(json_number(value));
+  return {{"steps", curve.steps}, {"values", std::move(values)}};
+}
+
+// The time of the steps so far, for charts over time.
+Curve running_sum(const Curve& curve) {
+  Curve sum = curve;
+  std::partial_sum(curve.values.begin(), curve.values.end(), sum.values.begin());
+  return sum;
+}
+
+Json curves_json(const RunRecord& run) {
+  Json curves = Json::object();
+  for (const auto& [key, curve] : run.curves) curves[key] = curve_json(thinned(curve, kMaxPoints));
+  if (const Curve* seconds = curve_of(run, "step_seconds")) {
+    curves["seconds"] = curve_json(thinned(running_sum(*seconds), kMaxPoints));
+  }
+  return curves;
+}
+
+std::string state_of(const RunRecord& run) {
+  const std::int64_t last = run.last_step();
+  const auto ends = run.events_named("end");
+  if (!ends.empty() && ends.back()->value("step", Json()) == last) {
+    const std::string reason = text_at(*ends.back(), "reason");
+    return reason.empty() ? "finished" : "finished: " + reason;
+  }
+  if (run.wants_requeue) return fmt::format("stopped after step {}, and saved", last);
+  return fmt::format("at step {}: it runs, or has failed", last);
+}
+
+// A fact for people: a name, a value, and how to show it (page.js).
+void add_fact(Json& facts, std::string_view name, Json value, std::string_view kind) {
+  facts.push_back(Json::array({name, std::move(value), kind}));
+}
+
+void add_validation(Json& facts, const RunRecord& run) {
+  const Curve* curve = curve_of(run, "val_loss");
+  if (curve == nullptr) return;
+  add_fact(facts, "validation loss", json_number(curve->values.back()), "number");
+  const auto best = std::min_element(curve->values.begin(), curve->values.end());
+  const std::int64_t step = curve->steps[static_cast<std::size_t>(best - curve->values.begin())];
+  add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", *best, step), "text");
+}
+
+Json summary_json(const RunRecord& run) {
+  Json facts = Json::array();
+  const std::string steps = setting(run, "train.steps");
+  add_fact(facts, "steps",
+           fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
+  if (const Curve* loss = curve_of(run, "loss")) {
+    const auto last = static_cast<std::ptrdiff_t>(std::min<std::size_t>(50, loss->size()));
+    const double sum = std::accumulate(loss->values.end() - last, loss->values.end(), 0.0);
+    add_fact(facts, fmt::format("loss, last {} steps", last),
+             json_number(sum / static_cast<double>(last)), "number");
+  }
+  add_validation(facts, run);
+  if (const Curve* tokens = curve_of(run, "tokens")) {
+    add_fact(facts, "tokens", tokens->values.back(), "count");
+  }
+  const double seconds = sum_of(run, "step_seconds");
+  if (seconds > 0) {
+    add_fact(facts, "time in steps", seconds, "seconds");
+    add_fact(facts, "waiting",
+             fmt::format("{:.1f} % of it, rank 0", 100 * sum_of(run, "wait_seconds") / seconds),
+             "text");
+  }
+  if (const Curve* memory = curve_of(run, "memory_bytes")) {
+    add_fact(facts, "peak memory", *std::max_element(memory->values.begin(), memory->values.end()),
+             "bytes");
+  }
+  return facts;
+}
+
+Json settings_json(const RunRecord& run) {
+  Json settings = Json::object();
+  for (const auto& [key, value] : run.settings) settings[key] = value;
+  return settings;
+}
+
+std::string mesh_text(const Json& start) {
+  const auto mesh = start.find("mesh");
+  if (mesh == start.end() || !mesh->is_object()) return {};
+  std::string text;
+  for (const auto& [axis, size] : mesh->items()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis, size.dump());
+  }
+  return text;
+}
+
+Json provenance_of(const Json& start) {
+  const auto found = start.find("provenance");
+  return found != start.end() && found->is_object() ? *found : Json::object();
+}
+
+Json start_json(const Json& start) {
+  const Json provenance = provenance_of(start);
+  const std::string reason = text_at(provenance, "restart_reason");
+  return {
+      {"started", text_at(provenance, "started")},
+      {"ranks", text_at(start, "world_size")},
+      {"layout", fmt::format("{} ({})", mesh_text(start), text_at(start, "backend"))},
+      {"machine", fmt::format("{}, {}", text_at(provenance, "host"), text_at(provenance, "cpu"))},
+      {"version",
+       fmt::format("{} {}", text_at(provenance, "version"), text_at(provenance, "commit"))},
+      {"reason", reason}};
+}
+
+double predicted_memory(const Json& start) {
+  const auto parts = start.find("memory_predicted_bytes");
+  double sum = 0;
+  if (parts == start.end() || !parts->is_object()) return sum;
+  for (const auto& [name, bytes] : parts->items()) {
+    if (bytes.is_number()) sum += bytes.get<double>();
+  }
+  return sum;
+}
+
+Json layout_json(const RunRecord& run) {
+  Json facts = Json::array();
+  const auto starts = run.events_named("start");
+  if (starts.empty()) return facts;
+  const Json& start = *starts.back();
+  add_fact(facts, "folder", run.folder, "text");
+  add_fact(facts, "parameters", start.value("parameters", Json()), "count");
+  add_fact(facts, "strategy", setting(run, "layout.strategy"), "text");
+  add_fact(facts, "ranks", fmt::format("{} ({})", text_at(start, "world_size"), mesh_text(start)),
+           "text");
+  add_fact(facts, "backend", text_at(start, "backend"), "text");
+  add_fact(facts, "device, dtype",
+           fmt::format("{}, {}", setting(run, "machine.device"), setting(run, "machine.dtype")),
+           "text");
+  add_fact(facts, "equal bits with", text_at(start, "bitwise_class"), "text");
+  add_fact(facts, "predicted memory of a rank", predicted_memory(start), "bytes");
+  if (const auto measured = run.events_named("memory"); !measured.empty()) {
+    add_fact(facts, "measured", measured.back()->value("peak_bytes", Json()), "bytes");
+  }
+  if (run.num_unreadable > 0) {
+    add_fact(facts, "unreadable lines", run.num_unreadable, "count");
+  }
+  return facts;
+}
+
+Json checkpoint_json(const RunRecord& run, const Json& event) {
+  std::error_code error;
+  // A run folder may have been moved since.
+  const std::string name = std::filesystem::path(text_at(event, "path")).filename().string();
+  const auto path = std::filesystem::path(run.folder) / "checkpoints" / name;
+  Json checkpoint = Json::object();
+  for (const char* key : {"step", "bytes", "stall_seconds", "seconds"}) {
+    checkpoint[key] = event.value(key, Json());
+  }
+  checkpoint["now"] = std::filesystem::exists(path, error) ? "there" : "removed";
+  return checkpoint;
+}
+
+Json events_json(const RunRecord& run, std::string_view name, const char* text) {
+  Json list = Json::array();
+  for (const Json* event : run.events_named(name)) {
+    list.push_back({{"step", event->value("step", Json())}, {text, text_at(*event, text)}});
+  }
+  return list;
+}
+
+Json run_json(const RunRecord& run) {
+  Json starts = Json::array();
+  std::string command;
+  for (const Json* start : run.events_named("start")) {
+    starts.push_back(start_json(*start));
+    command = command_text(provenance_of(*start).value("command_line", Json()));
+  }
+  Json checkpoints = Json::array();
+  for (const Json* event : run.events_named("checkpoint")) {
+    checkpoints.push_back(checkpoint_json(run, *event));
+  }
+  return {{"name", run.name},
+          {"state", state_of(run)},
+          {"summary", summary_json(run)},
+          {"curves", curves_json(run)},
+          {"settings", settings_json(run)},
+          {"layout", layout_json(run)},
+          {"starts", std::move(starts)},
+          {"checkpoints", std::move(checkpoints)},
+          {"warnings", events_json(run, "error", "message")},
+          {"samples", events_json(run, "sample", "text")},
+          {"command", command}};
+}
+
+}  // namespace
+
+Curve thinned(const Curve& curve, std::size_t most) {
+  if (curve.size() <= most) return curve;
+  std::vector<std::size_t> kept{0};
+  const std::size_t num_stretches = (most - 2) / 2;
+  const std::size_t inner = curve.size() - 2;
+  for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
+    const auto begin =
+        curve.values.begin() + 1 + static_cast<std::ptrdiff_t>(stretch * inner / num_stretches);
+    const auto end = curve.values.begin() + 1 +
+                     static_cast<std::ptrdiff_t>((stretch + 1) * inner / num_stretches);
+    const auto [lowest, highest] = std::minmax_element(begin, end);
+    for (const auto& place : {std::min(lowest, highest), std::max(lowest, highest)}) {
+      const auto index = static_cast<std::size_t>(place - curve.values.begin());
+      if (index != kept.back()) kept.push_back(index);
+    }
+  }
+  kept.push_back(curve.size() - 1);
+  Curve thin;
+  for (const std::size_t index : kept) {
+    thin.steps.push_back(curve.steps[index]);
+    thin.values.push_back(curve.values[index]);
+  }
+  return thin;
+}
+
+Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
+               const std::string& written) {
+  Json list = Json::array();
+  for (const RunRecord& run : runs) list.push_back(run_json(run));
+  return {{"version", version}, {"written", written}, {"runs", std::move(list)}};
+}
+
+std::string page_of(const Json& data) {
+  return fmt::format(R"({}<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>dtrain report</title>
+<style>
+{}</style>
+</head>
+<body>
+<header><h1>dtrain report</h1></header>
+<noscript>This page draws its curves with JavaScript, which is off.</noscript>
+<main></main>
+<footer id="written"></footer>
+<script type="application/json" id="data">{}</script>
+<script>
+{}</script>
+</body>
+</html>
+)",
+                     kPageMark, kPageStyle, embedded(data), kPageProgram);
+}
+
+}  // namespace dtrain::report

@@ -1,0 +1,30 @@
+// A run report: one HTML page that needs nothing but itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dtrain/report/run_record.h"
+
+namespace dtrain::report {
+
+/// What a page begins with, so that another one may replace it.
+inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
+
+/// Curves of more points are thinned: of neighbours the page shows the lowest and the highest.
+inline constexpr std::size_t kMaxPoints = 2000;
+
+/// The first, the last and, of each stretch in between, the lowest and the highest point of a
+/// curve; all of them if there are no more than `most`.
+[[nodiscard]] Curve thinned(const Curve& curve, std::size_t most);
+
+/// The page's data, as docs/views.md describes it.
+///
+/// version, written: who wrote the page and when, for people.
+[[nodiscard]] Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
+                             const std::string& written);
+
+/// The page. All text of the runs is data, which no browser takes for markup or a program.
+[[nodiscard]] std::string page_of(const Json& data);
+
+}  // namespace dtrain::report

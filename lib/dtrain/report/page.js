@@ -1,0 +1,284 @@
+"use strict";
+// Draws the page from the data in it. Text of runs becomes text nodes alone, never markup.
+(() => {
+  const began = performance.now();
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const runs = data.runs;
+  const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6fd1", "#b58900", "#56a8d6", "#7a7a7a"];
+  runs.forEach((run, index) => { run.color = COLORS[index % COLORS.length]; run.shown = true; });
+  const view = { axis: "step", smoothing: 0, log: false };
+
+  // An element with attributes and children; a text becomes a text node.
+  function element(name, attributes = {}, ...children) {
+    const node = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.append(...children.filter((child) => child !== null && child !== ""));
+    return node;
+  }
+  function drawn(name, attributes, text) {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text !== undefined) node.textContent = text;
+    return node;
+  }
+  const swatch = (run) => element("span", { class: "swatch", style: `background:${run.color}` });
+
+  // ---- numbers ----
+  const isNumber = (value) => typeof value === "number";
+  function short(value) {
+    if (!isNumber(value)) return value === undefined || value === null ? "–" : String(value);
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size >= 1e12 || size < 1e-3) return String(Number(value.toPrecision(3)));
+    for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+      if (size >= unit) return `${Number((value / (letter === "k" ? 1e3 : unit)).toPrecision(4))}${letter}`;
+    }
+    return String(Number(value.toPrecision(4)));
+  }
+  function bytes(value) {
+    if (!isNumber(value)) return short(value);
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = 0;
+    for (; value >= 1024 && power + 1 < units.length; ++power) value /= 1024;
+    return `${Number(value.toPrecision(4))} ${units[power]}`;
+  }
+  function seconds(value) {
+    if (!isNumber(value)) return short(value);
+    if (value < 1) return `${Number((value * 1000).toPrecision(3))} ms`;
+    if (value < 60) return `${Number(value.toPrecision(3))} s`;
+    if (value < 3600) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+    return `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`;
+  }
+  const count = (value) => (isNumber(value) ? value.toLocaleString("en") : short(value));
+  const SHOWN = { text: String, number: short, count, bytes, seconds };
+
+  const CHARTS = [
+    { key: "loss", title: "Training loss", unit: "nats per token" },
+    { key: "val_loss", title: "Validation loss", unit: "nats per token", dots: true },
+    { key: "grad_norm", title: "Gradient norm", unit: "before clipping" },
+    { key: "learning_rate", title: "Learning rate", unit: "" },
+    { key: "tokens_per_second", title: "Tokens per second", unit: "all ranks" },
+    { key: "step_seconds", title: "Time of a step", unit: "seconds", format: seconds },
+    { key: "wait_seconds", title: "Waiting for other ranks", unit: "seconds of a step, rank 0", format: seconds },
+    { key: "memory_bytes", title: "Peak memory of tensors", unit: "rank 0", format: bytes },
+    { key: "comm_bytes", title: "Sent in a step", unit: "rank 0", format: bytes },
+    { key: "mfu", title: "Model FLOP utilisation", unit: "share of the measured peak" },
+    { key: "loss_scale", title: "Loss scale", unit: "of float16" },
+  ];
+
+  // ---- curves ----
+  // The place of a step on the chosen axis, between the steps where it is known.
+  function placeOn(run, step) {
+    if (view.axis === "step") return step;
+    const { steps, values } = run.curves[view.axis] || { steps: [], values: [] };
+    if (steps.length === 0) return step;
+    let low = 0, high = steps.length - 1;
+    if (step <= steps[0]) return steps[0] === 0 ? values[0] : (values[0] * step) / steps[0];
+    if (step >= steps[high]) return values[high];
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (steps[middle] <= step) low = middle; else high = middle;
+    }
+    const share = (step - steps[low]) / (steps[high] - steps[low]);
+    return values[low] + share * (values[high] - values[low]);
+  }
+  function smoothed(values) {
+    let mean = 0, weight = 0;
+    return values.map((value) => {
+      if (!isNumber(value)) return value;
+      mean = view.smoothing * mean + (1 - view.smoothing) * value;
+      weight = view.smoothing * weight + (1 - view.smoothing);
+      return mean / weight;
+    });
+  }
+  // The places of round numbers on an axis from low to high.
+  function ticks(low, high, wanted, format) {
+    const unit = format === bytes ? 1024 ** Math.floor(Math.log2(Math.max(1, (high - low) / wanted)) / 10) : 1;
+    const rough = (high - low) / wanted / unit, power = unit * 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * unit);
+    const places = [];
+    for (let place = Math.ceil(low / step) * step; place <= high + step * 1e-9; place += step) {
+      places.push(Math.abs(place) < step * 1e-9 ? 0 : place);
+    }
+    return places;
+  }
+  function extent(values) {
+    let low = Infinity, high = -Infinity;
+    for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
+    return low > high ? null : low === high ? [low - Math.abs(low || 1) / 10, high + Math.abs(high || 1) / 10] : [low, high];
+  }
+
+  function lineOf(run, chart) {
+    const curve = run.curves[chart.key];
+    if (!curve || !run.shown) return null;
+    const usable = (value) => isNumber(value) && (!view.log || value > 0);
+    const places = curve.steps.map((step) => placeOn(run, step));
+    return { run, curve, places, usable, even: view.smoothing > 0 && !chart.dots ? smoothed(curve.values) : null };
+  }
+  function pathOf(line, values, toX, toY) {
+    let path = "", pen = "M";
+    values.forEach((value, index) => {
+      if (!line.usable(value)) { pen = "M"; return; }
+      path += `${pen}${toX(line.places[index]).toFixed(1)} ${toY(value).toFixed(1)}`;
+      pen = "L";
+    });
+    return path;
+  }
+
+  function draw(figure, chart) {
+    const svg = figure.querySelector("svg");
+    const lines = runs.map((run) => lineOf(run, chart)).filter((line) => line !== null);
+    const width = figure.clientWidth - 20, height = 220, left = 58, right = 8, top = 8, bottom = 22;
+    svg.replaceChildren();
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    const scaled = (value) => (view.log ? Math.log10(value) : value);
+    const vertical = extent(lines.flatMap((line) => line.curve.values.filter(line.usable).map(scaled)));
+    const horizontal = extent(lines.flatMap((line) => line.places));
+    if (!vertical || !horizontal || width < 100) { figure.lines = null; return; }
+    const pad = (vertical[1] - vertical[0]) * 0.04;
+    const [low, high] = [vertical[0] - pad, vertical[1] + pad];
+    const toX = (place) => left + ((place - horizontal[0]) / (horizontal[1] - horizontal[0])) * (width - left - right);
+    const toY = (value) => top + ((high - scaled(value)) / (high - low)) * (height - top - bottom);
+    const format = chart.format || short;
+    for (const tick of ticks(low, high, 5, view.log ? short : format)) {
+      const value = view.log ? 10 ** tick : tick, y = toY(value);
+      svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }),
+        drawn("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, format(value)));
+    }
+    const onAxis = view.axis === "seconds" ? seconds : short;
+    for (const tick of ticks(horizontal[0], horizontal[1], Math.max(2, width / 75), short)) {
+      svg.append(drawn("text", { x: toX(tick), y: height - 6, "text-anchor": "middle" }, onAxis(tick)));
+    }
+    for (const line of lines) {
+      if (line.even) {
+        svg.append(drawn("path", { class: "raw", stroke: line.run.color, d: pathOf(line, line.curve.values, toX, toY) }));
+      }
+      svg.append(drawn("path", { stroke: line.run.color, d: pathOf(line, line.even || line.curve.values, toX, toY) }));
+      if (!chart.dots) continue;
+      line.curve.values.forEach((value, index) => {
+        if (!line.usable(value)) return;
+        svg.append(drawn("circle", { cx: toX(line.places[index]), cy: toY(value), r: 2.5, fill: line.run.color }));
+      });
+    }
+    figure.lines = { lines, toX, width, height, top, bottom };
+  }
+
+  function nearest(places, place) {
+    let low = 0, high = places.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (places[middle] <= place) low = middle; else high = middle;
+    }
+    return Math.abs(places[low] - place) <= Math.abs(places[high] - place) ? low : high;
+  }
+  // The figures under the pointer.
+  function point(figure, chart, event) {
+    const area = figure.lines, svg = figure.querySelector("svg"), tip = figure.querySelector(".tip");
+    svg.querySelector(".cursor")?.remove();
+    tip.hidden = !area || event.type === "pointerleave";
+    if (tip.hidden) return;
+    const x = ((event.clientX - svg.getBoundingClientRect().left) * area.width) / svg.clientWidth;
+    svg.append(drawn("line", { class: "cursor", x1: x, x2: x, y1: area.top, y2: area.height - area.bottom }));
+    const format = chart.format || short;
+    tip.replaceChildren(...area.lines.map((line) => {
+      const [first, second] = [line.places[0], line.places[line.places.length - 1]];
+      const place = first + ((x - area.toX(first)) / (area.toX(second) - area.toX(first) || 1)) * (second - first);
+      const index = nearest(line.places, place);
+      return element("div", {}, swatch(line.run), `step ${count(line.curve.steps[index])}: ${format(line.curve.values[index])}`);
+    }));
+    tip.style.left = x < area.width / 2 ? `${x + 24}px` : "auto";
+    tip.style.right = x < area.width / 2 ? "auto" : `${area.width - x + 24}px`;
+  }
+
+  function chartOf(chart) {
+    const figure = element("figure", { "data-key": chart.key },
+      element("figcaption", {}, chart.title, " ", element("small", {}, chart.unit)), element("div", { class: "tip", hidden: "" }));
+    figure.insertBefore(drawn("svg", { role: "img", "aria-label": chart.title }), figure.lastChild);
+    for (const name of ["pointermove", "pointerdown", "pointerleave"]) {
+      figure.addEventListener(name, (event) => point(figure, chart, event));
+    }
+    return figure;
+  }
+
+  // ---- tables ----
+  function table(head, rows) {
+    const line = (cells, name) => element("tr", {}, ...cells.map((cell) => element(name, {}, cell)));
+    return element("div", { class: "scroll" },
+      element("table", {}, element("thead", {}, line(head, "th")), element("tbody", {}, ...rows.map((row) => line(row, "td")))));
+  }
+  const facts = (pairs) => element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+
+  function card(run) {
+    const box = element("input", { type: "checkbox", checked: "" });
+    const node = element("div", { class: "card", style: `border-top-color:${run.color}` }, element("label", {}, box, " ", run.name),
+      facts([["state", run.state], ...run.summary.map(([name, value, kind]) => [name, SHOWN[kind](value)])]));
+    box.addEventListener("change", () => {
+      run.shown = box.checked;
+      node.classList.toggle("hidden", !run.shown);
+      drawAll();
+    });
+    return node;
+  }
+
+  function differences() {
+    const keys = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))];
+    const text = (run, key) => run.settings[key] ?? "–";
+    return keys.filter((key) => key !== "run.dir" && runs.some((run) => text(run, key) !== text(runs[0], key)))
+      .map((key) => [key, ...runs.map((run) => text(run, key))]);
+  }
+
+  function startOf(start) {
+    return [start.started, start.ranks, start.layout, start.machine, start.version, start.reason];
+  }
+  function detailsOf(run) {
+    const parts = [facts(run.layout.map(([name, value, kind]) => [name, SHOWN[kind](value)]))];
+    parts.push(element("h3", {}, "Starts"), table(["at", "ranks", "layout", "machine", "version", "after"], run.starts.map(startOf)));
+    if (run.checkpoints.length > 0) {
+      parts.push(element("h3", {}, "Checkpoints"), table(["step", "size", "training stood still", "until it stood", "now"],
+        run.checkpoints.map((each) => [count(each.step), bytes(each.bytes), seconds(each.stall_seconds), seconds(each.seconds), each.now])));
+    }
+    if (run.warnings.length > 0) {
+      parts.push(element("h3", { class: "bad" }, `Warnings (${count(run.warnings.length)})`),
+        table(["step", "message"], run.warnings.map((each) => [count(each.step), each.message])));
+    }
+    if (run.samples.length > 0) {
+      parts.push(element("h3", {}, "Samples"),
+        ...run.samples.map((each) => element("div", {}, element("small", {}, `step ${count(each.step)}`), element("pre", {}, each.text))));
+    }
+    parts.push(element("h3", {}, "Command"), element("pre", {}, run.command));
+    parts.push(element("details", {}, element("summary", {}, "All settings"), table(["setting", "value"], Object.entries(run.settings))));
+    const open = runs.length === 1 ? { open: "" } : {};
+    return element("details", open, element("summary", {}, swatch(run), run.name, run.warnings.length > 0
+      ? element("small", { class: "bad" }, ` ${count(run.warnings.length)} warnings`) : ""), ...parts);
+  }
+
+  function controls() {
+    const axis = element("select", {}, ...[["step", "steps"], ["tokens", "tokens"], ["seconds", "time in steps"]]
+      .map(([value, text]) => element("option", { value }, text)));
+    const smoothing = element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0" });
+    const log = element("input", { type: "checkbox" });
+    const follow = (node, name, read) => node.addEventListener(name, () => { read(); drawAll(); });
+    follow(axis, "change", () => { view.axis = axis.value; });
+    follow(smoothing, "input", () => { view.smoothing = Number(smoothing.value); });
+    follow(log, "change", () => { view.log = log.checked; });
+    return element("div", { class: "controls" }, element("label", {}, "over", axis), element("label", {}, "smoothing", smoothing),
+      element("label", {}, log, "logarithmic"));
+  }
+
+  // ---- the page ----
+  const charts = CHARTS.filter((chart) => runs.some((run) => run.curves[chart.key])).map((chart) => [chartOf(chart), chart]);
+  function drawAll() { for (const [figure, chart] of charts) draw(figure, chart); }
+  const main = document.querySelector("main");
+  main.append(element("section", { class: "cards" }, ...runs.map(card)), element("h2", {}, "Curves"), controls(),
+    element("section", { class: "charts" }, ...charts.map(([figure]) => figure)));
+  if (runs.length > 1) {
+    const rows = differences();
+    main.append(element("h2", {}, "Settings that differ"), rows.length === 0 ? element("p", { class: "quiet" }, "none")
+      : table(["setting", ...runs.map((run) => run.name)], rows));
+  }
+  main.append(element("h2", {}, "Runs"), ...runs.map(detailsOf));
+  drawAll();
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawAll(); } });
+  document.getElementById("written").append(`Written by ${data.version} on ${data.written}. Drawn in ${Math.round(performance.now() - began)} ms.`);
+})();

@@ -1,0 +1,158 @@
+#include "dtrain/report/run_record.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::report {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Word {
+  std::string_view text;
+  double value;
+};
+constexpr std::array<Word, 3> kNotFinite{{{"nan", std::numeric_limits<double>::quiet_NaN()},
+                                          {"inf", std::numeric_limits<double>::infinity()},
+                                          {"-inf", -std::numeric_limits<double>::infinity()}}};
+
+std::optional<double> number_in(const Json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (!value.is_string()) return std::nullopt;
+  for (const Word& word : kNotFinite) {
+    if (value.get_ref<const std::string&>() == word.text) return word.value;
+  }
+  return std::nullopt;
+}
+
+void add(RunRecord& run, std::string_view key, std::int64_t step, const Json& value) {
+  const std::optional<double> number = number_in(value);
+  if (!number) return;
+  Curve& curve = run.curves[std::string(key)];
+  curve.steps.push_back(step);
+  curve.values.push_back(*number);
+}
+
+// Takes a line of metrics.jsonl. Returns false if it is none.
+bool take(RunRecord& run, const std::string& text) {
+  Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object()) return false;
+  const auto found = line.find("step");
+  const bool has_step = found != line.end() && found->is_number_integer();
+  const std::int64_t step = has_step ? found->get<std::int64_t>() : 0;
+  if (!line.contains("event")) {
+    if (!has_step) return false;
+    for (const auto& [key, value] : line.items()) {
+      if (key != "step") add(run, key, step, value);
+    }
+    return true;
+  }
+  if (line["event"] == "eval" && has_step && line.contains("val_loss")) {
+    add(run, "val_loss", step, line["val_loss"]);
+  }
+  run.events.push_back(std::move(line));
+  return true;
+}
+
+void flatten(const Json& object, const std::string& prefix, RunRecord& run) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      flatten(value, prefix + key + '.', run);
+    } else {
+      run.settings.emplace_back(prefix + key,
+                                value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+}
+
+// The file may be of another build: its settings are shown, not checked.
+void read_settings(const std::string& path, RunRecord& run) {
+  std::ifstream file(path, std::ios::binary);
+  Json config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return;
+  const auto resolved = config.find("resolved");
+  const Json settings = resolved == config.end() ? config : *resolved;
+  flatten(settings, "", run);
+}
+
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  std::error_code error;
+  const bool is_there = fs::exists(folder, error);
+  const bool is_file = is_there && !fs::is_directory(folder, error);
+  base::fail(base::ErrorKind::data, "{}: {}; name run folders", folder,
+             is_file    ? "it is a file, not a run folder"
+             : is_there ? "it holds no metrics.jsonl, so no run has begun there"
+                        : "nothing of this name exists");
+}
+
+std::string name_of(const std::string& folder) {
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(folder, error);
+  const std::string name = (error ? fs::path(folder) : whole).filename().string();
+  return name.empty() ? folder : name;
+}
+
+}  // namespace
+
+std::int64_t RunRecord::last_step() const {
+  std::int64_t last = 0;
+  for (const auto& [key, curve] : curves) {
+    if (!curve.steps.empty()) last = std::max(last, curve.steps.back());
+  }
+  return last;
+}
+
+std::vector<const Json*> RunRecord::events_named(std::string_view event) const {
+  std::vector<const Json*> found;
+  for (const Json& line : events) {
+    if (line["event"] == event) found.push_back(&line);
+  }
+  return found;
+}
+
+RunRecord read_run(const std::string& folder) {
+  const std::string path = (fs::path(folder) / "metrics.jsonl").string();
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) refuse_folder(folder);
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) base::fail(base::ErrorKind::data, "{}: {}", path, std::strerror(errno));
+  RunRecord run{.folder = folder, .name = name_of(folder)};
+  // A last line without its end is being written.
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    if (!take(run, line)) ++run.num_unreadable;
+  }
+  if (file.bad()) base::fail(base::ErrorKind::data, "{}: cannot be read", path);
+  if (run.curves.empty() && run.events.empty()) {
+    base::fail(base::ErrorKind::data, "{}: it holds no line of a run", path);
+  }
+  read_settings((fs::path(folder) / "config.json").string(), run);
+  run.wants_requeue = fs::exists(fs::path(folder) / "REQUEUE", error);
+  return run;
+}
+
+void name_apart(std::vector<RunRecord>& runs) {
+  std::map<std::string, int> counts;
+  for (const RunRecord& run : runs) ++counts[run.name];
+  for (RunRecord& run : runs) {
+    if (counts[run.name] > 1) run.name = run.folder;
+  }
+}
+
+Json json_number(double value) {
+  if (std::isfinite(value)) return value;
+  if (std::isnan(value)) return "nan";
+  return value > 0 ? "inf" : "-inf";
+}
+
+}  // namespace dtrain::report

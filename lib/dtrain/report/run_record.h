@@ -1,0 +1,55 @@
+// What a run folder tells of its run: metrics.jsonl and config.json.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace dtrain::report {
+
+using Json = nlohmann::ordered_json;
+
+/// A figure over the steps at which it is known, in order. Values keep every bit; one that is not
+/// finite is so here, too.
+struct Curve {
+  std::vector<std::int64_t> steps = {};
+  std::vector<double> values = {};
+
+  [[nodiscard]] std::size_t size() const { return steps.size(); }
+};
+
+struct RunRecord {
+  std::string folder;
+  std::string name;  ///< the folder's; unlike that of other runs once name_apart() has seen them
+  /// By key of metrics.jsonl: of step lines, and val_loss of evaluations.
+  std::map<std::string, Curve, std::less<>> curves = {};
+  std::vector<Json> events = {};  ///< lines with an "event", in order
+  /// Key and value of what config.json says was resolved; empty where there is none.
+  std::vector<std::pair<std::string, std::string>> settings = {};
+  bool wants_requeue = false;       ///< it was stopped early, and saved
+  std::int64_t num_unreadable = 0;  ///< lines that were passed over
+
+  /// The last step that is told of; 0: none.
+  [[nodiscard]] std::int64_t last_step() const;
+  /// The events of this name.
+  [[nodiscard]] std::vector<const Json*> events_named(std::string_view event) const;
+};
+
+/// Reads a folder while its run may go on writing.
+///
+/// Throws: Error{data} naming the folder if it has no metrics.jsonl, or the file if it cannot be
+///         read or holds nothing.
+[[nodiscard]] RunRecord read_run(const std::string& folder);
+
+/// Gives runs whose folders have one name their paths as names.
+void name_apart(std::vector<RunRecord>& runs);
+
+/// As metrics.jsonl has numbers: one that is not finite as a text.
+[[nodiscard]] Json json_number(double value);
+
+}  // namespace dtrain::report

@@ -1,0 +1,225 @@
+"""dtrain report: its figures are those of metrics.jsonl, its page needs nothing but itself, and text of runs stays text."""
+
+import csv
+import io
+import json
+import math
+import re
+import shutil
+import sys
+import unittest
+
+from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, launched, make_folder, metrics_of, run
+
+DATA_OF_PAGE = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+HOSTILE = "</script><img src=x onerror=\"document.title='broken in'\"><b>&amp;</b>'\" \u2028"
+STEP_KEYS = ("loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "wait_seconds", "memory_bytes", "comm_bytes")
+CURVES = len(STEP_KEYS)
+
+
+def step_line(step, **figures):
+    return {"step": step, **dict.fromkeys(STEP_KEYS, 1.0), "tokens": 512 * step, "samples": 8 * step, "mfu": None,
+            "loss": 5 / (1 + 0.01 * step) + 0.1 * math.sin(step), **figures}
+
+
+def start_line(**provenance):
+    return {"event": "start", "parameters": 1234, "world_size": 2, "mesh": {"pp": 1, "dp": 2, "tp": 1}, "backend": "shm",
+            "bitwise_class": "threads=1", "memory_predicted_bytes": {"parameters": 1, "work": 2},
+            "provenance": {"host": "here", "command_line": ["dtrain", "--prompt", "it's"], "started": "then", **provenance}}
+
+
+def write_run(folder, lines, config=None):
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "config.json").write_text(json.dumps(config or {"train": {"lr": 1e-3, "steps": len(lines)}}))
+    return folder
+
+
+def curves_of(lines):
+    """Key -> steps and values, as a reader of docs/formats/metrics.md takes them from the file."""
+    curves = {}
+    for line in lines:
+        if "event" not in line:
+            for key in line.keys() - {"step"}:
+                if line[key] is not None:
+                    curves.setdefault(key, {"steps": [], "values": []})
+                    curves[key]["steps"].append(line["step"])
+                    curves[key]["values"].append(line[key])
+        elif line["event"] == "eval":
+            curve = curves.setdefault("val_loss", {"steps": [], "values": []})
+            curve["steps"].append(line["step"])
+            curve["values"].append(line["val_loss"])
+    return curves
+
+
+def page_data(page):
+    (text,) = DATA_OF_PAGE.findall(page)
+    return json.loads(text)
+
+
+class Page(FolderTest):
+    def report(self, *arguments, **options):
+        return run(DTRAIN, "report", *arguments, cwd=self.folder, **options)
+
+    def page_of(self, *folders):
+        return self.report(*folders, "--output", "-").stdout
+
+    @classmethod
+    def setUpClass(cls):
+        cls.real = make_folder(cls) / "real"
+        train = ["--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+                 "--data", GOLDEN / "text.bin", "--val-fraction", "0.1", "--eval-every", "2", "--checkpoint-every", "3",
+                 "--strategy", "ddp", "--run-dir", cls.real]
+        run(*launched(2, *train, "--steps", "5"))
+        run(*launched(2, *train, "--steps", "8", "--resume", "auto"))
+
+    def test_figures_of_a_real_run_are_those_of_metrics_jsonl(self):
+        (found,) = page_data(self.page_of(self.real))["runs"]
+        curves, expected = found["curves"], curves_of(metrics_of(self.real))
+        times = curves.pop("seconds")
+        self.assertEqual(curves, expected)
+        self.assertAlmostEqual(times["values"][-1], sum(expected["step_seconds"]["values"]))
+        self.assertEqual(found["state"], "finished")
+        self.assertEqual([each["step"] for each in found["checkpoints"]],
+                         [line["step"] for line in metrics_of(self.real) if line.get("event") == "checkpoint"])
+        self.assertEqual(len(found["starts"]), 2)
+        self.assertEqual(found["settings"]["layout.strategy"], "ddp")
+        self.assertIn("--resume auto", found["command"])
+
+    def test_the_table_has_every_figure_of_every_step(self):
+        rows = list(csv.DictReader(io.StringIO(self.report(self.real, "--csv", "-").stdout)))
+        expected = curves_of(metrics_of(self.real))
+        for key, curve in expected.items():
+            found = {int(row["step"]): float(row[key]) for row in rows if row[key]}
+            self.assertEqual(found, dict(zip(curve["steps"], curve["values"], strict=True)), key)
+        self.assertEqual({row["run"] for row in rows}, {"real"})
+
+    def test_long_curves_keep_their_extremes_and_show_true_figures_alone(self):
+        lines = [step_line(step, grad_norm=50.0 if step == 7777 else 1 + math.sin(step)) for step in range(1, 20001)]
+        write_run(self.folder / "long", lines)
+        (found,) = page_data(self.page_of("long"))["runs"]
+        curve = found["curves"]["grad_norm"]
+        self.assertLessEqual(len(curve["steps"]), 2000)
+        self.assertEqual((curve["steps"][0], curve["steps"][-1]), (1, 20000))
+        self.assertEqual(curve["steps"], sorted(set(curve["steps"])))
+        for step, value in zip(curve["steps"], curve["values"], strict=True):
+            self.assertEqual(value, lines[step - 1]["grad_norm"])
+        self.assertIn(7777, curve["steps"])
+
+    def test_numbers_that_are_not_finite_are_kept(self):
+        write_run(self.folder / "odd", [step_line(1), step_line(2, loss="nan", grad_norm="inf"), step_line(3, loss="-inf")])
+        curves = page_data(self.page_of("odd"))["runs"][0]["curves"]
+        self.assertEqual(curves["loss"]["values"][1:], ["nan", "-inf"])
+        self.assertEqual(curves["grad_norm"]["values"][1], "inf")
+
+    def test_a_run_that_is_being_written_is_shown_as_far_as_it_is(self):
+        folder = write_run(self.folder / "now", [start_line(), step_line(1), step_line(2)])
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 3, "lo')
+        (found,) = page_data(self.page_of("now"))["runs"]
+        self.assertEqual(found["curves"]["loss"]["steps"], [1, 2])
+        self.assertIn("at step 2: it runs, or has failed", found["state"])
+
+    def test_what_is_no_run_is_refused_by_name(self):
+        (self.folder / "empty").mkdir()
+        (self.folder / "file").write_text("")
+        for name, reason in (("empty", "it holds no metrics.jsonl"), ("file", "it is a file"), ("none", "nothing of this name exists")):
+            self.assertIn(f"{name}: {reason}", self.report(name, status=DATA).stderr)
+        write_run(self.folder / "void", [])
+        self.assertIn("it holds no line of a run", self.report("void", status=DATA).stderr)
+        self.assertIn("name run folders", self.report(status=USAGE).stderr)
+        self.assertFalse((self.folder / "report.html").exists())
+
+    def test_it_replaces_its_own_pages_and_nothing_else(self):
+        write_run(self.folder / "a", [step_line(1)])
+        write_run(self.folder / "b", [step_line(1)])
+        self.assertEqual(self.report("a").stdout, "a/report.html\n")
+        self.report("a")
+        self.assertEqual(self.report("a", "b").stdout, "report.html\n")
+        mine = self.folder / "mine.html"
+        mine.write_text("mine")
+        for flag in ("--output", "--csv"):
+            self.assertIn("mine.html exists", self.report("a", flag, mine, status=USAGE).stderr)
+            self.assertEqual(mine.read_text(), "mine")
+        self.report("a", "--output", mine, "--overwrite")
+        self.assertNotEqual(mine.read_text(), "mine")
+
+    def test_a_page_names_nothing_outside_itself(self):
+        page = self.page_of(self.real)
+        self.assertIn("default-src 'none'", page)
+        program = DATA_OF_PAGE.sub("", page).replace("http://www.w3.org/2000/svg", "")
+        self.assertIsNone(re.search(r"https?:|\bsrc=|\bhref=|@import|url\(|fetch\(|XMLHttpRequest", program))
+
+    def test_text_of_a_run_cannot_end_the_data(self):
+        name = "<b>&'\"x"
+        write_run(self.folder / name, [start_line(host=HOSTILE), {"event": "error", "step": 1, "message": HOSTILE},
+                                       {"event": "sample", "step": 1, "text": HOSTILE}, step_line(1)], {"data": {"train": HOSTILE}})
+        page = self.page_of(name)
+        self.assertNotIn("<img", page)
+        self.assertEqual(page.count("</script>"), 2)
+        (found,) = page_data(page)["runs"]
+        self.assertEqual(found["name"], name)
+        self.assertEqual([each["message"] for each in found["warnings"]], [HOSTILE])
+        self.assertEqual(found["settings"], {"data.train": HOSTILE})
+
+
+class Browser(FolderTest):
+    """The page in headless Chromium."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.chromium = shutil.which("chromium")
+        if cls.chromium is None:
+            print("SKIPPED: there is no chromium; scripts/setup.sh --dev installs it", file=sys.stderr)
+            sys.exit(77)
+
+    def opened(self, page, script=""):
+        """The elements of a page, with a script of the test's in it, once the page's own has run."""
+        file = self.folder / "page.html"
+        file.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+        return self.elements(file)
+
+    def elements(self, file):
+        return run(self.chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile",
+                   "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=3000", "--dump-dom", file.as_uri()).stdout
+
+    def page_of(self, *folders):
+        return run(DTRAIN, "report", *folders, "--output", "-").stdout
+
+    def test_all_curves_of_all_runs_are_drawn_within_a_second(self):
+        runs = [write_run(self.folder / name, [start_line(), *(step_line(step) for step in range(1, 5001)),
+                                               {"event": "eval", "step": 5000, "val_loss": 2.5, "tokens": 1}])
+                for name in ("one", "two")]
+        dom = self.opened(self.page_of(*runs))
+        figures = re.findall(r'<figure data-key="(\w+)">(.*?)</figure>', dom, re.DOTALL)
+        self.assertEqual([key for key, _ in figures][:2], ["loss", "val_loss"])
+        self.assertEqual(len(figures), CURVES + 1)
+        for key, figure in figures:
+            self.assertEqual(len(re.findall(r"<path [^>]*d=\"M[\d.]+ [\d.]+", figure)), 2, key)
+        self.assertLess(int(re.search(r"Drawn in (\d+) ms", dom).group(1)), 1000)
+
+    def test_a_phone_needs_no_scrolling_to_the_side(self):
+        folder = write_run(self.folder / "a-run-with-quite-a-long-name-that-has-to-be-broken-somewhere", [
+            start_line(cpu="x" * 200), {"event": "error", "step": 1, "message": "y" * 500}, step_line(1), step_line(2)])
+        # No window is so narrow: the page stands in a frame, and tells its sizes to the page around.
+        self.opened(self.page_of(folder), "const {clientWidth, scrollWidth} = document.documentElement;"
+                    "parent.postMessage([clientWidth, scrollWidth].join(), '*')")
+        around = self.folder / "around.html"
+        around.write_text('<body><script>onmessage = (event) => { document.body.dataset.sizes = event.data; };</script>'
+                          '<iframe width="390" height="844" style="border: 0" src="page.html"></iframe></body>')
+        visible, wide = map(int, re.search(r'data-sizes="(\d+),(\d+)"', self.elements(around)).groups())
+        self.assertTrue(300 < visible <= 390, visible)
+        self.assertLessEqual(wide, visible)
+
+    def test_text_of_a_run_is_shown_and_never_obeyed(self):
+        folder = write_run(self.folder / "hostile", [
+            start_line(host=HOSTILE), {"event": "error", "step": 1, "message": HOSTILE},
+            {"event": "sample", "step": 1, "text": HOSTILE}, step_line(1)], {"data": {"train": HOSTILE}})
+        dom = self.opened(self.page_of(folder), "document.body.dataset.title = document.title")
+        self.assertEqual(re.findall(r'data-title="([^"]*)"', dom), ["dtrain report"])
+        self.assertEqual(re.findall("<img[^>]*>", dom), [])
+        self.assertGreaterEqual(dom.count("&lt;/script&gt;&lt;img src=x onerror="), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
