@@ -56,6 +56,8 @@ void Saver::begin(const SavePoint& point, const State& state) {
   manifest_.step = point.step;
   manifest_.samples = point.samples;
   manifest_.tokens = point.tokens;
+  manifest_.history = point.history;
+  best_step_ = point.best_step;
   report_ = {.step = point.step,
              .path = options_.checkpoints + "/" + store::checkpoint_name(point.step)};
   const State own = owned_part(state);
@@ -176,6 +178,7 @@ std::string Saver::prune() const {
   try {
     store::Retention retention = options_.retention;
     retention.newest_step = manifest_.step;
+    retention.best_step = best_step_;
     const store::Removed removed =
         store::prune(files_, options_.checkpoints, retention, manifest_.run);
     std::vector<std::string> parts;

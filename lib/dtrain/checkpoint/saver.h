@@ -31,6 +31,8 @@ struct SavePoint {
   std::int64_t step = 0;
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
+  std::string history = "{}";   ///< as the manifest's
+  std::int64_t best_step = -1;  ///< of the checkpoint that stays, whatever its age; negative: none
 };
 
 /// How a save ended. Ranks agree on step, path and error; rank 0 alone knows the rest.
@@ -126,6 +128,7 @@ class Saver {
   SaveReport report_;
   base::Clock::time_point start_;
   format::Manifest manifest_;
+  std::int64_t best_step_ = -1;
   std::stop_source stop_;
   std::atomic<bool> hurry_ = false;  // somebody waits: no limit on writing
   // Last, so that their threads end before what they use.

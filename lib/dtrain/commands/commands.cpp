@@ -34,6 +34,7 @@
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/start_point.h"
+#include "dtrain/train/text_sampler.h"
 #include "dtrain/train/trainer.h"
 
 namespace dtrain::commands {
@@ -196,6 +197,7 @@ std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& c
 
 int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
   const config::Config& resolved = asked.config;
+  train::check_samples(resolved);
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
   const std::shared_ptr<comm::World> ranks = join();

@@ -10,10 +10,10 @@
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/commands/commands.h"
-#include "dtrain/commands/token_sampler.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/job/device_errors.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/model/token_sampler.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
 
@@ -93,19 +93,10 @@ void write_text(const SafetensorsFile& file, const config::ModelConfig& describe
                                 at::TensorOptions(device::open(config.machine.device))
                                     .dtype(parallel::dtype_of(config.machine.dtype)));
   output(prompt);
-  at::Tensor logits;  // (V)
-  for (const char c : prompt.empty() ? std::string("\n") : prompt) {
-    logits = model->step(static_cast<unsigned char>(c));
-  }
-  const SamplingRule rule{.temperature = config.generate.temperature,
-                          .top_k = config.generate.top_k,
-                          .seed = config.train.seed};
-  for (std::int64_t index = 0; index < config.generate.max_tokens; ++index) {
-    const std::int64_t token = sample_token(logits, rule, index);
-    const char byte = static_cast<char>(token);
-    output({&byte, 1});
-    if (index + 1 < config.generate.max_tokens) logits = model->step(token);
-  }
+  const model::SamplingRule rule{.temperature = config.generate.temperature,
+                                 .top_k = config.generate.top_k,
+                                 .seed = config.train.seed};
+  model::continue_bytes(*model, prompt, rule, config.generate.max_tokens, output);
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ constexpr Setting kSettings[] = {
      "what to do when a loss or gradient is not finite: end, or leave out the update", kTrain,
      FIELD(train.on_nonfinite), one_of(kOnNonfinite), kNoted},
     {"train.max_skipped", "--max-skipped", "N", "steps",
-     "updates in a row that may be left out (--on-nonfinite skip, overflows of float16); one more "
-     "ends the run",
+     "updates in a row that may be left out (--on-nonfinite or --spike-guard skip, overflows of "
+     "float16); one more ends the run",
      kTrain, FIELD(train.max_skipped), between(0, kMaxSteps), kValueNeeds<kSkips>},
     {"train.patience", "--patience", "N", "evaluations",
      "in a row without a new lowest validation loss, after which the run ends; 0 is off", kTrain,

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "dtrain/base/printable.h"
 
 namespace dtrain::metrics {
 
@@ -39,6 +42,21 @@ std::string format_rate(double per_second) {
   if (per_second >= 1e6) return fmt::format("{:.2f}M", per_second / 1e6);
   if (per_second >= 1e3) return fmt::format("{:.1f}k", per_second / 1e3);
   return fmt::format("{:.0f}", per_second);
+}
+
+std::string readable_text(std::string_view text) {
+  using Json = nlohmann::json;
+  const std::string as_json =
+      Json(text).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  const auto valid = Json::parse(as_json).get<std::string>();
+  std::string readable;
+  for (std::size_t begin = 0; begin <= valid.size();) {
+    const std::size_t end = std::min(valid.find('\n', begin), valid.size());
+    if (begin > 0) readable += '\n';
+    readable += base::printable(std::string_view(valid).substr(begin, end - begin), valid.size());
+    begin = end + 1;
+  }
+  return readable;
 }
 
 }  // namespace dtrain::metrics

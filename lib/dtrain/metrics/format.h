@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace dtrain::metrics {
 
@@ -10,5 +11,9 @@ namespace dtrain::metrics {
 [[nodiscard]] std::string format_count(std::int64_t count);  ///< "425,984"
 [[nodiscard]] std::string format_duration(double seconds);   ///< "2:31", "1:02:03"
 [[nodiscard]] std::string format_rate(double per_second);    ///< "12.3k"
+
+/// What a byte model has written, for people and JSON: bytes that are no UTF-8 become U+FFFD,
+/// control characters '?'; lines stay.
+[[nodiscard]] std::string readable_text(std::string_view text);
 
 }  // namespace dtrain::metrics

@@ -72,8 +72,18 @@ std::string done_line(const Summary& summary) {
       summary.steps_here == summary.steps
           ? fmt::format("{} steps", summary.steps)
           : fmt::format("step {}, {} steps of this start", summary.steps, summary.steps_here);
-  return fmt::format("done: {} in {} ({} tok/s)\n", what, base::readable_time(summary.seconds),
-                     format_rate(summary.tokens_per_second));
+  const std::string rate =
+      fmt::format("{} in {} ({} tok/s)\n", what, base::readable_time(summary.seconds),
+                  format_rate(summary.tokens_per_second));
+  return (summary.reason.empty() ? "done: " : "ended by " + summary.reason + ": ") + rate;
+}
+
+// Nothing of runs that keep no record of it.
+std::string best_line(const Summary& summary) {
+  if (!summary.best) return {};
+  const BestCheckpoint& best = *summary.best;
+  return fmt::format("  lowest          {:.4f} nats per token, after step {}{}\n", best.val_loss,
+                     best.step, best.path.empty() ? "" : ": " + best.path);
 }
 
 }  // namespace
@@ -150,6 +160,15 @@ void Reporter::evaluation(std::int64_t step, double val_loss, std::int64_t token
   console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, shown(val_loss)));
 }
 
+// A byte model may write anything: what is no text is replaced, where people and JSON read it.
+void Reporter::sample(std::int64_t step, const std::string& text) {
+  if (!options_.writes) return;
+  const std::string readable = readable_text(text);
+  file_->write({{"event", "sample"}, {"step", step}, {"text", readable}});
+  if (events_) events_->text(step, "samples", readable);
+  console_->print_progress(fmt::format("step {} | sample: {}", step, readable));
+}
+
 void Reporter::memory(const MemoryRecord& record) {
   if (!options_.writes) return;
   file_->write({{"event", "memory"},
@@ -214,6 +233,7 @@ void Reporter::finish() {
 void Reporter::end(const Summary& summary) {
   if (!options_.writes) return;
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
+  if (!summary.reason.empty()) line["reason"] = summary.reason;
   std::string text = done_line(summary);
   if (summary.train_loss) {
     line["train_loss"] = json_number(*summary.train_loss);
@@ -228,6 +248,12 @@ void Reporter::end(const Summary& summary) {
     line["val_loss"] = json_number(summary.val_loss);
     text += fmt::format("  validation loss {:.4f} nats per token\n", summary.val_loss);
   }
+  if (summary.best) {
+    line["best_step"] = summary.best->step;
+    line["best_val_loss"] = json_number(summary.best->val_loss);
+    if (!summary.best->path.empty()) line["best_checkpoint"] = summary.best->path;
+  }
+  text += best_line(summary);
   if (summary.skipped_updates > 0) {
     text += fmt::format("  updates skipped {}, of this start\n", summary.skipped_updates);
   }

@@ -14,10 +14,19 @@
 
 namespace dtrain::metrics {
 
+/// The lowest validation loss of a run.
+struct BestCheckpoint {
+  std::int64_t step = 0;
+  double val_loss = 0;
+  std::string path = {};  ///< of the checkpoint; empty: it was not kept
+};
+
 /// The results of a finished run.
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
   std::int64_t steps_here = 0;  ///< of them, of this start
+  std::string reason = {};      ///< the flag that ended it early; empty: its steps are done
+  std::optional<BestCheckpoint> best = {};
   /// The mean of the last 50 finite losses; none without any.
   std::optional<double> train_loss{};
   double val_loss = 0;
@@ -78,6 +87,8 @@ class Reporter {
   void evaluating(std::int64_t step);
   /// tokens: the number of targets behind the loss.
   void evaluation(std::int64_t step, double val_loss, std::int64_t tokens);
+  /// text: what the model has written, its prompt included.
+  void sample(std::int64_t step, const std::string& text);
   /// Compares the start table's prediction with the peak of the first steps, in bytes of this rank.
   /// Warns where they are more than a tenth apart.
   void memory(const MemoryRecord& record);

@@ -92,6 +92,13 @@ void Checkpointer::begin(const checkpoint::SavePoint& point) {
   is_waiting_ = is_late_ = false;
 }
 
+void Checkpointer::save_at(const checkpoint::SavePoint& point) {
+  if (saved_step_ == point.step) return;
+  finish();
+  begin(point);
+  if (config_.every.is_never()) finish();
+}
+
 checkpoint::SaveReport Checkpointer::save(const checkpoint::SavePoint& point) {
   begin(point);
   return saver_.finish();

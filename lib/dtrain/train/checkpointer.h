@@ -55,6 +55,12 @@ class Checkpointer {
   /// Collective: every rank of the world, with equal arguments.
   void after_step(const checkpoint::SavePoint& point, const SaveVotes& agreed);
 
+  /// Begins the checkpoint of this step, even if the last one must be waited for; nothing, where
+  /// the run goes on from it.
+  ///
+  /// Collective: every rank of the world.
+  void save_at(const checkpoint::SavePoint& point);
+
   /// Saves the last step, unless --checkpoint-every is none. Returns what went wrong at the second
   /// try, which is reported too; empty: nothing.
   ///

@@ -133,7 +133,8 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   return {.step = chosen.manifest.step,
           .samples = chosen.manifest.samples,
           .tokens = chosen.manifest.tokens,
-          .checkpoint = chosen.path};
+          .checkpoint = chosen.path,
+          .history = parse_history(chosen.manifest.history, chosen.path)};
 }
 
 // The weights of a checkpoint, wherever else its run stands.

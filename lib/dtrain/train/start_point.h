@@ -8,6 +8,7 @@
 #include "dtrain/config/config.h"
 #include "dtrain/data/identity.h"
 #include "dtrain/parallel/engine/step_engine.h"
+#include "dtrain/train/run_history.h"
 
 namespace dtrain::train {
 
@@ -16,8 +17,9 @@ struct StartPoint {
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
   std::string checkpoint = {};  ///< folder; empty: the run begins
-  double seconds = 0;           ///< to find, verify and load it
-  bool is_evaluated = true;     ///< metrics.jsonl has a validation loss of its step, if one is due
+  RunHistory history = {};
+  double seconds = 0;        ///< to find, verify and load it
+  bool is_evaluated = true;  ///< metrics.jsonl has a validation loss of its step, if one is due
 };
 
 /// The parts of a job that a start is loaded into and compared with.

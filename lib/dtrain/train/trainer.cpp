@@ -4,13 +4,16 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/final_model.h"
+#include "dtrain/train/text_sampler.h"
 
 namespace dtrain::train {
 namespace {
@@ -33,9 +36,13 @@ data::LoaderOptions loader_options(const Trainer::Parts& parts, const StartPoint
           .start_position = start.samples};
 }
 
+// True at each step of an interval; 0: there is none.
+bool is_multiple(std::int64_t step, std::int64_t every) {
+  return every > 0 && step > 0 && step % every == 0;
+}
+
 bool is_due(std::int64_t step, const config::Config& config) {
-  const std::int64_t every = config.report.eval_every;
-  return step >= config.train.steps || (every > 0 && step > 0 && step % every == 0);
+  return step >= config.train.steps || is_multiple(step, config.report.eval_every);
 }
 
 data::EvaluationSequences validation_of(const config::Config& config, const data::Split& split) {
@@ -125,7 +132,9 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       peak_flops_(parts.peak_flops),
       predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
-                       (step_ >= config_.train.steps || !start.is_evaluated)) {
+                       (step_ >= config_.train.steps || !start.is_evaluated)),
+      validation_record_(start.history.validation),
+      spikes_(config_.train.spike_threshold, start.history.spikes) {
   checkpoints_.check_before_saving([this] {
     check_folder_();
     check_model();
@@ -152,7 +161,8 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
   counters_ = groups_.counters();
   metrics::restart_peak(device());  // what the start needed is over
   bool stops = owes_evaluation_ && !evaluate_validation();
-  while (!stops && step_ < config_.train.steps) {
+  if (std::exchange(owes_best_, false)) checkpoints_.save_at(save_point());
+  while (!stops && !is_over()) {
     activity.enter("reading the data");
     const std::vector<data::Batch> microbatches =
         loader_.next();  // this rank's part of the global batch
@@ -162,10 +172,10 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
     report_memory();
     const parallel::Votes& votes = result.loss.votes;
     stops = stops_after(votes[kStop]);
-    if (!stops) {
-      activity.enter_long("saving");
-      checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
-    }
+    if (stops) break;
+    activity.enter_long("saving");
+    save_after_step(votes);
+    if (is_multiple(step_, config_.report.sample_every)) write_sample();
   }
   activity.enter_long("saving");
   if (stops) {
@@ -176,27 +186,66 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
   return {.stopped = false, .step = step_};
 }
 
+bool Trainer::is_over() const { return step_ >= config_.train.steps || is_out_of_patience(); }
+
+bool Trainer::is_out_of_patience() const {
+  const std::int64_t patience = config_.train.patience;
+  return patience > 0 && validation_record_.num_since_best >= patience;
+}
+
+// The checkpoint of a new lowest validation loss is made at its step, whatever it takes.
+void Trainer::save_after_step(const parallel::Votes& votes) {
+  if (!std::exchange(owes_best_, false)) {
+    return checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
+  }
+  checkpoints_.save_at(save_point());
+}
+
+// Collective.
+void Trainer::write_sample() {
+  make_copies_equal();
+  const std::string text = sample_text(engine_, world_, config_, model_);
+  reporter_.sample(step_, text);
+  counters_ = groups_.counters();
+  step_start_ = base::Clock::now();  // a sample is not part of the next step
+}
+
 parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
   check_folder_();
   const SaveVotes save = checkpoints_.votes(requests_.take_save());
+  const bool skips_spikes = config_.train.spike_guard == config::SpikeGuard::skip;
+  const parallel::StepLimits limits = spikes_.limits();
   parallel::StepResult result;
   try {
-    result =
-        engine_.train_step(microbatches, {.max_norm = config_.train.grad_clip,
-                                          .learning_rate = schedule_.rate(step_),
-                                          .votes = {requests_.wants_stop(), save.save, save.busy}});
+    result = engine_.train_step(microbatches,
+                                {.max_norm = config_.train.grad_clip,
+                                 .learning_rate = schedule_.rate(step_),
+                                 .votes = {requests_.wants_stop(), save.save, save.busy},
+                                 .limits = skips_spikes ? limits : parallel::StepLimits{}});
   } catch (const base::Error& error) {
     // A loss scale that cannot become smaller ends the run like other numbers.
     if (error.kind() != base::ErrorKind::numerics) throw;
     fail(error.what(), advice());
   }
-  if (result.is_finite()) {
+  if (!result.is_finite() && !result.has_overflowed) refuse(result);
+  if (result.is_finite() && config_.train.spike_guard != config::SpikeGuard::off) {
+    watch_spikes(result, limits);
+  }
+  if (result.is_finite() && !result.is_beyond) {
     skipped_in_a_row_ = 0;
   } else {
-    if (!result.has_overflowed) refuse(result);
     count_skip(result);
   }
   return result;
+}
+
+// All ranks know the same figures, so all decide alike.
+void Trainer::watch_spikes(const parallel::StepResult& result, const parallel::StepLimits& limits) {
+  spikes_.note(result.loss.mean(), result.grad_norm);
+  const std::string spike = describe_spike(result, limits);
+  if (spike.empty() && !result.is_beyond) return;
+  reporter_.warn(step_ + 1, fmt::format("step {}: a spike: {}{}", step_ + 1, spike,
+                                        result.is_beyond ? ": update skipped" : ""));
 }
 
 // The loss and the norm are equal on all ranks, so all refuse together.
@@ -228,6 +277,7 @@ std::string Trainer::advice() const {
 
 // With a loss scale a run begins with updates that are left out, until the scale fits.
 std::string Trainer::advice_on_skips(const parallel::StepResult& result) const {
+  if (result.is_beyond) return "raise --spike-threshold, or " + advice();
   const optim::GradScaler* scaler = engine_.scaler();
   if (scaler == nullptr || !std::isfinite(result.loss.mean())) return advice();
   return fmt::format(
@@ -353,11 +403,18 @@ bool Trainer::evaluate_validation() {
          advice());
   }
   evaluated_step_ = step_;
+  const bool is_best = validation_record_.note(step_, val_loss_);
+  owes_best_ = owes_best_ || (is_best && config_.checkpoint.keep_best);
   return true;
 }
 
 checkpoint::SavePoint Trainer::save_point() const {
-  return {.step = step_, .samples = loader_.position(), .tokens = tokens_};
+  const RunHistory history{.validation = validation_record_, .spikes = spikes_.statistics()};
+  return {.step = step_,
+          .samples = loader_.position(),
+          .tokens = tokens_,
+          .history = to_text(history),
+          .best_step = config_.checkpoint.keep_best ? validation_record_.best_step : -1};
 }
 
 void Trainer::save_final() {
@@ -375,6 +432,19 @@ void Trainer::save_final() {
              error);
 }
 
+// None where nothing was evaluated.
+std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
+  const ValidationRecord& record = validation_record_;
+  if (record.best_step < 0) return std::nullopt;
+  const bool is_kept = config_.checkpoint.keep_best;
+  return metrics::BestCheckpoint{
+      .step = record.best_step,
+      .val_loss = record.best_loss,
+      .path = is_kept ? checkpoint::store::checkpoints_folder(config_.run.dir) + "/" +
+                            checkpoint::store::checkpoint_name(record.best_step)
+                      : std::string()};
+}
+
 void Trainer::summarize() {
   const double seconds = base::seconds_since(start_);
   std::optional<double> train_loss;
@@ -382,8 +452,13 @@ void Trainer::summarize() {
     train_loss = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
                  static_cast<double>(last_losses_.size());
   }
+  const bool tells_best = config_.checkpoint.keep_best || config_.train.patience > 0;
   reporter_.end({.steps = step_,
                  .steps_here = steps_done_,
+                 .reason = is_out_of_patience() && step_ < config_.train.steps
+                               ? fmt::format("--patience {}", config_.train.patience)
+                               : std::string(),
+                 .best = tells_best ? best_checkpoint() : std::nullopt,
                  .train_loss = train_loss,
                  .val_loss = val_loss_,
                  .has_validation = validation_.size() > 0,

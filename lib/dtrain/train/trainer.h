@@ -17,6 +17,8 @@
 #include "dtrain/optim/schedule.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
+#include "dtrain/train/run_history.h"
+#include "dtrain/train/spike_guard.h"
 #include "dtrain/train/start_point.h"
 #include "dtrain/train/stop_requests.h"
 
@@ -28,8 +30,9 @@ struct RunEnd {
   std::int64_t step = 0;
 };
 
-/// Drives an engine over the training data until train.steps updates are done, or somebody
-/// asks it to stop. Nothing is saved whose loss, parameters or optimizer state are not finite.
+/// Drives an engine over the training data until train.steps updates are done, train.patience is
+/// at its end, or somebody asks it to stop. Nothing is saved whose loss, parameters or optimizer
+/// state are not finite.
 ///
 /// Collective: every rank constructs and runs one.
 /// Throws:     Error{numerics} on all ranks at once, naming the newest checkpoint: for a loss or
@@ -64,12 +67,17 @@ class Trainer {
   RunEnd run_steps(base::Activity& activity);
   [[nodiscard]] parallel::StepResult train_step(const std::vector<data::Batch>& microbatches);
   void refuse(const parallel::StepResult& result);
+  void watch_spikes(const parallel::StepResult& result, const parallel::StepLimits& limits);
   void count_skip(const parallel::StepResult& result);
   void report(const parallel::StepResult& result);
   void report_memory();
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   [[nodiscard]] bool stops_after(bool stop_requested);
+  [[nodiscard]] bool is_over() const;
+  [[nodiscard]] bool is_out_of_patience() const;
+  void save_after_step(const parallel::Votes& votes);
+  void write_sample();
   [[nodiscard]] bool evaluate_validation();
   void make_copies_equal();
   void check_model();
@@ -78,6 +86,7 @@ class Trainer {
   [[noreturn]] void fail(const std::string& found, const std::string& advice);
   [[nodiscard]] checkpoint::SavePoint save_point() const;
   void save_final();
+  [[nodiscard]] std::optional<metrics::BestCheckpoint> best_checkpoint() const;
   void summarize();
 
   const config::Config& config_;
@@ -112,6 +121,9 @@ class Trainer {
   std::int64_t checked_step_ = -1;    // whose state was found finite
   std::int64_t equal_step_ = -1;      // after which copies were made equal, with mixed CPUs
   bool owes_evaluation_;              // of the step that it starts at
+  ValidationRecord validation_record_;
+  SpikeGuard spikes_;
+  bool owes_best_ = false;  // the checkpoint of a new lowest validation loss
 };
 
 }  // namespace dtrain::train

@@ -70,6 +70,11 @@ class Fields {
     return *found;
   }
 
+  /// Null where there is none.
+  [[nodiscard]] const Json* take_if_there(std::string_view name) {
+    return object_.contains(name) ? &take(name) : nullptr;
+  }
+
   [[nodiscard]] std::string text(std::string_view name) {
     const Json& value = take(name);
     if (!value.is_string()) refuse(fmt::format("has a \"{}\" that is no text", name));
@@ -186,6 +191,14 @@ config::MeshShape mesh_from(const Json& json, std::string_view where) {
   return mesh;
 }
 
+// Of checkpoints that have one; others are those of builds that kept none, or of runs without.
+std::string history_from(Fields& fields) {
+  const Json* history = fields.take_if_there("history");
+  if (history == nullptr) return "{}";
+  if (!history->is_object()) fields.refuse("has a \"history\" that is no JSON object");
+  return history->dump();
+}
+
 // The part that the manifest's own checksum covers.
 std::string_view checked_body(std::string_view text, std::string_view where) {
   const bool framed = text.size() > kBodyBegin && text.starts_with(kBeforeChecksum) &&
@@ -231,6 +244,7 @@ std::string to_text(const Manifest& manifest) {
                    {"data_fingerprint", manifest.data_fingerprint},
                    {"config_xxh3", checksum_text(checksum_of(config.dump()))},
                    {"config", config}};
+  if (manifest.history != "{}") json["history"] = Json::parse(manifest.history);
   json.update(to_json(manifest.contents));
   const std::string body = json.dump(1).substr(1) + "\n";
   return fmt::format("{}{}{}{}", kBeforeChecksum, checksum_text(checksum_of(body)), kAfterChecksum,
@@ -252,6 +266,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   Manifest manifest{.step = fields.number("step"),
                     .samples = fields.number("samples"),
                     .tokens = fields.number("tokens"),
+                    .history = history_from(fields),
                     .run = fields.text("run"),
                     .mesh = mesh_from(fields.take("layout"), where),
                     .config = fields.take("config").dump(),

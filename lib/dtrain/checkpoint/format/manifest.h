@@ -52,6 +52,7 @@ struct Manifest {
   std::int64_t step = 0;         ///< updates done
   std::int64_t samples = 0;      ///< consumed by all ranks: the position in the data
   std::int64_t tokens = 0;       ///< the same in tokens
+  std::string history = "{}";    ///< what later decisions of the run follow from, a JSON object
   std::string run;               ///< which start of the program wrote it
   config::MeshShape mesh;        ///< of the ranks that wrote it
   std::string config = "{}";     ///< the resolved configuration, a JSON object

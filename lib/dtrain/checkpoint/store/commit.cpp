@@ -147,12 +147,13 @@ Removed prune(base::FileSystem& files, const std::string& checkpoints, const Ret
   for (const std::int64_t step : list_steps(checkpoints)) {
     if (step > retention.newest_step) continue;
     const bool is_multiple = retention.keep_every > 0 && step % retention.keep_every == 0;
-    if (num_kept >= retention.keep_last && is_multiple) continue;
+    const bool stays = is_multiple || step == retention.best_step;
+    if (num_kept >= retention.keep_last && stays) continue;
     const std::string path = path_of(checkpoints, step);
     attempt(removed.failures, [&] {
       const std::string why = why_kept(path, FolderKind::checkpoint);
       if (!why.empty()) return removed.left_alone.push_back(why);
-      if (num_kept++ < retention.keep_last || is_multiple) return;
+      if (num_kept++ < retention.keep_last || stays) return;
       // Without its name first: a removal that is cut short must not leave half a checkpoint.
       const std::string nameless = temporary_folder(checkpoints, step, run);
       files.rename(path, nameless);

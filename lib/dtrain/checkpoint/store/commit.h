@@ -35,6 +35,7 @@ void commit_as(base::FileSystem& files, const std::string& temporary, const std:
 struct Retention {
   std::int64_t keep_last = 3;   ///< newest checkpoints that stay
   std::int64_t keep_every = 0;  ///< steps whose multiples stay for ever; 0: none
+  std::int64_t best_step = -1;  ///< of one that stays in any case; negative: none
   /// Later checkpoints are not of this run: they neither count nor go.
   std::int64_t newest_step = std::numeric_limits<std::int64_t>::max();
 };
@@ -46,7 +47,8 @@ struct Removed {
   std::vector<std::string> failures;    ///< what could not be read or removed, and why
 };
 
-/// Removes the committed checkpoints that are neither among the newest nor at a kept multiple. A
+/// Removes the committed checkpoints that are neither among the newest, nor at a kept multiple, nor
+/// the best. A
 /// folder that dtrain did not write, or not alone, neither counts nor goes (store/removal.h); one
 /// that cannot be read is skipped. run: the start whose ID the folders bear during removal.
 ///

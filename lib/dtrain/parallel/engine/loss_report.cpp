@@ -25,16 +25,16 @@ void LossReport::reduce(const Votes& votes) {
   reduced_ = setup_.groups.world().all_reduce(slots_);
 }
 
-LossReport::Findings LossReport::read(double before, const at::Tensor& value) {
+LossReport::Findings LossReport::read(double before, const at::Tensor& along) {
   wait();
-  const at::Tensor last = value.defined() ? value.view(1) : slots_.new_zeros(1);  // (1) float64
-  const at::Tensor all = at::cat({slots_, last}).cpu();  // (losses + votes + 1) float64
+  // (losses + votes + n) float64
+  const at::Tensor all = (along.defined() ? at::cat({slots_, along}) : slots_).cpu();
   reduced_.wait_host();  // it has ended; where it was aborted the copy holds anything
   const auto* number = all.const_data_ptr<double>();
   Findings found{.sum = std::accumulate(number, number + num_losses_, before)};
   std::transform(number + num_losses_, number + slots_.numel(), std::back_inserter(found.votes),
                  [](double count) { return count > 0; });
-  found.value = number[slots_.numel()];
+  found.values.assign(number + slots_.numel(), number + all.numel());
   return found;
 }
 

@@ -46,10 +46,10 @@ class LossReport {
   struct Findings {
     double sum = 0;    ///< of the losses of all ranks, added in order to what was before
     Votes votes = {};  ///< of all ranks
-    double value = 0;
+    std::vector<double> values = {};
   };
-  /// Blocks until all has come. value: () float64, is read along; undefined: 0.
-  [[nodiscard]] Findings read(double before = 0, const at::Tensor& value = {});
+  /// Blocks until all has come. along: (n) float64, is read at the same time; undefined: nothing.
+  [[nodiscard]] Findings read(double before = 0, const at::Tensor& along = {});
 
  private:
   const EngineSetup& setup_;

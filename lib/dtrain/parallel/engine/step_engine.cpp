@@ -1,5 +1,6 @@
 #include "dtrain/parallel/engine/step_engine.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
@@ -88,9 +89,15 @@ void StepEngine::clip_grad_norm(double max_norm) {
   step_->norm = updater_.clip(gradients(), max_norm);
 }
 
-void StepEngine::optimizer_step(double learning_rate) {
-  const at::Tensor may_update =  // () bool
+void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) {
+  at::Tensor may_update =  // () bool
       at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
+  if (limits.any()) {
+    const double sum = limits.loss * static_cast<double>(step_->num_tokens);
+    step_->within =
+        step_->report.losses().sum().le(sum).logical_and_(step_->norm.le(limits.grad_norm));
+    may_update = may_update.logical_and_(step_->within);
+  }
   device::run_on(
       setup_.world.device(), [] { return "in the update"; },
       [&] {
@@ -102,11 +109,15 @@ void StepEngine::optimizer_step(double learning_rate) {
 }
 
 StepResult StepEngine::finish_step() {
-  LossReport::Findings found = step_->report.read(0, step_->norm);
+  at::Tensor along;  // (0 to 2) float64: norm, within
+  if (step_->norm.defined()) along = step_->norm.view(1);
+  if (step_->within.defined()) along = at::cat({along, step_->within.to(at::kDouble).view(1)});
+  LossReport::Findings found = step_->report.read(0, along);
   StepResult result{.loss = {.sum_nll = found.sum,
                              .num_tokens = step_->num_tokens,
                              .votes = std::move(found.votes)},
-                    .grad_norm = found.value};
+                    .grad_norm = found.values.empty() ? 0 : found.values.front()};
+  result.is_beyond = step_->within.defined() && result.is_finite() && found.values.back() == 0;
   if (step_->norm.defined()) result.has_overflowed = updater_.adjust_scale(result.grad_norm);
   step_.reset();
   return result;
@@ -116,7 +127,7 @@ StepResult StepEngine::train_step(std::span<const data::Batch> microbatches,
                                   const StepOptions& options) {
   forward_backward(microbatches, options.votes);
   clip_grad_norm(options.max_norm);
-  if (options.learning_rate) optimizer_step(*options.learning_rate);
+  if (options.learning_rate) optimizer_step(*options.learning_rate, options.limits);
   return finish_step();
 }
 

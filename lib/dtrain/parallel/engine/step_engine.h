@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -13,10 +14,19 @@
 
 namespace dtrain::parallel {
 
+/// A step beyond these makes no update.
+struct StepLimits {
+  double loss = std::numeric_limits<double>::infinity();  ///< nats per token
+  double grad_norm = std::numeric_limits<double>::infinity();
+
+  [[nodiscard]] bool any() const { return std::isfinite(loss) || std::isfinite(grad_norm); }
+};
+
 struct StepOptions {
   double max_norm = 0;                       ///< of the gradients; 0: they stay as they are
   std::optional<double> learning_rate = {};  ///< none: the gradients alone, without an update
   Votes votes = {};                          ///< of this rank
+  StepLimits limits = {};                    ///< equal on all ranks
 };
 
 /// The findings of a step before its update; equal on all ranks.
@@ -24,6 +34,7 @@ struct StepResult {
   StepLoss loss = {};
   double grad_norm = 0;         ///< before clipping; 0 without clip_grad_norm
   bool has_overflowed = false;  ///< the loss's scale was too large, and is halved
+  bool is_beyond = false;       ///< finite, and beyond the step's limits: no update has followed
 
   /// Else no update has followed.
   [[nodiscard]] bool is_finite() const {
@@ -66,10 +77,10 @@ class StepEngine {
   void clip_grad_norm(double max_norm);
 
   /// Updates the parameters from clipped gradients; without effect where loss or norm is not
-  /// finite.
+  /// finite, or beyond the limits.
   ///
   /// Collective.
-  void optimizer_step(double learning_rate);
+  void optimizer_step(double learning_rate, const StepLimits& limits = {});
 
   /// Reads what the step found; with loss scaling the scale follows from it.
   ///
@@ -139,7 +150,8 @@ class StepEngine {
   struct Step {
     LossReport report;
     std::int64_t num_tokens = 0;
-    at::Tensor norm = {};  // () float64, of the gradients before clipping
+    at::Tensor norm = {};    // () float64, of the gradients before clipping
+    at::Tensor within = {};  // () bool, of limits; undefined: there are none
   };
 
   /// Microbatches of all ranks in one step.

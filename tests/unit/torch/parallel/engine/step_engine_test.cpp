@@ -199,6 +199,27 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("A step beyond its limits updates nothing on any rank, and says so") {
+  testing::on_threads(2, [&](comm::World& world) {
+    const mesh::MeshGroups groups = replicas_of(world);
+    const auto model = testing::small_model({{}, {.is_native = true}});
+    StepEngine engine(*model, world, groups, {.seed = 3, .optimizer = {}});
+    const auto step = [&](const StepLimits& limits) {
+      return engine.train_step(batches_of(world.rank(), 1),
+                               {.max_norm = 1, .learning_rate = 1e-2, .limits = limits});
+    };
+    const at::Tensor before = engine.parameters().flat().clone();
+    const StepResult found = step({.loss = 1e-9});
+    expect(found.is_finite() && found.is_beyond, "a loss above its limit");
+    expect(same_bits(engine.parameters().flat(), before), "parameters as they were");
+    const double loss = found.loss.mean();
+    expect(step({.grad_norm = found.grad_norm / 2}).is_beyond, "a norm above its limit");
+    expect(same_bits(engine.parameters().flat(), before), "parameters as they were, again");
+    expect(!step({.loss = 2 * loss, .grad_norm = 2 * found.grad_norm}).is_beyond, "within");
+    expect(!same_bits(engine.parameters().flat(), before), "an update");
+  });
+}
+
 // Counts what this thread reads of tensors' values through LibTorch.
 class HostReads {
  public:

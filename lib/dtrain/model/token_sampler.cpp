@@ -1,4 +1,4 @@
-#include "dtrain/commands/token_sampler.h"
+#include "dtrain/model/token_sampler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/philox.h"
 
-namespace dtrain::commands {
+namespace dtrain::model {
 namespace {
 
 std::vector<double> finite_values(const at::Tensor& logits) {
@@ -60,4 +60,18 @@ std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule, st
   return static_cast<std::int64_t>(order[static_cast<std::size_t>(chosen - reached.begin())]);
 }
 
-}  // namespace dtrain::commands
+void continue_bytes(Generator& generator, std::string_view prompt, const SamplingRule& rule,
+                    std::int64_t count, const std::function<void(std::string_view)>& output) {
+  at::Tensor logits;  // (V)
+  for (const char c : prompt.empty() ? std::string_view("\n") : prompt) {
+    logits = generator.step(static_cast<unsigned char>(c));
+  }
+  for (std::int64_t index = 0; index < count; ++index) {
+    const std::int64_t token = sample_token(logits, rule, index);
+    const char byte = static_cast<char>(token);
+    output({&byte, 1});
+    if (index + 1 < count) logits = generator.step(token);
+  }
+}
+
+}  // namespace dtrain::model

@@ -1,4 +1,4 @@
-#include "dtrain/commands/token_sampler.h"
+#include "dtrain/model/token_sampler.h"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 
 #include "support/temp_folder.h"
 
-namespace dtrain::commands {
+namespace dtrain::model {
 namespace {
 
 const at::Tensor& logits() {
@@ -98,4 +98,4 @@ TEST_CASE("A logit that is not finite is refused") {
 }
 
 }  // namespace
-}  // namespace dtrain::commands
+}  // namespace dtrain::model

@@ -5,8 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 
-namespace dtrain::commands {
+#include "dtrain/model/family.h"
+
+namespace dtrain::model {
 
 struct SamplingRule {
   double temperature = 1.0;  ///< 0: the likeliest token
@@ -22,4 +26,11 @@ struct SamplingRule {
 [[nodiscard]] std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule,
                                         std::int64_t index);
 
-}  // namespace dtrain::commands
+/// Has a new generator of a byte model write `count` bytes after `prompt`, where an empty one
+/// stands for a newline; `output` is given each as it comes.
+///
+/// Throws: as sample_token and Generator::step; what `output` throws.
+void continue_bytes(Generator& generator, std::string_view prompt, const SamplingRule& rule,
+                    std::int64_t count, const std::function<void(std::string_view)>& output);
+
+}  // namespace dtrain::model

@@ -1,0 +1,70 @@
+#include "dtrain/train/run_history.h"
+
+#include <nlohmann/json.hpp>
+
+#include "dtrain/base/error.h"
+
+namespace dtrain::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const Moments& moments) {
+  return {{"mean", moments.mean}, {"variance", moments.variance}};
+}
+
+Moments moments_from(const Json& json) {
+  return {.mean = json.at("mean").get<double>(), .variance = json.at("variance").get<double>()};
+}
+
+}  // namespace
+
+bool ValidationRecord::note(std::int64_t step, double loss) {
+  if (step <= last_step) return false;
+  last_step = step;
+  ++num_since_best;
+  if (loss >= best_loss) return false;
+  best_step = step;
+  best_loss = loss;
+  num_since_best = 0;
+  return true;
+}
+
+std::string to_text(const RunHistory& history) {
+  Json json = Json::object();
+  if (const ValidationRecord& validation = history.validation; validation.best_step >= 0) {
+    json["validation"] = {{"best_step", validation.best_step},
+                          {"best_loss", validation.best_loss},
+                          {"last_step", validation.last_step},
+                          {"num_since_best", validation.num_since_best}};
+  }
+  if (const SpikeStatistics& spikes = history.spikes; spikes.num_steps > 0) {
+    json["spikes"] = {{"num_steps", spikes.num_steps},
+                      {"loss", to_json(spikes.loss)},
+                      {"grad_norm", to_json(spikes.grad_norm)}};
+  }
+  return json.dump();
+}
+
+RunHistory parse_history(const std::string& text, const std::string& path) {
+  RunHistory history;
+  try {
+    const Json json = Json::parse(text);
+    if (const auto found = json.find("validation"); found != json.end()) {
+      history.validation = {.best_step = found->at("best_step").get<std::int64_t>(),
+                            .best_loss = found->at("best_loss").get<double>(),
+                            .last_step = found->at("last_step").get<std::int64_t>(),
+                            .num_since_best = found->at("num_since_best").get<std::int64_t>()};
+    }
+    if (const auto found = json.find("spikes"); found != json.end()) {
+      history.spikes = {.num_steps = found->at("num_steps").get<std::int64_t>(),
+                        .loss = moments_from(found->at("loss")),
+                        .grad_norm = moments_from(found->at("grad_norm"))};
+    }
+  } catch (const Json::exception& error) {
+    base::fail(base::ErrorKind::checkpoint, "checkpoint '{}': bad history: {}", path, error.what());
+  }
+  return history;
+}
+
+}  // namespace dtrain::train

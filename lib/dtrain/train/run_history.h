@@ -1,0 +1,42 @@
+// What later decisions of a run follow from, besides the engine's state: part of every checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "dtrain/train/spike_guard.h"
+
+namespace dtrain::train {
+
+/// The evaluations of a run so far.
+struct ValidationRecord {
+  std::int64_t best_step = -1;  ///< negative: there was no evaluation
+  double best_loss = std::numeric_limits<double>::infinity();
+  std::int64_t last_step = -1;
+  std::int64_t num_since_best = 0;  ///< evaluations in a row whose loss was no new lowest one
+
+  /// Takes the loss of a step, once: a second evaluation of it changes nothing. Returns whether it
+  /// is the lowest so far.
+  bool note(std::int64_t step, double loss);
+
+  bool operator==(const ValidationRecord&) const = default;
+};
+
+struct RunHistory {
+  ValidationRecord validation = {};
+  SpikeStatistics spikes = {};
+
+  bool operator==(const RunHistory&) const = default;
+};
+
+/// A JSON object in which numbers keep every bit; "{}" where nothing has happened.
+[[nodiscard]] std::string to_text(const RunHistory& history);
+
+/// The inverse of to_text.
+///
+/// path:   of the checkpoint, for messages.
+/// Throws: Error{checkpoint} naming the checkpoint if the text is none of to_text's.
+[[nodiscard]] RunHistory parse_history(const std::string& text, const std::string& path);
+
+}  // namespace dtrain::train

@@ -1,0 +1,62 @@
+#include "dtrain/train/text_sampler.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/long_task.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/model/token_sampler.h"
+#include "dtrain/parallel/precision.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::train {
+namespace {
+
+constexpr std::int64_t kByteVocabulary = 256;
+
+}  // namespace
+
+void check_samples(const config::Config& config) {
+  if (config.report.sample_every == 0) return;
+  const std::int64_t vocab = config.model.vocab;
+  if (vocab != kByteVocabulary) {
+    base::fail(base::ErrorKind::usage,
+               "--sample-every needs a byte model, of --vocab {}; this one has {}: leave it out",
+               kByteVocabulary, vocab);
+  }
+  const auto prompt = static_cast<std::int64_t>(config.report.sample_prompt.size());
+  const std::int64_t most = model::family_of(config.model).max_positions();
+  if (prompt + config::GenerateConfig{}.max_tokens <= most) return;
+  base::fail(base::ErrorKind::usage,
+             "--sample-prompt has {} bytes, and {} follow it: the model has {} positions; shorten "
+             "it",
+             prompt, config::GenerateConfig{}.max_tokens, most);
+}
+
+std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
+                        const config::Config& config, const model::Model& model) {
+  const at::NoGradGuard no_grad;
+  std::optional<param::Arena> weights;  // rank 0's
+  if (world.rank() == 0) {
+    weights.emplace(param::ArenaLayout(model.parameters), parallel::dtype_of(config.machine.dtype),
+                    param::private_memory);
+  }
+  engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
+    if (weights) weights->view(id).copy_(values);
+  });
+  std::string text = config.report.sample_prompt;
+  const config::GenerateConfig plain;
+  comm::run_long_on_leader(world, "writing a sample", [&] {
+    const auto generator = model::family_of(config.model).make_generator(config.model, *weights);
+    model::continue_bytes(
+        *generator, config.report.sample_prompt,
+        {.temperature = plain.temperature, .top_k = plain.top_k, .seed = config.train.seed},
+        plain.max_tokens, [&](std::string_view bytes) { text += bytes; });
+  });
+  return world.rank() == 0 ? text : std::string();
+}
+
+}  // namespace dtrain::train

@@ -1,0 +1,28 @@
+// Has the model that is being trained write a text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/config/config.h"
+#include "dtrain/parallel/engine/step_engine.h"
+
+namespace dtrain::train {
+
+/// Throws: Error{usage} naming the setting, if this model or prompt gives no samples: a vocabulary
+///         that is not that of bytes, more positions than the model has.
+void check_samples(const config::Config& config);
+
+/// Writes what `dtrain generate` would from the weights as they are, with --sample-prompt, --seed
+/// and its own defaults. Rank 0 holds a copy of the whole model meanwhile, whatever the layout;
+/// nothing of the run changes.
+///
+/// Collective: every rank of `world`, the group of all ranks.
+/// Throws:     Error{numerics} if the model gives logits that are not finite.
+/// Returns:    the prompt and what follows it; empty on ranks other than 0.
+[[nodiscard]] std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
+                                      const config::Config& config, const model::Model& model);
+
+}  // namespace dtrain::train

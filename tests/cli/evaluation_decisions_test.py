@@ -1,0 +1,203 @@
+"""What follows from evaluations and losses: the best checkpoint, patience, samples, the spike guard; on any layout, across restarts."""
+
+import json
+import pathlib
+import random
+import tempfile
+import unittest
+
+from dtrain_harness import DTRAIN, GOLDEN, USAGE, final_model, launched, make_folder, metrics_of, run
+
+TEXT = GOLDEN / "text.bin"
+MODEL = ["--levels", "2", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0",
+         "--tensorboard", "off"]
+PROMPT = "In the"
+
+
+def losses(run_dir):
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in metrics_of(run_dir) if "event" not in line]
+
+
+def events(run_dir, name):
+    return [line for line in metrics_of(run_dir) if line.get("event") == name]
+
+
+def evaluations(run_dir):
+    return [(line["step"], line["val_loss"]) for line in events(run_dir, "eval")]
+
+
+def kept_steps(run_dir):
+    return sorted(int(path.name.removeprefix("step-")) for path in (run_dir / "checkpoints").iterdir())
+
+
+class RunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = make_folder(cls)
+
+    def new_dir(self):
+        return pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+
+    def train(self, *flags, ranks=1, run_dir=None, status=0):
+        run_dir = run_dir or self.new_dir()
+        result = run(*launched(ranks, *MODEL, "--run-dir", run_dir, *flags), status=status)
+        return run_dir, result.stdout + result.stderr
+
+
+class Decisions(RunTest):
+    """A text of random bytes, which only memory can learn: the loss on another text falls, then rises."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        numbers = random.Random(5)
+        cls.noise = cls.folder / "noise"
+        cls.noise.write_bytes(bytes(numbers.choice(b"etaoin shrdlu") for _ in range(400)))
+        cls.flags = ["--data", cls.noise, "--val-data", TEXT, "--eval-every", "4", "--eval-sequences", "16", "--lr", "0.01",
+                     "--global-batch", "4", "--microbatch", "1"]
+
+    def test_a_run_without_a_better_loss_ends_and_says_why(self):
+        left_alone, _ = self.train(*self.flags, "--steps", "80")
+        found = evaluations(left_alone)
+        best_step, best_loss = min(found, key=lambda pair: pair[1])
+        self.assertLess(best_step, 60, "this test needs a loss that rises")
+        expected, since, lowest = None, 0, float("inf")
+        for step, loss in found:
+            since = 0 if loss < lowest else since + 1
+            lowest = min(lowest, loss)
+            if since == 3:
+                expected = step
+                break
+        for ranks, layout in ((1, []), (2, ["--strategy", "ddp"])):
+            run_dir, output = self.train(*self.flags, "--steps", "80", "--patience", "3", *layout, ranks=ranks)
+            self.assertEqual(losses(run_dir), losses(left_alone)[:expected])
+            (end,) = events(run_dir, "end")
+            self.assertEqual((end["step"], end["reason"]), (expected, "--patience 3"))
+            self.assertEqual((end["best_step"], end["best_val_loss"]), (best_step, best_loss))
+            self.assertIn(f"ended by --patience 3: {expected} steps", output)
+            self.assertTrue(final_model(run_dir).exists())
+        # It is over: another start has nothing to train, with more patience it goes on.
+        self.train("--resume", "auto", run_dir=run_dir)
+        self.assertEqual(len(losses(run_dir)), expected)
+        self.train("--resume", "auto", "--patience", "5", run_dir=run_dir)
+        self.assertEqual(losses(run_dir), losses(left_alone)[:expected + 8])
+
+    def test_the_best_checkpoint_stays_among_those_that_go(self):
+        flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]
+        run_dir, output = self.train(*flags, "--steps", "60")
+        best = min(evaluations(run_dir), key=lambda pair: pair[1])
+        self.assertLess(best[0], 55, "this test needs a loss that rises")
+        self.assertEqual(kept_steps(run_dir), [best[0], 55, 60])
+        (end,) = events(run_dir, "end")
+        path = run_dir / "checkpoints" / f"step-{best[0]}"
+        self.assertEqual((end["best_step"], end["best_val_loss"], end["best_checkpoint"]), (*best, str(path)))
+        self.assertIn(f"after step {best[0]}: {path}", output)
+        # A later start knows it, too.
+        self.train("--resume", "auto", "--steps", "70", run_dir=run_dir)
+        self.assertEqual(kept_steps(run_dir), [best[0], 65, 70])
+        # Its weights are those that were evaluated.
+        weights = self.folder / "best.safetensors"
+        run(DTRAIN, "checkpoint", "export", path, weights)
+        again, _ = self.train(*self.flags, "--init-from", path, "--lr", "0", "--steps", "1", "--eval-every", "0")
+        self.assertAlmostEqual(evaluations(again)[0][1], best[1], places=6)
+
+    def test_what_needs_evaluations_says_so_without(self):
+        _, output = self.train("--data", TEXT, "--steps", "1", "--patience", "2", "--keep-best")
+        self.assertIn("--patience 2 has no effect without --val-data or --val-fraction", output)
+        self.assertIn("--keep-best has no effect without --val-data or --val-fraction", output)
+
+
+class Samples(RunTest):
+    def generated(self, run_dir, *flags):
+        return run(DTRAIN, "generate", "--from", run_dir, "--prompt", PROMPT, "--threads", "1", *flags, text=False, errors=None).stdout
+
+    def test_samples_are_what_the_model_would_generate_and_change_no_bit(self):
+        flags = ["--data", TEXT, "--steps", "6", "--tie-levels", "off", "--microbatch", "1", "--global-batch", "4"]
+        asked = ["--sample-every", "3", "--sample-prompt", PROMPT]
+        for ranks, layout in ((1, []), (2, ["--strategy", "fsdp"]), (2, ["--strategy", "pp"]), (2, ["--strategy", "tp"]),
+                              (1, ["--strategy", "dp", "--local-ranks", "2"])):
+            with self.subTest(layout):
+                without, _ = self.train(*flags, *layout, ranks=ranks)
+                run_dir, output = self.train(*flags, *layout, *asked, ranks=ranks)
+                self.assertEqual(losses(run_dir), losses(without))
+                self.assertEqual(final_model(run_dir).read_bytes(), final_model(without).read_bytes())
+                samples = events(run_dir, "sample")
+                self.assertEqual([each["step"] for each in samples], [3, 6])
+                text = self.generated(run_dir).decode("utf-8", errors="replace")
+                self.assertTrue(samples[1]["text"].startswith(PROMPT))
+                self.assertEqual(len(self.generated(run_dir)), len(PROMPT) + 200)
+                # Control characters and what is no UTF-8 are shown in other ways by the two.
+                plain = [c for c in text if c.isprintable() and c not in "?\ufffd"]
+                shown = [c for c in samples[1]["text"] if c.isprintable() and c not in "?\ufffd"]
+                self.assertEqual(shown, plain)
+                self.assertIn("step 6 | sample: " + PROMPT, output)
+
+    def test_a_model_of_other_tokens_is_refused(self):
+        _, output = self.train("--data", TEXT, "--vocab", "300", "--sample-every", "1", status=USAGE)
+        self.assertIn("--sample-every needs a byte model, of --vocab 256; this one has 300", output)
+        _, output = self.train("--data", TEXT, "--sample-every", "1", "--sample-prompt", "x" * 65400, status=USAGE)
+        self.assertIn("--sample-prompt has 65400 bytes", output)
+
+
+class Spikes(RunTest):
+    """A text that is easy but for a few sequences of noise."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        numbers = random.Random(7)
+        sequences = [b"abcdefgh" * 2] * 160
+        for place in (20, 70, 110):
+            sequences[place] = bytes(numbers.randrange(256) for _ in range(16))
+        text = cls.folder / "text"
+        text.write_bytes(b"".join(sequences) + b"a")
+        cls.flags = ["--data", text, "--steps", "400", "--global-batch", "2", "--microbatch", "1", "--checkpoint-every", "240"]
+
+    def warnings(self, run_dir):
+        return [(line["step"], "update skipped" in line["message"]) for line in events(run_dir, "error")
+                if "a spike" in line["message"]]
+
+    def test_noise_is_found_and_left_out_alike_on_all_ranks(self):
+        plain, _ = self.train(*self.flags)
+        self.assertEqual(self.warnings(plain), [])
+        warned, output = self.train(*self.flags, "--spike-guard", "warn")
+        found = self.warnings(warned)
+        self.assertEqual(losses(warned), losses(plain))
+        self.assertIn("a spike: gradient norm", output)
+        self.assertGreaterEqual(len(found), 1)
+        self.assertTrue(all(step > 50 and not skipped for step, skipped in found))
+
+        skipped, _ = self.train(*self.flags, "--spike-guard", "skip")
+        first = found[0][0]
+        self.assertEqual(self.warnings(skipped)[0], (first, True))
+        # The step with the spike is the same, and what follows was spared its update.
+        self.assertEqual(losses(skipped)[:first], losses(plain)[:first])
+        self.assertNotEqual(losses(skipped)[first], losses(plain)[first])
+        self.assertEqual(events(skipped, "end")[0]["skipped_updates"], len(self.warnings(skipped)))
+
+        shared, _ = self.train(*self.flags, "--spike-guard", "skip", "--strategy", "ddp", ranks=2)
+        self.assertEqual(losses(shared), losses(skipped))
+        self.assertEqual(final_model(shared).read_bytes(), final_model(skipped).read_bytes())
+
+        # From the checkpoint of step 240 the guard decides as if never interrupted.
+        manifest = json.loads((skipped / "checkpoints" / "step-240" / "manifest.json").read_text())
+        self.assertEqual(manifest["history"]["spikes"]["num_steps"], 240)
+        resumed, _ = self.train(*self.flags, "--spike-guard", "skip", "--resume", skipped / "checkpoints" / "step-240")
+        self.assertEqual(losses(resumed), losses(skipped)[240:])
+        self.assertEqual(final_model(resumed).read_bytes(), final_model(skipped).read_bytes())
+
+    def test_a_threshold_that_nothing_reaches_changes_nothing(self):
+        plain, _ = self.train(*self.flags)
+        guarded, _ = self.train(*self.flags, "--spike-guard", "skip", "--spike-threshold", "1e6")
+        self.assertEqual(losses(guarded), losses(plain))
+        self.assertEqual(self.warnings(guarded), [])
+
+    def test_too_many_updates_in_a_row_end_the_run(self):
+        _, output = self.train(*self.flags, "--spike-guard", "skip", "--spike-threshold", "1e-9", "--max-skipped", "2", "--data", TEXT,
+                               "--lr", "0", status=7)
+        self.assertIn("more than --max-skipped 2", output)
+        self.assertIn("--spike-threshold", output)
+
+
+if __name__ == "__main__":
+    unittest.main()

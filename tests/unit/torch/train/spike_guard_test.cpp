@@ -1,0 +1,74 @@
+#include "dtrain/train/spike_guard.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "dtrain/train/run_history.h"
+
+namespace dtrain::train {
+namespace {
+
+// Figures that differ a little from step to step.
+double figure(std::int64_t step) { return 2 + 0.1 * std::sin(static_cast<double>(step)); }
+
+SpikeGuard guard_after(std::int64_t num_steps, double threshold) {
+  SpikeGuard guard(threshold);
+  for (std::int64_t step = 0; step < num_steps; ++step) guard.note(figure(step), 3 * figure(step));
+  return guard;
+}
+
+TEST_CASE("A guard knows no limits before its warm-up is over") {
+  CHECK_FALSE(guard_after(SpikeGuard::kWarmUpSteps - 1, 6).limits().any());
+  CHECK(guard_after(SpikeGuard::kWarmUpSteps, 6).limits().any());
+}
+
+TEST_CASE("Limits are so many standard deviations above the mean") {
+  constexpr std::int64_t kSteps = SpikeGuard::kWindow;  // as long as every step counts alike
+  double sum = 0;
+  double squares = 0;
+  for (std::int64_t step = 0; step < kSteps; ++step) sum += figure(step);
+  const double mean = sum / kSteps;
+  for (std::int64_t step = 0; step < kSteps; ++step) squares += std::pow(figure(step) - mean, 2);
+  const double deviation = std::sqrt(squares / kSteps);
+  const auto limits = guard_after(kSteps, 4).limits();
+  CHECK(limits.loss == Approx(mean + 4 * deviation).epsilon(1e-9));
+  CHECK(limits.grad_norm == Approx(3 * (mean + 4 * deviation)).epsilon(1e-9));
+}
+
+TEST_CASE("One spike hides no other, and a lasting change is taken for the new level") {
+  SpikeGuard guard = guard_after(200, 6);
+  const double before = guard.limits().loss;
+  guard.note(1000, 1000);
+  CHECK(guard.limits().loss < 1.5 * before);
+  int spikes = 0;
+  while (4 > guard.limits().loss && spikes < 1000) {
+    guard.note(4, 3 * figure(1));
+    ++spikes;
+  }
+  CHECK(spikes > 0);
+  CHECK(spikes < 50);
+}
+
+TEST_CASE("A figure that never moves has a limit above itself") {
+  SpikeGuard guard(6);
+  for (int step = 0; step < 300; ++step) guard.note(1.5, 0);
+  CHECK(guard.limits().loss > 1.5);
+  CHECK_FALSE(0 > guard.limits().grad_norm);
+}
+
+TEST_CASE("A history keeps every bit in its text") {
+  RunHistory history{.spikes = guard_after(77, 6).statistics()};
+  CHECK(history.validation.note(10, 1.0 / 3));
+  CHECK_FALSE(history.validation.note(20, 0.4));
+  CHECK_FALSE(history.validation.note(20, 0.1));  // evaluated again
+  CHECK(history.validation.num_since_best == 1);
+  CHECK(parse_history(to_text(history), "here") == history);
+  CHECK(to_text({}) == "{}");
+  CHECK(parse_history("{}", "here") == RunHistory{});
+  CHECK_THROWS_WITH(parse_history(R"({"spikes": {"num_steps": "x"}})", "PATH"),
+                    Catch::Contains("checkpoint 'PATH': bad history"));
+}
+
+}  // namespace
+}  // namespace dtrain::train
