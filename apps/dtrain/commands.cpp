@@ -41,6 +41,7 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},
                                        {"doctor", run_doctor},
                                        {"plan", run_plan},
                                        {"report", run_report},
+                                       {"completion", run_completion},
                                        {"schedule", run_schedule},
                                        {"settings", run_settings}};
 

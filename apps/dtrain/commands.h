@@ -21,6 +21,7 @@ using Arguments = std::vector<std::string>;
 [[nodiscard]] int run_checkpoint(const Arguments& arguments);
 [[nodiscard]] int run_doctor(const Arguments& arguments);
 [[nodiscard]] int run_plan(const Arguments& arguments);
+[[nodiscard]] int run_completion(const Arguments& arguments);
 [[nodiscard]] int run_report(const Arguments& arguments);
 [[nodiscard]] int run_schedule(const Arguments& arguments);
 

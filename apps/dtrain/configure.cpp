@@ -10,6 +10,7 @@
 #include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
+#include "epochs.h"
 #include "help.h"
 #include "runtime_library.h"
 
@@ -47,9 +48,13 @@ void require_rendezvous(const base::RankEnv& env) {
 }
 
 void warn_unused(const config::CommandLine& command_line, const std::vector<std::string>& unused) {
-  if (unused.empty()) return;
-  base::log_warning("{}: not used by dtrain {}: {}", command_line.config_file,
-                    config::name_of(command_line.command), fmt::join(unused, ", "));
+  const auto tell = [&](const std::string& file, const std::vector<std::string>& keys) {
+    if (keys.empty()) return;
+    base::log_warning("{}: not used by dtrain {}: {}", file, config::name_of(command_line.command),
+                      fmt::join(keys, ", "));
+  };
+  tell(command_line.config_file, unused);
+  tell(command_line.deepspeed_file, command_line.deepspeed_unused);
 }
 
 void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig& resolved) {
@@ -72,6 +77,20 @@ void refuse_empty_run_dir(const config::CommandLine& command_line) {
   }
 }
 
+// With --epochs the steps follow from the data and the batch, and other settings from the steps.
+config::Config resolve_with_epochs(config::Command command, config::Config config,
+                                   const config::Launch& launch) {
+  const bool counts_epochs = config.train.epochs > 0 && !config.data.train.empty() &&
+                             config::find_key("train.epochs")->is_for(command);
+  if (counts_epochs) {
+    config::Config unlimited = config;
+    unlimited.train.steps =
+        static_cast<std::int64_t>(config::find_key("train.steps")->range.highest);
+    config.train.steps = steps_of_epochs(config::resolve(command, unlimited, launch));
+  }
+  return config::resolve(command, config, launch);
+}
+
 // Reads the settings of the command, or of the run that it resumes.
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
   refuse_empty_run_dir(command_line);
@@ -83,7 +102,7 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
     auto run = config::continue_run(command_line, given, launch);
     const config::Loaded& loaded = run ? run->loaded : given;
     return {.loaded = loaded,
-            .config = config::resolve(command, loaded.config, launch),
+            .config = resolve_with_epochs(command, loaded.config, launch),
             .notice = run ? run->notice : ""};
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;

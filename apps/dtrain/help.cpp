@@ -24,6 +24,7 @@ subcommands
   doctor                    check and measure what a job of such flags stands on
   plan                      rank the layouts of a job by predicted time and memory
   schedule                  show what the stages of a pipeline do when, without running them
+  completion SHELL          print what makes bash or zsh complete flags
   settings                  print docs/settings.md
   help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
   --version                 print version and commit
@@ -98,6 +99,15 @@ dtrain report RUN... --csv FILE [--overwrite]
   --overwrite               replace a file that is no report
 )";
 
+constexpr const char* kCompletion =
+    R"(dtrain completion bash|zsh
+  Prints a script with which the shell completes subcommands, flags and their words, of dtrain and,
+  after --, of dtrain under dtrun:
+
+  source <(dtrain completion bash)     # in ~/.bashrc
+  source <(dtrain completion zsh)      # in ~/.zshrc
+)";
+
 constexpr const char* kSettings =
     R"(dtrain settings
   Prints docs/settings.md: every setting with key, flag, default, unit, range and meaning. The flags
@@ -158,6 +168,7 @@ std::string checkpoint_help() {
   return fmt::format(kCheckpoint, flags);
 }
 
+std::string completion_help() { return kCompletion; }
 std::string report_help() { return kReport; }
 std::string schedule_help() { return fmt::format(kSchedule, config::kPipelineChoices); }
 

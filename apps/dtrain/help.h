@@ -18,6 +18,7 @@ namespace dtrain::app {
 [[nodiscard]] std::string command_help(config::Command command);
 [[nodiscard]] std::string data_help();
 [[nodiscard]] std::string checkpoint_help();
+[[nodiscard]] std::string completion_help();
 [[nodiscard]] std::string report_help();
 [[nodiscard]] std::string schedule_help();
 [[nodiscard]] std::string settings_help();

@@ -10,6 +10,7 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "first_run.h"
 #include "provenance.h"
 #include "ranks.h"
 #include "runtime_library.h"
@@ -79,7 +80,10 @@ void note_default_model(const config::Config& config) {
 }  // namespace
 
 int run_train(const Arguments& arguments) {
-  const auto configured = configure(config::Command::train, arguments);
+  const FirstRun alone = first_run(arguments);
+  Arguments all = alone.flags;
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const auto configured = configure(config::Command::train, all);
   if (!configured) return 0;
   const config::Config& config = configured->config;
   const bool first = configured->env.rank == 0;
@@ -89,6 +93,7 @@ int run_train(const Arguments& arguments) {
   // One rank looks at the run folder: the others might see what it has begun to write.
   if (first) check_for_all_ranks([&] { check_run(config, origin); });
   check_data(*configured);
+  if (first && !alone.notice.empty()) base::log_info("{}", alone.notice);
   warn(config::Command::train, *configured);
   const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config);

@@ -116,7 +116,7 @@ class Values(Case):
 class Names(Case):
     def test_names_of_other_trainers_get_ours(self):
         for theirs, ours in (
-                ("--batch-size", "--microbatch"), ("--batch_size", "--microbatch"), ("--epochs", "--steps (in steps"),
+                ("--batch-size", "--microbatch"), ("--batch_size", "--microbatch"), ("--num-epochs", "--epochs"),
                 ("--learning-rate", "--lr"), ("--learning_rate", "--lr"), ("--max-steps", "--steps"),
                 ("--max_iters", "--steps"), ("--save-every", "--checkpoint-every"),
                 ("--save_steps", "--checkpoint-every"), ("--save_interval", "--checkpoint-every"),
@@ -134,7 +134,7 @@ class Names(Case):
         self.refused(USAGE, "here it is train.steps", arguments=["--set", "max_iters=5"])
 
     def test_a_name_is_suggested_only_if_it_is_alike(self):
-        for wrong, right in (("--widht", "--width"), ("--run_dir", "--run-dir"), ("--every-log", "--log-every"),
+        for wrong, right in (("--widht", "--width"), ("--rundir", "--run-dir"), ("--every-log", "--log-every"),
                              ("--warmup", "--warmup-steps"), ("--grad-accumulation", "--grad-accum"),
                              ("-steps", "--steps"), ("--microbatchs", "--microbatch")):
             self.refused(USAGE, f"unknown flag {wrong}", f"did you mean {right}?" if wrong != "--grad-accumulation"

@@ -197,7 +197,6 @@ std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& c
 
 int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
   const config::Config& resolved = asked.config;
-  train::check_samples(resolved);
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
   const std::shared_ptr<comm::World> ranks = join();
@@ -276,6 +275,7 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
 }  // namespace
 
 int train(const config::Config& config, const config::StartRecord& record) {
+  train::check_samples(config);
   return job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
     return train_rank({config, record}, env, join);
   });

@@ -8,6 +8,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/deepspeed_config.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/nearest_key.h"
 #include "dtrain/config/unknown_word.h"
@@ -60,7 +61,7 @@ void add_settings(CommandLine& result, CLI::App& app) {
 
 // The form of an option's value: "auto|PATH|none".
 std::string value_name_of(const std::string& flag, Command command) {
-  if (flag == "--config") return "FILE";
+  if (flag == "--config" || flag == "--deepspeed-config") return "FILE";
   if (flag == "--set") return "KEY=VALUE";
   for (const Setting& setting : settings()) {
     if (setting.flag == flag && setting.is_for(command)) return std::string(setting.value_name);
@@ -101,12 +102,21 @@ void require_value(Command command, const std::string& flag, const std::string* 
        value, *next, flag);
 }
 
+// "--batch_size=8" as "--batch-size=8", where that is a flag.
+std::string with_dashes(const CLI::App& app, const std::string& word) {
+  const std::size_t end = std::min(word.find('='), word.size());
+  if (!word.starts_with("--") || word.substr(0, end).find('_') == word.npos) return word;
+  std::string dashed = word;
+  std::replace(dashed.begin(), dashed.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return app.get_option_no_throw(dashed.substr(0, end)) == nullptr ? word : dashed;
+}
+
 // The arguments as the parser takes them, each flag with the value that follows it.
 std::vector<std::string> checked_words(Command command, const CLI::App& app,
                                        const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
+    const std::string word = with_dashes(app, arguments[i]);
     const std::size_t equals = word.find('=');
     const CLI::Option* option =
         word.starts_with("--") ? app.get_option_no_throw(word.substr(0, equals)) : nullptr;
@@ -129,6 +139,26 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
   for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
   refuse_word(app.remaining().front(),
               {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
+}
+
+// Before the flags, which win over them.
+void add_deepspeed(CommandLine& result) {
+  if (result.deepspeed_file.empty()) return;
+  DeepSpeedConfig found = read_deepspeed_config(result.deepspeed_file);
+  result.deepspeed_unused = std::move(found.unused);
+  found.assignments.insert(found.assignments.end(), result.assignments.begin(),
+                           result.assignments.end());
+  result.assignments = std::move(found.assignments);
+}
+
+// Which of them would win is nothing that anybody should have to know.
+void refuse_steps_beside_epochs(const std::vector<Assignment>& flags) {
+  const auto given = [&](std::string_view key) {
+    return std::ranges::any_of(flags,
+                               [&](const Assignment& flag) { return flag.setting->key == key; });
+  };
+  if (!given("train.steps") || !given("train.epochs")) return;
+  fail(ErrorKind::usage, "--steps and --epochs both say how long to train: give one of them");
 }
 
 // A layout that a file asks for must not be checked where there is none.
@@ -156,6 +186,8 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
     if (file.empty()) fail(ErrorKind::usage, "--config is empty: name a file");
     result.config_file = file;
   });
+  const bool trains = (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
+  if (trains) app.add_option("--deepspeed-config", result.deepspeed_file);
   add_settings(result, app);
   const std::vector<std::string> words = checked_words(command, app, arguments);
   try {
@@ -164,6 +196,8 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
     fail(ErrorKind::usage, "{}", error.what());
   }
   if (!app.remaining().empty() && !result.help) refuse_rest(app, command, arguments);
+  refuse_steps_beside_epochs(result.assignments);
+  add_deepspeed(result);
   return result;
 }
 
@@ -178,6 +212,7 @@ Loaded load(const CommandLine& command_line, const Config& base) {
   }
   for (const Assignment& assignment : command_line.assignments) {
     assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
+    if (assignment.setting->key == "train.steps") loaded.config.train.epochs = 0;
     loaded.given.push_back(assignment.setting);
   }
   return loaded;

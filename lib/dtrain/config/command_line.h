@@ -17,13 +17,16 @@ struct Assignment {
 
 struct CommandLine {
   Command command = Command::train;
-  std::string config_file;  ///< empty: none
+  std::string config_file;                    ///< empty: none
+  std::string deepspeed_file;                 ///< of --deepspeed-config; empty: none
+  std::vector<std::string> deepspeed_unused;  ///< its keys that mean nothing here
   std::vector<Assignment> assignments;
   bool print_config = false;
   bool help = false;
 };
 
-/// Reads the arguments after the subcommand's name.
+/// Reads the arguments after the subcommand's name. Words of a flag may be joined by _ as well.
+/// What a DeepSpeed file asks for stands before all flags.
 ///
 /// Throws: Error{usage}: an unknown flag or key (with the nearest name), a flag of another command,
 ///         a missing value, words that are no flags. Values are checked by load().
@@ -37,7 +40,8 @@ struct Loaded {
   std::vector<const Setting*> given;  ///< by files and flags, some perhaps several times
 };
 
-/// base < files < flags; of repeated flags the last wins. What a file sets and the command does not
+/// base < files < flags; of repeated flags the last wins, and a flag --steps takes the place of a
+/// file's epochs. What a file sets and the command does not
 /// use stays at its default.
 ///
 /// Throws: Error{usage} naming the file or flag of a wrong value.

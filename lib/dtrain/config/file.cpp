@@ -211,6 +211,10 @@ FileSettings apply_file(const std::string& path, Command command, Config& config
   return reader.take_found();
 }
 
+std::string read_object_text(const std::string& path, std::string_view flag) {
+  return parse(read_text(path, flag), path).dump();
+}
+
 std::string value_in_file(const std::string& path, std::string_view key) {
   const Json object = parse(read_text(path, "--config"), path);
   const auto found = object.find(key);

@@ -28,6 +28,11 @@ struct FileSettings {
 /// Throws: Error{usage} as apply_file.
 [[nodiscard]] std::string value_in_file(const std::string& path, std::string_view key);
 
+/// The text of a file that holds one JSON object, comments removed; `flag` names it in messages.
+///
+/// Throws: Error{usage} as apply_file: unreadable, not JSON, repeated keys.
+[[nodiscard]] std::string read_object_text(const std::string& path, std::string_view flag);
+
 /// Applies one JSON object of settings, nested or dotted; `origin` names it in messages. As
 /// apply_file, without `extends`.
 void apply_text(std::string_view text, const std::string& origin, Config& config);

@@ -13,9 +13,12 @@ namespace dtrain::config {
 namespace {
 
 constexpr std::string_view kPerRank = "per rank and backward pass; --global-batch is a step's";
-constexpr std::string_view kInSteps =
-    "in steps: there are no epochs, each step takes --global-batch sequences";
 constexpr std::string_view kOfDtrun = "it is an option of dtrun: dtrun -n RANKS -- dtrain ...";
+constexpr std::string_view kFromLauncher =
+    "leave it out: ranks learn their place from dtrun, torchrun, srun or mpirun";
+constexpr std::string_view kNoService =
+    "nothing is sent anywhere: see RUN/tensorboard, or dtrain report RUN";
+constexpr std::string_view kNoWorkers = "leave it out: data is read ahead by itself";
 constexpr std::string_view kFloat16 = "--dtype float16";
 constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
@@ -36,11 +39,10 @@ constexpr ForeignName kForeignNames[] = {
     {"gradient-accumulation", "batch.grad_accum"},
     {"grad-accum-steps", "batch.grad_accum"},
     {"accumulate-grad-batches", "batch.grad_accum"},
-    {"epoch", "train.steps", kInSteps},
-    {"epochs", "train.steps", kInSteps},
-    {"num-epochs", "train.steps", kInSteps},
-    {"max-epochs", "train.steps", kInSteps},
-    {"num-train-epochs", "train.steps", kInSteps},
+    {"epoch", "train.epochs"},
+    {"num-epochs", "train.epochs"},
+    {"max-epochs", "train.epochs"},
+    {"num-train-epochs", "train.epochs"},
     {"max-steps", "train.steps"},
     {"max-iters", "train.steps"},
     {"num-iterations", "train.steps"},
@@ -185,8 +187,43 @@ constexpr ForeignName kForeignNames[] = {
     {"standalone", "", kOfDtrun},
     {"rdzv-backend", "", kOfDtrun},
     {"rdzv-endpoint", "", kOfDtrun},
-    {"deepspeed", "",
-     "strategies are named by --strategy zero; there is no configuration of DeepSpeed"},
+    {"local-rank", "", kFromLauncher},
+    {"rank", "", kFromLauncher},
+    {"world-size", "", kFromLauncher},
+    {"use-fsdp", "layout.strategy", "--strategy fsdp"},
+    {"fsdp", "layout.strategy", "--strategy fsdp"},
+    {"use-ddp", "layout.strategy", "--strategy ddp"},
+    {"ddp", "layout.strategy", "--strategy ddp"},
+    {"use-deepspeed", "layout.strategy", "--strategy zero"},
+    {"deepspeed", "layout.strategy", "--strategy zero, or --deepspeed-config FILE"},
+    {"fsdp-transformer-layer-cls-to-wrap", "layout.wrap", "block, size:N or none"},
+    {"data-parallel-shard-degree", "layout.dp", "with --strategy fsdp"},
+    {"data-parallel-replicate-degree", "layout.shard_size", "with --fsdp-sharding hybrid"},
+    {"offload-optimizer", "machine.offload", "--offload optimizer"},
+    {"cpu-offload", "machine.offload", "--offload all"},
+    {"optim", "train.optimizer"},
+    {"weight-decay-rate", "train.weight_decay"},
+    {"decay-lr", "train.schedule", "constant, linear, cosine or wsd"},
+    {"early-stopping-patience", "train.patience", "in evaluations"},
+    {"load-best-model-at-end", "checkpoint.keep_best"},
+    {"save-best", "checkpoint.keep_best"},
+    {"sample-interval", "report.sample_every", "in steps"},
+    {"enable-tensorboard", "report.tensorboard", "on unless --tensorboard off"},
+    {"tensorboard-dir", "report.tensorboard", "RUN/tensorboard"},
+    {"report-to", "report.tensorboard", "and dtrain report RUN makes a page"},
+    {"torch-compile", "machine.compile"},
+    {"overwrite-output-dir", "run.overwrite"},
+    {"wandb", "", kNoService},
+    {"wandb-log", "", kNoService},
+    {"wandb-project", "", kNoService},
+    {"wandb-run-name", "", kNoService},
+    {"num-workers", "", kNoWorkers},
+    {"dataloader-num-workers", "", kNoWorkers},
+    {"do-train", "", "leave it out: dtrain trains, and evaluates where there is validation data"},
+    {"do-eval", "", "give --val-data or --val-fraction, and --eval-every"},
+    {"eval-strategy", "report.eval_every", "in steps"},
+    {"evaluation-strategy", "report.eval_every", "in steps"},
+    {"save-strategy", "checkpoint.every", kSteps},
 };
 
 // "--N_Layer" -> "n-layer".

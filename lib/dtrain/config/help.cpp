@@ -105,6 +105,10 @@ std::string flags_help(Command command) {
   }
   text += "configuration\n";
   text += entry("--config FILE", "JSON with comments; flags win over it (docs/configuration.md)");
+  if ((static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0) {
+    text += entry("--deepspeed-config FILE",
+                  "what a configuration of DeepSpeed asks for; flags win over it (docs/habits.md)");
+  }
   text += entry("--set KEY=VALUE", "any setting by its key in files, as model.width=64");
   text += entry("--print-config", "print the resolved settings as JSON and end");
   text += entry("--help", "print this and end");

@@ -1,0 +1,167 @@
+// dtrain completion: a script with which a shell completes the flags of dtrain and dtrun.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "commands.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
+#include "dtrain/config/schema.h"
+#include "help.h"
+
+namespace dtrain::app {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+// Both shells run it: zsh through its bashcompinit. @...@ is filled in below.
+constexpr std::string_view kScript = R"~(
+# Completes the arguments of dtrain.
+_dtrain_words() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=train flags="" values=""
+  if [ "$before" = "=" ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
+  if [ "$word" = "=" ]; then before=${COMP_WORDS[COMP_CWORD-1]}; word=""; fi
+  case "${COMP_WORDS[1]}" in
+    @names@) command=${COMP_WORDS[1]} ;;
+  esac
+  if [ "$COMP_CWORD" = 2 ]; then
+    case "$command" in
+      checkpoint) values="list inspect verify diff export import" ;;
+      data) values="prepare baseline" ;;
+      completion) values="bash zsh" ;;
+      help) values="@commands@" ;;
+    esac
+  fi
+  if [ "$command" = checkpoint ]; then command="checkpoint ${COMP_WORDS[2]}"; fi
+  case "$command" in
+@flags@  esac
+  case "$before" in
+@values@  esac
+  if [ -n "$values" ] && [ "${word#-}" = "$word" ]; then
+    COMPREPLY=($(compgen -W "$values" -- "$word"))
+  elif [ "${word#-}" != "$word" ]; then
+    COMPREPLY=($(compgen -W "$flags" -- "$word"))
+  elif [ "$COMP_CWORD" = 1 ]; then
+    COMPREPLY=($(compgen -W "@commands@" -- "$word"))
+  else
+    COMPREPLY=($(compgen -f -- "$word"))
+  fi
+}
+
+# Completes the arguments of dtrun, whose program begins after "--".
+_dtrun_words() {
+  local place=1 word=${COMP_WORDS[COMP_CWORD]}
+  while [ "$place" -lt "$COMP_CWORD" ] && [ "${COMP_WORDS[$place]}" != "--" ]; do place=$((place + 1)); done
+  if [ "$place" -lt "$COMP_CWORD" ] && [ "$((place + 1))" -lt "$COMP_CWORD" ]; then
+    COMP_WORDS=("${COMP_WORDS[@]:$((place + 1))}")
+    COMP_CWORD=$((COMP_CWORD - place - 1))
+    case "${COMP_WORDS[0]}" in
+      dtrain|*/dtrain) _dtrain_words; return ;;
+    esac
+  elif [ "${word#-}" != "$word" ]; then
+    COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" --help | grep -o -e '--[a-z][a-z-]*')" -- "$word"))
+    return
+  fi
+  COMPREPLY=($(compgen -f -- "$word"))
+}
+
+complete -o filenames -F _dtrain_words dtrain
+complete -o filenames -F _dtrun_words dtrun
+)~";
+
+constexpr std::string_view kForZsh =
+    "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"
+    "autoload -Uz bashcompinit && bashcompinit\n";
+
+constexpr std::string_view kCommands =
+    "train data generate verify checkpoint report doctor schedule completion settings help";
+
+// Flags of commands that take no settings, or others beside them.
+struct OtherFlags {
+  std::string_view command;
+  std::string_view flags;
+};
+constexpr OtherFlags kOtherFlags[] = {
+    {"data", "--output --overwrite --help"},
+    {"report", "--output --csv --overwrite --help"},
+    {"schedule", "--schedule-pp --pp --microbatches --help"},
+    {"checkpoint list", "--help"},
+    {"checkpoint inspect", "--help"},
+    {"checkpoint verify", "--help"},
+    {"checkpoint diff", "--help"},
+};
+
+std::string filled(std::string text, std::string_view name, std::string_view value) {
+  for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size())) {
+    text.replace(at, name.size(), value);
+  }
+  return text;
+}
+
+std::string flags_of(config::Command command) {
+  std::string flags = "--config --set --print-config --help";
+  if (command == config::Command::train) flags += " --deepspeed-config";
+  for (const config::Setting& setting : config::settings()) {
+    if (setting.is_for(command) && !setting.is_word()) flags += fmt::format(" {}", setting.flag);
+  }
+  return flags;
+}
+
+std::string flag_cases() {
+  std::string text;
+  const auto add = [&](std::string_view command, std::string_view flags) {
+    text += fmt::format("    \"{}\") flags=\"{}\" ;;\n", command, flags);
+  };
+  for (const config::Command command : config::kCommands) {
+    add(name_of(command), flags_of(command));
+  }
+  add("doctor", flags_of(config::Command::train));
+  for (const OtherFlags& other : kOtherFlags) add(other.command, other.flags);
+  return text;
+}
+
+std::string value_cases() {
+  std::string text;
+  for (const config::Setting& setting : config::settings()) {
+    std::string words;
+    for (const config::Choice& choice : setting.choices) {
+      if (choice.works()) words += fmt::format("{}{}", words.empty() ? "" : " ", choice.name);
+    }
+    if (setting.value_name == "on|off") words = "on off";
+    if (!words.empty() && !setting.is_word()) {
+      text += fmt::format("    {}) values=\"{}\" ;;\n", setting.flag, words);
+    }
+  }
+  return text;
+}
+
+std::string script() {
+  std::string names(kCommands);
+  std::replace(names.begin(), names.end(), ' ', '|');
+  std::string text = filled(std::string(kScript.substr(1)), "@names@", names);
+  text = filled(std::move(text), "@commands@", kCommands);
+  text = filled(std::move(text), "@flags@", flag_cases());
+  return filled(std::move(text), "@values@", value_cases());
+}
+
+}  // namespace
+
+int run_completion(const Arguments& arguments) {
+  const std::string shell = arguments.empty() ? "" : arguments[0];
+  if (is_help(shell)) {
+    print(completion_help());
+    return 0;
+  }
+  constexpr std::string_view kShells[] = {"bash", "zsh"};
+  if (arguments.size() != 1 || std::ranges::find(kShells, shell) == std::end(kShells)) {
+    fail(ErrorKind::usage, "dtrain completion takes a shell, bash or zsh; found {}{}",
+         shell.empty() ? "none" : fmt::format("\"{}\"", fmt::join(arguments, " ")),
+         base::did_you_mean(base::nearest(shell, kShells)));
+  }
+  const bool is_zsh = shell == "zsh";
+  print(std::string(is_zsh ? kForZsh : "") + script());
+  return 0;
+}
+
+}  // namespace dtrain::app

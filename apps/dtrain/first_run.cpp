@@ -1,0 +1,52 @@
+#include "first_run.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+
+#include "dtrain/config/command_line.h"
+
+namespace dtrain::app {
+namespace {
+
+// A twentieth of a text of so many bytes is enough to measure a loss on.
+constexpr std::uintmax_t kLeastToHoldOut = 100'000;
+
+bool is_alone(const config::CommandLine& command_line) {
+  constexpr std::string_view kAllowed[] = {"data.train", "run.dir", "run.overwrite"};
+  const bool names_data = std::ranges::any_of(command_line.assignments, [](const auto& given) {
+    return given.setting->key == "data.train";
+  });
+  return names_data && !command_line.help && !command_line.print_config &&
+         command_line.config_file.empty() && command_line.deepspeed_file.empty() &&
+         std::ranges::all_of(command_line.assignments, [&](const auto& given) {
+           return std::ranges::find(kAllowed, given.setting->key) != std::end(kAllowed);
+         });
+}
+
+}  // namespace
+
+FirstRun first_run(const Arguments& arguments) {
+  const auto command_line = config::parse_command_line(config::Command::train, arguments);
+  if (!is_alone(command_line)) return {};
+  const std::string& data = config::load(command_line).config.data.train;
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(data, error);
+  FirstRun run;
+  if (!error && bytes >= kLeastToHoldOut) {
+    run.flags = {"--val-fraction", "0.05", "--eval-every", "100"};
+  }
+  run.flags.insert(run.flags.end(), {"--checkpoint-every", "100"});
+  // A token file may be of other tokens than bytes.
+  if (!data.ends_with(".dtok")) run.flags.insert(run.flags.end(), {"--sample-every", "200"});
+  run.notice = fmt::format(
+      "nothing but --data is given, which stands for {}; any other flag takes the place of all of "
+      "them",
+      fmt::join(run.flags, " "));
+  return run;
+}
+
+}  // namespace dtrain::app

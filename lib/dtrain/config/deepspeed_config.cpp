@@ -1,0 +1,214 @@
+#include "dtrain/config/deepspeed_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "dtrain/base/check.h"
+#include "dtrain/base/error.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/file.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+/// A key whose value is that of a setting, as it is.
+struct Same {
+  std::string_view theirs;
+  std::string_view ours;
+};
+constexpr Same kSame[] = {{"train_batch_size", "batch.global"},
+                          {"train_micro_batch_size_per_gpu", "batch.microbatch"},
+                          {"gradient_accumulation_steps", "batch.grad_accum"},
+                          {"gradient_clipping", "train.grad_clip"},
+                          {"steps_per_print", "report.log_every"},
+                          {"optimizer.params.lr", "train.lr"},
+                          {"optimizer.params.eps", "train.eps"},
+                          {"optimizer.params.weight_decay", "train.weight_decay"},
+                          {"optimizer.params.momentum", "train.momentum"},
+                          {"scheduler.params.warmup_max_lr", "train.lr"},
+                          {"scheduler.params.warmup_num_steps", "train.warmup_steps"},
+                          {"scheduler.params.total_num_steps", "train.steps"}};
+
+/// A word of theirs and ours.
+struct WordPair {
+  std::string_view theirs;
+  std::string_view ours;
+};
+constexpr WordPair kOptimizers[] = {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}};
+constexpr WordPair kSchedulers[] = {
+    {"warmuplr", "constant"}, {"warmupdecaylr", "linear"}, {"warmupcosinelr", "cosine"}};
+constexpr WordPair kDtypeWords[] = {{"fp32", "float32"}, {"fp16", "float16"}, {"bf16", "bfloat16"}};
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+void flatten(const Json& object, const std::string& prefix,
+             std::vector<std::pair<std::string, Json>>& entries) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      flatten(value, prefix + key + '.', entries);
+    } else if (value != "auto") {
+      entries.emplace_back(prefix + key, value);
+    }
+  }
+}
+
+/// Takes the keys of a file one by one, and knows which are left.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {
+    flatten(Json::parse(read_object_text(path, "--deepspeed-config")), "", entries_);
+  }
+
+  /// Null if the file lacks the key.
+  [[nodiscard]] const Json* take(std::string_view key) {
+    for (const auto& [name, value] : entries_) {
+      if (name != key) continue;
+      taken_.insert(name);
+      return &value;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] std::string word(std::string_view key) {
+    const Json* value = take(key);
+    if (value == nullptr) return {};
+    if (!value->is_string()) refuse(key, *value, "a word");
+    return value->get<std::string>();
+  }
+  [[nodiscard]] bool is_on(std::string_view key) {
+    const Json* value = take(key);
+    if (value == nullptr) return false;
+    if (!value->is_boolean()) refuse(key, *value, "true or false");
+    return value->get<bool>();
+  }
+
+  /// text: as a flag has it. key: of theirs, for messages.
+  void set(std::string_view ours, std::string text, std::string_view key) {
+    const Setting* setting = find_key(ours);
+    DTRAIN_CHECK(setting != nullptr);
+    found_.push_back({setting, std::move(text), fmt::format("{}: {}", path_, key)});
+  }
+
+  [[noreturn]] void refuse(std::string_view key, const Json& value,
+                           std::string_view allowed) const {
+    fail(ErrorKind::usage, "{}: {}: found {}, but it must be {}", path_, key, value.dump(),
+         allowed);
+  }
+
+  [[nodiscard]] DeepSpeedConfig finish() {
+    DeepSpeedConfig result{.assignments = std::move(found_), .unused = {}};
+    for (const auto& [name, value] : entries_) {
+      if (!taken_.contains(name)) result.unused.push_back(name);
+    }
+    return result;
+  }
+
+ private:
+  std::string path_;
+  std::vector<std::pair<std::string, Json>> entries_;
+  std::set<std::string, std::less<>> taken_;
+  std::vector<Assignment> found_;
+};
+
+// A number as a flag has it: 1e3 where whole numbers are meant is 1000.
+std::string number_text(const Json& value) {
+  if (!value.is_number_float()) return value.is_string() ? value.get<std::string>() : value.dump();
+  const auto number = value.get<double>();
+  const bool is_whole = std::abs(number) < 1e15 && number == std::floor(number);
+  return is_whole ? fmt::format("{}", static_cast<std::int64_t>(number))
+                  : fmt::format("{}", number);
+}
+
+void take_word(Reader& reader, std::string_view key, std::span<const WordPair> pairs,
+               std::string_view ours) {
+  const std::string word = reader.word(key);
+  if (word.empty()) return;
+  std::string known;
+  for (const WordPair& pair : pairs) {
+    if (pair.theirs == lower(word)) return reader.set(ours, std::string(pair.ours), key);
+    known += fmt::format("{}{}", known.empty() ? "one of " : ", ", pair.theirs);
+  }
+  reader.refuse(key, word, known);
+}
+
+void take_betas(Reader& reader) {
+  constexpr std::string_view kKey = "optimizer.params.betas";
+  const Json* betas = reader.take(kKey);
+  if (betas == nullptr) return;
+  if (!betas->is_array() || betas->size() != 2) reader.refuse(kKey, *betas, "two numbers");
+  reader.set("train.beta1", number_text((*betas)[0]), kKey);
+  reader.set("train.beta2", number_text((*betas)[1]), kKey);
+}
+
+void take_dtype(Reader& reader) {
+  const bool is_float16 = reader.is_on("fp16.enabled");
+  const bool is_bfloat16 = reader.is_on("bf16.enabled") || reader.is_on("bfloat16.enabled");
+  if (is_float16 && is_bfloat16) {
+    reader.refuse("bf16.enabled", true, "false where fp16.enabled is true");
+  }
+  if (is_float16) reader.set("machine.dtype", "float16", "fp16.enabled");
+  if (is_bfloat16) reader.set("machine.dtype", "bfloat16", "bf16.enabled");
+  take_word(reader, "communication_data_type", kDtypeWords, "machine.reduce_dtype");
+}
+
+void take_sharding(Reader& reader) {
+  constexpr std::string_view kKey = "zero_optimization.stage";
+  const Json* stage = reader.take(kKey);
+  if (stage == nullptr || *stage == 0) return reader.set("layout.strategy", "ddp", kKey);
+  reader.set("layout.strategy", "zero", kKey);
+  reader.set("layout.zero_stage", number_text(*stage), kKey);
+}
+
+void take_offload(Reader& reader) {
+  constexpr std::string_view kOptimizer = "zero_optimization.offload_optimizer.device";
+  constexpr std::string_view kParameters = "zero_optimization.offload_param.device";
+  const std::string optimizer = reader.word(kOptimizer);
+  const std::string parameters = reader.word(kParameters);
+  const std::string folder = reader.word("zero_optimization.offload_optimizer.nvme_path");
+  for (const auto& [key, device] :
+       {std::pair(kOptimizer, optimizer), std::pair(kParameters, parameters)}) {
+    if (!device.empty() && device != "none" && device != "cpu" && device != "nvme") {
+      reader.refuse(key, device, "none, cpu or nvme");
+    }
+  }
+  if (optimizer == "nvme" && folder.empty()) {
+    reader.refuse(kOptimizer, optimizer, "beside nvme_path, the folder to write to");
+  }
+  if (optimizer == "nvme") return reader.set("machine.offload", "disk:" + folder, kOptimizer);
+  if (parameters == "cpu" || parameters == "nvme") {
+    return reader.set("machine.offload", "all", kParameters);
+  }
+  if (optimizer == "cpu") reader.set("machine.offload", "optimizer", kOptimizer);
+}
+
+}  // namespace
+
+DeepSpeedConfig read_deepspeed_config(const std::string& path) {
+  Reader reader(path);
+  for (const Same& same : kSame) {
+    if (const Json* value = reader.take(same.theirs)) {
+      reader.set(same.ours, number_text(*value), same.theirs);
+    }
+  }
+  take_word(reader, "optimizer.type", kOptimizers, "train.optimizer");
+  take_word(reader, "scheduler.type", kSchedulers, "train.schedule");
+  take_betas(reader);
+  take_dtype(reader);
+  take_sharding(reader);
+  take_offload(reader);
+  return reader.finish();
+}
+
+}  // namespace dtrain::config

@@ -1,0 +1,228 @@
+"""What people who come from other trainers type: their spelling, their names, epochs, DeepSpeed's file, Tab, and --data alone."""
+
+import json
+import math
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+from dtrain_harness import BUILD, DATA, DTRAIN, GOLDEN, USAGE, FolderTest, front_end_alone, launched, metrics_of, run
+
+TEXT = GOLDEN / "text.bin"
+PATH = f"{BUILD / 'bin'}:{os.environ['PATH']}"
+SMALL = ["--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0"]
+
+
+def resolved(*flags, ranks=1):
+    return json.loads(run(*launched(ranks, *flags, "--print-config")).stdout)
+
+
+class Flags(unittest.TestCase):
+    def test_words_of_flags_may_be_joined_by_underscores(self):
+        ours = resolved("--grad-clip", "0.5", "--seq-len=64", "--tie-levels", "off")
+        self.assertEqual(resolved("--grad_clip", "0.5", "--seq_len=64", "--tie_levels", "off"), ours)
+        self.assertEqual(ours["data"]["seq_len"], 64)
+        # In a value, and after another name, nothing changes.
+        self.assertEqual(resolved("--run_dir", "my_run")["run"]["dir"], "my_run")
+        self.assertIn("unknown flag --no_such_flag", run(DTRAIN, "--no_such_flag", status=USAGE).stderr)
+
+    def test_names_of_other_trainers_are_answered_with_ours(self):
+        for theirs, ours in (("--local_rank=0", "ranks learn their place from dtrun"), ("--use_fsdp", "--strategy (--strategy fsdp)"),
+                             ("--deepspeed", "--deepspeed-config FILE"), ("--load_best_model_at_end", "--keep-best"),
+                             ("--early_stopping_patience", "--patience (in evaluations)"), ("--num_train_epochs", "--epochs"),
+                             ("--wandb_log", "dtrain report RUN"), ("--report_to", "--tensorboard"),
+                             ("--nproc_per_node", "it is an option of dtrun"), ("--optim", "--optimizer")):
+            self.assertIn(ours, run(DTRAIN, theirs, "1", status=USAGE).stderr, theirs)
+
+
+class Epochs(FolderTest):
+    def test_steps_follow_from_data_and_batch(self):
+        tokens = TEXT.stat().st_size
+        held_out = resolved("--data", TEXT, "--val-fraction", "0.1", "--seq-len", "16")  # what is left is known from a run
+        self.assertEqual(held_out["train"]["steps"], 800)
+        samples = (tokens - 1) // 16
+        for epochs, batch in ((1, 8), (2.5, 32), (0.01, 8)):
+            found = resolved("--data", TEXT, "--seq-len", "16", "--global-batch", batch, "--epochs", epochs)["train"]
+            self.assertEqual(found["steps"], math.ceil(math.ceil(epochs * samples) / batch))
+        two = resolved("--data", TEXT, "--seq-len", "16", "--strategy", "ddp", "--microbatch", "8", "--epochs", "1", ranks=2)
+        self.assertEqual(two["train"]["steps"], math.ceil(samples / 16))
+
+    def test_what_follows_from_the_steps_follows_from_these(self):
+        found = resolved("--data", TEXT, "--seq-len", "16", "--epochs", "1", "--schedule", "wsd", "--warmup-steps", "1000000")["train"]
+        self.assertEqual(found["warmup_steps"], found["steps"] // 2)
+        self.assertEqual(found["decay_steps"], math.ceil(found["steps"] / 10))
+
+    def test_a_run_trains_them_and_goes_on_to_more(self):
+        data = self.folder / "text"
+        data.write_bytes(TEXT.read_bytes()[:16 * 40 + 1])
+        run_dir = self.folder / "run"
+        run(DTRAIN, *SMALL, "--data", data, "--global-batch", "8", "--epochs", "2", "--run-dir", run_dir)
+        self.assertEqual(metrics_of(run_dir)[-1]["step"], 10)
+        run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--epochs", "3")
+        self.assertEqual(metrics_of(run_dir)[-1]["step"], 15)
+        # Steps that are given take their place.
+        run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--steps", "16")
+        self.assertEqual(metrics_of(run_dir)[-1]["step"], 16)
+
+    def test_what_cannot_be_is_refused(self):
+        self.assertIn("--steps and --epochs both say", run(DTRAIN, "--data", TEXT, "--steps", "3", "--epochs", "1", status=USAGE).stderr)
+        self.assertIn("--epochs: found", run(DTRAIN, "--data", TEXT, "--epochs", "-1", status=USAGE).stderr)
+        self.assertIn("lower it", run(DTRAIN, "--data", TEXT, "--epochs", "1e11", status=USAGE).stderr)
+        run(DTRAIN, "--data", self.folder / "missing", "--epochs", "1", status=DATA)
+
+
+class DeepSpeed(FolderTest):
+    def file(self, content):
+        path = self.folder / "ds.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def config(self, content, *flags, ranks=1):
+        result = run(*launched(ranks, "--deepspeed_config", self.file(content), *flags, "--print-config"))
+        return json.loads(result.stdout), result.stderr
+
+    def test_a_whole_file_means_the_same_here(self):
+        found, error = self.config({
+            "train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
+            "steps_per_print": 5, "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "betas": [0.8, 0.95], "eps": 1e-7, "weight_decay": 0.01}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 2e-4, "warmup_num_steps": 1e2, "total_num_steps": 1000}},
+            "bf16": {"enabled": True}, "fp16": {"enabled": False}, "communication_data_type": "fp32",
+            "zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": 5e8}, "wall_clock_breakdown": False,
+            "no_such_key": 1}, ranks=2)
+        self.assertEqual(found["batch"], {"global": 32, "microbatch": 4, "grad_accum": 4})
+        train = found["train"]
+        self.assertEqual([train[key] for key in ("lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip", "optimizer", "schedule",
+                                                 "warmup_steps", "steps")],
+                         [2e-4, 0.8, 0.95, 1e-7, 0.01, 0.5, "adamw", "linear", 100, 1000])
+        self.assertEqual((found["layout"]["strategy"], found["layout"]["zero_stage"]), ("zero", 3))
+        self.assertEqual((found["machine"]["dtype"], found["machine"]["reduce_dtype"]), ("bfloat16", "float32"))
+        self.assertEqual(found["report"]["log_every"], 5)
+        named = error.partition("not used by dtrain train: ")[2].splitlines()[0].split(", ")
+        self.assertEqual(sorted(named), ["no_such_key", "wall_clock_breakdown", "zero_optimization.overlap_comm",
+                                         "zero_optimization.reduce_bucket_size"])
+
+    def test_flags_win_and_auto_is_left_open(self):
+        found, _ = self.config({"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 0.5, "optimizer": {"type": "SGD", "params": {
+            "lr": "auto", "momentum": 0.7}}, "zero_optimization": {"stage": 0}, "fp16": {"enabled": True}}, "--grad-clip", "2")
+        self.assertEqual(found["train"]["grad_clip"], 2)
+        self.assertEqual((found["train"]["optimizer"], found["train"]["momentum"], found["train"]["lr"]), ("sgd", 0.7, 3e-3))
+        self.assertEqual((found["layout"]["strategy"], found["machine"]["dtype"]), ("ddp", "float16"))
+
+    def test_state_may_lie_on_a_disk(self):
+        found, _ = self.config({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp/x"}}}, ranks=2)
+        self.assertEqual(found["machine"]["offload"], "disk:/tmp/x")
+
+    def test_what_would_train_another_model_is_refused_by_name(self):
+        for content, expected in (
+                ({"optimizer": {"type": "Lamb"}}, 'optimizer.type: found "Lamb", but it must be one of adam, adamw, sgd'),
+                ({"scheduler": {"type": "OneCycle"}}, 'scheduler.type: found "OneCycle"'),
+                ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: found"),
+                ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16.enabled"),
+                ({"gradient_clipping": "much"}, "gradient_clipping: found"),
+                ({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas: found [0.9], but it must be two numbers"),
+                ("{", "not valid JSON"), ("[]", "found array where an object")):
+            error = run(DTRAIN, "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
+            self.assertIn("ds.json", error)
+            self.assertIn(expected, error)
+            self.assertEqual(len(error.splitlines()), 1, error)
+        self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
+
+
+class Alone(FolderTest):
+    """--data and nothing else, up to where LibTorch would start."""
+
+    def setUp(self):
+        super().setUp()
+        self.dtrain = front_end_alone(self.folder)
+
+    def start(self, *flags):
+        result = run(self.dtrain, *flags, cwd=self.folder, status=42)
+        request = json.loads(result.stdout)
+        return request["config"] if "config" in request else request, result.stderr
+
+    def test_a_book_is_evaluated_saved_and_sampled_and_that_is_said(self):
+        (self.folder / "book.txt").write_bytes(b"words " * 50_000)
+        config, error = self.start("--data", "book.txt")
+        text = json.dumps(config)
+        for expected in ('"val_fraction": 0.05', '"eval_every": 100', '"every": "100"', '"sample_every": 200'):
+            self.assertIn(expected, text)
+        self.assertIn("--val-fraction 0.05 --eval-every 100 --checkpoint-every 100 --sample-every 200", error)
+        for flags in (["--steps", "5"], ["--lr", "1e-3"]):
+            config, error = self.start("--data", "book.txt", *flags)
+            self.assertIn('"sample_every": 0', json.dumps(config))
+            self.assertNotIn("--sample-every", error)
+
+    def test_little_text_is_all_trained_on(self):
+        (self.folder / "note.txt").write_bytes(b"words " * 100)
+        config, error = self.start("--data", "note.txt", "--run-dir", "here")
+        self.assertIn('"val_fraction": 0.0', json.dumps(config))
+        self.assertNotIn("--val-fraction", error)
+
+
+class Completion(unittest.TestCase):
+    def bash(self, *words):
+        """What bash would offer for the last word: its completion calls the function in this way."""
+        function = "_dtrun_words" if words[0] == "dtrun" else "_dtrain_words"
+        quoted = " ".join(f"'{word}'" for word in words)
+        script = (f"source <('{DTRAIN}' completion bash); COMP_WORDS=({quoted}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); {function}; "
+                  "printf '%s\\n' \"${COMPREPLY[@]}\"")
+        result = run("bash", "-c", script, environment={"PATH": PATH})
+        self.assertEqual(result.stderr, "")
+        return result.stdout.split()
+
+    def test_bash(self):
+        for words, expected in ((["dtrain", "--val"], ["--val-data", "--val-fraction"]), (["dtrain", "ver"], ["verify"]),
+                                (["dtrain", "generate", "--to"], ["--top-k"]), (["dtrain", "--optimizer", ""], ["adamw", "sgd"]),
+                                (["dtrain", "--tie-levels", "of"], ["off"]), (["dtrain", "checkpoint", "ex"], ["export"]),
+                                (["dtrain", "--optimizer", "=", "s"], ["sgd"]), (["dtrain", "report", "--c"], ["--csv"]),
+                                (["dtrun", "-n", "2", "--", "dtrain", "--spike-g"], ["--spike-guard"]),
+                                (["dtrun", "--max-r"], ["--max-restarts"]), (["dtrain", "--data", str(TEXT)[:-2]], [str(TEXT)])):
+            self.assertEqual(self.bash(*words), expected, words)
+
+    def typed_in_zsh(self, typed, expected):
+        """Types into a zsh on a terminal, until it shows what is expected."""
+        master, terminal = pty.openpty()
+        shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+                                 env={**os.environ, "PATH": PATH, "TERM": "dumb", "HOME": "/nonexistent"})
+        os.close(terminal)
+        shown, end = "", time.monotonic() + 20
+        try:
+            os.write(master, b"source <(dtrain completion zsh); echo re''ady\n")
+            while expected not in shown and time.monotonic() < end:
+                if select.select([master], [], [], 0.2)[0]:
+                    shown += os.read(master, 65536).decode(errors="replace")
+                if typed and "ready" in shown:
+                    os.write(master, typed.encode())
+                    typed = ""
+        finally:
+            shell.kill()
+            shell.wait()
+            os.close(master)
+        self.assertIn(expected, shown)
+
+    def test_zsh(self):
+        if shutil.which("zsh") is None:
+            print("SKIPPED: there is no zsh; scripts/setup.sh --dev installs it", file=sys.stderr)
+            sys.exit(77)
+        self.typed_in_zsh("dtrain --spike-g\t", "dtrain --spike-guard")
+        self.typed_in_zsh("dtrun -n 2 -- dtrain --optimizer sg\t", "--optimizer sgd")
+
+    def test_every_flag_of_the_help_is_known(self):
+        script = run(DTRAIN, "completion", "bash").stdout
+        for line in run(DTRAIN, "--help").stdout.splitlines():
+            flag = line.split()[0] if line.startswith("  --") else ""
+            if flag and flag != "--version":
+                self.assertRegex(script, rf'[ "]{flag}[ "]')
+
+    def test_another_shell_is_refused(self):
+        self.assertIn("did you mean bash", run(DTRAIN, "completion", "bsh", status=USAGE).stderr)
+        self.assertIn("found none", run(DTRAIN, "completion", status=USAGE).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
