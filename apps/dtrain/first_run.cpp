@@ -15,16 +15,19 @@ namespace {
 // A twentieth of a text of so many bytes is enough to measure a loss on.
 constexpr std::uintmax_t kLeastToHoldOut = 100'000;
 
+// True for what says nothing of the training: a run that goes on is given the same command.
+bool says_nothing(std::string_view key) {
+  return key == "data.train" || key == "checkpoint.resume" || key == "checkpoint.strict_resume" ||
+         key.starts_with("run.") || key.starts_with("machine.");
+}
+
 bool is_alone(const config::CommandLine& command_line) {
-  constexpr std::string_view kAllowed[] = {"data.train", "run.dir", "run.overwrite"};
-  const bool names_data = std::ranges::any_of(command_line.assignments, [](const auto& given) {
-    return given.setting->key == "data.train";
-  });
-  return names_data && !command_line.help && !command_line.print_config &&
-         command_line.config_file.empty() && command_line.deepspeed_file.empty() &&
-         std::ranges::all_of(command_line.assignments, [&](const auto& given) {
-           return std::ranges::find(kAllowed, given.setting->key) != std::end(kAllowed);
-         });
+  const auto names_data = [](const auto& given) { return given.setting->key == "data.train"; };
+  const auto is_open = [](const auto& given) { return says_nothing(given.setting->key); };
+  return !command_line.help && !command_line.print_config && command_line.config_file.empty() &&
+         command_line.deepspeed_file.empty() &&
+         std::ranges::any_of(command_line.assignments, names_data) &&
+         std::ranges::all_of(command_line.assignments, is_open);
 }
 
 }  // namespace
@@ -43,8 +46,8 @@ FirstRun first_run(const Arguments& arguments) {
   // A token file may be of other tokens than bytes.
   if (!data.ends_with(".dtok")) run.flags.insert(run.flags.end(), {"--sample-every", "200"});
   run.notice = fmt::format(
-      "nothing but --data is given, which stands for {}; any other flag takes the place of all of "
-      "them",
+      "nothing but --data is given, which stands for {}; flags that say more take the place of all "
+      "of them",
       fmt::join(run.flags, " "));
   return run;
 }

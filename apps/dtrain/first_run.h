@@ -9,7 +9,7 @@ namespace dtrain::app {
 
 /// The flags that stand for what a first run should show, and what to say of them.
 struct FirstRun {
-  Arguments flags;     ///< empty: the command says more than its data and run folder
+  Arguments flags;     ///< empty: the command says more than its data, run folder and machine
   std::string notice;  ///< for people
 };
 

@@ -152,6 +152,10 @@ class Alone(FolderTest):
         for expected in ('"val_fraction": 0.05', '"eval_every": 100', '"every": "100"', '"sample_every": 200'):
             self.assertIn(expected, text)
         self.assertIn("--val-fraction 0.05 --eval-every 100 --checkpoint-every 100 --sample-every 200", error)
+        # The same command goes on with the run.
+        again, _ = self.start("--data", "book.txt", "--run-dir", "runs/book-1", "--resume", "auto", "--threads", "1")
+        for group in ("data", "train", "report"):
+            self.assertEqual(again[group], config[group])
         for flags in (["--steps", "5"], ["--lr", "1e-3"]):
             config, error = self.start("--data", "book.txt", *flags)
             self.assertIn('"sample_every": 0', json.dumps(config))
