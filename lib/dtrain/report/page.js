@@ -93,7 +93,7 @@
   }
   // The places of round numbers on an axis from low to high.
   function ticks(low, high, wanted, format) {
-    const unit = format === bytes ? 1024 ** Math.floor(Math.log2(Math.max(1, (high - low) / wanted)) / 10) : 1;
+    const unit = format === bytes ? 1024 ** Math.floor(Math.log2(Math.max(1, high)) / 10) : 1;
     const rough = (high - low) / wanted / unit, power = unit * 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * unit);
     const places = [];
@@ -128,7 +128,7 @@
   function draw(figure, chart) {
     const svg = figure.querySelector("svg");
     const lines = runs.map((run) => lineOf(run, chart)).filter((line) => line !== null);
-    const width = figure.clientWidth - 20, height = 220, left = 58, right = 8, top = 8, bottom = 22;
+    const width = figure.clientWidth - 20, height = 220, left = 64, right = 8, top = 8, bottom = 22;
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const scaled = (value) => (view.log ? Math.log10(value) : value);
