@@ -97,6 +97,11 @@ class Kernels(FolderTest):
                     self.assertIn(part, result.stderr)
                 self.assertFalse((self.folder / "refused").exists())
 
+    def test_another_attention_is_noted_when_a_run_resumes(self):
+        self.train("run", "--attention", "full", "--checkpoint-every", 2)
+        _, text = self.train("run", "--attention", "chunked:16", "--checkpoint-every", 2, "--resume", "auto", "--steps", 4)
+        self.assertIn("machine.attention is chunked:16, the checkpoint has full", text)
+
     def test_a_run_resumes_bit_for_bit_with_other_threads(self):
         flags = ("--attention", "chunked:16", "--checkpoint-every", 2)
         whole, _ = self.train("whole", *flags, "--steps", 4)

@@ -255,7 +255,7 @@ constexpr Setting kSettings[] = {
      "chunked:C: those of its C positions, and a state for all before them, at a cost that grows "
      "with --seq-len; auto: the cheaper",
      kEngine, FIELD(machine.attention), form("auto, full or chunked:C (positions, at least 1)"),
-     kNeeds<kFusedKernels>, changes_bits(kFused)},
+     kNeeds<kFusedKernels>, kNoted, changes_bits(kFused)},
     {"machine.matmul_precision", "--matmul-precision", "NAME", "",
      "of float32 matrix products on a GPU; tf32: faster, from factors rounded to 11 bits", kModel,
      FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,

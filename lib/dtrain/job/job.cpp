@@ -86,7 +86,8 @@ std::shared_ptr<comm::World> on_device(const config::Config& config, const base:
 
 Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
     : world_(std::move(world)),
-      whole_model_(model::make_model(config.model, config.data.seq_len)),
+      whole_model_(model::make_model(config.model, config.data.seq_len, {},
+                                     parallel::computation_of(config.machine))),
       plan_(plan_of(config, *world_)),
       groups_(*world_, mesh::DeviceMesh(config::mesh_of(config.layout)),
               parallel::axis_cuts(config, plan_.options)),

@@ -85,6 +85,10 @@ class Product<c10::BFloat16> {
 extern template class Product<float>;
 extern template class Product<double>;
 
+/// A thread that has multiplied bfloat16 calls it before other code of oneDNN's may run in it: lets
+/// go of what a CPU's tiles are set up for.
+void release_tiles();
+
 /// True where this process multiplies bfloat16 by instructions made for it.
 [[nodiscard]] bool multiplies_bfloat16();
 

@@ -80,6 +80,10 @@ bool multiplies_bfloat16() {
   return can;
 }
 
+void release_tiles() {
+  if (multiplies_bfloat16()) at::native::cpublas::brgemm_release();
+}
+
 void Product<BFloat16>::multiply(const Factor& a, const Factor& b, const Matrix<float>& c,
                                  bool adds) {
   DTRAIN_CHECK(a.columns == b.rows && a.rows == c.rows && b.columns == c.columns);

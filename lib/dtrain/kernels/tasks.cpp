@@ -9,6 +9,8 @@
 #include <chrono>
 #include <exception>
 
+#include "dtrain/kernels/product.h"
+
 namespace dtrain::kernels {
 namespace {
 
@@ -85,6 +87,7 @@ void run_tasks(std::int64_t count,
       if (!has_failed.test_and_set()) failure = std::current_exception();
       next = count;
     }
+    release_tiles();
   };
   if (most <= 1 || workers <= 1) {
     work(0);

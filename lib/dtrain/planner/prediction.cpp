@@ -153,7 +153,8 @@ Prediction of_stage(const config::Config& config, std::int64_t stage, const mode
 }  // namespace
 
 Prediction predict(const config::Config& config, const Site& site, const Rates& rates) {
-  const auto whole = model::make_model(config.model, config.data.seq_len);
+  const auto whole = model::make_model(config.model, config.data.seq_len, {},
+                                       parallel::computation_of(config.machine));
   Prediction most;
   for (const std::int64_t stage : stages_to_look_at(config.layout.pp)) {
     const Prediction found = of_stage(config, stage, *whole, site, rates);

@@ -61,15 +61,18 @@ param::ParameterSpecs parameter_specs(const BdhPart& part) {
   return specs;
 }
 
-BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, bool recomputes_gates) {
+// span: as attention_span's, of sequences of seq_len.
+BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, std::int64_t span,
+                     bool recomputes_gates) {
   const BdhSizes& sizes = part.whole;
   const auto n = static_cast<double>(sizes.all_neurons());
   const auto heads = static_cast<double>(sizes.heads);
   const auto width = static_cast<double>(sizes.width);
-  const auto length = static_cast<double>(seq_len);
+  const auto reach = static_cast<double>(span == 0 ? seq_len : span);
   // Products with the three matrices, then half (the causal part) of scores and of their product
-  // with x.
-  const double flops = 6 * width * n + length * (n + width * heads);
+  // with x. In chunks, each token also reads a state and adds to it.
+  const double state = span == 0 ? 0 : 4 * width * n;
+  const double flops = 6 * width * n + reach * (n + width * heads) + state;
   const double gates =
       recomputes_gates ? 4 * width * n : 0;  // xs and ys
                                              // What the decoder gives, and the gradient of x. Where
@@ -82,13 +85,13 @@ BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, bool recomputes_
 }
 
 base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::int64_t seq_len,
-                                                    bool recomputes_gates) {
+                                                    std::int64_t span, bool recomputes_gates) {
   const BdhSizes& sizes = part.whole;
   const auto width = static_cast<double>(sizes.width);
   const auto vocab = static_cast<double>(sizes.vocab);
   base::IndexedVector<BlockId, BlockCost> costs{{}};
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
-    costs.push_back(level_cost(part, seq_len, recomputes_gates));
+    costs.push_back(level_cost(part, seq_len, span, recomputes_gates));
   }
   costs.push_back({.forward_flops_per_token = 2 * width * vocab});
   return costs;
@@ -143,19 +146,21 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
   const BdhPart part = part_of(sizes, place);
   auto model = std::make_unique<Model>();
   model->parameters = parameter_specs(part);
-  model->costs = block_costs(part, seq_len, computation.recomputes_gates);
   model->table_values = seq_len * part.neurons;  // of RoPE
   model->width = sizes.width;
   model->buffers.push_back({"attn.freqs", rope_frequencies(sizes.neurons).view({1, 1, 1, -1})});
 
   const BdhParameters ids = parameter_ids(sizes);
   const auto rope = std::make_shared<RopeTables>(part.head_slice());
-  const std::int64_t span = attention_span(computation.attention, seq_len, sizes.width);
+  const bool is_fused = computation.kernels == config::Kernels::fused;
+  const std::int64_t span =
+      is_fused ? attention_span(computation.attention, seq_len, sizes.width) : 0;
+  model->costs = block_costs(part, seq_len, span, computation.recomputes_gates);
   model->kernels = describe_kernels(computation, span);
   model->blocks.push_back(std::make_unique<BdhEmbedding>(part, ids.embed));
   for (std::int64_t level = 0; level < sizes.levels; ++level) {
     const LevelParameters& own = ids.levels[static_cast<std::size_t>(level)];
-    if (computation.kernels == config::Kernels::fused) {
+    if (is_fused) {
       model->blocks.push_back(std::make_unique<FusedLevel>(
           part, level, own, rope,
           FusedLevel::Options{.span = span, .recomputes_gates = computation.recomputes_gates}));
@@ -163,7 +168,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
       model->blocks.push_back(std::make_unique<BdhLevel>(part, level, own, rope));
     }
   }
-  if (computation.kernels == config::Kernels::fused && !part.splits_vocab()) {
+  if (is_fused && !part.splits_vocab()) {
     model->blocks.push_back(std::make_unique<FusedHead>(part, ids.lm_head));
   } else {
     model->blocks.push_back(std::make_unique<BdhHead>(part, ids.lm_head));

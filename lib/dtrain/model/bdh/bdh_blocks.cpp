@@ -248,8 +248,9 @@ BlockMemory BdhHead::memory(const BatchShape& shape) const {
   BlockMemory memory{.output = shape.rows() * wide, .saved = logits};  // of the log-softmax
   memory.forward = 2 * logits + memory.output;
   memory.forward_without_graph = memory.forward;
-  // The gradients of the log-softmax's output and input, or of the product.
-  const std::int64_t at_softmax = 2 * logits;
+  // The gradients of the log-softmax's output and input, or of the product. A split vocabulary's
+  // cross-entropy gives the gradient of the logits at once.
+  const std::int64_t at_softmax = part_.splits_vocab() ? logits : 2 * logits;
   const std::int64_t at_product =
       (rounded == 0 ? logits : rounded) + shape.rows() * part_.whole.width * low + weight;
   memory.backward = memory.saved + std::max(at_softmax, at_product);

@@ -39,7 +39,7 @@ struct LevelRows {
   /// takes the place of ys. Writes gated again.
   void (*gate_backward)(const W* d_gated, const S* xs, const RowMask& mask, S* ys, S* gated,
                         S* d_sums, long count);
-  /// d_sums = (d_q turned back + d_xs) where xs is positive, else 0.
+  /// d_sums = (d_q turned back + d_xs), 0 where xs is not positive.
   void (*encode_backward)(const W* d_q, const S* d_xs, const S* xs, const W* turns, S* d_sums,
                           long count);
 

@@ -83,7 +83,7 @@ void gate_backward_by(const W* __restrict d_gated, const S* __restrict xs, const
     const W gradient = d_gated[i] * by;
     const W by_x = gradient * x;
     gated[i] = narrowed<S>(wide(narrowed<S>(x * y)) * by);
-    d_sums[i] = narrowed<S>(y > W{0} ? by_x : W{0});
+    d_sums[i] = narrowed<S>(y <= W{0} ? W{0} : by_x);  // what is no number passes
     ys[i] = narrowed<S>(gradient * y);
   }
 }
@@ -110,8 +110,8 @@ void encode_backward(const W* __restrict d_q, const S* __restrict d_xs, const S*
   for (long k = 0; k < count; k += 2) {
     const W a = d_q[k] * turns[k] + d_q[k + 1] * turns[k + 1] + wide(d_xs[k]);
     const W b = d_q[k + 1] * turns[k] - d_q[k] * turns[k + 1] + wide(d_xs[k + 1]);
-    d_sums[k] = narrowed<S>(wide(xs[k]) > W{0} ? a : W{0});
-    d_sums[k + 1] = narrowed<S>(wide(xs[k + 1]) > W{0} ? b : W{0});
+    d_sums[k] = narrowed<S>(wide(xs[k]) <= W{0} ? W{0} : a);
+    d_sums[k + 1] = narrowed<S>(wide(xs[k + 1]) <= W{0} ? W{0} : b);
   }
 }
 

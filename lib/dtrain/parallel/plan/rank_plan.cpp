@@ -100,9 +100,7 @@ Stage stage_at(const config::Config& config, const mesh::MeshShape& coordinate) 
   auto model = model::make_model(
       config.model, config.data.seq_len,
       {.index = coordinate[Axis::tp], .size = sizes[Axis::tp], .splits_vocab = plan.splits_vocab},
-      {.kernels = config.machine.kernels,
-       .attention = config.machine.attention,
-       .recomputes_gates = config.machine.recompute.kind == config::RecomputeSetting::Kind::gates});
+      computation_of(config.machine));
   StagePlace place{.shape = {.stages = sizes[Axis::pp],
                              .microbatches = config.batch.grad_accum,
                              .order = plan.pipeline.order},
@@ -140,6 +138,12 @@ RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordina
           .memory = memory,
           .traffic = traffic,
           .flops = flops};
+}
+
+model::Computation computation_of(const config::MachineConfig& machine) {
+  return {.kernels = machine.kernels,
+          .attention = machine.attention,
+          .recomputes_gates = machine.recompute.kind == config::RecomputeSetting::Kind::gates};
 }
 
 comm::Reduction reduction_of(const config::MachineConfig& machine) {

@@ -38,6 +38,9 @@ struct RankPlan {
 ///         does not fit, and as choose_recompute.
 [[nodiscard]] RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate);
 
+/// How the blocks of these settings compute.
+[[nodiscard]] model::Computation computation_of(const config::MachineConfig& machine);
+
 /// The order in which ranks add up.
 [[nodiscard]] comm::Reduction reduction_of(const config::MachineConfig& machine);
 

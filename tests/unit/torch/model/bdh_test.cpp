@@ -24,6 +24,20 @@ TEST_CASE("The 25m model has the reference's 25,296,896 parameters and 1.218 GFL
   CHECK(model->costs.size() == 8);
 }
 
+TEST_CASE("Attention in chunks costs what it computes") {
+  const BdhSizes sizes{.levels = 1, .width = 8, .heads = 2, .neurons = 64, .vocab = 16};
+  const auto forward_flops = [&](const config::AttentionSetting& attention) {
+    const auto model =
+        make_bdh(sizes, 1024, {}, {.kernels = config::Kernels::fused, .attention = attention});
+    return model->costs[BlockId(1)].forward_flops_per_token;
+  };
+  using Kind = config::AttentionSetting::Kind;
+  // Three products of 8 x 128 weights; scores and values of half of the positions before, in all
+  // heads; a state of 8 x 128 numbers that is read and added to.
+  CHECK(forward_flops({Kind::full, 0}) == 6 * 8 * 128 + 1024 * (128 + 8 * 2));
+  CHECK(forward_flops({Kind::chunked, 32}) == 6 * 8 * 128 + 32 * (128 + 8 * 2) + 4 * 8 * 128);
+}
+
 TEST_CASE("The mini model, which is the default, has 425,984 parameters") {
   const auto model = make_model(
       {.levels = 4, .width = 64, .own = config::bdh::Settings{.heads = 4, .neurons = 512}}, 128);
