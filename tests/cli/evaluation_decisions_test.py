@@ -132,6 +132,17 @@ class Samples(RunTest):
                 self.assertEqual(shown, plain)
                 self.assertIn("step 6 | sample: " + PROMPT, output)
 
+    def test_samples_beyond_the_memory_limit_are_refused(self):
+        flags = ["--data", TEXT, "--steps", "1", "--width", "64", "--neurons", "1024"]
+        run_dir, _ = self.train(*flags)
+        predicted = sum(events(run_dir, "start")[0]["memory_predicted_bytes"].values())
+        limit = ["--memory-limit", str(predicted + 10_000)]
+        self.train(*flags, *limit)
+        _, output = self.train(*flags, *limit, "--sample-every", "1", status=USAGE)
+        self.assertIn("--sample-every takes", output)
+        self.assertIn("more than --memory-limit", output)
+        self.train(*flags, "--memory-limit", str(2 * predicted), "--sample-every", "1")
+
     def test_a_model_of_other_tokens_is_refused(self):
         _, output = self.train("--data", TEXT, "--vocab", "300", "--sample-every", "1", status=USAGE)
         self.assertIn("--sample-every needs a byte model, of --vocab 256; this one has 300", output)

@@ -131,6 +131,13 @@ nlohmann::ordered_json fields_of_start(const job::StartFacts& facts,
   return fields;
 }
 
+void tell_start(metrics::Reporter& reporter, const job::StartFacts& facts,
+                const config::StartRecord& record, const train::StartPoint& start) {
+  reporter.start(table_text(facts, record), fields_of_start(facts, record));
+  if (start.checkpoint.empty()) return;
+  reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
+}
+
 // Ranks that are threads of one process have read the same bytes when one of them has. To others,
 // on different machines, equal paths may mean different files.
 data::DataIdentity agree_on_data(comm::ProcessGroup& world, const config::Config& config,
@@ -204,6 +211,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(resolved.machine.dtype));
   job::Job job(resolved, ranks);
   job.world().end_meeting();  // all groups are made
+  train::check_sample_memory(resolved, job.plan().memory, job.whole_model());
   comm::ProcessGroup& world = job.world().control();
   const data::DataIdentity data = agree_on_data(world, resolved, split);
   if (world.rank() == 0) warn_of_cpus(resolved, job.cpus());
@@ -236,10 +244,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   comm::run_long_on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
   start.is_evaluated = is_evaluated(world, config, start);
   const job::StartFacts facts{config, job.world(), model, job.plan(), job.cpus(), split};
-  reporter.start(table_text(facts, asked.record), fields_of_start(facts, asked.record));
-  if (!start.checkpoint.empty()) {
-    reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
-  }
+  tell_start(reporter, facts, asked.record, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak,

@@ -99,6 +99,13 @@ class Family {
 
   /// Positions that can be generated.
   [[nodiscard]] virtual std::int64_t max_positions() const = 0;
+  /// What a generator holds beside its weights, of this dtype; 0: next to nothing.
+  ///
+  /// Units: bytes.
+  [[nodiscard]] virtual std::int64_t generator_bytes(const config::ModelConfig& /*config*/,
+                                                     at::ScalarType /*dtype*/) const {
+    return 0;
+  }
   /// weights: the parameters as make() lists them; shared, not copied, and not to be changed while
   /// the sequence runs.
   [[nodiscard]] virtual std::unique_ptr<Generator> make_generator(

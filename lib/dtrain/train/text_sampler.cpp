@@ -7,6 +7,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/model/token_sampler.h"
 #include "dtrain/parallel/precision.h"
@@ -34,6 +35,24 @@ void check_samples(const config::Config& config) {
              "--sample-prompt has {} bytes, and {} follow it: the model has {} positions; shorten "
              "it",
              prompt, config::GenerateConfig{}.max_tokens, most);
+}
+
+void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
+                         const model::Model& model) {
+  const config::MachineConfig& machine = config.machine;
+  const bool is_limited = machine.memory_limit.count > 0 && machine.device.is_cpu();
+  if (config.report.sample_every == 0 || !is_limited) return;
+  const at::ScalarType dtype = parallel::dtype_of(machine.dtype);
+  const std::int64_t sample = param::Arena::bytes(param::ArenaLayout(model.parameters), dtype) +
+                              model::family_of(config.model).generator_bytes(config.model, dtype);
+  // Between two steps nothing is there of what a step computes.
+  const std::int64_t rest = planned.total() - planned.activations - planned.units - planned.work;
+  if (rest + sample <= machine.memory_limit.count) return;
+  base::fail(
+      base::ErrorKind::usage,
+      "--sample-every takes {} on rank 0, which holds the whole model meanwhile, beside {} of "
+      "the run: more than --memory-limit {}; leave it out, or raise the limit",
+      metrics::format_bytes(sample), metrics::format_bytes(rest), machine.memory_limit);
 }
 
 std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,

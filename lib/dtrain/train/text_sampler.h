@@ -15,6 +15,12 @@ namespace dtrain::train {
 ///         that is not that of bytes, more positions than the model has.
 void check_samples(const config::Config& config);
 
+/// Throws: Error{usage} if samples need more memory than --memory-limit leaves, on a CPU, whose
+/// limit
+///         is one of predictions. planned: of rank 0.
+void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
+                         const model::Model& model);
+
 /// Writes what `dtrain generate` would from the weights as they are, with --sample-prompt, --seed
 /// and its own defaults. Rank 0 holds a copy of the whole model meanwhile, whatever the layout;
 /// nothing of the run changes.

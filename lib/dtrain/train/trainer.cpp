@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
@@ -436,13 +437,13 @@ void Trainer::save_final() {
 std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
   const ValidationRecord& record = validation_record_;
   if (record.best_step < 0) return std::nullopt;
-  const bool is_kept = config_.checkpoint.keep_best;
-  return metrics::BestCheckpoint{
-      .step = record.best_step,
-      .val_loss = record.best_loss,
-      .path = is_kept ? checkpoint::store::checkpoints_folder(config_.run.dir) + "/" +
-                            checkpoint::store::checkpoint_name(record.best_step)
-                      : std::string()};
+  const std::string path = checkpoint::store::checkpoints_folder(config_.run.dir) + "/" +
+                           checkpoint::store::checkpoint_name(record.best_step);
+  // A run that goes on from another one's checkpoint may have its best one there.
+  const bool is_kept = config_.checkpoint.keep_best && base::is_there(path);
+  return metrics::BestCheckpoint{.step = record.best_step,
+                                 .val_loss = record.best_loss,
+                                 .path = is_kept ? path : std::string()};
 }
 
 void Trainer::summarize() {

@@ -86,6 +86,13 @@ class BdhFamily final : public Family {
 
   std::int64_t max_positions() const override { return kMaxPositions; }
 
+  // The state of each level, as BdhRecurrent keeps it: at least float32.
+  std::int64_t generator_bytes(const ModelConfig& config, at::ScalarType dtype) const override {
+    const BdhSizes sizes = sizes_of(config);
+    const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    return param::bytes_of(config.levels * sizes.all_neurons() * sizes.width, wide);
+  }
+
   std::unique_ptr<Generator> make_generator(const ModelConfig& config,
                                             const param::Arena& weights) const override {
     return std::make_unique<BdhRecurrent>(sizes_of(config), weights);
