@@ -75,7 +75,7 @@ constexpr std::string_view kForZsh =
     "autoload -Uz bashcompinit && bashcompinit\n";
 
 constexpr std::string_view kCommands =
-    "train data generate verify checkpoint report doctor schedule completion settings help";
+    "train data generate verify checkpoint doctor plan schedule report completion settings help";
 
 // Flags of commands that take no settings, or others beside them.
 struct OtherFlags {
@@ -101,7 +101,8 @@ std::string filled(std::string text, std::string_view name, std::string_view val
 
 std::string flags_of(config::Command command) {
   std::string flags = "--config --set --print-config --help";
-  if (command == config::Command::train) flags += " --deepspeed-config";
+  const auto train = static_cast<unsigned>(config::Command::train);
+  if ((static_cast<unsigned>(command) & train) != 0) flags += " --deepspeed-config";
   for (const config::Setting& setting : config::settings()) {
     if (setting.is_for(command) && !setting.is_word()) flags += fmt::format(" {}", setting.flag);
   }

@@ -80,8 +80,8 @@ void refuse_empty_run_dir(const config::CommandLine& command_line) {
 // With --epochs the steps follow from the data and the batch, and other settings from the steps.
 config::Config resolve_with_epochs(config::Command command, config::Config config,
                                    const config::Launch& launch) {
-  const bool counts_epochs = config.train.epochs > 0 && !config.data.train.empty() &&
-                             config::find_key("train.epochs")->is_for(command);
+  const bool counts_epochs =
+      command == config::Command::train && config.train.epochs > 0 && !config.data.train.empty();
   if (counts_epochs) {
     config::Config unlimited = config;
     unlimited.train.steps =
