@@ -1,9 +1,11 @@
 # The libraries besides LibTorch (third_party/README.md): Debian's packages, or what scripts/gpu_check.sh --pack collected
-# of them, for machines that have neither: headers alone, and libcrypto.a.
+# of them, for machines that have neither: headers alone, and the archives of libcrypto, zlib and zstd.
 set(DTRAIN_DEPS_DIR "" CACHE PATH "Folder of scripts/gpu_check.sh --pack; empty: Debian's packages")
 find_package(Threads REQUIRED)
 if(NOT DTRAIN_DEPS_DIR)
   include(XxHash)
+  include(Zstd)
+  find_package(ZLIB 1.2 REQUIRED)
   find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
   find_package(CLI11 2.1 REQUIRED)
   find_package(nlohmann_json 3.11 REQUIRED)
@@ -22,5 +24,9 @@ file(WRITE ${PROJECT_BINARY_DIR}/xxhash.cpp
 add_library(dtrain_xxhash STATIC ${PROJECT_BINARY_DIR}/xxhash.cpp)
 add_library(xxhash::xxhash ALIAS dtrain_xxhash)
 add_library(OpenSSL::Crypto STATIC IMPORTED GLOBAL)
+add_library(ZLIB::ZLIB STATIC IMPORTED GLOBAL)
+set_target_properties(ZLIB::ZLIB PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libz.a)
+add_library(zstd::zstd STATIC IMPORTED GLOBAL)
+set_target_properties(zstd::zstd PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libzstd.a)
 set_target_properties(OpenSSL::Crypto PROPERTIES IMPORTED_LOCATION ${DTRAIN_DEPS_DIR}/lib/libcrypto.a
   INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")

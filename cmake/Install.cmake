@@ -4,8 +4,13 @@ set(libraries lib/dtrain)  # a folder of our own: the loader must not offer our 
 set(papers share/dtrain)
 set(torch ${DTRAIN_TORCH_DIR}/..)
 
-install(TARGETS dtrain dtrun dtrain_runtime
-  RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "^lib(fmt|xxhash|crypto)\\.so" PRE_EXCLUDE_REGEXES "."
+set(built dtrain dtrun dtrain_runtime)
+if(TARGET dtrain_sentencepiece)
+  list(APPEND built dtrain_sentencepiece)
+endif()
+install(TARGETS ${built}
+  RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "^lib(fmt|xxhash|crypto|z|zstd|sentencepiece|sentencepiece_train)\\.so"
+  PRE_EXCLUDE_REGEXES "."
   RUNTIME DESTINATION bin LIBRARY DESTINATION ${libraries})
 
 # dtrain_install_rpath(TARGET RPATH): a build's search path leads to .deps, and from where a library is installed to a
@@ -19,7 +24,7 @@ function(dtrain_install_rpath target rpath)
     endif()")
 endfunction()
 
-add_custom_target(installed_parts DEPENDS dtrain dtrun dtrain_runtime)  # all but the tests
+add_custom_target(installed_parts DEPENDS ${built})  # all but the tests
 dtrain_install_rpath(dtrain_runtime "$ORIGIN:$ORIGIN/torch/lib")
 set(rpath_of_dtrain_cuda "$ORIGIN:$ORIGIN/torch/lib:$ORIGIN/nvidia/nccl/lib:$ORIGIN/nvidia/cu13/lib")
 set(rpath_of_dtrain_mpi "$ORIGIN:$ORIGIN/torch/lib")
@@ -52,6 +57,6 @@ install(PROGRAMS scripts/launch.sh scripts/train_distributed.sh DESTINATION ${pa
 install(FILES third_party/README.md DESTINATION ${papers}/third_party)
 file(GLOB licences ${torch}/*.dist-info)
 install(DIRECTORY ${licences} DESTINATION ${papers}/third_party)
-foreach(package libfmt9 libxxhash0 libssl3)
+foreach(package libfmt9 libxxhash0 libssl3 zlib1g libzstd1 libsentencepiece0)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${papers}/third_party/${package} OPTIONAL)
 endforeach()

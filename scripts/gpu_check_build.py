@@ -12,7 +12,8 @@ from gpu_check_session import ROOT, Failed
 TARGETS = ("dtrain", "dtrun", "dtrain_runtime", "dtrain_cuda")
 TORCH = "2.11.0"
 DEBIAN = pathlib.Path("/usr")
-HEADERS = ("CLI", "fmt", "nlohmann", "openssl", "xxhash.h", "xxh3.h")
+HEADERS = ("CLI", "fmt", "nlohmann", "openssl", "xxhash.h", "zlib.h", "zstd.h", "zconf.h", "xxh3.h")
+ARCHIVES = ("libcrypto.a", "libz.a", "libzstd.a")
 ASK = """
 import json, os, torch
 gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -44,31 +45,33 @@ def find_torch(session, python):
 
 
 def pack(folder):
-    """Copies the headers of Debian's packages, and libcrypto.a, to where CMake's DTRAIN_DEPS_DIR expects them."""
+    """Copies the headers and archives of Debian's packages to where CMake's DTRAIN_DEPS_DIR expects them."""
     include, lib = folder / "include", folder / "lib"
     include.mkdir(parents=True, exist_ok=True)
     lib.mkdir(exist_ok=True)
-    (archive,) = DEBIAN.glob("lib/*/libcrypto.a")
+    archives = [next(DEBIAN.glob(f"lib/*/{name}")) for name in ARCHIVES]
     for name in HEADERS:
         # Some of OpenSSL's lie in a folder of the processor's.
-        for source in (DEBIAN / "include" / name, DEBIAN / "include" / archive.parent.name / name):
+        for source in (DEBIAN / "include" / name, DEBIAN / "include" / archives[0].parent.name / name):
             if source.is_dir():
                 shutil.copytree(source, include / name, dirs_exist_ok=True)
             elif source.exists():
                 shutil.copy(source, include / name)
-    shutil.copy(archive, lib)
+    for archive in archives:
+        shutil.copy(archive, lib)
     return folder
 
 
 def has_packages():
-    return all((DEBIAN / "include" / name).exists() for name in HEADERS[:5]) and any(DEBIAN.glob("lib/*/libcrypto.a"))
+    return all((DEBIAN / "include" / name).exists() for name in HEADERS[:7]) and all(
+        any(DEBIAN.glob(f"lib/*/{name}")) for name in ARCHIVES)
 
 
 def find_deps(given, build):
     if given:
         return given.resolve()
     filled = ROOT / ".deps" / "headers"
-    if (filled / "lib" / "libcrypto.a").exists():
+    if all((filled / "lib" / name).exists() for name in ARCHIVES):
         return filled
     if has_packages():
         return pack(build / "deps")

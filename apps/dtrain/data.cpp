@@ -1,12 +1,10 @@
-#include <CLI/CLI.hpp>
-
 #include "commands.h"
+#include "data_prepare.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
-#include "dtrain/data/prepare.h"
 #include "dtrain/data/split.h"
 #include "help.h"
 
@@ -15,33 +13,6 @@ namespace {
 
 using base::ErrorKind;
 using base::fail;
-
-int run_prepare(const Arguments& arguments) {
-  data::PrepareOptions options;
-  bool help = false;
-  CLI::App app;
-  app.set_help_flag();
-  app.add_flag("-h,--help", help);
-  app.add_option("inputs", options.inputs);
-  app.add_option("-o,--output", options.output);
-  app.add_flag("--overwrite", options.overwrite);
-  try {
-    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::Error& error) {
-    fail(ErrorKind::usage, "data prepare: {}; dtrain data --help shows the flags", error.what());
-  }
-  if (help) {
-    print(data_help());
-    return 0;
-  }
-  if (options.output.empty()) {
-    fail(ErrorKind::usage, "data prepare: --output is missing: name the token file to write");
-  }
-  const data::PrepareReport report = data::prepare(options);
-  print(fmt::format("{}: {} tokens from {} file{}\n", options.output, report.num_tokens,
-                    report.num_files, report.num_files == 1 ? "" : "s"));
-  return 0;
-}
 
 // Ranks and batch do not decide which validation text a run is evaluated on, so that a run's
 // configuration may say anything of them.
@@ -86,16 +57,19 @@ int run_data(const Arguments& arguments) {
   const std::string action = arguments.empty() ? "" : arguments[0];
   const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
   if (action == "prepare") return run_prepare(rest);
+  if (action == "tokenizer") return run_tokenizer(rest);
   if (action == "baseline") return run_baseline(rest);
   if (is_help(action)) {
     print(data_help());
     return 0;
   }
   if (action.empty()) {
-    fail(ErrorKind::usage, "dtrain data needs an action: prepare or baseline; dtrain data --help");
+    fail(ErrorKind::usage,
+         "dtrain data needs an action: prepare, tokenizer or baseline; dtrain data --help");
   }
-  constexpr std::string_view kActions[] = {"prepare", "baseline"};
-  fail(ErrorKind::usage, "dtrain data: found \"{}\", but it must be prepare or baseline{}", action,
+  constexpr std::string_view kActions[] = {"prepare", "tokenizer", "baseline"};
+  fail(ErrorKind::usage,
+       "dtrain data: found \"{}\", but it must be prepare, tokenizer or baseline{}", action,
        base::did_you_mean(base::nearest(action, kActions)));
 }
 

@@ -16,7 +16,7 @@ constexpr const char* kOverview =
 
 subcommands
   train                     train a model (the default)
-  data prepare|baseline     write token files; what bigram and trigram models reach
+  data TOOL                 make tokenizers and token files; what bigram and trigram models reach
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
@@ -32,11 +32,25 @@ subcommands
 )";
 
 constexpr const char* kData =
-    R"(dtrain data prepare INPUT... --output FILE [--overwrite]
-  Writes the bytes of files, and of all files in folders, as one token file of vocabulary 256.
+    R"(dtrain data prepare INPUT... --output FILE [flags]
+  Makes one token file of files, and of all files in folders: of texts, of JSON lines, of either as
+  .gz or .zst, or of token files (.bin) of nanoGPT and llm.c.
 
   --output FILE             the token file
-  --overwrite               replace it if it exists
+  --tokenizer FILE.model    a SentencePiece model; without it every byte is a token
+  --field NAME              the inputs are JSON lines, whose texts are in this field
+  --dataset wikitext        the inputs are raw files of WikiText, whose articles are the documents; of
+                            a folder of them three token files are made in the folder --output
+  --vocab N                 vocabulary of a .bin file (default: GPT-2's, or Llama 3's)
+  --threads N               (default: all cores); the tokens do not depend on it
+  --overwrite               replace the output if it exists
+
+dtrain data tokenizer train INPUT... --output FILE.model --vocab-size N [flags]
+  Makes a SentencePiece model of the same inputs. It gives back every text unchanged.
+
+  --vocab-size N            tokens, the 256 bytes included
+  --type bpe|unigram        (default bpe)
+  --field NAME, --dataset wikitext, --overwrite    as above
 
 dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]
   Prints as JSON the validation loss, in nats per token, of byte models that look back one and two

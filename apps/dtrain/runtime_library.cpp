@@ -3,27 +3,19 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/plugin_file.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/config/values.h"
 
 namespace dtrain::app {
 namespace {
-
-// Beside bin/dtrain's folder: lib/dtrain, as cmake/Install.cmake makes it, or a build's lib.
-std::filesystem::path library_folder() {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  const auto lib = program.parent_path().parent_path() / "lib";
-  std::error_code error;
-  return std::filesystem::is_directory(lib / "dtrain", error) ? lib / "dtrain" : lib;
-}
 
 // NVIDIA's GPUs whose driver is loaded.
 std::int64_t gpus_of_machine() {
@@ -55,7 +47,7 @@ bool has_nvidia_gpu() {
 }  // namespace
 
 RuntimeLibrary RuntimeLibrary::open() {
-  const std::string path = (library_folder() / "libdtrain.so").string();
+  const std::string path = base::library_folder_of_program() + "/libdtrain.so";
   base::bound_spinning();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* symbol = library == nullptr ? nullptr : ::dlsym(library, "dtrain_run");
@@ -74,7 +66,8 @@ std::vector<std::string> RuntimeLibrary::devices() {
   constexpr std::string_view kSuffix = ".so";
   std::vector<std::string> kinds;
   std::error_code error;
-  for (const std::string& name : checkpoint::store::names_in(library_folder().string(), error)) {
+  for (const std::string& name :
+       checkpoint::store::names_in(base::library_folder_of_program(), error)) {
     if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
     const std::size_t length = name.size() - kPrefix.size() - kSuffix.size();
     kinds.push_back(name.substr(kPrefix.size(), length));

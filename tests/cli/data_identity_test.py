@@ -45,7 +45,7 @@ class DataIdentity(FolderTest):
         self.train("--data", "book.txt", steps=1)
         run(DTRAIN, "data", "prepare", "book.txt", "--output", "book.dtok", cwd=self.folder)
         self.train("--data", "book.dtok", "--resume", "auto", steps=2)
-        self.overwrite("book.dtok", 48 + 30007, 1)
+        self.overwrite("book.dtok", 104 + 30007, 1)
         for flags in (("--resume", "auto"), ("--overwrite",)):
             error = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
             self.assertIn("token file 'book.dtok' is damaged", error)

@@ -1,13 +1,18 @@
 #include "dtrain/base/atomic_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "dtrain/base/descriptor.h"
 
 namespace dtrain::base {
 namespace {
@@ -32,7 +37,8 @@ void check_replaceable(const std::string& path, ErrorKind kind) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path, ErrorKind kind) : disk_(kind), path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path, ErrorKind kind)
+    : disk_(kind), kind_(kind), path_(std::move(path)) {
   check_replaceable(path_, kind);
   // The number tells apart several writers of one process.
   for (int number = 0; temporary_.empty() || ::access(temporary_.c_str(), F_OK) == 0; ++number) {
@@ -50,6 +56,14 @@ AtomicFile::AtomicFile(std::string path, ErrorKind kind) : disk_(kind), path_(st
 
 AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::rewrite(std::int64_t offset, std::span<const std::byte> bytes) {
+  const Descriptor file(::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC));
+  const auto size = static_cast<ssize_t>(bytes.size());
+  if (!file || ::pwrite(file.get(), bytes.data(), bytes.size(), offset) != size) {
+    fail(kind_, "'{}' cannot be written: {}", path_, std::strerror(errno));
+  }
 }
 
 void AtomicFile::commit() {

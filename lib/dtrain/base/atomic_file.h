@@ -1,6 +1,7 @@
 // Writes files that exist whole or not at all.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,11 +25,15 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes) { file_->write(bytes); }
 
+  /// Replaces bytes that were written, from `offset` on: a header that is known at the end.
+  void rewrite(std::int64_t offset, std::span<const std::byte> bytes);
+
   /// On return the file and its name survive a crash of the machine.
   void commit();
 
  private:
   Disk disk_;
+  ErrorKind kind_;
   std::string path_;
   std::string temporary_;
   std::unique_ptr<OutputFile> file_;

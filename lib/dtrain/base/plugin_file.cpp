@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
+#include <system_error>
+
 namespace dtrain::base {
 namespace {
 
@@ -17,6 +20,21 @@ std::string own_folder() {
   return slash == path.npos ? "" : path.substr(0, slash);
 }
 
+// The function `entry` of an opened library, or why there is none.
+void find_entry(PluginFile& file, void* library, const char* entry) {
+  file.entry = library == nullptr ? nullptr : ::dlsym(library, entry);
+  if (file.entry != nullptr) return;
+  const char* reason = ::dlerror();
+  file.obstacle = reason != nullptr ? reason : "it is no plugin of dtrain";
+}
+
+// AddressSanitizer wants to see all allocations, which that flag would hide from it.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kApart = 0;
+#else
+constexpr int kApart = RTLD_DEEPBIND;
+#endif
+
 }  // namespace
 
 PluginFile open_plugin(const std::string& name, const char* entry) {
@@ -27,11 +45,21 @@ PluginFile open_plugin(const std::string& name, const char* entry) {
     return file;
   }
   file.path = folder + "/libdtrain_" + name + ".so";
-  void* library = ::dlopen(file.path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  file.entry = library == nullptr ? nullptr : ::dlsym(library, entry);
-  if (file.entry != nullptr) return file;
-  const char* reason = ::dlerror();
-  file.obstacle = reason != nullptr ? reason : "it is no plugin of dtrain";
+  find_entry(file, ::dlopen(file.path.c_str(), RTLD_NOW | RTLD_GLOBAL), entry);
+  return file;
+}
+
+std::string library_folder_of_program() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto lib = program.parent_path().parent_path() / "lib";
+  return (std::filesystem::is_directory(lib / "dtrain", error) ? lib / "dtrain" : lib).string();
+}
+
+PluginFile open_apart(const std::string& file_name, const char* entry) {
+  PluginFile file;
+  file.path = library_folder_of_program() + "/" + file_name;
+  find_entry(file, ::dlopen(file.path.c_str(), RTLD_NOW | RTLD_LOCAL | kApart), entry);
   return file;
 }
 

@@ -18,4 +18,14 @@ struct PluginFile {
 /// Threads: any.
 [[nodiscard]] PluginFile open_plugin(const std::string& name, const char* entry);
 
+/// Where libdtrain.so and what is opened beside it lie, seen from the program: lib/dtrain as
+/// cmake/Install.cmake makes it, or a build's lib.
+[[nodiscard]] std::string library_folder_of_program();
+
+/// Opens a shared object of library_folder_of_program() whose symbols, and those of what it links,
+/// are for itself alone, before equal ones of the process: two versions of protobuf do not mix.
+///
+/// Threads: any.
+[[nodiscard]] PluginFile open_apart(const std::string& file_name, const char* entry);
+
 }  // namespace dtrain::base

@@ -9,7 +9,7 @@ namespace dtrain::data {
 namespace {
 
 constexpr std::string_view kMakeTokens =
-    "train on the text itself, or write the tokens with the header of docs/formats/tokens.md";
+    "make a token file of it: dtrain data prepare FILE.bin --output FILE.dtok";
 constexpr std::string_view kConvertText = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 FILE";
 constexpr std::string_view kConvertText32 = "convert it to UTF-8: iconv -f UTF-32 -t UTF-8 FILE";
 

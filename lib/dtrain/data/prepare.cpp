@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <system_error>
 
-#include "dtrain/base/atomic_file.h"
-#include "dtrain/base/checksum.h"
+#include "dtrain/base/error.h"
+#include "dtrain/data/binary_tokens.h"
+#include "dtrain/data/source/inputs.h"
 #include "dtrain/data/text.h"
-#include "dtrain/data/token_file.h"
+#include "dtrain/data/token_pipeline.h"
 
 namespace dtrain::data {
 
@@ -14,118 +17,206 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::ErrorKind;
+using base::fail;
 
-constexpr base::FileRole kTextRole{ErrorKind::data, "data file",
-                                   "give a plain text, or a folder of them"};
-
-/// The regular files below a folder that are not empty, sorted by path.
-std::vector<std::string> files_below(const std::string& folder) {
+/// One token file to be made.
+struct Task {
+  std::string output;
   std::vector<std::string> files;
-  try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-      if (entry.is_symlink() || !entry.is_regular_file() || entry.file_size() == 0) continue;
-      files.push_back(entry.path().string());
-    }
-  } catch (const fs::filesystem_error& error) {
-    fail(ErrorKind::data, "folder '{}' cannot be read: {}; check its permissions", folder,
-         error.code().message());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
+};
 
-std::vector<std::string> list_files(const std::vector<std::string>& inputs) {
-  std::vector<std::string> files;
-  for (const std::string& input : inputs) {
-    std::error_code ignored;  // what is wrong with a file is said when it is opened
-    if (fs::is_directory(input, ignored)) {
-      const auto below = files_below(input);
-      files.insert(files.end(), below.begin(), below.end());
-    } else {
-      files.push_back(input);
-    }
-  }
-  return files;
-}
-
-void check_output(const PrepareOptions& options, const std::vector<std::string>& files) {
+void check_output(const PrepareOptions& options, const Task& task) {
   std::error_code error;
-  if (!fs::exists(options.output, error)) return;
-  if (fs::is_directory(options.output, error)) {
-    fail(ErrorKind::usage, "output '{}' is a directory; name the token file", options.output);
+  if (!fs::exists(task.output, error)) return;
+  if (fs::is_directory(task.output, error)) {
+    fail(ErrorKind::usage, "output '{}' is a directory; name the token file", task.output);
   }
   if (!options.overwrite) {
     fail(ErrorKind::usage, "output '{}' exists; name another file or give --overwrite",
-         options.output);
+         task.output);
   }
-  for (const std::string& file : files) {
-    if (fs::equivalent(file, options.output, error)) {
-      fail(ErrorKind::usage, "output '{}' is among the inputs; write it elsewhere", options.output);
+  for (const std::string& file : task.files) {
+    if (fs::equivalent(file, task.output, error)) {
+      fail(ErrorKind::usage, "output '{}' is among the inputs; write it elsewhere", task.output);
     }
   }
 }
 
-/// The state of a file when it was examined, before anything is written.
-struct Source {
-  std::string path;
-  std::size_t num_bytes;
-};
-
-struct Examined {
-  std::vector<Source> sources;
-  std::uint64_t checksum = 0;  // of all bytes
-};
-
-Examined examine(const std::vector<std::string>& files) {
-  Examined examined;
-  base::Checksum checksum;
+// JSON that is read as text would train a model of JSON.
+void check_field(const PrepareOptions& options, const std::vector<std::string>& files) {
+  if (!options.field.empty()) return;
   for (const std::string& file : files) {
-    const auto text = base::MappedFile::open(file, kTextRole);
-    check_is_text(text);
-    checksum.add(text.bytes());
-    examined.sources.push_back({file, text.bytes().size()});
+    std::string_view name = file;
+    for (const std::string_view suffix : {".gz", ".zst"}) {
+      if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
+    }
+    if (!name.ends_with(".jsonl") && !name.ends_with(".ndjson")) continue;
+    fail(ErrorKind::usage,
+         "data file '{}' is JSON lines by its name; say which field holds the text: --field text",
+         file);
   }
-  examined.checksum = checksum.value();
-  return examined;
 }
+
+/// The parts of WikiText in a folder, and the files they become.
+std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::string& folder) {
+  std::vector<Task> tasks;
+  for (const std::string_view part : {"train", "valid", "test"}) {
+    const std::string file = fmt::format("{}/wiki.{}.raw", folder, part);
+    std::error_code error;
+    if (!fs::exists(file, error)) continue;
+    tasks.push_back({fmt::format("{}/{}.dtok", options.output, part), {file}});
+  }
+  if (!tasks.empty()) return tasks;
+  fail(ErrorKind::data,
+       "folder '{}' holds none of wiki.train.raw, wiki.valid.raw and wiki.test.raw; "
+       "scripts/get_wikitext.sh fetches them",
+       folder);
+}
+
+std::vector<Task> tasks_of(const PrepareOptions& options) {
+  std::error_code error;
+  const bool is_folder =
+      options.inputs.size() == 1 && fs::is_directory(options.inputs.front(), error);
+  if (options.is_wikitext && is_folder) return wikitext_tasks(options, options.inputs.front());
+  return {{options.output, list_inputs(options.inputs)}};
+}
+
+/// The format that all files have: of other trainers' tokens, or nothing for texts.
+std::optional<BinaryFormat> format_of(const std::vector<std::string>& files) {
+  const std::optional<BinaryFormat> first = binary_format_of(files.front());
+  for (const std::string& file : files) {
+    const auto format = binary_format_of(file);
+    if ((format ? format->name : "") == (first ? first->name : "")) continue;
+    fail(ErrorKind::usage, "'{}' and '{}' hold different things: {} and {}; prepare them apart",
+         files.front(), file, first ? first->name : "a text", format ? format->name : "a text");
+  }
+  return first;
+}
+
+void refuse_text_options(const PrepareOptions& options, const BinaryFormat& format,
+                         const std::string& file) {
+  const std::string_view given = options.tokenizer != nullptr ? "--tokenizer"
+                                 : options.is_wikitext        ? "--dataset"
+                                 : !options.field.empty()     ? "--field"
+                                                              : "";
+  if (given.empty()) return;
+  fail(ErrorKind::usage, "'{}' holds tokens of {}, for which {} means nothing; leave it out", file,
+       format.name, given);
+}
+
+/// Reports progress over all files of all tasks.
+class Progress {
+ public:
+  Progress(const PrepareOptions& options, const std::vector<Task>& tasks) : options_(options) {
+    for (const Task& task : tasks) total_ += total_bytes(task.files);
+  }
+  void report(std::int64_t bytes, const TokenWriter& writer) const {
+    if (options_.on_progress) {
+      options_.on_progress({.bytes = before_ + bytes,
+                            .total_bytes = total_,
+                            .num_tokens = tokens_before_ + writer.num_tokens()});
+    }
+  }
+  void finish_files(const std::vector<std::string>& files, std::int64_t num_tokens) {
+    before_ += total_bytes(files);
+    tokens_before_ += num_tokens;
+  }
+
+ private:
+  const PrepareOptions& options_;
+  std::int64_t total_ = 0;
+  std::int64_t before_ = 0;
+  std::int64_t tokens_before_ = 0;
+};
+
+std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& task,
+                                     const BinaryFormat& format, Progress& progress) {
+  refuse_text_options(options, format, task.files.front());
+  const std::int64_t vocab = options.vocab > 0 ? options.vocab : format.vocab;
+  auto writer = std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.vocab = vocab});
+  for (const std::string& file : task.files) {
+    convert_binary(file, format, vocab, *writer,
+                   [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+    progress.finish_files({file}, 0);
+  }
+  return writer;
+}
+
+std::unique_ptr<TokenWriter> encode(const PrepareOptions& options, const Task& task,
+                                    Progress& progress) {
+  if (options.vocab > 0) {
+    fail(ErrorKind::usage, "--vocab is for token files of nanoGPT and llm.c, and '{}' is a text",
+         task.files.front());
+  }
+  check_field(options, task.files);
+  const auto tokenizer = options.tokenizer ? options.tokenizer : byte_tokenizer();
+  auto writer =
+      std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.tokenizer = tokenizer->kind(),
+                                                                     .vocab = tokenizer->vocab(),
+                                                                     .model = tokenizer->model()});
+  write_tokens_of(task.files, options, *tokenizer, *writer,
+                  [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+  progress.finish_files(task.files, writer->num_tokens());
+  return writer;
+}
+
+/// A folder for the outputs, which is removed again if nothing came into it.
+class OutputFolder {
+ public:
+  OutputFolder(const PrepareOptions& options, bool is_needed) : path_(options.output) {
+    std::error_code error;
+    is_new_ = is_needed && fs::create_directory(path_, error);
+    if (!is_needed || fs::is_directory(path_, error)) return;
+    fail(ErrorKind::data, "output '{}' is no folder and none can be made there: {}", path_,
+         error ? error.message() : "a file is in its place");
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    std::error_code stays_if_not_empty;
+    if (is_new_) fs::remove(path_, stays_if_not_empty);
+  }
+
+ private:
+  std::string path_;
+  bool is_new_ = false;
+};
 
 }  // namespace
 
-PrepareReport prepare(const PrepareOptions& options) {
-  const std::vector<std::string> files = list_files(options.inputs);
-  if (files.empty()) {
-    if (options.inputs.empty()) {
-      fail(ErrorKind::usage, "no text is given; name files or folders with files");
-    }
-    fail(ErrorKind::usage, "no text is found in '{}'; name files or folders with files",
-         fmt::join(options.inputs, "', '"));
+std::vector<PrepareReport> prepare(const PrepareOptions& options) {
+  const std::vector<Task> tasks = tasks_of(options);
+  for (const Task& task : tasks) check_output(options, task);
+  const OutputFolder folder(options, tasks.front().output != options.output);
+  Progress progress(options, tasks);
+  std::vector<std::unique_ptr<TokenWriter>> writers;
+  std::vector<PrepareReport> reports;
+  for (const Task& task : tasks) {
+    const auto format = format_of(task.files);
+    writers.push_back(format ? convert(options, task, *format, progress)
+                             : encode(options, task, progress));
+    writers.back()->finish();
+    reports.push_back({.output = task.output,
+                       .num_files = std::ssize(task.files),
+                       .num_tokens = writers.back()->num_tokens(),
+                       .num_documents = writers.back()->num_documents()});
   }
-  check_output(options, files);
-  const Examined examined = examine(files);
-  PrepareReport report{.num_files = static_cast<std::int64_t>(examined.sources.size())};
-  for (const Source& source : examined.sources) {
-    report.num_tokens += static_cast<std::int64_t>(source.num_bytes);
+  for (const auto& writer : writers) writer->commit();
+  return reports;
+}
+
+void read_texts(const PrepareOptions& options, const std::function<void(std::string_view)>& visit) {
+  const std::vector<std::string> files = list_inputs(options.inputs);
+  check_field(options, files);
+  BlockOptions by_lines = block_options(files, options, *byte_tokenizer());
+  by_lines.cut = [](std::string_view text) { return text.rfind('\n') + 1; };
+  BlockReader reader(by_lines);
+  Block block;
+  while (reader.next(block)) {
+    check_utf8(block);
+    std::string storage;
+    for (const Part& part : parts_of(block, {.field = options.field}, storage)) visit(part.text);
   }
-  base::AtomicFile output(options.output, ErrorKind::data);
-  output.write(
-      encode_token_header({.num_tokens = report.num_tokens, .checksum = examined.checksum}));
-  base::Checksum written;
-  for (const Source& source : examined.sources) {
-    const auto text = base::MappedFile::open(source.path, kTextRole);
-    if (text.bytes().size() != source.num_bytes) {
-      fail(ErrorKind::data,
-           "data file '{}' changed from {} to {} bytes while being read; try again", source.path,
-           source.num_bytes, text.bytes().size());
-    }
-    output.write(text.bytes());
-    written.add(text.bytes());
-  }
-  if (written.value() != examined.checksum) {
-    fail(ErrorKind::data, "a data file changed while being read ('{}' or another); try again",
-         examined.sources.front().path);
-  }
-  output.commit();
-  return report;
 }
 
 }  // namespace dtrain::data

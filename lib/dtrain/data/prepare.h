@@ -1,31 +1,58 @@
-// `dtrain data prepare`: texts to one token file.
+// `dtrain data prepare`: texts to token files.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "dtrain/data/source/blocks.h"
+#include "dtrain/data/tokenizer/tokenizer.h"
+
 namespace dtrain::data {
+
+/// How far a preparation has come.
+struct PrepareProgress {
+  std::int64_t bytes = 0;        ///< of the files, as they lie on the disk, that were read
+  std::int64_t total_bytes = 0;  ///< of all files
+  std::int64_t num_tokens = 0;
+};
 
 struct PrepareOptions {
   /// Files, and folders whose regular files are taken recursively, sorted by path (links inside
   /// folders are not followed).
   std::vector<std::string> inputs{};
-  std::string output{};    ///< the token file
+  std::string output{};    ///< the token file; of a folder of WikiText, a folder
   bool overwrite = false;  ///< replace an existing output
+  std::string field{};     ///< of JSON lines; empty: the inputs are none
+  bool is_wikitext = false;
+  std::shared_ptr<const Tokenizer> tokenizer{};  ///< null: bytes
+  std::int64_t vocab = 0;                        ///< of tokens that come without theirs; 0: usual
+  std::int64_t threads = 1;
+  std::function<void(const PrepareProgress&)> on_progress{};
 };
 
 struct PrepareReport {
+  std::string output{};
   std::int64_t num_files = 0;
   std::int64_t num_tokens = 0;
+  std::int64_t num_documents = 0;
 };
 
-/// Writes the bytes of all inputs, one after the other, as a token file of vocabulary 256. The
-/// output appears whole or not at all.
+/// Writes the tokens of all inputs, one after the other, as a token file; of a folder of WikiText,
+/// train.dtok, valid.dtok and test.dtok into a folder. All outputs appear whole or none does. They
+/// have the same bytes with any number of threads, and what is in memory does not grow with the
+/// inputs. Token files of nanoGPT and llm.c are converted.
 ///
-/// Throws: Error{data} naming the file that is missing, not a text, changed while being read or
-///         cannot be written; Error{usage} if nothing is to be read or the output exists and
-///         overwrite is off.
-PrepareReport prepare(const PrepareOptions& options);
+/// Throws: Error{data} naming the file, and the place in it, that is missing, no text, damaged, not
+///         what the options say, or cannot be written; Error{usage} if nothing is to be read or an
+///         output exists and overwrite is off.
+std::vector<PrepareReport> prepare(const PrepareOptions& options);
+
+/// Reads all inputs and calls visit(text) for each stretch of a document, in order.
+///
+/// Throws: as prepare.
+void read_texts(const PrepareOptions& options, const std::function<void(std::string_view)>& visit);
 
 }  // namespace dtrain::data

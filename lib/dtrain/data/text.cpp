@@ -44,11 +44,6 @@ constexpr Signature kSignatures[] = {
     {"\x80\x04\x95", "a pickle of Python"},
 };
 
-std::string_view beginning(const base::MappedFile& file) {
-  const auto bytes = file.bytes().first(std::min(file.bytes().size(), kExaminedBytes));
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// Eight bytes of a little-endian length below 4 GiB, then a JSON object.
 bool is_safetensors(std::string_view start) {
   return start.size() > 8 && start[8] == '{' &&
@@ -72,23 +67,28 @@ std::string_view looks_like(std::string_view start) {
 
 }  // namespace
 
+std::string_view beginning(const base::MappedFile& file) {
+  const auto bytes = file.bytes().first(std::min(file.bytes().size(), kExaminedBytes));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 bool is_token_file(const base::MappedFile& file) {
   return beginning(file).substr(0, kTokenMagic.size()) ==
          kTokenMagic.substr(0, file.bytes().size());
 }
 
-void check_is_text(const base::MappedFile& file) {
-  const std::string_view start = beginning(file);
+void check_is_text(std::string_view start, const std::string& path) {
+  start = start.substr(0, kExaminedBytes);
   std::string_view what = signed_as(start);
   if (const ForeignData foreign = recognise_foreign(start); what.empty() && !foreign.what.empty()) {
-    fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", file.path(),
+    fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path,
          foreign.what, foreign.advice);
   }
   if (what.empty()) what = looks_like(start);
   if (what.empty()) return;
   fail(ErrorKind::data,
-       "data file '{}' is {}, where plain text is expected; decompress or convert it first",
-       file.path(), what);
+       "data file '{}' is {}, where plain text is expected; decompress or convert it first", path,
+       what);
 }
 
 void refuse_folder(const std::string& path) {

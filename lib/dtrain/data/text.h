@@ -19,8 +19,13 @@ inline constexpr std::string_view kTokenMagic =
 /// Refuses content that is no text: compressed files, archives, programs, tensors, token files of
 /// other trainers, UTF-16, and whatever holds a NUL byte in its first 64 KiB.
 ///
+/// start: at least the first 64 KiB, or all. path: for messages.
+///
 /// Throws: Error{data} naming the file, what it looks like and what to do.
-void check_is_text(const base::MappedFile& file);
+void check_is_text(std::string_view start, const std::string& path);
+
+/// The first 64 KiB of a file, or all of it.
+[[nodiscard]] std::string_view beginning(const base::MappedFile& file);
 
 /// Throws: Error{data} that says how to make a token file of a folder, if `path` is one; or that ~
 ///         was not replaced.

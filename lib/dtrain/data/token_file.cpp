@@ -1,38 +1,18 @@
 #include "dtrain/data/token_file.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/checksum.h"
-#include "dtrain/base/hash.h"
 #include "dtrain/data/text.h"
 
 namespace dtrain::data {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are read in place");
-
 using base::ErrorKind;
-
-constexpr std::uint32_t kLatestVersion = 2;
-constexpr std::size_t kChecksumOffset = kTokenHeaderBytes - sizeof(std::uint64_t);
-
-/// The header as bytes lie in the file, little-endian.
-struct RawHeader {
-  std::array<char, 8> magic;
-  std::uint32_t version;
-  std::uint32_t bytes_per_token;
-  std::uint64_t vocab;
-  std::uint64_t num_tokens;
-  std::uint64_t checksum;
-};
-static_assert(sizeof(RawHeader) == kTokenHeaderBytes &&
-              offsetof(RawHeader, checksum) == kChecksumOffset);
 
 template <typename Token>
 Token token_at(const std::byte* tokens, std::int64_t index) {
@@ -64,22 +44,6 @@ auto with_token_type(std::int64_t bytes_per_token, F f) {
 
 }  // namespace
 
-std::vector<std::byte> encode_token_header(const TokenHeader& header) {
-  RawHeader raw{};
-  std::copy(kTokenMagic.begin(), kTokenMagic.end(), raw.magic.begin());
-  raw.version = header.checksum ? kLatestVersion : 1;
-  raw.bytes_per_token = base::narrow<std::uint32_t>(header.bytes_per_token);
-  raw.vocab = base::narrow<std::uint64_t>(header.vocab);
-  raw.num_tokens = base::narrow<std::uint64_t>(header.num_tokens);
-  raw.checksum = base::hash_bytes(std::as_bytes(std::span(&raw, 1)).first(kChecksumOffset));
-  std::vector<std::byte> bytes(sizeof(raw) + (header.checksum ? sizeof(*header.checksum) : 0));
-  std::memcpy(bytes.data(), &raw, sizeof(raw));
-  if (header.checksum) {
-    std::memcpy(bytes.data() + sizeof(raw), &*header.checksum, sizeof(*header.checksum));
-  }
-  return bytes;
-}
-
 TokenFile TokenFile::open(const std::string& path, std::int64_t vocab) {
   refuse_folder(path);
   return {base::MappedFile::open(path, data_file_role()), vocab};
@@ -92,7 +56,7 @@ TokenFile::TokenFile(base::MappedFile file, std::int64_t vocab)
     check_tokens();
     return;
   }
-  check_is_text(file_);
+  check_is_text(beginning(file_), path());
   if (vocab_ < kByteVocab) {
     fail(ErrorKind::data,
          "data file '{}' is read as bytes, which needs a vocabulary of {}, found model.vocab {}; "
@@ -101,61 +65,64 @@ TokenFile::TokenFile(base::MappedFile file, std::int64_t vocab)
   }
   tokens_ = file_.bytes();
   num_tokens_ = static_cast<std::int64_t>(tokens_.size());
+  details_ = {.num_bytes = num_tokens_, .num_documents = 0, .tokenizer = TokenizerKind::bytes};
 }
 
 void TokenFile::read_header() {
   const auto bytes = file_.bytes();
-  const auto refuse = [&](std::string_view found) {
-    fail(ErrorKind::data, "token file '{}' {}; make it anew with `dtrain data prepare`", path(),
-         found);
-  };
-  if (bytes.size() < kTokenHeaderBytes) {
-    refuse(fmt::format("is truncated: {} bytes, less than its header", bytes.size()));
-  }
-  RawHeader header;
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header.version < 1 || header.version > kLatestVersion) {
-    refuse(
-        fmt::format("has format version {}, known are 1 and {}", header.version, kLatestVersion));
-  }
-  if (header.checksum != base::hash_bytes(bytes.first(kChecksumOffset))) {
-    refuse("has a damaged header: its checksum does not agree");
-  }
-  const std::uint64_t width = header.bytes_per_token;
-  if (width != 1 && width != 2 && width != 4) {
-    refuse(fmt::format("claims {} bytes per token, known are 1, 2 and 4", width));
-  }
-  if (header.num_tokens == 0) refuse("holds no tokens");
-  tokens_ = bytes.subspan(kTokenHeaderBytes);
-  if (header.version > 1) read_checksum();
+  const auto [header, header_bytes] = decode_token_header(bytes, path());
+  const auto rest = bytes.subspan(header_bytes);
+  const auto width = static_cast<std::uint64_t>(header.bytes_per_token);
+  const auto count = static_cast<std::uint64_t>(header.num_tokens);
   // Division, since the product of a damaged count may wrap.
-  if (tokens_.size() / width < header.num_tokens) {
-    refuse(fmt::format("is truncated: {} of {} tokens are there", tokens_.size() / width,
-                       header.num_tokens));
+  if (rest.size() / width < count) {
+    refuse_token_file(
+        path(), fmt::format("is truncated: {} of {} tokens are there", rest.size() / width, count));
   }
-  if (tokens_.size() != header.num_tokens * width) {
-    refuse(fmt::format("has {} bytes after its {} tokens",
-                       tokens_.size() - header.num_tokens * width, header.num_tokens));
+  tokens_ = rest.first(count * width);
+  const auto tail = rest.subspan(count * width);
+  if (header.details) {
+    details_ = *header.details;
+    read_tail(tail, padding_after(header_bytes + tokens_.size()));
+  } else if (!tail.empty()) {
+    refuse_token_file(path(), fmt::format("has {} bytes after its {} tokens", tail.size(), count));
   }
-  if (header.vocab > static_cast<std::uint64_t>(vocab_)) {
+  if (header.vocab > vocab_) {
     fail(ErrorKind::data,
          "token file '{}' has a vocabulary of {}, larger than model.vocab {}; set --vocab {}",
          path(), header.vocab, vocab_, header.vocab);
   }
-  num_tokens_ = static_cast<std::int64_t>(header.num_tokens);
-  bytes_per_token_ = static_cast<std::int64_t>(width);
+  stored_checksum_ = header.checksum;
+  own_vocab_ = header.vocab;
+  num_tokens_ = header.num_tokens;
+  bytes_per_token_ = header.bytes_per_token;
 }
 
-// Reads version 2's checksum, which stands between the header and the tokens.
-void TokenFile::read_checksum() {
-  std::uint64_t stored = 0;
-  if (tokens_.size() < sizeof(stored)) {
-    fail(ErrorKind::data, "token file '{}' is truncated; make it anew with `dtrain data prepare`",
-         path());
+void TokenFile::read_tail(std::span<const std::byte> tail, std::size_t padding) {
+  const auto count = static_cast<std::uint64_t>(details_.num_documents);
+  const auto model_bytes = static_cast<std::uint64_t>(details_.model_bytes);
+  const std::size_t room = tail.size() - std::min(tail.size(), padding);
+  const bool holds_all =
+      count <= room / sizeof(std::uint64_t) && model_bytes == room - count * sizeof(std::uint64_t);
+  if (!holds_all || tail.size() < padding) {
+    refuse_token_file(path(), "is truncated, or has other bytes, after its tokens");
   }
-  std::memcpy(&stored, tokens_.data(), sizeof(stored));
-  stored_checksum_ = stored;
-  tokens_ = tokens_.subspan(sizeof(stored));
+  if (base::checksum_of(tail) != details_.tail_checksum) {
+    refuse_token_file(path(), "is damaged: its documents or its tokenizer changed");
+  }
+  documents_ = tail.subspan(padding, count * sizeof(std::uint64_t));
+  const auto model = tail.subspan(padding + documents_.size());
+  model_ = {reinterpret_cast<const char*>(model.data()), model.size()};
+}
+
+std::string TokenFile::tokenizer() const {
+  return identity_of(details_.tokenizer, own_vocab_, model_);
+}
+
+std::int64_t TokenFile::document_end(std::int64_t index) const {
+  DTRAIN_CHECK(0 <= index && index < details_.num_documents, "document {} of {}", index,
+               details_.num_documents);
+  return static_cast<std::int64_t>(token_at<std::uint64_t>(documents_.data(), index));
 }
 
 void TokenFile::check_tokens() const {

@@ -6,29 +6,15 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "dtrain/base/mapped_file.h"
+#include "dtrain/data/token_header.h"
 
 namespace dtrain::data {
 
-/// A text read as bytes has these many different tokens.
-inline constexpr std::int64_t kByteVocab = 256;
-
-/// The header of a token file.
-struct TokenHeader {
-  std::int64_t bytes_per_token = 1;  ///< 1, 2 or 4
-  std::int64_t vocab = kByteVocab;   ///< every token is below it
-  std::int64_t num_tokens = 0;
-  std::optional<std::uint64_t> checksum = {};  ///< XXH3 of the tokens; none in files of version 1
-};
-
-/// The header's size in version 1; version 2 adds the checksum of the tokens.
-inline constexpr std::size_t kTokenHeaderBytes = 40;
-
-/// The header as it stands in a file, its own checksum included: of version 2 with a checksum of
-/// the tokens, else of version 1.
-[[nodiscard]] std::vector<std::byte> encode_token_header(const TokenHeader& header);
+/// More than any token needs: a file's own vocabulary is accepted, whatever it is.
+inline constexpr std::int64_t kAnyVocab = std::int64_t{1} << 32;
 
 /// A memory-mapped sequence of tokens: a token file, or any text, one token a byte.
 ///
@@ -44,6 +30,16 @@ class TokenFile {
 
   [[nodiscard]] std::int64_t size() const noexcept { return num_tokens_; }
   [[nodiscard]] std::int64_t bytes_per_token() const noexcept { return bytes_per_token_; }
+  /// The vocabulary of the tokens, which may be smaller than that of open().
+  [[nodiscard]] std::int64_t vocab() const noexcept { return own_vocab_; }
+  /// Where the tokens come from, as far as the file knows.
+  [[nodiscard]] const TokenDetails& details() const noexcept { return details_; }
+  /// The tokenizer's model; empty for bytes and unknown ones.
+  [[nodiscard]] std::string_view tokenizer_model() const noexcept { return model_; }
+  /// identity_of its tokenizer.
+  [[nodiscard]] std::string tokenizer() const;
+  /// Tokens before the end of document `index` < details().num_documents, its own included.
+  [[nodiscard]] std::int64_t document_end(std::int64_t index) const;
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
   /// XXH3, 64 bits, of all tokens as they lie in the file, without its header: a text and the token
@@ -60,12 +56,16 @@ class TokenFile {
  private:
   TokenFile(base::MappedFile file, std::int64_t vocab);
   void read_header();
-  void read_checksum();
+  void read_tail(std::span<const std::byte> tail, std::size_t padding);
   void check_tokens() const;
 
   base::MappedFile file_;
-  std::span<const std::byte> tokens_;  // size() * bytes_per_token_
+  std::span<const std::byte> tokens_;     // size() * bytes_per_token_
+  std::span<const std::byte> documents_;  // ends, 8 bytes each
+  std::string_view model_;
   std::int64_t vocab_;
+  std::int64_t own_vocab_ = kByteVocab;
+  TokenDetails details_;
   std::int64_t num_tokens_ = 0;
   std::int64_t bytes_per_token_ = 1;
   std::optional<std::uint64_t> stored_checksum_;

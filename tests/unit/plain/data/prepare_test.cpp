@@ -27,7 +27,8 @@ TEST_CASE("Files and folders become one token file, folders sorted by path") {
   std::filesystem::create_symlink(folder.path("in/b.txt"), folder.path("in/link.txt"));
   const std::string alone = folder.write("alone.txt", "zeroth ");
   const std::string output = folder.path("out.tok");
-  const PrepareReport report = prepare({.inputs = {alone, folder.path("in")}, .output = output});
+  const PrepareReport report =
+      prepare({.inputs = {alone, folder.path("in")}, .output = output}).front();
   CHECK(report.num_files == 4);
   CHECK(report.num_tokens == 26);
   CHECK(content_of(output) == "zeroth first second third ");

@@ -143,10 +143,65 @@ TEST_CASE("Every bit of a prepared file's checksum and tokens matters to its che
   CHECK_THAT(refusal(folder.write("t", whole.substr(0, 44))), Contains("truncated"));
 }
 
+/// A file of version 3: tokens of two bytes, two documents and a tokenizer's model.
+std::string file_of_version_3(const std::vector<std::uint16_t>& tokens, const std::string& model) {
+  std::string tail(padding_after(kTokenHeaderBytes3 + 2 * tokens.size()), '\0');
+  append(tail, std::uint64_t{1});
+  append(tail, std::uint64_t{tokens.size()});
+  tail += model;
+  const auto header = encode_token_header(
+      {.bytes_per_token = 2,
+       .vocab = 300,
+       .num_tokens = std::ssize(tokens),
+       .checksum = base::checksum_of(std::as_bytes(std::span(tokens))),
+       .details = TokenDetails{.num_bytes = 11,
+                               .num_words = 4,
+                               .num_documents = 2,
+                               .model_bytes = std::ssize(model),
+                               .tokenizer = TokenizerKind::sentencepiece,
+                               .tail_checksum = base::checksum_of(std::string_view(tail))}});
+  std::string file(reinterpret_cast<const char*>(header.data()), header.size());
+  for (const std::uint16_t token : tokens) append(file, token);
+  return file + tail;
+}
+
+TEST_CASE("A token file tells its documents, its text's size and its tokenizer") {
+  const TempFolder folder;
+  const auto file =
+      TokenFile::open(folder.write("t", file_of_version_3({7, 299, 5}, "model")), 300);
+  CHECK(all_tokens(file) == std::vector<std::int64_t>{7, 299, 5});
+  CHECK(file.document_end(0) == 1);
+  CHECK(file.document_end(1) == 3);
+  CHECK(file.details().num_bytes == 11);
+  CHECK(file.details().num_words == 4);
+  CHECK(file.tokenizer_model() == "model");
+  CHECK(file.vocab() == 300);
+  CHECK_THAT(file.tokenizer(), Contains("sentencepiece 300 xxh3"));
+  const auto other = TokenFile::open(folder.write("u", file_of_version_3({7}, "Model")), 300);
+  CHECK(other.tokenizer() != file.tokenizer());
+}
+
+TEST_CASE("Every bit of a file of version 3 matters, and it is refused when cut anywhere") {
+  const TempFolder folder;
+  const std::string whole = file_of_version_3({1, 2, 299}, "model");
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    INFO(bit);
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    const std::string path = folder.write("t", damaged);
+    message_of(ErrorKind::data, [&] { std::ignore = TokenFile::open(path, 300).checksum(); });
+  }
+  for (std::size_t length = 1; length < whole.size(); ++length) {
+    INFO(length);
+    CHECK_THAT(refusal(folder.write("t", whole.substr(0, length)), 300), Contains("truncated"));
+  }
+  CHECK_THAT(refusal(folder.write("t", whole + "x"), 300), Contains("after its tokens"));
+}
+
 TEST_CASE("Token files of another version are refused with both versions") {
   const TempFolder folder;
-  CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {1}, 3))),
-             Contains("version 3") && Contains("known are 1 and 2"));
+  CHECK_THAT(refusal(folder.write("t", token_file<std::uint8_t>(256, {1}, 4))),
+             Contains("version 4") && Contains("known are 1 to 3"));
 }
 
 TEST_CASE("Token files with a width, vocabulary or count that cannot be are refused") {

@@ -1,0 +1,156 @@
+#include "data_prepare.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
+#include "dtrain/base/rank_env.h"
+#include "dtrain/data/prepare.h"
+#include "dtrain/data/tokenizer/train.h"
+#include "help.h"
+#include "progress_bar.h"
+
+namespace dtrain::app {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMostVocab = std::int64_t{1} << 31;
+
+/// The words of a command that reads texts.
+class TextCommand {
+ public:
+  explicit TextCommand(std::string name) : name_(std::move(name)) {
+    app_.set_help_flag();
+    app_.add_flag("-h,--help", help_);
+    app_.add_option("inputs", texts_.inputs);
+    app_.add_option("-o,--output", texts_.output);
+    app_.add_option("--field", texts_.field);
+    app_.add_option("--dataset", dataset_);
+    app_.add_flag("--overwrite", texts_.overwrite);
+  }
+
+  [[nodiscard]] CLI::App& app() { return app_; }
+
+  /// Returns false where help was asked for, and given.
+  [[nodiscard]] bool parse(const Arguments& arguments) {
+    try {
+      app_.parse(Arguments(arguments.rbegin(), arguments.rend()));
+    } catch (const CLI::Error& error) {
+      fail(ErrorKind::usage, "{}: {}; dtrain data --help shows the flags", name_, error.what());
+    }
+    if (help_) {
+      print(data_help());
+      return false;
+    }
+    if (texts_.output.empty()) {
+      fail(ErrorKind::usage, "{}: --output is missing: name the file to write", name_);
+    }
+    check_dataset();
+    return true;
+  }
+
+  [[nodiscard]] const data::PrepareOptions& texts() const { return texts_; }
+
+  /// The number that a flag has, which must be from `lowest` to `highest`.
+  void check_number(std::string_view flag, std::int64_t found, std::int64_t lowest,
+                    std::int64_t highest) const {
+    if (lowest <= found && found <= highest) return;
+    fail(ErrorKind::usage, "{}: {}: found {}, but it must be {} to {}", name_, flag, found, lowest,
+         highest);
+  }
+
+ private:
+  void check_dataset() {
+    constexpr std::string_view kWikitext = "wikitext";
+    texts_.is_wikitext = dataset_ == kWikitext;
+    if (!dataset_.empty() && !texts_.is_wikitext) {
+      fail(ErrorKind::usage, "{}: --dataset: found \"{}\", but it must be {}", name_, dataset_,
+           kWikitext);
+    }
+    if (texts_.is_wikitext && !texts_.field.empty()) {
+      fail(ErrorKind::usage,
+           "{}: --field is for JSON lines, --dataset wikitext for raw files; "
+           "give one of them",
+           name_);
+    }
+  }
+
+  std::string name_;
+  CLI::App app_;
+  data::PrepareOptions texts_;
+  std::string dataset_;
+  bool help_ = false;
+};
+
+}  // namespace
+
+int run_prepare(const Arguments& arguments) {
+  TextCommand command("data prepare");
+  std::string tokenizer;
+  std::int64_t threads = base::usable_cores();
+  std::int64_t vocab = 0;
+  command.app().add_option("--tokenizer", tokenizer);
+  command.app().add_option("--threads", threads);
+  const CLI::Option* vocab_flag = command.app().add_option("--vocab", vocab);
+  if (!command.parse(arguments)) return 0;
+  command.check_number("--threads", threads, 1, kMostThreads);
+  if (!vocab_flag->empty()) command.check_number("--vocab", vocab, 1, kMostVocab);
+
+  data::PrepareOptions options = command.texts();
+  options.threads = threads;
+  options.vocab = vocab;
+  if (!tokenizer.empty()) options.tokenizer = data::read_tokenizer(tokenizer);
+  std::vector<data::PrepareReport> reports;
+  {
+    ProgressBar bar;
+    options.on_progress = [&bar](const data::PrepareProgress& progress) {
+      bar.show(progress.bytes, progress.total_bytes, fmt::format("{} tokens", progress.num_tokens));
+    };
+    reports = data::prepare(options);
+  }
+  for (const data::PrepareReport& report : reports) {
+    print(fmt::format("{}: {} tokens from {} file{}, {} document{}\n", report.output,
+                      report.num_tokens, report.num_files, report.num_files == 1 ? "" : "s",
+                      report.num_documents, report.num_documents == 1 ? "" : "s"));
+  }
+  return 0;
+}
+
+int run_tokenizer(const Arguments& arguments) {
+  constexpr std::string_view kActions[] = {"train"};
+  const std::string action = arguments.empty() ? "" : arguments[0];
+  if (is_help(action)) {
+    print(data_help());
+    return 0;
+  }
+  if (action != kActions[0]) {
+    fail(ErrorKind::usage, "data tokenizer: found \"{}\", but it must be train{}", action,
+         base::did_you_mean(base::nearest(action, kActions)));
+  }
+  TextCommand command("data tokenizer train");
+  data::TokenizerTraining training;
+  command.app().add_option("--vocab-size", training.vocab);
+  command.app().add_option("--type", training.type);
+  if (!command.parse(Arguments(arguments.begin() + 1, arguments.end()))) return 0;
+  // The 256 bytes, the unknown piece and the one that ends documents, and something to learn.
+  command.check_number("--vocab-size", training.vocab, 260, 1'000'000);
+  if (training.type != "bpe" && training.type != "unigram") {
+    fail(ErrorKind::usage,
+         "data tokenizer train: --type: found \"{}\", but it must be bpe or "
+         "unigram",
+         training.type);
+  }
+  training.texts = command.texts();
+  const data::TokenizerReport report = data::train_tokenizer(training);
+  print(fmt::format("{}: {} tokens, made of {} of {} bytes\n", training.texts.output, report.vocab,
+                    report.num_used_bytes, report.num_bytes));
+  return 0;
+}
+
+}  // namespace dtrain::app

@@ -1,0 +1,121 @@
+#include "dtrain/data/source/blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/data/source/json_lines.h"
+#include "dtrain/data/source/wikitext.h"
+#include "dtrain/data/text.h"
+#include "dtrain/data/tokenizer/utf8.h"
+
+namespace dtrain::data {
+
+using base::ErrorKind;
+using base::fail;
+
+bool BlockReader::next(Block& block) {
+  std::size_t taken = 0;
+  while (taken == 0) {
+    if (stream_ == nullptr || (is_at_end_ && buffer_.empty())) {
+      if (stream_ != nullptr) consumed_before_ += stream_->consumed();
+      stream_ = nullptr;
+      if (next_file_ == options_.files.size()) return false;
+      open_next_file();
+    }
+    taken = bytes_to_take();
+  }
+  block = {.bytes = buffer_.substr(0, taken),
+           .file = options_.files[next_file_ - 1],
+           .offset = offset_,
+           .first_line = line_,
+           .format = options_.format,
+           .begins_document = is_first_,
+           .ends_document = is_at_end_ && taken == buffer_.size()};
+  if (options_.format == Format::json_lines) {
+    line_ += std::count(block.bytes.begin(), block.bytes.end(), '\n');
+  }
+  // What follows an article's head begins a document too.
+  is_first_ = options_.format == Format::wikitext && begins_article(buffer_, taken);
+  if (is_first_) block.ends_document = true;
+  buffer_.erase(0, taken);
+  offset_ += static_cast<std::int64_t>(taken);
+  return true;
+}
+
+std::int64_t BlockReader::consumed() const noexcept {
+  return consumed_before_ + (stream_ == nullptr ? 0 : stream_->consumed());
+}
+
+void BlockReader::open_next_file() {
+  const std::string& path = options_.files[next_file_++];
+  stream_ = open_bytes(path);
+  is_at_end_ = false;
+  is_first_ = true;
+  offset_ = 0;
+  line_ = 1;
+  read_more();
+  check_is_text(buffer_, path);
+}
+
+void BlockReader::read_more() {
+  const std::size_t before = buffer_.size();
+  buffer_.resize(before + options_.block_bytes);
+  const std::size_t count = stream_->read(std::span(buffer_).subspan(before));
+  buffer_.resize(before + count);
+  is_at_end_ = count < options_.block_bytes;
+}
+
+std::size_t BlockReader::bytes_to_take() {
+  while (!is_at_end_ && buffer_.size() < options_.block_bytes) read_more();
+  for (;;) {
+    if (is_at_end_ && buffer_.size() <= 2 * options_.block_bytes) return buffer_.size();
+    std::size_t cut = 0;
+    switch (options_.format) {
+      case Format::text:
+        cut = options_.cut(buffer_);
+        break;
+      case Format::json_lines:
+        cut = buffer_.rfind('\n') + 1;
+        break;
+      case Format::wikitext:
+        cut = last_article(buffer_);
+        break;
+    }
+    if (cut > 0) return cut;
+    if (is_at_end_) return buffer_.size();
+    if (buffer_.size() < options_.longest_part) {
+      read_more();
+      continue;
+    }
+    if (options_.format == Format::json_lines) {
+      fail(ErrorKind::data, "data file '{}': line {} is longer than {} MiB; is it JSON lines?",
+           options_.files[next_file_ - 1], line_, options_.longest_part >> 20);
+    }
+    if (options_.format == Format::wikitext) cut = options_.cut(buffer_);
+    if (cut > 0) return cut;
+    return whole_characters(std::string_view(buffer_).substr(0, buffer_.size() - 1));
+  }
+}
+
+std::vector<Part> parts_of(const Block& block, const LineRule& rule, std::string& storage) {
+  if (block.format == Format::json_lines) return documents_of_lines(block, rule, storage);
+  std::vector<Part> parts{{.text = block.bytes,
+                           .begins_document = block.begins_document,
+                           .ends_document = block.ends_document}};
+  if (block.format == Format::text) return parts;
+  parts.clear();
+  std::string_view rest = block.bytes;
+  bool begins = block.begins_document;
+  while (!rest.empty()) {
+    const std::size_t next = next_article(rest);
+    parts.push_back({.text = rest.substr(0, next),
+                     .begins_document = begins,
+                     .ends_document = next < rest.size() || block.ends_document});
+    rest.remove_prefix(next);
+    begins = true;
+  }
+  return parts;
+}
+
+}  // namespace dtrain::data

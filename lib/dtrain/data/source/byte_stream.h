@@ -1,0 +1,38 @@
+// Reads the content of files from front to back, through gzip and zstd.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "dtrain/base/input_file.h"
+
+namespace dtrain::data {
+
+/// The bytes of one file, decompressed where it is compressed.
+///
+/// Threads: one caller.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+
+  /// Fills `to`; less only where the file ends. Returns how many bytes that gave.
+  ///
+  /// Throws: Error{data} naming the file that is shorter than it was, truncated or damaged, with
+  ///         the place.
+  [[nodiscard]] virtual std::size_t read(std::span<char> to) = 0;
+  /// Bytes of the file itself that were read so far.
+  [[nodiscard]] virtual std::int64_t consumed() const noexcept = 0;
+};
+
+/// Opens a file; its first bytes say how it is compressed.
+///
+/// Throws: Error{data} as InputFile::open.
+[[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path);
+
+/// How a file whose text is read is spoken of.
+[[nodiscard]] const base::FileRole& text_file_role();
+
+}  // namespace dtrain::data

@@ -1,0 +1,91 @@
+#include "dtrain/data/source/json_lines.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Json = nlohmann::json;
+
+struct Place {
+  const Block& block;
+  std::int64_t line;
+};
+
+template <typename... Args>
+[[noreturn]] void refuse(const Place& place, fmt::format_string<Args...> format, Args&&... args) {
+  base::fail(ErrorKind::data, "data file '{}', line {}: {}", place.block.file, place.line,
+             fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The parser's own words begin with "[json.exception.parse_error.101] parse error at line 1, ".
+std::string reason_of(const Json::exception& error) {
+  const std::string message = error.what();
+  const auto place = message.find("column");
+  return base::printable(place == message.npos ? message : message.substr(place));
+}
+
+Json parse(const Place& place, std::string_view line) {
+  try {
+    return Json::parse(line);
+  } catch (const Json::exception& error) {
+    refuse(place, "it is not JSON ({}); every line must be one object", reason_of(error));
+  }
+}
+
+std::string text_in(const Place& place, std::string_view line, const std::string& field) {
+  Json object = parse(place, line);
+  if (!object.is_object()) {
+    refuse(place, "found {} where an object is needed", object.type_name());
+  }
+  const auto found = object.find(field);
+  if (found == object.end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : object.items()) {
+      if (value.is_string()) names.push_back(name);
+    }
+    refuse(place, "it has no field \"{}\"; its texts are in: {}; name one with --field", field,
+           names.empty() ? "none" : base::printable(fmt::format("{}", fmt::join(names, ", "))));
+  }
+  if (!found->is_string()) {
+    refuse(place, "its field \"{}\" is {}, not a text; name another with --field", field,
+           found->type_name());
+  }
+  return std::move(found->get_ref<std::string&>());
+}
+
+}  // namespace
+
+std::vector<Part> documents_of_lines(const Block& block, const LineRule& rule,
+                                     std::string& storage) {
+  std::vector<std::size_t> ends;
+  std::int64_t number = block.first_line;
+  for (std::string_view rest = block.bytes; !rest.empty(); ++number) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    const std::string text = text_in({block, number}, line, rule.field);
+    if (text.empty()) continue;
+    storage += text;
+    if (rule.adds_newline && text.back() != '\n') storage += '\n';
+    ends.push_back(storage.size());
+  }
+  std::vector<Part> parts;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    parts.push_back({.text = std::string_view(storage).substr(begin, end - begin)});
+    begin = end;
+  }
+  return parts;
+}
+
+}  // namespace dtrain::data

@@ -1,0 +1,67 @@
+#include "dtrain/data/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include "dtrain/base/checksum.h"
+#include "dtrain/base/mapped_file.h"
+
+namespace dtrain::data {
+namespace {
+
+constexpr std::int64_t kNumBytes = 256;
+
+class ByteEncoder final : public Encoder {
+ public:
+  void encode(std::string_view text, bool /*begins_document*/,
+              std::vector<std::uint32_t>& tokens) override {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+    tokens.insert(tokens.end(), bytes, bytes + text.size());
+  }
+};
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  [[nodiscard]] TokenizerKind kind() const override { return TokenizerKind::bytes; }
+  [[nodiscard]] std::int64_t vocab() const override { return kNumBytes; }
+  [[nodiscard]] std::string_view model() const override { return {}; }
+  [[nodiscard]] std::optional<std::uint32_t> end_of_document() const override { return {}; }
+  [[nodiscard]] std::size_t cut(std::string_view text) const override {
+    return text.empty() ? 0 : text.size() - 1;
+  }
+  [[nodiscard]] std::string text_of(std::int64_t token) const override {
+    return {static_cast<char>(token)};
+  }
+  [[nodiscard]] std::unique_ptr<Encoder> make_encoder() const override {
+    return std::make_unique<ByteEncoder>();
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> byte_tokenizer() {
+  return std::make_shared<const ByteTokenizer>();
+}
+
+std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path) {
+  static constexpr base::FileRole kRole{
+      base::ErrorKind::data, "tokenizer",
+      "give a SentencePiece model, as dtrain data tokenizer train makes one"};
+  const auto file = base::MappedFile::open(path, kRole);
+  return open_tokenizer({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
+                        path);
+}
+
+std::string identity_of(TokenizerKind kind, std::int64_t vocab, std::string_view model) {
+  switch (kind) {
+    case TokenizerKind::bytes:
+      return "bytes";
+    case TokenizerKind::sentencepiece:
+      return fmt::format("sentencepiece {} xxh3 {}", vocab,
+                         base::checksum_text(base::checksum_of(model)));
+    case TokenizerKind::unknown:
+      break;
+  }
+  return "unknown";
+}
+
+}  // namespace dtrain::data

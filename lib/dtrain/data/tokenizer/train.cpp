@@ -1,0 +1,137 @@
+#include "dtrain/data/tokenizer/train.h"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "dtrain/base/atomic_file.h"
+#include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
+#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/utf8.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+/// Lines of a text of any size, spread evenly over it, in a bounded memory: every n-th, where n
+/// doubles whenever there are too many.
+class SpreadLines {
+ public:
+  void add(std::string_view text) {
+    while (!text.empty()) {
+      const std::string_view line = text.substr(0, length_of_line(text));
+      text.remove_prefix(line.size());
+      if (text.starts_with('\n')) text.remove_prefix(1);
+      if (!line.empty()) add_line(line);
+    }
+  }
+
+  [[nodiscard]] bool next(std::string& line) {
+    if (next_ == lines_.size()) return false;
+    line = lines_[next_++];
+    return true;
+  }
+  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }
+  [[nodiscard]] std::int64_t num_used_bytes() const { return used_bytes_; }
+
+ private:
+  static constexpr std::int64_t kMostBytes = 100'000'000;
+  // SentencePiece passes over lines that are longer than 4,192 bytes.
+  static constexpr std::size_t kLongestLine = 4096;
+
+  static std::size_t length_of_line(std::string_view text) {
+    const std::string_view start = text.substr(0, kLongestLine);
+    if (const auto newline = start.find('\n'); newline != start.npos) return newline;
+    if (start.size() < kLongestLine) return start.size();
+    const auto space = start.rfind(' ');
+    return space != start.npos && space > 0 ? space : whole_characters(start);
+  }
+
+  void add_line(std::string_view line) {
+    num_bytes_ += std::ssize(line);
+    if (count_++ % step_ != 0) return;
+    lines_.emplace_back(line);
+    used_bytes_ += std::ssize(line);
+    while (used_bytes_ > kMostBytes && lines_.size() > 1) keep_every_second();
+  }
+
+  void keep_every_second() {
+    used_bytes_ = 0;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < lines_.size(); i += 2) {
+      lines_[kept].swap(lines_[i]);
+      used_bytes_ += std::ssize(lines_[kept++]);
+    }
+    lines_.resize(kept);
+    step_ *= 2;
+  }
+
+  std::vector<std::string> lines_;
+  std::int64_t num_bytes_ = 0;
+  std::int64_t used_bytes_ = 0;
+  std::int64_t count_ = 0;
+  std::int64_t step_ = 1;
+  std::size_t next_ = 0;
+};
+
+void check_output(const PrepareOptions& options) {
+  std::error_code error;
+  if (options.overwrite || !std::filesystem::exists(options.output, error)) return;
+  fail(ErrorKind::usage, "output '{}' exists; name another file or give --overwrite",
+       options.output);
+}
+
+PieceLibrary::Words trainer_words(const TokenizerTraining& training) {
+  return {{"vocab_size", std::to_string(training.vocab)},
+          {"model_type", training.type},
+          {"byte_fallback", "true"},
+          {"normalization_rule_name", "identity"},
+          {"remove_extra_whitespaces", "false"},
+          {"add_dummy_prefix", "false"},
+          {"allow_whitespace_only_pieces", "true"},
+          {"unk_id", "0"},
+          {"eos_id", "1"},
+          {"bos_id", "-1"},
+          {"pad_id", "-1"},
+          {"num_threads", "16"},  // of any machine: sums depend on it
+          {"minloglevel", "2"}};
+}
+
+// "INTERNAL: src/trainer_interface.cc(582) [(a) <= (b)] Vocabulary size too high (900). ...":
+// what stands behind the brackets.
+std::string reason_of(const std::string& obstacle) {
+  const auto bracket = obstacle.rfind("] ");
+  return base::printable(bracket == obstacle.npos ? obstacle : obstacle.substr(bracket + 2));
+}
+
+}  // namespace
+
+TokenizerReport train_tokenizer(const TokenizerTraining& training) {
+  check_output(training.texts);
+  PieceLibrary& library = piece_library();
+  SpreadLines lines;
+  read_texts(training.texts, [&](std::string_view text) { lines.add(text); });
+  if (lines.num_used_bytes() == 0) {
+    fail(ErrorKind::data, "the texts hold no line that is not empty; give more text");
+  }
+  std::string obstacle;
+  const std::string model = library.train(
+      trainer_words(training), [&](std::string& line) { return lines.next(line); }, obstacle);
+  if (model.empty()) {
+    fail(ErrorKind::usage, "SentencePiece makes no model of these texts with --vocab-size {}: {}",
+         training.vocab, reason_of(obstacle));
+  }
+  const auto tokenizer = open_tokenizer(model, training.texts.output);
+  base::AtomicFile output(training.texts.output, ErrorKind::data);
+  output.write(std::as_bytes(std::span(model)));
+  output.commit();
+  return {.vocab = tokenizer->vocab(),
+          .num_bytes = lines.num_bytes(),
+          .num_used_bytes = lines.num_used_bytes()};
+}
+
+}  // namespace dtrain::data

@@ -1,0 +1,94 @@
+"""SentencePiece: tokens compared with those of its own programs, models of ours, and what a wrong one gets."""
+
+import json
+import subprocess
+import unittest
+
+from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, run
+from token_file import read_token_file
+
+TEXT = (GOLDEN / "text.bin").read_text()
+LINES = [line for line in TEXT.splitlines() if line]
+SENTENCEPIECE = 2
+
+
+def spm(program, *arguments, text=None):
+    return subprocess.run([f"spm_{program}", "--minloglevel=2", *map(str, arguments)], input=text, capture_output=True, text=True,
+                          check=True).stdout
+
+
+class Tokenizers(FolderTest):
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def prepare(self, *arguments):
+        output = self.folder / "out.dtok"
+        run(DTRAIN, "data", "prepare", *arguments, "--output", output, "--overwrite", cwd=self.folder)
+        return read_token_file(output)
+
+    def refused(self, *arguments, parts=(), status=DATA):
+        before = sorted(self.folder.rglob("*"))
+        (line,) = run(DTRAIN, "data", *arguments, cwd=self.folder, status=status).stderr.splitlines()
+        for part in parts:
+            self.assertIn(str(part), line)
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+
+    def our_model(self, *flags, name="ours.model", vocab=700):
+        run(DTRAIN, "data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", vocab, "--output", name, *flags,
+            cwd=self.folder)
+        return self.folder / name
+
+    def test_tokens_of_each_document_are_those_of_spm_encode(self):
+        text = self.write("book.txt", TEXT)
+        documents = self.write("lines.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in LINES))
+        for flags in (["--model_type=unigram"], ["--model_type=bpe", "--byte_fallback", "--normalization_rule_name=identity"]):
+            spm("train", f"--input={text}", f"--model_prefix={self.folder / 'theirs'}", "--vocab_size=600", *flags)
+            model = self.folder / "theirs.model"
+            expected = spm("encode", f"--model={model}", "--output_format=id", text="\n".join(LINES) + "\n").splitlines()
+            found = self.prepare(documents, "--field", "text", "--tokenizer", model)
+            end = 2  # of a sentence, by spm_train's defaults
+            self.assertEqual(found.documents, [[*map(int, line.split()), end] for line in expected])
+            self.assertEqual((found.vocab, found.tokenizer, found.model), (600, SENTENCEPIECE, model.read_bytes()))
+            self.assertEqual(found.num_bytes, len("".join(LINES).encode()))
+
+    def test_a_model_of_ours_gives_back_every_text(self):
+        for flags in ((), ("--type", "unigram")):
+            model = self.our_model(*flags, "--overwrite")
+            text = TEXT[:5000] + "  two\tspaces \u65e5\u672c\u8a9e \U0001f600\n\n\nend \n"
+            found = self.prepare(self.write("t", text), "--tokenizer", model)
+            self.assertEqual(found.tokens.pop(), 1)  # the end of the document
+            self.assertEqual(spm("decode", f"--model={model}", "--input_format=id", text=" ".join(map(str, found.tokens)) + "\n"),
+                             text + "\n")
+
+    def test_the_same_texts_give_the_same_model(self):
+        self.assertEqual(self.our_model(name="a.model").read_bytes(), self.our_model(name="b.model").read_bytes())
+
+    def test_the_bytes_do_not_depend_on_the_threads(self):
+        model, text = self.our_model(), self.write("long", TEXT * 60)
+        found = []
+        for threads in (1, 5):
+            self.prepare(text, "--tokenizer", model, "--threads", threads)
+            found.append((self.folder / "out.dtok").read_bytes())
+        self.assertEqual(*found)
+
+    def test_what_is_wrong_is_named_and_nothing_is_left(self):
+        model, book = self.our_model(), self.folder / "book.txt"
+        bad = self.write("bad.txt", TEXT.encode() + b"caf\xe9 " + TEXT.encode())
+        out = ("--output", "new.dtok")
+        self.refused("prepare", bad, "--tokenizer", model, *out, parts=["bad.txt", "0xe9", f"offset {len(TEXT) + 3}", "iconv"])
+        run(DTRAIN, "data", "prepare", bad, "--output", "bytes.dtok", cwd=self.folder)
+        self.refused("prepare", book, "--tokenizer", book, *out, parts=["book.txt", "no SentencePiece model"])
+        self.refused("prepare", book, "--tokenizer", "missing", *out, parts=["missing", "does not exist"])
+        train = ("tokenizer", "train", book, "--output", "new.model", "--vocab-size")
+        self.refused(*train, 100000, parts=["--vocab-size 100000", "too high"], status=USAGE)
+        self.refused(*train, 100, parts=["--vocab-size", "100", "260"], status=USAGE)
+        self.refused(*train, 500, "--type", "word", parts=["--type", "bpe"], status=USAGE)
+        self.refused("tokenizer", "train", book, "--output", "ours.model", "--vocab-size", 500, parts=["--overwrite"], status=USAGE)
+        self.refused("tokenizer", "train", bad, "--output", "new.model", "--vocab-size", 500, parts=["bad.txt", "UTF-8"])
+        self.refused("tokenizer", "trian", parts=["train"], status=USAGE)
+
+
+if __name__ == "__main__":
+    unittest.main()

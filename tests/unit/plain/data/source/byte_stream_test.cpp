@@ -1,0 +1,98 @@
+#include "dtrain/data/source/byte_stream.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using dtrain::testing::TempFolder;
+
+std::string some_text(std::size_t size) {
+  std::string text;
+  for (std::uint32_t x = 1; text.size() < size; x = x * 1664525 + 1013904223) {
+    text += static_cast<char>('a' + x % 26 / (1 + x % 3));
+  }
+  return text;
+}
+
+std::string zipped(const std::string& text) {
+  z_stream state{};
+  REQUIRE(::deflateInit2(&state, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(::deflateBound(&state, text.size()) + 64, '\0');
+  state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  state.avail_in = static_cast<uInt>(text.size());
+  state.next_out = reinterpret_cast<Bytef*>(out.data());
+  state.avail_out = static_cast<uInt>(out.size());
+  REQUIRE(::deflate(&state, Z_FINISH) == Z_STREAM_END);
+  out.resize(state.total_out);
+  ::deflateEnd(&state);
+  return out;
+}
+
+std::string zstandard(const std::string& text) {
+  std::string out(::ZSTD_compressBound(text.size()), '\0');
+  out.resize(::ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+/// All of a file, read in pieces of this size.
+std::string content_of(const std::string& path, std::size_t piece) {
+  const auto stream = open_bytes(path);
+  std::string text;
+  std::string buffer(piece, '\0');
+  for (;;) {
+    const std::size_t count = stream->read(buffer);
+    text.append(buffer, 0, count);
+    if (count < piece) return text;
+  }
+}
+
+TEST_CASE("Plain, gzip and zstd files give the same bytes, whatever the size of a piece") {
+  const TempFolder folder;
+  const std::string text = some_text(300'000);
+  const std::string half = text.substr(0, text.size() / 2);
+  const std::string rest = text.substr(text.size() / 2);
+  for (const std::size_t piece :
+       {std::size_t{1}, std::size_t{1000}, text.size(), 2 * text.size()}) {
+    CHECK(content_of(folder.write("plain", text), piece) == text);
+    CHECK(content_of(folder.write("one.gz", zipped(text)), piece) == text);
+    CHECK(content_of(folder.write("two.gz", zipped(half) + zipped(rest)), piece) == text);
+    CHECK(content_of(folder.write("one.zst", zstandard(text)), piece) == text);
+    CHECK(content_of(folder.write("two.zst", zstandard(half) + zstandard(rest)), piece) == text);
+  }
+}
+
+TEST_CASE("A compressed file that ends early is refused by name and place at every length") {
+  const TempFolder folder;
+  const std::string text = some_text(200);
+  for (const std::string& whole : {zipped(text), zstandard(text)}) {
+    for (std::size_t length = 5; length < whole.size(); ++length) {
+      INFO(length);
+      const std::string path = folder.write("cut", whole.substr(0, length));
+      CHECK_THAT(message_of(ErrorKind::data, [&] { content_of(path, 64); }),
+                 Contains(path) && Contains("truncated") &&
+                     Contains("ends at byte " + std::to_string(length)));
+    }
+  }
+}
+
+TEST_CASE("Damaged compressed bytes are refused by name and place") {
+  const TempFolder folder;
+  for (std::string whole : {zipped(some_text(5000)), zstandard(some_text(5000))}) {
+    whole[whole.size() / 2] = static_cast<char>(whole[whole.size() / 2] ^ 0x55);
+    whole[whole.size() / 2 + 1] = static_cast<char>(whole[whole.size() / 2 + 1] ^ 0x55);
+    whole[12] = static_cast<char>(whole[12] ^ 0xff);
+    const std::string path = folder.write("damaged", whole);
+    CHECK_THAT(message_of(ErrorKind::data, [&] { content_of(path, 64); }),
+               Contains(path) && Contains("near byte"));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::data

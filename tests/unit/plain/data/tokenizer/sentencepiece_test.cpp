@@ -1,0 +1,146 @@
+#include <deque>
+
+#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/tokenizer.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::data {
+namespace {
+
+using base::ErrorKind;
+using Catch::Matchers::Contains;
+using dtrain::testing::message_of;
+using Tokens = std::vector<std::uint32_t>;
+
+const std::string& english() {
+  static const std::string text = [] {
+    std::ifstream file(DTRAIN_SOURCE_DIR "/tests/golden/text.bin", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }();
+  return text;
+}
+
+/// What tempts a tokenizer: runs of spaces and lines, other scripts, joined and unknown characters.
+const std::string kOdd =
+    "  Two  spaces, a\ttab;\n\n\nthree lines .\n \n = Title = \n\xC3\xA4\xC3\xB6 \xEF\xAC\x81ne "
+    "na\xC3\xAFve e\xCC\x81t\xC3\xA9 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x80\x82 "
+    "\xF0\x9F\x98\x80"
+    "\xF0\x9F\x98\x80 x\xE2\x96\x81y @ @ ~ ^ \x01 end \n";
+
+/// A model of SentencePiece's own trainer on the text's lines.
+std::string model_of(PieceLibrary::Words words) {
+  std::deque<std::string> lines;
+  std::istringstream stream(english());
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  words.emplace("vocab_size", "600");
+  words.emplace("minloglevel", "2");
+  std::string obstacle;
+  std::string model = piece_library().train(
+      words,
+      [&](std::string& line) {
+        if (lines.empty()) return false;
+        line = lines.front();
+        lines.pop_front();
+        return true;
+      },
+      obstacle);
+  INFO(obstacle);
+  REQUIRE_FALSE(model.empty());
+  return model;
+}
+
+std::string our_model() {
+  return model_of({{"model_type", "bpe"},
+                   {"byte_fallback", "true"},
+                   {"normalization_rule_name", "identity"},
+                   {"remove_extra_whitespaces", "false"},
+                   {"add_dummy_prefix", "false"}});
+}
+
+/// SentencePiece's own encoding of the whole text.
+Tokens oracle(const std::string& model, const std::string& text) {
+  std::string obstacle;
+  std::vector<int> ids;
+  REQUIRE(piece_library().load(model, obstacle)->encode(text, ids, obstacle));
+  return {ids.begin(), ids.end()};
+}
+
+/// The same in blocks of about this size, by the tokenizer's cuts.
+Tokens in_blocks(const Tokenizer& tokenizer, std::string_view text, std::size_t size) {
+  const auto encoder = tokenizer.make_encoder();
+  Tokens tokens;
+  bool begins = true;
+  while (!text.empty()) {
+    std::size_t cut = text.size();
+    for (std::size_t looked = size; looked < text.size() && cut == text.size(); looked *= 2) {
+      const std::size_t found = tokenizer.cut(text.substr(0, looked));
+      if (found > 0) cut = found;
+    }
+    encoder->encode(text.substr(0, cut), begins, tokens);
+    text.remove_prefix(cut);
+    begins = false;
+  }
+  return tokens;
+}
+
+TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the model and blocks") {
+  const std::vector<PieceLibrary::Words> models = {
+      {{"model_type", "unigram"}},
+      {{"model_type", "bpe"}},
+      {{"model_type", "bpe"}, {"byte_fallback", "true"}, {"normalization_rule_name", "identity"}},
+      {{"model_type", "unigram"}, {"add_dummy_prefix", "false"}},
+      {{"model_type", "unigram"}, {"remove_extra_whitespaces", "false"}},
+      {{"model_type", "unigram"}, {"split_by_whitespace", "false"}},
+      {{"model_type", "bpe"}, {"treat_whitespace_as_suffix", "true"}},
+      {{"model_type", "bpe"}, {"user_defined_symbols", "<sep>,ed th,\n"}},
+      {{"model_type", "char"}}};
+  const std::string text = kOdd + english().substr(0, 20'000) + kOdd;
+  std::vector<std::string> files{our_model()};
+  for (const auto& words : models) files.push_back(model_of(words));
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    INFO("model " << i);
+    const auto tokenizer = open_tokenizer(files[i], "test.model");
+    const Tokens expected = oracle(files[i], text);
+    for (const std::size_t size : {std::size_t{50}, std::size_t{3000}, text.size()}) {
+      INFO("blocks of " << size);
+      CHECK(in_blocks(*tokenizer, text, size) == expected);
+    }
+  }
+}
+
+TEST_CASE("A model of ours has places to cut at words and lines") {
+  const auto tokenizer = open_tokenizer(our_model(), "test.model");
+  CHECK(tokenizer->cut("one two") == 3);
+  CHECK(tokenizer->cut("one\ntwo") == 4);
+  CHECK(tokenizer->cut("one  two") == 3);
+  CHECK(tokenizer->cut("one \xC3\xA4") == 0);
+  CHECK(tokenizer->cut("") == 0);
+}
+
+TEST_CASE("A model of ours gives back every text") {
+  const auto tokenizer = open_tokenizer(our_model(), "test.model");
+  for (const std::string& text : {english(), kOdd}) {
+    std::string found;
+    for (const std::uint32_t token : in_blocks(*tokenizer, text, 4096)) {
+      found += tokenizer->text_of(token);
+    }
+    // SentencePiece's sign for a space is one.
+    std::string expected = text;
+    if (const auto sign = expected.find(kSpaceMark); sign != expected.npos) {
+      expected = expected.substr(0, sign) + " " + expected.substr(sign + kSpaceMark.size());
+    }
+    CHECK(found == expected);
+  }
+}
+
+TEST_CASE("What is no model is refused by name") {
+  for (const std::string& content :
+       {std::string("text"), std::string(), our_model().substr(0, 900)}) {
+    CHECK_THAT(
+        message_of(ErrorKind::data, [&] { std::ignore = open_tokenizer(content, "some.model"); }),
+        Contains("some.model") && Contains("no SentencePiece model"));
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::data
