@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "dtrain/base/error.h"
+#include "dtrain/config/data_mixture.h"
 
 namespace dtrain::config {
 namespace {
@@ -65,7 +66,9 @@ bool resumes_within(const Config& config) {
 }
 
 // The name in runs/NAME-N.
-std::string name_of(const Config& config) { return fs::path(config.data.train).stem().string(); }
+std::string name_of(const Config& config) {
+  return fs::path(parse_mixture(config.data.train).front().path).stem().string();
+}
 
 }  // namespace
 

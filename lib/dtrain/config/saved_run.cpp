@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "dtrain/config/assign.h"
+#include "dtrain/config/data_mixture.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/json.h"
 
@@ -27,8 +28,13 @@ void make_absolute(std::string& path) {
 Config reusable(Config asked) {
   asked.run.overwrite = false;
   asked.checkpoint.resume = CheckpointConfig{}.resume;
-  for (std::string* path : {&asked.data.train, &asked.data.validation, &asked.checkpoint.init_from,
-                            &asked.run.dir, &asked.machine.offload.folder}) {
+  if (!asked.data.train.empty()) {
+    std::vector<WeightedFile> files = parse_mixture(asked.data.train);
+    for (WeightedFile& file : files) make_absolute(file.path);
+    asked.data.train = mixture_text(files);
+  }
+  for (std::string* path : {&asked.data.validation, &asked.checkpoint.init_from, &asked.run.dir,
+                            &asked.machine.offload.folder}) {
     make_absolute(*path);
   }
   return asked;

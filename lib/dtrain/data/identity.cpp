@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
+#include "dtrain/data/sampler.h"
+
 namespace dtrain::data {
 namespace {
 
@@ -16,15 +20,32 @@ std::string describe(const Samples& samples, std::uint64_t checksum) {
                      width == 1 ? "" : fmt::format(" ({} bytes per token)", width));
 }
 
+/// Several files, each with its share of SourceOrder::kBlock samples.
+std::string describe(const Mixture& mixture) {
+  std::vector<double> weights;
+  for (const Mixture::Source& source : mixture.sources()) weights.push_back(source.weight);
+  const SourceOrder order(weights);
+  std::string text;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const Samples& samples = mixture.sources()[i].samples;
+    text += fmt::format("{}{} of {}: {}", i == 0 ? "mixture of " : " and ", order.share(i),
+                        SourceOrder::kBlock, describe(samples, samples.file().checksum()));
+  }
+  return text;
+}
+
 }  // namespace
 
 DataIdentity identify(const Split& split) {
-  const TokenFile& training = split.train.file();
-  const TokenFile& validation = split.validation.file();
-  const std::uint64_t checksum = training.checksum();
-  const bool reads_other = &validation != &training && split.validation.size() > 0;
-  return {.training = describe(split.train, checksum),
-          .validation = describe(split.validation, reads_other ? validation.checksum() : checksum)};
+  const Samples& training = split.train.first();
+  const Samples& validation = split.validation;
+  const bool is_mixture = split.train.sources().size() > 1;
+  const bool shares_file = &validation.file() == &training.file();
+  const std::uint64_t checksum = is_mixture ? 0 : training.file().checksum();
+  const bool reads_other = (!shares_file || is_mixture) && validation.size() > 0;
+  return {
+      .training = is_mixture ? describe(split.train) : describe(training, checksum),
+      .validation = describe(validation, reads_other ? validation.file().checksum() : checksum)};
 }
 
 std::string to_text(const DataIdentity& identity) {

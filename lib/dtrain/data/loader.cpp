@@ -12,32 +12,31 @@ namespace {
 
 constexpr std::size_t kGlobalBatchesAhead = 2;
 
-/// Rows first .. first + count of a batch, where row r is the sample order(r).
-template <typename Order>
-Batch read_batch(const Samples& samples, std::int64_t first, std::int64_t count, Order order) {
-  const auto length = static_cast<std::size_t>(samples.seq_len());
+/// Rows first .. first + count of a batch, where copy(r, inputs, targets) gives row r.
+template <typename Copy>
+Batch read_batch(std::int64_t seq_len, std::int64_t first, std::int64_t count, Copy copy) {
+  const auto length = static_cast<std::size_t>(seq_len);
   const auto rows = static_cast<std::size_t>(count);
   Batch batch{.inputs = std::vector<std::int64_t>(rows * length),
               .targets = std::vector<std::int64_t>(rows * length),
               .first_sample = first,
               .num_sequences = count,
-              .length = samples.seq_len()};
+              .length = seq_len};
   const std::span inputs(batch.inputs);
   const std::span targets(batch.targets);
   for (std::size_t row = 0; row < rows; ++row) {
-    samples.copy(order(first + static_cast<std::int64_t>(row)),
-                 inputs.subspan(row * length, length), targets.subspan(row * length, length));
+    copy(first + static_cast<std::int64_t>(row), inputs.subspan(row * length, length),
+         targets.subspan(row * length, length));
   }
   return batch;
 }
 
 }  // namespace
 
-Loader::Loader(Samples samples, const LoaderOptions& options)
-    : samples_(std::move(samples)),
+Loader::Loader(Mixture samples, const LoaderOptions& options)
+    : samples_(std::move(samples), options.seed),
       options_(options),
       global_batch_(options.microbatch * options.grad_accum * options.dp_size),
-      order_(samples_.size(), options.seed),
       position_(options.start_position) {
   DTRAIN_CHECK(options.microbatch >= 1 && options.grad_accum >= 1 && options.start_position >= 0);
   DTRAIN_CHECK(0 <= options.dp_rank && options.dp_rank < options.dp_size, "dp rank {} of {}",
@@ -73,8 +72,11 @@ void Loader::read_ahead(const std::stop_token& stop) {
       std::vector<Batch> batches;
       for (const auto id : base::first_ids<MicrobatchId>(options_.grad_accum)) {
         if (stop.stop_requested()) break;
-        batches.push_back(read_batch(samples_, first + deal.number_of(id) * options_.microbatch,
-                                     options_.microbatch, order_));
+        batches.push_back(read_batch(
+            samples_.seq_len(), first + deal.number_of(id) * options_.microbatch,
+            options_.microbatch, [this](std::int64_t consumed, auto inputs, auto targets) {
+              samples_.copy(consumed, inputs, targets);
+            }));
       }
       std::unique_lock lock(mutex_);
       if (!changed_.wait(lock, stop, [this] { return ready_.size() < kGlobalBatchesAhead; }) ||
@@ -104,7 +106,10 @@ std::int64_t EvaluationSequences::sample(std::int64_t number) const {
 }
 
 Batch EvaluationSequences::read(std::int64_t first, std::int64_t count) const {
-  return read_batch(samples_, first, count, [this](std::int64_t number) { return sample(number); });
+  return read_batch(samples_.seq_len(), first, count,
+                    [this](std::int64_t number, auto inputs, auto targets) {
+                      samples_.copy(sample(number), inputs, targets);
+                    });
 }
 
 }  // namespace dtrain::data

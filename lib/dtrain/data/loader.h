@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/data/batch.h"
-#include "dtrain/data/sampler.h"
+#include "dtrain/data/mixture.h"
 #include "dtrain/data/split.h"
 
 namespace dtrain::data {
@@ -35,7 +35,7 @@ struct LoaderOptions {
 /// Threads: one caller.
 class Loader {
  public:
-  Loader(Samples samples, const LoaderOptions& options);
+  Loader(Mixture samples, const LoaderOptions& options);
   /// Returns the bytes of the batches that a rank has at once: the step's, those that are ready,
   /// and the one that waits to be.
   [[nodiscard]] static std::int64_t bytes(const LoaderOptions& options, std::int64_t seq_len);
@@ -53,10 +53,9 @@ class Loader {
  private:
   void read_ahead(const std::stop_token& stop);
 
-  Samples samples_;
+  MixtureReader samples_;
   LoaderOptions options_;
   std::int64_t global_batch_;
-  SampleOrder order_;
   std::int64_t position_;
 
   std::mutex mutex_;

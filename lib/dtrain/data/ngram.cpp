@@ -84,10 +84,13 @@ NgramLoss evaluate_ngrams(const Split& split, std::int64_t num_sequences) {
   const Samples& validation = split.validation;
   if (validation.size() < 1) {
     fail(ErrorKind::data, "data file '{}' gives no validation sample; set --val-fraction",
-         split.train.file().path());
+         split.train.first().file().path());
+  }
+  if (split.train.sources().size() > 1) {
+    fail(ErrorKind::usage, "n-gram baselines count one file; name one with --data");
   }
   const EvaluationSequences sequences(validation, num_sequences);
-  const NgramModel model(split.train);
+  const NgramModel model(split.train.first());
   const auto length = static_cast<std::size_t>(validation.seq_len());
   std::vector<std::int64_t> inputs(length);
   std::vector<std::int64_t> targets(length);

@@ -1,5 +1,9 @@
 #include "dtrain/data/sampler.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include "dtrain/base/check.h"
 
 namespace dtrain::data {
@@ -9,6 +13,35 @@ namespace {
 // Few rounds leave structure in tiny domains, where a round has only a few functions to choose
 // from: with six, some orders of four samples are clearly likelier than others.
 constexpr std::uint32_t kRounds = 12;
+// In place of a round, for a number of the epoch's own.
+constexpr std::uint32_t kShiftRound = 0xFFFFFFFF;
+
+// Odd, so that its multiples visit every number below kBlock; near kBlock times the golden section.
+constexpr std::int64_t kStep = 40503;
+
+/// Sum of floor((step * i + start) / modulus) over 0 <= i < count; all numbers at least 0.
+std::int64_t floor_sum(std::int64_t count, std::int64_t modulus, std::int64_t step,
+                       std::int64_t start) {
+  std::int64_t sum = 0;
+  for (;;) {
+    sum += count * (count - 1) / 2 * (step / modulus) + count * (start / modulus);
+    step %= modulus;
+    start %= modulus;
+    const std::int64_t last = step * count + start;
+    if (last < modulus) return sum;
+    count = last / modulus;
+    start = last % modulus;
+    std::swap(modulus, step);
+  }
+}
+
+/// How many of the first `count` numbers of a block's order are below `bound` <= kBlock.
+std::int64_t count_below(std::int64_t count, std::int64_t bound) {
+  constexpr std::int64_t kBlock = SourceOrder::kBlock;
+  // x mod m < b just where floor(x / m) - floor((x - b) / m) is 1; m is added to keep it positive.
+  return count + floor_sum(count, kBlock, kStep, 0) -
+         floor_sum(count, kBlock, kStep, kBlock - bound);
+}
 
 }  // namespace
 
@@ -28,6 +61,42 @@ std::int64_t SampleOrder::operator()(std::int64_t consumed) const {
     index = permute(index, epoch);
   } while (index >= num_samples_);
   return static_cast<std::int64_t>(index);
+}
+
+std::int64_t SampleOrder::shift(std::int64_t consumed, std::int64_t seq_len) const {
+  const std::uint64_t epoch = static_cast<std::uint64_t>(consumed) / num_samples_;
+  if (epoch == 0) return 0;
+  const auto noise = base::philox(
+      {0, kShiftRound, static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)},
+      key_);
+  return static_cast<std::int64_t>(noise[0] % static_cast<std::uint64_t>(seq_len));
+}
+
+SourceOrder::SourceOrder(std::span<const double> weights) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  DTRAIN_CHECK(!weights.empty() && std::isfinite(total) && total > 0 &&
+               std::ssize(weights) <= kBlock);
+  std::vector<std::int64_t> shares;
+  for (const double weight : weights) {
+    shares.push_back(std::max<std::int64_t>(1, std::llround(weight / total * double(kBlock))));
+  }
+  // The largest share takes what rounding has left or taken.
+  *std::ranges::max_element(shares) +=
+      kBlock - std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  begins_.push_back(0);
+  for (const std::int64_t share : shares) begins_.push_back(begins_.back() + share);
+}
+
+SourceOrder::Place SourceOrder::operator()(std::int64_t consumed) const {
+  DTRAIN_CHECK(consumed >= 0, "{} samples consumed", consumed);
+  const std::int64_t block = consumed / kBlock;
+  const std::int64_t index = consumed % kBlock;
+  const std::int64_t number = index * kStep % kBlock;
+  const auto next = std::ranges::upper_bound(begins_, number);
+  const auto source = static_cast<std::size_t>(next - begins_.begin()) - 1;
+  const std::int64_t before =
+      count_below(index, begins_[source + 1]) - count_below(index, begins_[source]);
+  return {.source = source, .consumed = block * share(source) + before};
 }
 
 std::uint64_t SampleOrder::permute(std::uint64_t index, std::uint64_t epoch) const {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/config/data_mixture.h"
 
 namespace dtrain::data {
 
@@ -22,13 +23,21 @@ std::int64_t Samples::size() const noexcept {
 }
 
 void Samples::copy(std::int64_t sample, std::span<std::int64_t> inputs,
-                   std::span<std::int64_t> targets) const {
+                   std::span<std::int64_t> targets, std::int64_t shift) const {
   const auto length = static_cast<std::size_t>(seq_len_);
   DTRAIN_CHECK(0 <= sample && sample < size(), "sample {} of {}", sample, size());
   DTRAIN_CHECK(inputs.size() == length && targets.size() == length);
-  const std::int64_t begin = range_.begin + sample * seq_len_;
+  DTRAIN_CHECK(0 <= shift && shift < seq_len_, "shift {} of {}", shift, seq_len_);
+  const std::int64_t last_begin = range_.end - 1 - seq_len_;
+  const std::int64_t begin = std::min(range_.begin + sample * seq_len_ + shift, last_begin);
   file_->copy(begin, inputs);
   file_->copy(begin + 1, targets);
+}
+
+std::int64_t Mixture::size() const noexcept {
+  std::int64_t size = 0;
+  for (const Source& source : sources_) size += source.samples.size();
+  return size;
 }
 
 namespace {
@@ -52,6 +61,18 @@ std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
   }
 }
 
+// Token files of versions 1 and 2 do not say whose their tokens are.
+void check_same_tokenizer(const TokenFile& first, const TokenFile& other) {
+  const auto is_unknown = [](const TokenFile& file) {
+    return file.details().tokenizer == TokenizerKind::unknown;
+  };
+  if (is_unknown(first) || is_unknown(other) || first.tokenizer() == other.tokenizer()) return;
+  fail(ErrorKind::data,
+       "data files '{}' and '{}' have tokens of different tokenizers: {} and {}; prepare both with "
+       "one",
+       first.path(), other.path(), first.tokenizer(), other.tokenizer());
+}
+
 }  // namespace
 
 SplitOptions split_options(const config::Config& config) {
@@ -66,20 +87,45 @@ Split open_split(const SplitOptions& options) {
   const bool has_file = !options.validation.empty();
   DTRAIN_CHECK(options.val_fraction >= 0 && options.val_fraction < 1);
   DTRAIN_CHECK(!has_file || options.val_fraction == 0);
-  const auto file =
-      std::make_shared<const TokenFile>(TokenFile::open(options.train, options.vocab));
-  const std::int64_t size = file->size();
-  const std::int64_t cut =
-      size - static_cast<std::int64_t>(static_cast<double>(size) * options.val_fraction);
-  Samples train(file, {0, cut}, options.seq_len);
-  check_has_sample(train, "for training");
-  Samples validation(file, {cut, size}, options.seq_len);
+  const std::vector<config::WeightedFile> files = config::parse_mixture(options.train);
+  if (files.size() > 1 && options.val_fraction > 0) {
+    fail(ErrorKind::usage,
+         "--val-fraction takes the end of one file, and --data names {}; give --val-data FILE",
+         files.size());
+  }
+  std::vector<Mixture::Source> sources;
+  std::int64_t cut = 0;
+  for (const config::WeightedFile& each : files) {
+    const auto file = std::make_shared<const TokenFile>(TokenFile::open(each.path, options.vocab));
+    cut = file->size() -
+          static_cast<std::int64_t>(static_cast<double>(file->size()) * options.val_fraction);
+    sources.push_back({Samples(file, {0, cut}, options.seq_len), each.weight});
+    check_has_sample(sources.back().samples, "for training");
+    check_same_tokenizer(sources.front().samples.file(), *file);
+  }
+  Mixture train(std::move(sources));
+  const Samples& first = train.first();
+  Samples validation(first.shared_file(), {cut, first.file().size()}, options.seq_len);
+  if (files.size() > 1) validation = Samples(first.shared_file(), {0, 0}, options.seq_len);
   if (has_file) {
     const auto other = open_validation(options);
     validation = Samples(other, {0, other->size()}, options.seq_len);
+    check_same_tokenizer(first.file(), *other);
   }
   if (has_file || options.val_fraction > 0) check_has_sample(validation, "for validation");
   return {std::move(train), std::move(validation)};
+}
+
+std::optional<std::int64_t> vocab_of_data(const std::string& train) {
+  try {
+    std::int64_t vocab = 0;
+    for (const config::WeightedFile& each : config::parse_mixture(train)) {
+      vocab = std::max(vocab, TokenFile::open(each.path, kAnyVocab).vocab());
+    }
+    return vocab;
+  } catch (const base::Error&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace dtrain::data

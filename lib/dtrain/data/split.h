@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dtrain/config/config.h"
 #include "dtrain/data/token_file.h"
@@ -31,11 +34,17 @@ class Samples {
   [[nodiscard]] std::int64_t seq_len() const noexcept { return seq_len_; }
   [[nodiscard]] TokenRange range() const noexcept { return range_; }
   [[nodiscard]] const TokenFile& file() const noexcept { return *file_; }
+  [[nodiscard]] const std::shared_ptr<const TokenFile>& shared_file() const noexcept {
+    return file_;
+  }
 
+  /// shift < seq_len: by so many tokens the sample begins later; the last one only as far as the
+  /// range has tokens.
+  ///
   /// Shapes: inputs and targets (seq_len).
   /// Throws: Error{data} as TokenFile::copy.
-  void copy(std::int64_t sample, std::span<std::int64_t> inputs,
-            std::span<std::int64_t> targets) const;
+  void copy(std::int64_t sample, std::span<std::int64_t> inputs, std::span<std::int64_t> targets,
+            std::int64_t shift = 0) const;
 
  private:
   std::shared_ptr<const TokenFile> file_;
@@ -43,8 +52,30 @@ class Samples {
   std::int64_t seq_len_;
 };
 
+/// Samples of one file, or of several that are mixed in proportion to weights (mixture.h).
+class Mixture {
+ public:
+  struct Source {
+    Samples samples;
+    double weight = 1;
+  };
+  // NOLINTNEXTLINE(google-explicit-constructor): one file is a mixture, too
+  Mixture(Samples samples) : sources_{{std::move(samples)}} {}
+  /// At least one, all with the same seq_len.
+  explicit Mixture(std::vector<Source> sources) : sources_(std::move(sources)) {}
+
+  [[nodiscard]] const std::vector<Source>& sources() const noexcept { return sources_; }
+  [[nodiscard]] const Samples& first() const noexcept { return sources_.front().samples; }
+  [[nodiscard]] std::int64_t seq_len() const noexcept { return first().seq_len(); }
+  /// Samples of all sources; of one file, those of an epoch.
+  [[nodiscard]] std::int64_t size() const noexcept;
+
+ private:
+  std::vector<Source> sources_;
+};
+
 struct SplitOptions {
-  std::string train{};       ///< data.train: a token file, or a text read as bytes
+  std::string train{};       ///< data.train: token files, or texts read as bytes
   std::string validation{};  ///< data.validation: the same; empty: val_fraction of `train`
   double val_fraction =
       0;  ///< without a validation file: share of `train`, its end, kept for validation; 0: none
@@ -56,14 +87,19 @@ struct SplitOptions {
 [[nodiscard]] SplitOptions split_options(const config::Config& config);
 
 struct Split {
-  Samples train;
+  Mixture train;
   Samples validation;  ///< size() 0 where no validation was asked for
 };
 
 /// Opens and checks the data of a run.
 ///
-/// Throws: Error{data} as TokenFile::open, and if training or a validation that was asked for has
-///         not one sample.
+/// Throws: Error{data} as TokenFile::open, if training or a validation that was asked for has not
+///         one sample, and if files have tokens of different tokenizers; Error{usage} as
+///         config::parse_mixture, and for a val_fraction of several files.
 [[nodiscard]] Split open_split(const SplitOptions& options);
+
+/// The vocabulary of the training data, which a model has unless it is told otherwise; nothing
+/// where a file cannot be read, which open_split reports.
+[[nodiscard]] std::optional<std::int64_t> vocab_of_data(const std::string& train);
 
 }  // namespace dtrain::data

@@ -30,6 +30,23 @@ TEST_CASE("Data differs by any token, by the part that is used, and by the valid
   CHECK(two.validation == identity_of({.train = folder.path("other"), .seq_len = 8}).training);
 }
 
+TEST_CASE("A mixture differs by any token of any file, and by its weights") {
+  const TempFolder folder;
+  const std::string a = folder.write("a", std::string(1000, 'a'));
+  const std::string b = folder.write("b", std::string(500, 'b'));
+  const std::string c = folder.write("c", std::string(499, 'b') + "c");
+  const auto training = [&](const std::string& text) {
+    return identity_of({.train = text, .validation = b, .seq_len = 8}).training;
+  };
+  const std::string found = training(a + ":0.7," + b + ":0.3");
+  CHECK(training(a + ":7," + b + ":3") == found);
+  CHECK(training(a + ":0.7," + c + ":0.3") != found);
+  CHECK(training(a + ":0.6," + b + ":0.4") != found);
+  CHECK(training(a) != found);
+  CHECK(identity_of({.train = a + ":1," + b + ":1", .validation = b, .seq_len = 8}).validation ==
+        training(b));
+}
+
 TEST_CASE("An identity survives the checkpoint that keeps it") {
   const DataIdentity identity{.training = "3 samples, tokens 0 to 25", .validation = "none"};
   const DataIdentity back = identity_from(to_text(identity));

@@ -1,5 +1,6 @@
 #include "dtrain/data/loader.h"
 
+#include <algorithm>
 #include <set>
 
 #include "support/temp_folder.h"
@@ -21,14 +22,17 @@ Samples numbered_samples(const TempFolder& folder, int num_samples) {
   }
   text.front() = text.size() > 4 ? '\x7f' : text.front();  // sample 0 says 127: NUL is no text
   text.push_back('.');
-  return open_split({.train = folder.write("t", text), .seq_len = 4}).train;
+  return open_split({.train = folder.write("t", text), .seq_len = 4}).train.first();
 }
 
 std::vector<std::int64_t> numbers_in(const std::vector<Batch>& batches) {
   std::vector<std::int64_t> numbers;
   for (const Batch& batch : batches) {
     for (std::size_t row = 0; row < static_cast<std::size_t>(batch.num_sequences); ++row) {
-      numbers.push_back(batch.inputs[4 * row] == 127 ? 0 : batch.inputs[4 * row]);
+      // In a later epoch samples begin elsewhere, and hold the first token of the next one.
+      const auto begin = batch.inputs.begin() + static_cast<std::ptrdiff_t>(4 * row);
+      const std::int64_t number = *std::min_element(begin, begin + 4);
+      numbers.push_back(number == 127 ? 0 : number);
     }
   }
   return numbers;
@@ -97,7 +101,8 @@ TEST_CASE("Ranks and accumulation cut one and the same sequence of samples") {
   CHECK(together == expected);
 }
 
-TEST_CASE("An epoch's batches hold every sample once, also when a batch spans two epochs") {
+TEST_CASE(
+    "Each epoch holds every sample once, also when a batch spans two; later ones are cut anew") {
   const TempFolder folder;
   Loader loader(numbered_samples(folder, 25), {.microbatch = 10, .seed = 1});
   std::vector<std::int64_t> numbers;
@@ -108,7 +113,41 @@ TEST_CASE("An epoch's batches hold every sample once, also when a batch spans tw
   const std::set<std::int64_t> first(numbers.begin(), numbers.begin() + 25);
   const std::set<std::int64_t> second(numbers.begin() + 25, numbers.end());
   CHECK(first.size() == 25);
-  CHECK(second.size() == 25);
+  // The first token of sample 0 stands before the first shifted sample.
+  REQUIRE(SampleOrder(25, 1).shift(25, 4) > 0);
+  CHECK(second.size() == 24);
+  CHECK(*second.begin() == 1);
+  CHECK(*second.rbegin() == 24);
+}
+
+TEST_CASE(
+    "A mixture's samples are those of its files in their shares, in any layout, and resumed") {
+  const TempFolder folder;
+  const TempFolder other;
+  const Mixture mixture({{numbered_samples(folder, 40), 3}, {numbered_samples(other, 20), 1}});
+  const auto numbers_of = [&](LoaderOptions options, int steps) {
+    options.seed = 5;
+    Loader loader(mixture, options);
+    std::vector<std::int64_t> numbers;
+    for (int step = 0; step < steps; ++step) {
+      const auto more = numbers_in(loader.next());
+      numbers.insert(numbers.end(), more.begin(), more.end());
+    }
+    return numbers;
+  };
+  const auto whole = numbers_of({.microbatch = 8}, 6);
+  const auto resumed = numbers_of({.microbatch = 8, .start_position = 16}, 4);
+  CHECK(std::vector(whole.begin() + 16, whole.end()) == resumed);
+  // Two ranks, microbatches of four: rank 0 has the first half of each batch.
+  const auto half = numbers_of({.microbatch = 4, .dp_rank = 0, .dp_size = 2}, 6);
+  for (std::size_t i = 0; i < half.size(); ++i) CHECK(half[i] == whole[i / 4 * 8 + i % 4]);
+  // By hand: sources one after the other, each in its own order.
+  const SourceOrder sources(std::vector<double>{3, 1});
+  const SampleOrder orders[] = {SampleOrder(40, 5), SampleOrder(20, 5)};
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    const auto place = sources(static_cast<std::int64_t>(i));
+    CHECK(whole[i] == orders[place.source](place.consumed));
+  }
 }
 
 TEST_CASE("A loader started at another's position goes on with the same batches") {

@@ -38,7 +38,7 @@ TEST_CASE("N-gram probabilities are those of the definition") {
   const TempFolder folder;
   const std::string text = "abracadabra, said the magician, abracadabra";
   const Split split = open_split({.train = folder.write("t", text), .seq_len = 4});
-  const NgramModel model(split.train);
+  const NgramModel model(split.train.first());
   const std::string nothing_before{'\0', 'a'};  // the text's beginning must not count as a NUL
   for (const std::string& context :
        std::vector<std::string>{"", "a", "q", "ab", "br", "qa", "xy", "ra", nothing_before}) {
@@ -54,7 +54,7 @@ TEST_CASE("N-gram probabilities of all bytes add up to one") {
   const TempFolder folder;
   const Split split =
       open_split({.train = folder.write("t", "the cat sat on the mat"), .seq_len = 4});
-  const NgramModel model(split.train);
+  const NgramModel model(split.train.first());
   for (const std::string context : {"", "t", "th", "zz", "he"}) {
     double total = 0;
     for (int next = 0; next < 256; ++next) {
@@ -95,7 +95,7 @@ TEST_CASE("Counting does not depend on the size of the pieces that are read") {
   for (int i = 0; i < 70'000; ++i)
     text.push_back(i % 3 == 0 ? 'x' : static_cast<char>('a' + i % 7));
   const Split split = open_split({.train = folder.write("t", text), .seq_len = 4});
-  const NgramModel model(split.train);
+  const NgramModel model(split.train.first());
   CHECK(probability(model, "bx", 'd') == Approx(oracle(text, "bx", 'd')).epsilon(1e-13));
   CHECK(probability(model, "", 'x') == Approx(oracle(text, "", 'x')).epsilon(1e-13));
 }

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <set>
 #include <vector>
 
 namespace dtrain::data {
@@ -105,6 +107,47 @@ TEST_CASE("Samples that follow each other in an epoch are unrelated in the text"
     ++distances[static_cast<std::size_t>(distance * 20 / size)];
   }
   CHECK(excess(distances, static_cast<double>(size - 1) / 20, 19) < 5);
+}
+
+TEST_CASE("The first epoch has no shift, later ones each their own, below a sequence") {
+  const SampleOrder order(10, 3);
+  std::vector<std::int64_t> shifts;
+  for (std::int64_t epoch = 0; epoch < 200; ++epoch) {
+    shifts.push_back(order.shift(10 * epoch, 64));
+    CHECK(order.shift(10 * epoch + 9, 64) == shifts.back());
+    CHECK((0 <= shifts.back() && shifts.back() < 64));
+  }
+  CHECK(shifts[0] == 0);
+  CHECK(SampleOrder(10, 4).shift(50, 64) != shifts[5]);
+  const std::set<std::int64_t> different(shifts.begin(), shifts.end());
+  CHECK(different.size() > 50);
+}
+
+TEST_CASE("Sources of a mixture get their shares, and count their own samples without a gap") {
+  for (const std::vector<double>& weights :
+       std::vector<std::vector<double>>{{1}, {0.7, 0.3}, {1, 1, 1}, {5, 1e-9}, {2, 0.5, 40, 7}}) {
+    const SourceOrder order(weights);
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    std::vector<std::int64_t> counts(weights.size());
+    for (std::int64_t consumed = 0; consumed < 2 * SourceOrder::kBlock + 500; ++consumed) {
+      const SourceOrder::Place place = order(consumed);
+      REQUIRE(place.consumed == counts[place.source]++);
+      if (consumed % 97 != 0) continue;
+      // Nowhere more than a few samples away from the exact share.
+      for (std::size_t s = 0; s < weights.size(); ++s) {
+        REQUIRE(std::abs(static_cast<double>(counts[s]) -
+                         static_cast<double>(consumed + 1) * weights[s] / total) < 8);
+      }
+    }
+  }
+}
+
+TEST_CASE("A position far in a mixture needs no earlier one") {
+  const SourceOrder order(std::vector<double>{0.7, 0.3});
+  const std::int64_t far = std::int64_t{1} << 50;
+  const SourceOrder::Place place = order(far + 123);
+  CHECK(place.consumed ==
+        (far / SourceOrder::kBlock) * order.share(place.source) + order(123).consumed);
 }
 
 }  // namespace

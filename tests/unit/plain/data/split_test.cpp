@@ -33,10 +33,10 @@ TEST_CASE("Sample i is tokens i*T to i*T+T, its targets one later") {
   const TempFolder folder;
   const Split split = open_split({.train = folder.write("t", counting_text(13)), .seq_len = 4});
   REQUIRE(split.train.size() == 3);
-  CHECK(sample_of(split.train, 0).inputs == std::vector<std::int64_t>{1, 2, 3, 4});
-  CHECK(sample_of(split.train, 0).targets == std::vector<std::int64_t>{2, 3, 4, 5});
-  CHECK(sample_of(split.train, 2).inputs == std::vector<std::int64_t>{9, 10, 11, 12});
-  CHECK(sample_of(split.train, 2).targets == std::vector<std::int64_t>{10, 11, 12, 13});
+  CHECK(sample_of(split.train.first(), 0).inputs == std::vector<std::int64_t>{1, 2, 3, 4});
+  CHECK(sample_of(split.train.first(), 0).targets == std::vector<std::int64_t>{2, 3, 4, 5});
+  CHECK(sample_of(split.train.first(), 2).inputs == std::vector<std::int64_t>{9, 10, 11, 12});
+  CHECK(sample_of(split.train.first(), 2).targets == std::vector<std::int64_t>{10, 11, 12, 13});
   CHECK(split.validation.size() == 0);
 }
 
@@ -54,8 +54,8 @@ TEST_CASE("A fraction takes the end of the text, and the parts share no token") 
   const TempFolder folder;
   const Split split = open_split(
       {.train = folder.write("t", counting_text(100)), .val_fraction = 0.1, .seq_len = 4});
-  CHECK(split.train.range().begin == 0);
-  CHECK(split.train.range().end == 90);
+  CHECK(split.train.first().range().begin == 0);
+  CHECK(split.train.first().range().end == 90);
   CHECK(split.validation.range().begin == 90);
   CHECK(split.validation.range().end == 100);
   REQUIRE(split.validation.size() == 2);
@@ -68,7 +68,7 @@ TEST_CASE("A validation file is used whole") {
   const Split split = open_split({.train = folder.write("t", counting_text(100)),
                                   .validation = folder.write("v", "abcdefghi"),
                                   .seq_len = 4});
-  CHECK(split.train.range().end == 100);
+  CHECK(split.train.first().range().end == 100);
   REQUIRE(split.validation.size() == 2);
   CHECK(sample_of(split.validation, 1).targets == std::vector<std::int64_t>{'f', 'g', 'h', 'i'});
 }
@@ -100,6 +100,63 @@ TEST_CASE("A configuration says which data is meant") {
   CHECK(options.val_fraction == 0.25);
   CHECK(options.seq_len == 7);
   CHECK(options.vocab == 9);
+}
+
+TEST_CASE("A shifted sample begins later, the last one only as far as there are tokens") {
+  const TempFolder folder;
+  const Split split = open_split({.train = folder.write("t", counting_text(14)), .seq_len = 4});
+  const Samples& samples = split.train.first();
+  std::vector<std::int64_t> inputs(4);
+  std::vector<std::int64_t> targets(4);
+  samples.copy(0, inputs, targets, 3);
+  CHECK(inputs == std::vector<std::int64_t>{4, 5, 6, 7});
+  CHECK(targets == std::vector<std::int64_t>{5, 6, 7, 8});
+  samples.copy(2, inputs, targets, 1);
+  CHECK(targets == std::vector<std::int64_t>{11, 12, 13, 14});
+  samples.copy(2, inputs, targets, 3);
+  CHECK(targets == std::vector<std::int64_t>{11, 12, 13, 14});
+}
+
+TEST_CASE("A mixture reads each file by itself") {
+  const TempFolder folder;
+  const std::string a = folder.write("a", counting_text(30));
+  const std::string b = folder.write("b,c", std::string(30, 'b'));
+  folder.write("d", std::string(30, 'd'));
+  const Split split =
+      open_split({.train = a + ":3," + folder.path("d") + ":1", .validation = b, .seq_len = 4});
+  REQUIRE(split.train.sources().size() == 2);
+  CHECK(split.train.sources()[0].weight == 3);
+  CHECK(split.train.sources()[1].samples.file().path() == folder.path("d"));
+  CHECK(split.train.size() == 14);
+  CHECK(split.validation.size() == 7);
+  CHECK(open_split({.train = b, .seq_len = 4}).train.sources().size() == 1);
+}
+
+TEST_CASE("A mixture without good weights is refused in one line") {
+  const TempFolder folder;
+  const std::string a = folder.write("a", counting_text(30));
+  const auto refusal = [&](const std::string& text) {
+    return message_of(ErrorKind::usage,
+                      [&] { std::ignore = open_split({.train = text, .seq_len = 4}); });
+  };
+  CHECK_THAT(refusal(a + ":0," + a + ":1"), Contains("\"0\"") && Contains("above 0"));
+  CHECK_THAT(refusal(a + ":-1," + a + ":1"), Contains("-1"));
+  CHECK_THAT(refusal(a + ":nan," + a + ":1"), Contains("nan"));
+  CHECK_THAT(refusal(a + ":x," + a + ":1"), Contains("\"x\""));
+  CHECK_THAT(refusal(a + ":1," + a), Contains("no weight"));
+  CHECK_THAT(refusal(a + ":1,"), Contains("no weight"));
+  CHECK_THAT(message_of(ErrorKind::usage,
+                        [&] {
+                          std::ignore = open_split(
+                              {.train = a + ":1," + a + ":1", .val_fraction = 0.1, .seq_len = 4});
+                        }),
+             Contains("--val-data"));
+  CHECK_THAT(message_of(ErrorKind::data,
+                        [&] {
+                          std::ignore = open_split(
+                              {.train = a + ":1," + folder.path("missing") + ":1", .seq_len = 4});
+                        }),
+             Contains("missing") && Contains("does not exist"));
 }
 
 }  // namespace

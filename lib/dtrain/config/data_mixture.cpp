@@ -1,0 +1,66 @@
+#include "dtrain/config/data_mixture.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/number.h"
+
+namespace dtrain::config {
+namespace {
+
+using base::ErrorKind;
+using base::fail;
+
+constexpr std::string_view kForm = "a mixture is FILE:WEIGHT,FILE:WEIGHT";
+
+WeightedFile weighted_file(std::string_view item, const std::string& text) {
+  const std::size_t colon = item.rfind(':');
+  if (item.empty() || colon == item.npos || colon == 0) {
+    fail(ErrorKind::usage, "--data {}: \"{}\" has no weight; {}", text, item, kForm);
+  }
+  const auto weight = base::number_in<double>(item.substr(colon + 1));
+  if (!weight || !std::isfinite(*weight) || *weight <= 0) {
+    fail(ErrorKind::usage,
+         "--data {}: the weight of \"{}\" is \"{}\", but it must be a number above "
+         "0; leave out a file that is not wanted",
+         text, item.substr(0, colon), item.substr(colon + 1));
+  }
+  return {std::string(item.substr(0, colon)), *weight};
+}
+
+// A weight alone, as in "book.dtok:2", makes a mixture of one.
+bool ends_with_number(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  return colon != text.npos && base::number_in<double>(text.substr(colon + 1)).has_value();
+}
+
+}  // namespace
+
+std::vector<WeightedFile> parse_mixture(const std::string& text) {
+  std::error_code error;
+  const bool is_list = text.find(',') != text.npos || ends_with_number(text);
+  if (!is_list || std::filesystem::exists(text, error)) return {{text, 1}};
+  std::vector<WeightedFile> files;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    files.push_back(weighted_file(std::string_view(text).substr(begin, end - begin), text));
+    begin = end + 1;
+  }
+  return files;
+}
+
+std::string mixture_text(const std::vector<WeightedFile>& files) {
+  if (files.size() == 1) return files.front().path;
+  std::string text;
+  for (const WeightedFile& file : files) {
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", file.path, file.weight);
+  }
+  return text;
+}
+
+}  // namespace dtrain::config

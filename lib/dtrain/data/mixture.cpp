@@ -1,0 +1,32 @@
+#include "dtrain/data/mixture.h"
+
+#include <utility>
+
+namespace dtrain::data {
+namespace {
+
+std::vector<double> weights_of(const Mixture& mixture) {
+  std::vector<double> weights;
+  for (const Mixture::Source& source : mixture.sources()) weights.push_back(source.weight);
+  return weights;
+}
+
+}  // namespace
+
+MixtureReader::MixtureReader(Mixture mixture, std::uint64_t seed)
+    : mixture_(std::move(mixture)), sources_(weights_of(mixture_)) {
+  for (const Mixture::Source& source : mixture_.sources()) {
+    orders_.emplace_back(source.samples.size(), seed);
+  }
+}
+
+void MixtureReader::copy(std::int64_t consumed, std::span<std::int64_t> inputs,
+                         std::span<std::int64_t> targets) const {
+  const SourceOrder::Place place =
+      orders_.size() == 1 ? SourceOrder::Place{.consumed = consumed} : sources_(consumed);
+  const SampleOrder& order = orders_[place.source];
+  mixture_.sources()[place.source].samples.copy(order(place.consumed), inputs, targets,
+                                                order.shift(place.consumed, seq_len()));
+}
+
+}  // namespace dtrain::data
