@@ -19,7 +19,7 @@ template <typename S>
 kernels::Matrix<typename FusedAttention<S>::W> FusedAttention<S>::state(
     Worker& worker, const NeuronRange& range) const {
   const std::int64_t width = work_.shape().width;
-  worker.square.resize(static_cast<std::size_t>(work_.shape().chunk() * width));
+  worker.square.require(work_.shape().chunk() * width);
   return {worker.square.data(), range.count, width};
 }
 
@@ -161,6 +161,18 @@ at::Tensor FusedAttention<S>::apply_scores(const at::Tensor& x, const at::Tensor
   return attended;
 }
 
+// Where the sums of a square are made: in its place, unless its numbers are narrower.
+template <typename S>
+kernels::Matrix<typename FusedAttention<S>::W> FusedAttention<S>::sums_of_square(
+    Worker& worker, const Matrix<S>& square) const {
+  if constexpr (std::is_same_v<S, W>) {
+    return square;
+  } else {
+    worker.square.require(work_.shape().span * work_.shape().span);
+    return {worker.square.data(), square.rows, square.columns};
+  }
+}
+
 // Returns what x gets as values, (nh, B, T, D); leaves the gradient of S plus its transpose in the
 // place of the scores.
 template <typename S>
@@ -171,7 +183,6 @@ at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, c
       work_.wide_empty({shape.heads, shape.batch, shape.length, shape.width});
   kernels::run_tasks(shape.heads * shape.batch, [&](std::int64_t task, std::int64_t index) {
     Worker& worker = work_.worker(index);
-    worker.square.resize(static_cast<std::size_t>(shape.span * shape.span));
     for_each_span(shape, [&](const Span& span) {
       const Matrix<S> score = square<S>(scores, task, span);
       const Input gradient = work_.input(d_attended, task).row_block(span.begin, span.count);
@@ -179,7 +190,7 @@ at::Tensor FusedAttention<S>::backward_of_scores(const at::Tensor& d_attended, c
       lower_transposed_times(
           worker.product, score.read_only(), gradient,
           work_.template stream<W>(d_values, task).row_block(span.begin, span.count));
-      const Matrix<W> d_score{worker.square.data(), span.count, span.count};
+      const Matrix<W> d_score = sums_of_square(worker, score);
       lower_outer(worker.product, gradient, values, d_score, /*adds=*/false);
       symmetric_from_lower(d_score, score);
     });

@@ -62,6 +62,7 @@ class FusedAttention {
   void score(const at::Tensor& parts, const at::Tensor& scores);
   [[nodiscard]] at::Tensor apply_scores(const at::Tensor& x, const at::Tensor& scores);
 
+  [[nodiscard]] Matrix<W> sums_of_square(Worker& worker, const Matrix<S>& square) const;
   [[nodiscard]] at::Tensor backward_of_scores(const at::Tensor& d_attended, const at::Tensor& x,
                                               const at::Tensor& scores);
   void backward_of_reading(Worker& worker, const Matrix<S>& q, const Input& x,

@@ -12,6 +12,18 @@
 namespace dtrain::model::bdh {
 namespace {
 
+// What threads work in, of a model of this dtype.
+std::int64_t work_bytes(const FusedShape& shape, at::ScalarType dtype, bool is_backward) {
+  switch (dtype) {
+    case at::kDouble:
+      return FusedWork<double>::bytes(shape, is_backward);
+    case at::kBFloat16:
+      return FusedWork<c10::BFloat16>::bytes(shape, is_backward);
+    default:
+      return FusedWork<float>::bytes(shape, is_backward);
+  }
+}
+
 // What forward saves, in this order.
 enum Saved : std::size_t { kXs, kYs, kScores, kYkv, kYkvRstd, kY, kYRstd, kOut, kOutRstd };
 
@@ -168,7 +180,8 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
     const std::int64_t normalizing = head_sum + heads + normed;
     const std::int64_t decoding = normed + ys + lanes + sum;
     const std::int64_t ending = 2 * (row * low + statistics) + (is_low ? 2 : 1) * row * wide;
-    return neurons + scores + std::max({attending, normalizing, decoding + ending});
+    return neurons + scores + std::max({attending, normalizing, decoding + ending}) +
+           work_bytes(sizes, shape.dtype, /*is_backward=*/false);
   };
   memory.forward = forward(kept / 2);
   memory.forward_without_graph = forward(0);
@@ -176,7 +189,8 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
   const std::int64_t at_attention = heads + (is_low ? sizes.heads * row * low : 0) + heads + lanes;
   const std::int64_t streams = 2 * row * wide;  // the gradients of both norms
   const std::int64_t recomputed = 2 * neurons - kept;
-  memory.backward = memory.saved + recomputed + streams + std::max(at_gate, at_attention + sum);
+  memory.backward = memory.saved + recomputed + streams + std::max(at_gate, at_attention + sum) +
+                    work_bytes(sizes, shape.dtype, /*is_backward=*/true);
   return memory;
 }
 

@@ -30,11 +30,25 @@ FusedWork<S>::FusedWork(const FusedShape& shape, const at::TensorOptions& option
       workers_(static_cast<std::size_t>(kernels::num_workers())) {
   const std::int64_t chunk = shape.chunk();
   for (Worker& worker : workers_) {
-    worker.sums.resize(static_cast<std::size_t>(shape.length * chunk));
-    worker.first.resize(static_cast<std::size_t>(shape.span * chunk));
-    worker.second.resize(static_cast<std::size_t>(shape.span * chunk));
+    worker.sums.require(shape.length * chunk);
+    worker.first.require(shape.span * chunk);
+    worker.second.require(shape.span * chunk);
     worker.halves.resize(static_cast<std::size_t>(chunk + 2 * kDropoutBlock));
   }
+}
+
+template <typename S>
+std::int64_t FusedWork<S>::bytes(const FusedShape& shape, bool is_backward) {
+  constexpr std::int64_t kLow = sizeof(S);
+  constexpr std::int64_t kWide = sizeof(W);
+  const std::int64_t threads = kernels::num_workers();
+  const std::int64_t chunk = shape.chunk();
+  const std::int64_t tiles = kWide * shape.length * chunk + 2 * kLow * shape.span * chunk;
+  const std::int64_t state = shape.has_state() ? kWide * chunk * shape.width : 0;
+  // A square of sums is rounded into the place of the scores.
+  const std::int64_t squares =
+      is_backward && kLow != kWide ? std::min(threads, shape.heads * shape.batch) : std::int64_t{0};
+  return threads * (tiles + state) + squares * kWide * shape.span * shape.span;
 }
 
 template <typename S>

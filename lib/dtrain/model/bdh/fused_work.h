@@ -26,6 +26,23 @@ struct RowStorage<c10::BFloat16> {
   using Type = Bfloat16Bits;
 };
 
+/// Memory of one thread, which LibTorch counts; without initial values.
+template <typename T>
+class Scratch {
+ public:
+  /// Makes room for `count` elements; where there is room already, nothing changes.
+  void require(std::int64_t count) {
+    if (count <= count_) return;
+    memory_ = at::empty({count * static_cast<std::int64_t>(sizeof(T))}, at::kByte);
+    count_ = count;
+  }
+  [[nodiscard]] T* data() const { return static_cast<T*>(memory_.mutable_data_ptr()); }
+
+ private:
+  at::Tensor memory_;
+  std::int64_t count_ = 0;
+};
+
 /// The element-wise code for this CPU.
 template <typename S>
 [[nodiscard]] const auto& level_rows() {
@@ -56,15 +73,17 @@ class FusedWork {
   /// or a state.
   struct Worker {
     kernels::Product<S> product;
-    std::vector<W> sums;
-    std::vector<S> first;
-    std::vector<S> second;
-    std::vector<W> square;
+    Scratch<W> sums;
+    Scratch<S> first;
+    Scratch<S> second;
+    Scratch<W> square;
     std::vector<S> rounded;
     std::vector<std::uint32_t> halves;
   };
 
   explicit FusedWork(const FusedShape& shape, const at::TensorOptions& options);
+  /// What all threads of this rank work in, forward or backward.
+  [[nodiscard]] static std::int64_t bytes(const FusedShape& shape, bool is_backward);
 
   [[nodiscard]] const FusedShape& shape() const { return shape_; }
   [[nodiscard]] const Rows& rows() const { return rows_; }
@@ -94,7 +113,7 @@ class FusedWork {
   }
   /// A span's part of a tile, in memory of a worker's.
   template <typename T>
-  [[nodiscard]] kernels::Matrix<T> tile_in(std::vector<T>& memory, const Span& span,
+  [[nodiscard]] kernels::Matrix<T> tile_in(const Scratch<T>& memory, const Span& span,
                                            const NeuronRange& range) const {
     return {memory.data(), span.count, range.count};
   }

@@ -64,7 +64,7 @@ void clear_upper(const kernels::Matrix<T>& m) {
   }
 }
 
-/// c = m + mᵀ with a diagonal of zeros, from what m has below its diagonal.
+/// c = m + mᵀ with a diagonal of zeros, from what m has below its diagonal; c may be m.
 template <typename From, typename To>
 void symmetric_from_lower(const kernels::Matrix<From>& m, const kernels::Matrix<To>& c) {
   for (std::int64_t i = 0; i < c.rows; ++i) {
