@@ -39,8 +39,8 @@ constexpr const char* kData =
   --output FILE             the token file
   --tokenizer FILE.model    a SentencePiece model; without it every byte is a token
   --field NAME              the inputs are JSON lines, whose texts are in this field
-  --dataset wikitext        the inputs are raw files of WikiText, whose articles are the documents; of
-                            a folder of them three token files are made in the folder --output
+  --dataset wikitext        the inputs are raw files of WikiText, whose articles are the documents;
+                            of a folder of them three token files are made in the folder --output
   --vocab N                 vocabulary of a .bin file (default: GPT-2's, or Llama 3's)
   --threads N               (default: all cores); the tokens do not depend on it
   --overwrite               replace the output if it exists

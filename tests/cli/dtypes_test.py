@@ -102,10 +102,10 @@ class Dtypes(FolderTest):
         self.assertEqual(models[2], models[0])
 
     def test_a_float16_run_that_was_stopped_has_the_scales_and_bits_of_one_that_was_not(self):
-        # One text of eight bytes again and again: its gradients overflow until the scale fits, in the first three steps.
+        # One text of eight bytes again and again, longer than the run, since each epoch cuts it elsewhere: its gradients overflow until the scale fits, in the first three steps.
         # The scale is tried again 2,000 good steps after that, and is too large once more.
         text = self.folder / "text.txt"
-        text.write_bytes(b"abcdefgh" * 500)
+        text.write_bytes(b"abcdefgh" * 3000)
         flags = ("--levels", 1, "--width", 8, "--heads", 1, "--neurons", 8, "--seq-len", 8, "--global-batch", 1, "--lr", 1e-6,
                  "--val-fraction", 0, "--data", text, "--dtype", "float16", "--checkpoint-every", 100_000)
         first = run(DTRAIN, *TINY, *flags, "--steps", 1, "--run-dir", self.folder / "first")

@@ -164,7 +164,7 @@ class Names(Case):
         self.refused(USAGE, "type --steps", arguments=["--overwrite", "\u2013steps", "5"])
 
     def test_tools_without_an_action_name_them(self):
-        self.refused(USAGE, "dtrain data needs an action: prepare or baseline", arguments=["data"])
+        self.refused(USAGE, "dtrain data needs an action: prepare, tokenizer or baseline", arguments=["data"])
         self.refused(USAGE, "did you mean prepare?", arguments=["data", "prepair"])
         self.refused(USAGE, "dtrain checkpoint needs a tool: list, inspect", arguments=["checkpoint"])
 
@@ -192,7 +192,7 @@ class Files(Case):
     def test_tokens_of_other_trainers_are_recognised(self):
         tokens = [(7919 * i) % 50257 for i in range(4000)]
         path = self.write("train.bin", struct.pack("<4000H", *tokens))
-        self.data_refused("16-bit tokens without a header, as nanoGPT's", "docs/formats/tokens.md", path=path)
+        self.data_refused("16-bit tokens without a header, as nanoGPT's", "dtrain data prepare FILE.bin", path=path)
         characters = self.write("char.bin", struct.pack("<4000H", *[i % 65 for i in tokens]))
         self.data_refused("16-bit tokens without a header", path=characters)
         for magic in (20240520, 20240801):
@@ -221,7 +221,7 @@ class Help(Case):
         for arguments in (["help"], ["help", "train"], ["train", "--help"], ["-h"], ["--steps", "5", "--help"]):
             self.assertEqual(self.help_of(*arguments), overview)
         for name in (["generate"], ["verify"], ["settings"], ["schedule"], ["data"], ["data", "prepare"],
-                     ["data", "baseline"], ["checkpoint"], ["checkpoint", "list"], ["checkpoint", "inspect"],
+                     ["data", "tokenizer"], ["data", "tokenizer", "train"], ["data", "baseline"], ["checkpoint"], ["checkpoint", "list"], ["checkpoint", "inspect"],
                      ["checkpoint", "verify"], ["checkpoint", "diff"], ["checkpoint", "export"],
                      ["checkpoint", "import"]):
             text = self.help_of(*name, "--help")
