@@ -198,7 +198,7 @@ class Files(Case):
         for magic in (20240520, 20240801):
             header = struct.pack("<256i", magic, 1, 4000, *[0] * 253)
             path = self.write("val.bin", header + struct.pack("<4000H", *tokens))
-            self.data_refused("a token file of llm.c", "docs/formats/tokens.md", path=path)
+            self.data_refused("a token file of llm.c", "dtrain data prepare FILE.bin", path=path)
         self.data_refused("binary (it holds NUL bytes)", path=self.write("noise", bytes(range(250, -1, -1)) * 9))
 
     def test_text_that_is_not_utf_8_says_how_to_convert_it(self):
