@@ -1,5 +1,7 @@
 #include "configure.h"
 
+#include <algorithm>
+
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
@@ -10,6 +12,7 @@
 #include "dtrain/config/notices.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
+#include "dtrain/data/split.h"
 #include "epochs.h"
 #include "help.h"
 #include "runtime_library.h"
@@ -91,11 +94,22 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
   return config::resolve(command, config, launch);
 }
 
+// A model has the vocabulary of its data unless somebody says otherwise.
+void take_vocab_of_data(config::Loaded& loaded, config::Command command) {
+  const config::Setting* vocab = config::find_key("model.vocab");
+  const bool is_given = std::ranges::find(loaded.given, vocab) != loaded.given.end();
+  if (is_given || !vocab->is_for(command) || loaded.config.data.train.empty()) return;
+  if (const auto found = data::vocab_of_data(loaded.config.data.train)) {
+    loaded.config.model.vocab = *found;
+  }
+}
+
 // Reads the settings of the command, or of the run that it resumes.
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
   refuse_empty_run_dir(command_line);
-  const config::Loaded given = config::load(command_line);
+  config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
+  take_vocab_of_data(given, command);
   const bool starts = command == config::Command::train && !command_line.print_config;
   if (starts) config::check_run_dir_named(given.config);
   try {

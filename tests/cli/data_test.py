@@ -189,7 +189,7 @@ class BadData(Case):
 
     def test_token_outside_the_vocabulary(self):
         self.train_refused("token 256", "position 50", path=self.token_file([5] * 50 + [256] + [5] * 50))
-        self.train_refused("vocabulary of 300", "256", path=self.token_file([5] * 100, vocab=300))
+        self.train_refused("vocabulary of 300", "256", path=self.token_file([5] * 100, vocab=300), flags=["--vocab", 256])
         self.train_refused("255", path=self.write("text", b"x" * 100), flags=["--vocab", 255])
 
     def test_sequence_longer_than_the_data(self):

@@ -206,6 +206,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
   const data::Split split = data::open_split(data::split_options(resolved));
+  const auto tokenizer = train::sample_tokenizer(resolved, split);
   const std::shared_ptr<comm::World> ranks = join();
   // Before the model takes the memory.
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(resolved.machine.dtype));
@@ -228,7 +229,8 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const model::Model& model = job.whole_model();
   const bool are_cpus_mixed = job.cpus().are_mixed;
   train::StartPoint start =
-      train::load_start({config, world, job.engine(), model, data, are_cpus_mixed});
+      train::load_start({config, world, job.engine(), model, data,
+                         split.train.first().file().tokenizer(), are_cpus_mixed});
 
   train::StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, link, start);
@@ -241,14 +243,17 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
                                    .folder = *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
-  comm::run_long_on_leader(world, "preparing the run folder", [&] { begin_in(*folder, start); });
+  comm::run_long_on_leader(world, "preparing the run folder", [&] {
+    begin_in(*folder, start);
+    folder->keep_tokenizer(split.train.first().file().tokenizer_model());
+  });
   start.is_evaluated = is_evaluated(world, config, start);
   const job::StartFacts facts{config, job.world(), model, job.plan(), job.cpus(), split};
   tell_start(reporter, facts, asked.record, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak,
-       are_cpus_mixed, split, reporter, link, checkpoints, requests, check_folder},
+       are_cpus_mixed, split, reporter, link, checkpoints, requests, check_folder, tokenizer},
       start);
   const train::RunEnd end = trainer.run();
   if (!end.stopped) return 0;
@@ -280,7 +285,6 @@ void verify_rank(const config::Config& config, const base::RankEnv& env, const j
 }  // namespace
 
 int train(const config::Config& config, const config::StartRecord& record) {
-  train::check_samples(config);
   return job::run_ranks(config, [&](const base::RankEnv& env, const job::JoinWorld& join) {
     return train_rank({config, record}, env, join);
   });

@@ -12,6 +12,7 @@
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/model_description.h"
+#include "dtrain/train/model_tokenizer.h"
 
 namespace dtrain::commands {
 namespace {
@@ -71,9 +72,11 @@ void export_checkpoint(const config::Config& config, const Output& output) {
                                    ? saved_dtype(*model, reader)
                                    : parallel::dtype_of(wanted.dtype);
   const param::Arena arena = read_weights(reader, *model, dtype);
+  checkpoint::format::Metadata metadata =
+      train::tokenizer_metadata(train::saved_tokenizer(reader.path()));
+  metadata.emplace(train::kModelKey, train::describe(described));
   checkpoint::write_model_file(wanted.file, model->parameters, arena,
-                               train::exported_buffers(*model),
-                               {{train::kModelKey, train::describe(described)}});
+                               train::exported_buffers(*model), metadata);
   output(fmt::format("{}: {} parameters of {}, step {}\n", wanted.file, model->num_elements(),
                      reader.path(), reader.manifest().step));
 }

@@ -115,9 +115,7 @@ void TokenFile::read_tail(std::span<const std::byte> tail, std::size_t padding) 
   model_ = {reinterpret_cast<const char*>(model.data()), model.size()};
 }
 
-std::string TokenFile::tokenizer() const {
-  return identity_of(details_.tokenizer, own_vocab_, model_);
-}
+std::string TokenFile::tokenizer() const { return identity_of(details_.tokenizer, model_); }
 
 std::int64_t TokenFile::document_end(std::int64_t index) const {
   DTRAIN_CHECK(0 <= index && index < details_.num_documents, "document {} of {}", index,

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -124,6 +126,25 @@ void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
 
 std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
 
+void RunFolder::keep_tokenizer(std::string_view model) const {
+  if (model.empty()) return;
+  const std::string path = tokenizer_file(dir_);
+  if (fs::exists(path)) {
+    std::ifstream stream(path, std::ios::binary);
+    const std::string found(std::istreambuf_iterator<char>(stream), {});
+    if (found == model) return;
+    base::fail(ErrorKind::usage,
+               "'{}' is not the tokenizer of the run's data, which would replace it; move it, or "
+               "name another --run-dir",
+               path);
+  }
+  write_file(path, std::string(model));
+}
+
+std::string RunFolder::tokenizer_file(const std::string& run_dir) {
+  return run_dir + "/tokenizer.model";
+}
+
 std::string RunFolder::metrics_file(const std::string& run_dir) {
   return run_dir + "/metrics.jsonl";
 }
@@ -151,8 +172,8 @@ void RunFolder::remove_old_run() {
     base::log_warning("--overwrite left alone: {}", why);
   }
   metrics::remove_event_files(event_folder(dir_));
-  for (const std::string& path :
-       {metrics_file(dir_), store::final_model(dir_), dir_ + "/config.json"}) {
+  for (const std::string& path : {metrics_file(dir_), store::final_model(dir_),
+                                  tokenizer_file(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
   }
 }
@@ -163,8 +184,9 @@ void RunFolder::remove_leftovers() {
     base::log_warning("a leftover of an earlier start stays: {}", failure);
   }
   disk_.remove_file(dir_ + "/REQUEUE");
-  for (const std::string& file : {store::final_model(dir_), dir_ + "/config.json",
-                                  dir_ + "/REQUEUE", metrics_file(dir_), shared_file(dir_)}) {
+  for (const std::string& file :
+       {store::final_model(dir_), dir_ + "/config.json", dir_ + "/REQUEUE", metrics_file(dir_),
+        tokenizer_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "dtrain/base/held_folder.h"
 #include "dtrain/checkpoint/store/commit.h"
@@ -45,11 +46,17 @@ class RunFolder {
   /// writes config.json.
   [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step);
 
+  /// Keeps the tokenizer of the run's data as tokenizer.model; an empty one is none.
+  ///
+  /// Throws: Error{checkpoint} if it cannot be written; Error{usage} if another is there.
+  void keep_tokenizer(std::string_view model) const;
+
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);
 
   [[nodiscard]] static std::string stop_file(const std::string& run_dir);
   [[nodiscard]] static std::string metrics_file(const std::string& run_dir);
+  [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir);
   /// Of event files for TensorBoard.
   [[nodiscard]] static std::string event_folder(const std::string& run_dir);
 

@@ -56,6 +56,36 @@ std::vector<Scalar> curves_of(const StepRecord& record) {
   return curves;
 }
 
+std::vector<Scalar> curves_of(const EvaluationRecord& record) {
+  std::vector<Scalar> curves{{"validation/loss", shown(record.val_loss)}};
+  if (record.bits_per_byte) {
+    curves.push_back({"validation/bits_per_byte", shown(*record.bits_per_byte)});
+  }
+  if (record.perplexity_per_word) {
+    curves.push_back({"validation/perplexity_per_word", shown(*record.perplexity_per_word)});
+  }
+  return curves;
+}
+
+void add_units(nlohmann::ordered_json& line, const EvaluationRecord& record) {
+  if (record.bits_per_byte) line["bits_per_byte"] = json_number(*record.bits_per_byte);
+  if (record.perplexity_per_word) {
+    line["perplexity_per_word"] = json_number(*record.perplexity_per_word);
+  }
+}
+
+// ", 1.234 bits per byte"; empty where the text's size is not known.
+std::string units_text(const EvaluationRecord& record) {
+  std::string text;
+  if (record.bits_per_byte) {
+    text += fmt::format(", {:.4f} bits per byte", shown(*record.bits_per_byte));
+  }
+  if (record.perplexity_per_word) {
+    text += fmt::format(", perplexity per word {:.4g}", shown(*record.perplexity_per_word));
+  }
+  return text;
+}
+
 // With a loss scale a gradient beyond float16 is no fault: the scale is halved
 // (docs/determinism.md).
 std::string gradient_of(const StepRecord& record) {
@@ -151,13 +181,19 @@ void Reporter::step(const StepRecord& record) {
   console_->show_progress(line);
 }
 
-void Reporter::evaluation(std::int64_t step, double val_loss, std::int64_t tokens) {
+void Reporter::evaluation(const EvaluationRecord& record) {
   if (!options_.writes) return;
-  file_->write(
-      {{"event", "eval"}, {"step", step}, {"val_loss", json_number(val_loss)}, {"tokens", tokens}});
-  if (events_) events_->scalars(step, std::array{Scalar{"validation/loss", shown(val_loss)}});
-  last_validation_ = fmt::format("val {:.4f}", shown(val_loss));
-  console_->print_progress(fmt::format("step {} | validation loss {:.4f}", step, shown(val_loss)));
+  const double loss = shown(record.val_loss);
+  nlohmann::ordered_json line{{"event", "eval"},
+                              {"step", record.step},
+                              {"val_loss", json_number(record.val_loss)},
+                              {"tokens", record.tokens}};
+  add_units(line, record);
+  file_->write(line);
+  if (events_) events_->scalars(record.step, curves_of(record));
+  last_validation_ = fmt::format("val {:.4f}", loss);
+  console_->print_progress(
+      fmt::format("step {} | validation loss {:.4f}{}", record.step, loss, units_text(record)));
 }
 
 // A byte model may write anything: what is no text is replaced, where people and JSON read it.
@@ -244,9 +280,11 @@ void Reporter::end(const Summary& summary) {
                {"model", summary.model_path},
                {"skipped_updates", summary.skipped_updates},
                {"failed_checkpoints", summary.failed_checkpoints}});
-  if (summary.has_validation) {
-    line["val_loss"] = json_number(summary.val_loss);
-    text += fmt::format("  validation loss {:.4f} nats per token\n", summary.val_loss);
+  if (summary.validation) {
+    line["val_loss"] = json_number(summary.validation->val_loss);
+    add_units(line, *summary.validation);
+    text += fmt::format("  validation loss {:.4f} nats per token{}\n", summary.validation->val_loss,
+                        units_text(*summary.validation));
   }
   if (summary.best) {
     line["best_step"] = summary.best->step;

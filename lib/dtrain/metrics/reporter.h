@@ -21,6 +21,15 @@ struct BestCheckpoint {
   std::string path = {};  ///< of the checkpoint; empty: it was not kept
 };
 
+/// A loss on validation data, in nats per token and, where the text's size is known, in its units.
+struct EvaluationRecord {
+  std::int64_t step = 0;
+  double val_loss = 0;
+  std::int64_t tokens = 0;  ///< targets behind the loss
+  std::optional<double> bits_per_byte = {};
+  std::optional<double> perplexity_per_word = {};
+};
+
 /// The results of a finished run.
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
@@ -29,11 +38,10 @@ struct Summary {
   std::optional<BestCheckpoint> best = {};
   /// The mean of the last 50 finite losses; none without any.
   std::optional<double> train_loss{};
-  double val_loss = 0;
-  bool has_validation = false;
+  std::optional<EvaluationRecord> validation = {};  ///< the last one
   double seconds = 0;
   double tokens_per_second = 0;
-  std::string model_path;
+  std::string model_path = {};
   std::int64_t skipped_updates = 0;  ///< left out since this start
   std::int64_t failed_checkpoints = 0;
 };
@@ -85,8 +93,7 @@ class Reporter {
   void step(const StepRecord& record);
   /// Says on a terminal what takes so long.
   void evaluating(std::int64_t step);
-  /// tokens: the number of targets behind the loss.
-  void evaluation(std::int64_t step, double val_loss, std::int64_t tokens);
+  void evaluation(const EvaluationRecord& record);
   /// text: what the model has written, its prompt included.
   void sample(std::int64_t step, const std::string& text);
   /// Compares the start table's prediction with the peak of the first steps, in bytes of this rank.

@@ -60,16 +60,14 @@ std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule, st
   return static_cast<std::int64_t>(order[static_cast<std::size_t>(chosen - reached.begin())]);
 }
 
-void continue_bytes(Generator& generator, std::string_view prompt, const SamplingRule& rule,
-                    std::int64_t count, const std::function<void(std::string_view)>& output) {
+void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,
+                     const SamplingRule& rule, std::int64_t count,
+                     const std::function<bool(std::int64_t)>& on_token) {
   at::Tensor logits;  // (V)
-  for (const char c : prompt.empty() ? std::string_view("\n") : prompt) {
-    logits = generator.step(static_cast<unsigned char>(c));
-  }
+  for (const std::int64_t token : prompt) logits = generator.step(token);
   for (std::int64_t index = 0; index < count; ++index) {
     const std::int64_t token = sample_token(logits, rule, index);
-    const char byte = static_cast<char>(token);
-    output({&byte, 1});
+    if (!on_token(token)) return;
     if (index + 1 < count) logits = generator.step(token);
   }
 }

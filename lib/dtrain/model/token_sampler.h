@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <string_view>
+#include <span>
 
 #include "dtrain/model/family.h"
 
@@ -26,11 +26,12 @@ struct SamplingRule {
 [[nodiscard]] std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule,
                                         std::int64_t index);
 
-/// Has a new generator of a byte model write `count` bytes after `prompt`, where an empty one
-/// stands for a newline; `output` is given each as it comes.
+/// Has a new generator write up to `count` tokens after `prompt`, which has at least one;
+/// `on_token` is given each as it comes, and ends the text by returning false.
 ///
-/// Throws: as sample_token and Generator::step; what `output` throws.
-void continue_bytes(Generator& generator, std::string_view prompt, const SamplingRule& rule,
-                    std::int64_t count, const std::function<void(std::string_view)>& output);
+/// Throws: as sample_token and Generator::step; what `on_token` throws.
+void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,
+                     const SamplingRule& rule, std::int64_t count,
+                     const std::function<bool(std::int64_t)>& on_token);
 
 }  // namespace dtrain::model

@@ -11,6 +11,7 @@
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/train/model_description.h"
+#include "dtrain/train/model_tokenizer.h"
 
 namespace dtrain::train {
 
@@ -41,8 +42,10 @@ void write_final_model(parallel::StepEngine& engine, comm::ProcessGroup& world,
   write([&] {
     final.check();
     make_folder(std::filesystem::path(final.path).parent_path());
+    checkpoint::format::Metadata metadata = tokenizer_metadata(final.tokenizer);
+    metadata.emplace(kModelKey, describe(final.settings));
     writer.emplace(final.path, final.model.parameters, engine.precision().master, buffers,
-                   checkpoint::format::Metadata{{kModelKey, describe(final.settings)}});
+                   metadata);
   });
   engine.visit_parameters([&](param::ParameterId id, const at::Tensor& values) {
     const at::Tensor on_host = values.cpu();  // in this thread, whose streams made them

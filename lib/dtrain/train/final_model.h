@@ -17,6 +17,7 @@ struct FinalModel {
   /// Called on rank 0 before the file is begun and again before it takes its name; throws if the
   /// folder must not be written to.
   std::function<void()> check;
+  std::string tokenizer = {};  ///< data::identity_of that of the tokens
 };
 
 /// Writes the engine's weights. One unit of the parameters is in memory in full at a time.

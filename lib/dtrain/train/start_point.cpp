@@ -21,6 +21,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
 #include "dtrain/train/model_description.h"
+#include "dtrain/train/model_tokenizer.h"
 
 namespace dtrain::train {
 namespace {
@@ -163,6 +164,20 @@ void initialise_from(const StartParts& parts, const std::string& path) {
   take_weights(parts, checkpoint::choose(parts.world, found));
 }
 
+// Equal shapes say nothing of what a token means.
+void check_tokenizer(const StartParts& parts, const std::string& path) {
+  const std::string saved = as_leader_finds(parts, [&] {
+    std::error_code error;
+    const bool is_file = fs::is_regular_file(path, error);
+    return saved_tokenizer(is_file ? path : store::checkpoints_at(path).front());
+  });
+  if (saved.empty() || parts.tokenizer == "unknown" || saved == parts.tokenizer) return;
+  base::fail(ErrorKind::usage,
+             "--init-from {}: its model was trained on tokens of {}, data.train ({}) has those of "
+             "{}; prepare the data with the model's tokenizer",
+             path, saved, parts.config.data.train, parts.tokenizer);
+}
+
 // Equal paths may hold different files on different machines.
 void check_loaded_weights(const StartParts& parts) {
   const double norm = parts.engine.parameter_norm();
@@ -196,6 +211,7 @@ StartPoint load_start(const StartParts& parts) {
     start = resume(parts, *chosen);
     check_loaded_weights(parts);
   } else if (const std::string& path = parts.config.checkpoint.init_from; !path.empty()) {
+    check_tokenizer(parts, path);
     initialise_from(parts, path);
     check_loaded_weights(parts);
   }

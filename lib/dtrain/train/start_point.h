@@ -29,6 +29,7 @@ struct StartParts {
   parallel::StepEngine& engine;
   const model::Model& model;       ///< of all ranks together
   const data::DataIdentity& data;  ///< to be compared with the checkpoint's
+  std::string tokenizer = {};      ///< data::identity_of that of the training data
   bool are_cpus_mixed = false;     ///< ranks may find different norms of the same weights
 };
 

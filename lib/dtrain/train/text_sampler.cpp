@@ -7,34 +7,35 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
-#include "dtrain/model/token_sampler.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/param/arena.h"
+#include "dtrain/train/text_writer.h"
 
 namespace dtrain::train {
-namespace {
 
-constexpr std::int64_t kByteVocabulary = 256;
-
-}  // namespace
-
-void check_samples(const config::Config& config) {
-  if (config.report.sample_every == 0) return;
-  const std::int64_t vocab = config.model.vocab;
-  if (vocab != kByteVocabulary) {
+std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
+                                                        const data::Split& split) {
+  if (config.report.sample_every == 0) return nullptr;
+  const data::TokenFile& file = split.train.first().file();
+  auto tokenizer = data::tokenizer_of(file);
+  if (tokenizer == nullptr) {
     base::fail(base::ErrorKind::usage,
-               "--sample-every needs a byte model, of --vocab {}; this one has {}: leave it out",
-               kByteVocabulary, vocab);
+               "--sample-every needs a tokenizer, and '{}' holds tokens without theirs: leave it "
+               "out, or prepare the text with dtrain data prepare",
+               file.path());
   }
-  const auto prompt = static_cast<std::int64_t>(config.report.sample_prompt.size());
+  const std::string& text = config.report.sample_prompt;
+  const std::int64_t prompt =
+      text.empty() ? 0 : std::ssize(data::prompt_tokens(*tokenizer, text, "--sample-prompt"));
   const std::int64_t most = model::family_of(config.model).max_positions();
-  if (prompt + config::GenerateConfig{}.max_tokens <= most) return;
+  if (prompt + config::GenerateConfig{}.max_tokens <= most) return tokenizer;
   base::fail(base::ErrorKind::usage,
-             "--sample-prompt has {} bytes, and {} follow it: the model has {} positions; shorten "
-             "it",
-             prompt, config::GenerateConfig{}.max_tokens, most);
+             "--sample-prompt has {} {}, and {} follow it: the model has {} positions; shorten it",
+             prompt, tokenizer->kind() == data::TokenizerKind::bytes ? "bytes" : "tokens",
+             config::GenerateConfig{}.max_tokens, most);
 }
 
 void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
@@ -56,7 +57,8 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
 }
 
 std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
-                        const config::Config& config, const model::Model& model) {
+                        const config::Config& config, const model::Model& model,
+                        const data::Tokenizer& tokenizer) {
   const at::NoGradGuard no_grad;
   std::optional<param::Arena> weights;  // rank 0's
   if (world.rank() == 0) {
@@ -70,8 +72,9 @@ std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
   const config::GenerateConfig plain;
   comm::run_long_on_leader(world, "writing a sample", [&] {
     const auto generator = model::family_of(config.model).make_generator(config.model, *weights);
-    model::continue_bytes(
-        *generator, config.report.sample_prompt,
+    continue_text(
+        *generator, tokenizer,
+        data::prompt_tokens(tokenizer, config.report.sample_prompt, "--sample-prompt"),
         {.temperature = plain.temperature, .top_k = plain.top_k, .seed = config.train.seed},
         plain.max_tokens, [&](std::string_view bytes) { text += bytes; });
   });

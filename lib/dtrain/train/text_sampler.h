@@ -7,13 +7,19 @@
 
 #include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
+#include "dtrain/data/split.h"
+#include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/parallel/engine/step_engine.h"
 
 namespace dtrain::train {
 
-/// Throws: Error{usage} naming the setting, if this model or prompt gives no samples: a vocabulary
-///         that is not that of bytes, more positions than the model has.
-void check_samples(const config::Config& config);
+/// The tokenizer of the training data, where the run writes samples, else null.
+///
+/// Throws: Error{usage} naming the setting, if this data or prompt gives no samples: tokens without
+///         their tokenizer, more positions than the model has; Error{data} for a prompt that is not
+///         UTF-8 under a tokenizer that needs it.
+[[nodiscard]] std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
+                                                                      const data::Split& split);
 
 /// Throws: Error{usage} if samples need more memory than --memory-limit leaves, on a CPU, whose
 /// limit
@@ -29,6 +35,7 @@ void check_sample_memory(const config::Config& config, const parallel::MemoryPla
 /// Throws:     Error{numerics} if the model gives logits that are not finite.
 /// Returns:    the prompt and what follows it; empty on ranks other than 0.
 [[nodiscard]] std::string sample_text(parallel::StepEngine& engine, comm::ProcessGroup& world,
-                                      const config::Config& config, const model::Model& model);
+                                      const config::Config& config, const model::Model& model,
+                                      const data::Tokenizer& tokenizer);
 
 }  // namespace dtrain::train

@@ -123,7 +123,10 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       checkpoints_(parts.checkpoints),
       requests_(parts.requests),
       check_folder_(parts.check_folder),
+      tokenizer_(parts.tokenizer),
+      tokenizer_identity_(parts.split.train.first().file().tokenizer()),
       validation_(validation_of(config_, parts.split)),
+      units_(data::units_of(parts.split.validation.file())),
       probe_(parts.split.train.first(),
              config_.batch.microbatch * groups_.along(mesh::Axis::dp).size()),
       loader_(parts.split.train, loader_options(parts, start)),
@@ -206,7 +209,7 @@ void Trainer::save_after_step(const parallel::Votes& votes) {
 // Collective.
 void Trainer::write_sample() {
   make_copies_equal();
-  const std::string text = sample_text(engine_, world_, config_, model_);
+  const std::string text = sample_text(engine_, world_, config_, model_, *tokenizer_);
   reporter_.sample(step_, text);
   counters_ = groups_.counters();
   step_start_ = base::Clock::now();  // a sample is not part of the next step
@@ -397,15 +400,20 @@ bool Trainer::evaluate_validation() {
   counters_ = groups_.counters();
   step_start_ = base::Clock::now();  // an evaluation is not part of the next step
   if (!loss) return false;
-  val_loss_ = *loss;
-  reporter_.evaluation(step_, val_loss_, validation_.tokens());
-  if (!std::isfinite(val_loss_)) {
+  const double val_loss = *loss;
+  last_evaluation_ = {.step = step_,
+                      .val_loss = val_loss,
+                      .tokens = validation_.tokens(),
+                      .bits_per_byte = units_.bits_per_byte(val_loss),
+                      .perplexity_per_word = units_.perplexity_per_word(val_loss)};
+  reporter_.evaluation(*last_evaluation_);
+  if (!std::isfinite(val_loss)) {
     fail(fmt::format("after step {}: the validation loss is {}, so nothing of it was saved", step_,
-                     shown(val_loss_)),
+                     shown(val_loss)),
          advice());
   }
   evaluated_step_ = step_;
-  const bool is_best = validation_record_.note(step_, val_loss_);
+  const bool is_best = validation_record_.note(step_, val_loss);
   owes_best_ = owes_best_ || (is_best && config_.checkpoint.keep_best);
   return true;
 }
@@ -424,9 +432,12 @@ void Trainer::save_final() {
   const std::string error = checkpoints_.save_last(save_point());
   const std::string path = checkpoint::store::final_model(config_.run.dir);
   check_model();
-  write_final_model(
-      engine_, world_,
-      {.model = model_, .settings = config_.model, .path = path, .check = check_folder_});
+  write_final_model(engine_, world_,
+                    {.model = model_,
+                     .settings = config_.model,
+                     .path = path,
+                     .check = check_folder_,
+                     .tokenizer = tokenizer_identity_});
   summarize();
   if (error.empty()) return reporter_.finish();
   base::fail(base::ErrorKind::checkpoint,
@@ -462,8 +473,7 @@ void Trainer::summarize() {
                                : std::string(),
                  .best = tells_best ? best_checkpoint() : std::nullopt,
                  .train_loss = train_loss,
-                 .val_loss = val_loss_,
-                 .has_validation = validation_.size() > 0,
+                 .validation = last_evaluation_,
                  .seconds = seconds,
                  .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
                  .model_path = checkpoint::store::final_model(config_.run.dir),

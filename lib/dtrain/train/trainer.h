@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/data/loader.h"
 #include "dtrain/data/split.h"
+#include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/optim/schedule.h"
@@ -58,6 +60,7 @@ class Trainer {
     Checkpointer& checkpoints;
     StopRequests& requests;
     std::function<void()> check_folder;
+    std::shared_ptr<const data::Tokenizer> tokenizer = {};  ///< where samples are written
   };
   Trainer(const Parts& parts, const StartPoint& start);
 
@@ -100,7 +103,10 @@ class Trainer {
   Checkpointer& checkpoints_;
   StopRequests& requests_;
   std::function<void()> check_folder_;
+  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  std::string tokenizer_identity_;  // of the training data
   data::EvaluationSequences validation_;
+  data::TextUnits units_;            // of the validation data
   data::EvaluationSequences probe_;  // training text that shows whether the loss is finite
   data::Loader loader_;
   optim::Schedule schedule_;
@@ -116,8 +122,8 @@ class Trainer {
   std::deque<double> last_losses_;  // for the summary
   std::int64_t skipped_ = 0;        // updates left out since this start
   std::int64_t skipped_in_a_row_ = 0;
-  double val_loss_ = 0;
-  std::int64_t evaluated_step_ = -1;  // of val_loss_, which was finite
+  std::optional<metrics::EvaluationRecord> last_evaluation_;
+  std::int64_t evaluated_step_ = -1;  // of the last evaluation, which was finite
   std::int64_t checked_step_ = -1;    // whose state was found finite
   std::int64_t equal_step_ = -1;      // after which copies were made equal, with mixed CPUs
   bool owes_evaluation_;              // of the step that it starts at

@@ -1,7 +1,5 @@
 #include "dtrain/data/tokenizer/tokenizer.h"
 
-#include <fmt/format.h>
-
 #include "dtrain/base/checksum.h"
 #include "dtrain/base/mapped_file.h"
 
@@ -51,13 +49,12 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path) {
                         path);
 }
 
-std::string identity_of(TokenizerKind kind, std::int64_t vocab, std::string_view model) {
+std::string identity_of(TokenizerKind kind, std::string_view model) {
   switch (kind) {
     case TokenizerKind::bytes:
       return "bytes";
     case TokenizerKind::sentencepiece:
-      return fmt::format("sentencepiece {} xxh3 {}", vocab,
-                         base::checksum_text(base::checksum_of(model)));
+      return "sentencepiece xxh3 " + base::checksum_text(base::checksum_of(model));
     case TokenizerKind::unknown:
       break;
   }

@@ -61,8 +61,7 @@ class Tokenizer {
 /// Throws: Error{data} as open_tokenizer, and where the file cannot be read.
 [[nodiscard]] std::shared_ptr<const Tokenizer> read_tokenizer(const std::string& path);
 
-/// A short text that tells a tokenizer from others: "sentencepiece 8000 xxh3 ...", or "bytes".
-[[nodiscard]] std::string identity_of(TokenizerKind kind, std::int64_t vocab,
-                                      std::string_view model);
+/// A short text that tells a tokenizer from others: "sentencepiece xxh3 ...", "bytes", "unknown".
+[[nodiscard]] std::string identity_of(TokenizerKind kind, std::string_view model);
 
 }  // namespace dtrain::data

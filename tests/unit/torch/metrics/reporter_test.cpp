@@ -97,7 +97,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
   record.grad_norm = -std::numeric_limits<double>::infinity();
   const auto found = report({.metrics_path = "", .console = {}}, [&](Reporter& r) {
     r.step(record);
-    r.evaluation(7, std::numeric_limits<double>::infinity(), 64);
+    r.evaluation({.step = 7, .val_loss = std::numeric_limits<double>::infinity(), .tokens = 64});
   });
   CHECK(found.lines[0]["loss"] == "nan");
   CHECK(found.lines[0]["grad_norm"] == "-inf");
@@ -107,7 +107,7 @@ TEST_CASE("Numbers that JSON lacks are written as words") {
 TEST_CASE("Other lines say by 'event' what they are") {
   const auto found = report({.metrics_path = "", .console = {}, .total_steps = 7}, [](Reporter& r) {
     r.start("a table", {{"parameters", 5}});
-    r.evaluation(3, 1.5, 640);
+    r.evaluation({.step = 3, .val_loss = 1.5, .tokens = 640});
     r.warn(4, "loss nan: update skipped");
     r.end({.steps = 7,
            .steps_here = 7,
@@ -161,7 +161,7 @@ TEST_CASE("A rank that does not write writes nothing at all") {
   const auto found = report({.writes = false, .metrics_path = "", .console = {}}, [](Reporter& r) {
     r.start("a table", {});
     r.step(kRecord);
-    r.evaluation(1, 2, 3);
+    r.evaluation({.step = 1, .val_loss = 2, .tokens = 3});
     r.warn(1, "w");
     r.end({.model_path = ""});
   });
@@ -212,7 +212,7 @@ TEST_CASE("On a terminal evaluations and checkpoints stay as lines above the liv
                              .total_steps = 25},
                             [](Reporter& r) {
                               r.evaluating(3);
-                              r.evaluation(3, 1.5, 100);
+                              r.evaluation({.step = 3, .val_loss = 1.5, .tokens = 100});
                               r.checkpoint({.step = 3, .path = "p", .bytes = 5, .seconds = 0.25});
                             });
   CHECK(found.errors.find(

@@ -1,0 +1,150 @@
+"""Runs on tokens of a tokenizer, on mixtures and on WikiText: what follows from the data, what is kept, what is refused."""
+
+import json
+import math
+import shutil
+import struct
+import unittest
+
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, final_model, metrics_of, run
+from token_file import read_token_file
+
+TEXT = (GOLDEN / "text.bin").read_bytes()
+TINY = ["--levels", 1, "--width", 16, "--heads", 1, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--checkpoint-every", 1]
+ARTICLE = " \n = {} = \n \n {} \n = = Section = = \n \n More of it , said she . \n"
+
+
+def header_of(model_file):
+    with model_file.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(length))["__metadata__"]
+
+
+class Training(FolderTest):
+    def dtrain(self, *arguments, status=0):
+        return run(DTRAIN, *arguments, cwd=self.folder, status=status)
+
+    def write(self, name, content):
+        (self.folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def train(self, *flags, steps=2, run_dir="run", status=0):
+        return self.dtrain(*TINY, "--steps", steps, "--run-dir", run_dir, *flags, status=status)
+
+    def refused(self, result, *parts):
+        (line,) = [line for line in result.stderr.splitlines() if "error:" in line]
+        for part in parts:
+            self.assertIn(str(part), line)
+
+    def tokens(self, name, vocab=400, text=TEXT):
+        """NAME.dtok of `text` and its tokenizer NAME.model."""
+        self.write("book.txt", text)
+        self.dtrain("data", "tokenizer", "train", "book.txt", "--vocab-size", vocab, "--output", f"{name}.model")
+        self.dtrain("data", "prepare", "book.txt", "--tokenizer", f"{name}.model", "--output", f"{name}.dtok")
+        return read_token_file(self.folder / f"{name}.dtok")
+
+
+class Tokenizers(Training):
+    def test_the_model_takes_vocabulary_and_tokenizer_of_its_data_and_writes_text(self):
+        found = self.tokens("a")
+        self.train("--data", "a.dtok", "--val-fraction", 0.1, "--sample-every", 2, "--sample-prompt", "In the")
+        folder = self.folder / "run"
+        self.assertEqual(json.loads((folder / "config.json").read_text())["model"]["vocab"], 400)
+        self.assertEqual((folder / "tokenizer.model").read_bytes(), (self.folder / "a.model").read_bytes())
+        self.assertTrue(header_of(final_model(folder))["dtrain.tokenizer"].startswith("sentencepiece xxh3 "))
+        lines = metrics_of(folder)
+        evaluation = next(line for line in lines if line.get("event") == "eval")
+        self.assertAlmostEqual(evaluation["bits_per_byte"], evaluation["val_loss"] / math.log(2) * len(found.tokens) / len(TEXT))
+        self.assertNotIn("perplexity_per_word", evaluation)
+        sample = next(line for line in lines if line.get("event") == "sample")
+        self.assertTrue(sample["text"].startswith("In the"))
+        self.generates_text()
+        self.tokenizers_are_compared()
+
+    def generates_text(self):
+        written = self.dtrain("generate", "--from", "run", "--prompt", "In the", "--max-tokens", 60, "--seed", 3).stdout
+        again = self.dtrain("generate", "--from", "run", "--prompt", "In the", "--max-tokens", 60, "--seed", 3).stdout
+        self.assertEqual(written, again)
+        self.assertTrue(written.startswith("In the"))
+        self.assertGreater(len(written), 60)  # tokens stand for more than a byte
+        self.dtrain("generate", "--from", "run", "--max-tokens", 5)
+        self.write("bad.txt", b"caf\xe9")
+        self.refused(self.dtrain("generate", "--from", "run", "--prompt-file", "bad.txt", status=DATA), "UTF-8", "byte 3")
+        self.dtrain("checkpoint", "export", "run", "exported.safetensors")
+        self.refused(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "exported.safetensors",
+                     "tokenizer.model", "copy it")
+        shutil.copy(self.folder / "a.model", self.folder / "tokenizer.model")
+        self.dtrain("generate", "--from", "exported.safetensors", "--max-tokens", 5)
+
+    def tokenizers_are_compared(self):
+        self.dtrain("data", "tokenizer", "train", "book.txt", "--vocab-size", 400, "--type", "unigram", "--output", "b.model")
+        self.dtrain("data", "prepare", "book.txt", "--tokenizer", "b.model", "--output", "b.dtok")
+        shutil.copy(self.folder / "b.model", self.folder / "tokenizer.model")
+        self.refused(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "tokenizer.model", "is not that")
+        for source in ("run", "run/final/model.safetensors"):
+            self.refused(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE), "--init-from", "b.dtok",
+                         "tokenizer")
+        self.refused(self.train("--data", "b.dtok", "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
+        self.refused(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA), "a.dtok", "b.dtok",
+                     "tokenizers")
+        self.refused(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA), "a.dtok", "400", "300")
+        self.train("--data", "a.dtok", "--init-from", "run", run_dir="new")
+
+    def test_a_tokenizer_of_somebody_else_is_not_replaced(self):
+        self.tokens("a")
+        (self.folder / "mine").mkdir()
+        self.write("mine/tokenizer.model", "precious")
+        self.refused(self.train("--data", "a.dtok", run_dir="mine", status=USAGE), "mine/tokenizer.model", "move it")
+        self.assertEqual((self.folder / "mine" / "tokenizer.model").read_text(), "precious")
+
+    def test_samples_need_a_tokenizer(self):
+        self.write("train.bin", struct.pack("<400H", *(i % 65 for i in range(400))))
+        self.dtrain("data", "prepare", "train.bin", "--vocab", 65, "--output", "t.dtok")
+        self.refused(self.train("--data", "t.dtok", "--sample-every", 1, status=USAGE), "--sample-every", "t.dtok")
+        self.train("--data", "t.dtok")
+        self.refused(self.dtrain("generate", "--from", "run", status=CHECKPOINT), "65", "tokenizer")
+
+
+class Mixtures(Training):
+    def losses(self, run_dir):
+        return [line["loss"] for line in metrics_of(self.folder / run_dir) if "loss" in line and "event" not in line]
+
+    def test_a_mixture_is_the_same_in_any_layout_and_resumed(self):
+        self.write("a.txt", TEXT[:20000])
+        self.write("b.txt", TEXT[20000:26000])
+        data = ["--data", "a.txt:0.7,b.txt:0.3", "--global-batch", 4, "--microbatch", 1]
+        self.train(*data, steps=6, run_dir="whole")
+        self.train(*data, steps=3, run_dir="parts")
+        self.dtrain("--run-dir", "parts", "--resume", "auto", "--steps", 6)  # the run's own --data
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        run(DTRUN, "-n", 2, "--", DTRAIN, *TINY, "--steps", 6, "--run-dir", "two", "--strategy", "ddp", *data, cwd=self.folder)
+        self.assertEqual(self.losses("two"), self.losses("whole"))
+        self.write("b.txt", TEXT[20000:25999] + b"#")
+        self.refused(self.train(*data, "--resume", "auto", steps=7, run_dir="parts", status=USAGE), "data.train (a.txt:0.7,b.txt:0.3)")
+        self.refused(self.train("--data", "a.txt:0.6,b.txt:0.4", "--resume", "auto", steps=7, run_dir="parts", status=USAGE),
+                     "data.train")
+
+    def test_weights_that_cannot_be_are_refused_before_anything_starts(self):
+        self.write("a.txt", TEXT[:20000])
+        for mixture, part in (("a.txt:0,a.txt:1", '"0"'), ("a.txt:x,a.txt:1", '"x"'), ("a.txt:1,a.txt", "no weight"),
+                              ("a.txt:-2,a.txt:1", '"-2"')):
+            self.refused(self.train("--data", mixture, status=USAGE), "--data", part)
+        self.refused(self.train("--data", "a.txt:1,missing:1", status=DATA), "missing", "does not exist")
+        self.assertFalse((self.folder / "run").exists())
+
+
+class WikiText(Training):
+    def test_perplexity_per_word_is_that_of_the_formula(self):
+        text = "".join(ARTICLE.format(f"Title {i}", "Some words stand here " * (i % 7 + 1)) for i in range(40))
+        self.write("wiki.test.raw", text)
+        self.dtrain("data", "prepare", "--dataset", "wikitext", "wiki.test.raw", "--output", "test.dtok")
+        result = self.train("--data", "test.dtok", "--val-data", "test.dtok", "--eval-sequences", "all")
+        evaluation = next(line for line in metrics_of(self.folder / "run") if line.get("event") == "eval")
+        words = len(text.split()) + text.count("\n")
+        loss = evaluation["val_loss"]
+        self.assertAlmostEqual(evaluation["bits_per_byte"], loss / math.log(2))
+        self.assertAlmostEqual(evaluation["perplexity_per_word"] / math.exp(loss * len(text) / words), 1)
+        self.assertIn("bits per byte, perplexity per word", result.stdout + result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
