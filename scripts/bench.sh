@@ -5,6 +5,7 @@
 # bench.sh cpu [--rounds N] [--only TEXT] [--peer PYTHON]: fused kernels beside PyTorch, eager and compiled, on this CPU;
 # what ranks of one machine wait and gain; starts.
 # bench.sh plan [--steps N]: what dtrain plan predicts beside what runs measure.
+# bench.sh compress [--rate RATE] [--only link|loss]: what compressed gradients save on a slow link, and cost in loss.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
@@ -24,6 +25,10 @@ program=scripts/bench.py
 case ${1:-} in
   checkpoint)
     program=scripts/bench_checkpoint.py
+    shift
+    ;;
+  compress)
+    program=scripts/bench_compress.py
     shift
     ;;
   plan)

@@ -83,7 +83,7 @@ class Tokenizers(Training):
         for source in ("run", "run/final/model.safetensors"):
             self.refused(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE), "--init-from", "b.dtok",
                          "tokenizer")
-        self.refused(self.train("--data", "b.dtok", "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
+        self.refused(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
         self.refused(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA), "a.dtok", "b.dtok",
                      "tokenizers")
         self.refused(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA), "a.dtok", "400", "300")
@@ -120,7 +120,7 @@ class Mixtures(Training):
         self.assertEqual(self.losses("two"), self.losses("whole"))
         self.write("b.txt", TEXT[20000:25999] + b"#")
         self.refused(self.train(*data, "--resume", "auto", steps=7, run_dir="parts", status=USAGE), "data.train (a.txt:0.7,b.txt:0.3)")
-        self.refused(self.train("--data", "a.txt:0.6,b.txt:0.4", "--resume", "auto", steps=7, run_dir="parts", status=USAGE),
+        self.refused(self.train("--data", "a.txt:0.6,b.txt:0.4", *data[2:], "--resume", "auto", steps=7, run_dir="parts", status=USAGE),
                      "data.train")
 
     def test_weights_that_cannot_be_are_refused_before_anything_starts(self):

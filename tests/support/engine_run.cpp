@@ -196,6 +196,7 @@ config::Config sharded(const config::Config& config, std::int64_t dp, std::int64
 
 EngineRun::EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step)
     : config_(with_dtypes(config)),
+      first_step_(first_step),
       job_(config_, borrowed(world)),
       split_(data::open_split({.train = config.data.train,
                                .validation = "",
@@ -207,7 +208,10 @@ void EngineRun::steps(std::int64_t count) {
   for (std::int64_t step = 0; step < count; ++step) {
     const std::vector<data::Batch> microbatches = loader_.next();
     const parallel::StepResult result = job_.engine().train_step(
-        microbatches, {.max_norm = config_.train.grad_clip, .learning_rate = config_.train.lr});
+        microbatches,
+        {.max_norm = config_.train.grad_clip,
+         .learning_rate = config_.train.lr,
+         .compresses = first_step_ + std::ssize(trace_.losses) >= config_.machine.compress_warmup});
     trace_.losses.push_back(result.loss.mean());
     // Which of the values that are not finite it is may depend on the layout.
     trace_.norms.push_back(std::isfinite(result.grad_norm) ? result.grad_norm : INFINITY);

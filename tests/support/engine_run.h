@@ -86,6 +86,7 @@ class EngineRun {
 
  private:
   config::Config config_;
+  std::int64_t first_step_;
   job::Job job_;
   data::Split split_;
   data::Loader loader_;

@@ -50,8 +50,8 @@ inline void change(const config::Setting& setting, config::Config& config) {
   };
   const auto text = [&](const config::TextField&) {
     const std::string before = config::value_text(setting, config);
-    for (const char* value :
-         {"text \"with\"\nünusual 字", "1", "size:7", "every:3", "chunked:5", "disk:/a", "gpipe"}) {
+    for (const char* value : {"text \"with\"\nünusual 字", "1", "size:7", "every:3", "chunked:5",
+                              "disk:/a", "topk:0.5", "gpipe"}) {
       try {
         config::assign_text(setting, value, setting.key, config);
       } catch (const base::Error&) {

@@ -22,7 +22,7 @@ LAYERS = [  # lowest first; modules of one layer do not see each other
 ]
 PARALLEL = [  # the folders of parallel, whose own files are below them; here neighbours do not see each other either
     {""},
-    {"pipeline"},
+    {"compress", "pipeline"},
     {"data", "pipeline/run", "tensor"},
     {"engine"},
     {"plan"},

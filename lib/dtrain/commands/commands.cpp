@@ -248,7 +248,15 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
     folder->keep_tokenizer(split.train.first().file().tokenizer_model());
   });
   start.is_evaluated = is_evaluated(world, config, start);
-  const job::StartFacts facts{config, job.world(), model, job.plan(), job.cpus(), split};
+  const bool tells = world.rank() == 0;
+  const job::StartFacts facts{config,
+                              job.world(),
+                              model,
+                              job.plan(),
+                              job.cpus(),
+                              split,
+                              tells ? job::pay_offs_of(config, job.plan(), job.world().device())
+                                    : std::vector<parallel::PayOff>()};
   tell_start(reporter, facts, asked.record, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Trainer trainer(

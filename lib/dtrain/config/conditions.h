@@ -109,6 +109,13 @@ inline constexpr Need kCheckpoints{"without --checkpoint-every",
 inline constexpr Need kResume{"without --resume",
                               [](const Config& c) { return !c.checkpoint.resume.is_none(); }};
 
+inline constexpr Need kReplicas{"without several data-parallel ranks",
+                                [](const Config& c) { return c.layout.dp > c.layout.shard_size; }};
+inline constexpr Condition kCompresses = [](const Config& c) {
+  return kReplicas.is_met(c) && !c.machine.compress.is_none();
+};
+inline constexpr Need kCompression{"without --compress", kCompresses};
+
 // Gradients are rounded before the ranks add them.
 inline constexpr Condition kRounds = [](const Config& c) {
   return c.layout.dp > 1 && c.machine.reduce_dtype != wide_dtype(c.machine);
@@ -121,7 +128,7 @@ inline constexpr Condition kAddsUses = [](const Config& c) {
 inline constexpr Condition kHasOwnOrder = [](const Config& c) {
   const bool mixes_microbatches =
       kStages.is_met(c) && c.layout.schedule_pp.kind == PipelineKind::interleaved;
-  return mixes_microbatches || kRounds(c) || kAddsUses(c) ||
+  return mixes_microbatches || kRounds(c) || kCompresses(c) || kAddsUses(c) ||
          !keeps_order_of_one_rank(c.layout, c.batch.grad_accum);
 };
 

@@ -126,6 +126,9 @@ struct MachineConfig {
   AttentionSetting attention;                  // over positions, of fused kernels
   MatmulPrecision matmul_precision = MatmulPrecision::highest;  // of float32 products on a GPU
   double comm_timeout_seconds = 600;
+  Compression compress;                       // of gradients between replicas
+  std::int64_t compress_warmup = 0;           // steps
+  std::int64_t compress_min_elements = 4096;  // of a parameter
   Offload offload;
   RecomputeSetting recompute;
   bool compile = false;        // device graphs

@@ -132,6 +132,16 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
   }
 }
 
+// Shards travel as they are: each rank needs its own whole.
+void check_compression(const LayoutConfig& layout, const Compression& compression) {
+  if (compression.is_none() || layout.dp == 1 || layout.shard_size < layout.dp) return;
+  fail(ErrorKind::usage,
+       "--compress {} acts between ranks that hold the same gradients, and --strategy {} on {} "
+       "ranks leaves each a shard of its own: use --strategy ddp, or fsdp with --fsdp-sharding "
+       "hybrid and a --shard-size below {}",
+       compression, layout.strategy, layout.dp, layout.dp);
+}
+
 }  // namespace
 
 Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
@@ -178,6 +188,7 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
 
 void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
   resolve_shard_size(layout, launch);
+  check_compression(layout, machine.compress);
   const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
   if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction != Reduction::fast) {
     fail(ErrorKind::usage,

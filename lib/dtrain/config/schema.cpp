@@ -24,6 +24,7 @@ constexpr double kMaxRanks = 1 << 20;
 constexpr double kMaxSteps = 1e12;
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxThreads = 1 << 12;
+constexpr double kMaxElements = 1LL << 40;
 
 // Without momentum there is no state to go on from.
 constexpr ResumeRule kOfMomentum = [](const Config& now, const Config& saved) {
@@ -262,6 +263,20 @@ constexpr Setting kSettings[] = {
      "of float32 matrix products on a GPU; tf32: faster, from factors rounded to 11 bits", kModel,
      FIELD(machine.matmul_precision), one_of(kMatmulPrecisions), kNoted, kNeeds<kDevice>,
      changes_bits(kOnDevice)},
+    {"machine.compress", "--compress", "none|bf16|fp16|topk:RATIO|powersgd:RANK", "",
+     "what replicas send of their gradients: rounded to 16 bits, the largest share of them, or "
+     "factors of each matrix; what is left out is added to the next step's",
+     kTrain, FIELD(machine.compress),
+     form("none, bf16, fp16, topk:RATIO (above 0, below 1) or powersgd:RANK (1 to 1024)"),
+     kValueNeeds<kReplicas>, kNoted, changes_bits(kCompresses)},
+    {"machine.compress_warmup", "--compress-warmup", "N", "steps",
+     "of the run that send whole gradients before --compress begins", kTrain,
+     FIELD(machine.compress_warmup), between(0, kMaxSteps), kNeeds<kCompression>, kNoted,
+     changes_bits(kCompresses)},
+    {"machine.compress_min_elements", "--compress-min-elements", "N", "elements",
+     "a rank's part of a parameter that has fewer is sent whole", kTrain,
+     FIELD(machine.compress_min_elements), between(0, kMaxElements), kNeeds<kCompression>, kNoted,
+     changes_bits(kCompresses)},
     {"machine.offload", "--offload", "WHAT", "",
      "what a GPU's memory need not hold, but pinned memory of the host: optimizer (its moments), "
      "all (masters too); disk:DIR keeps masters and moments in files of this folder, on a CPU",

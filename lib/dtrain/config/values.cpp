@@ -20,6 +20,8 @@ constexpr std::int64_t kMostSequences = std::int64_t{1} << 31;
 constexpr std::int64_t kAllSequences = std::numeric_limits<std::int64_t>::max();
 constexpr std::string_view kEvery = "every:";
 constexpr std::string_view kChunked = "chunked:";
+constexpr std::string_view kTopK = "topk:";
+constexpr std::string_view kPowerSgd = "powersgd:";
 constexpr std::string_view kDisk = "disk:";
 constexpr std::string_view kSize = "size:";
 constexpr std::string_view kCpu = "cpu";
@@ -169,6 +171,26 @@ std::optional<AttentionSetting> AttentionSetting::parse(std::string_view text) {
 std::string AttentionSetting::text() const {
   if (kind == Kind::chunked) return fmt::format("{}{}", kChunked, chunk);
   return kind == Kind::full ? "full" : "auto";
+}
+
+std::optional<Compression> Compression::parse(std::string_view text) {
+  Compression value{.written = std::string(text)};
+  if (text == "none") return value;
+  if (text == "bf16" || text == "fp16") {
+    value.kind = text == "bf16" ? Kind::bfloat16 : Kind::float16;
+    return value;
+  }
+  if (const auto rank = number_after(kPowerSgd, text, 1)) {
+    value.kind = Kind::power_sgd;
+    value.max_rank = *rank;
+    return *rank <= kMaxRank ? std::optional(value) : std::nullopt;
+  }
+  if (!text.starts_with(kTopK)) return std::nullopt;
+  const auto ratio = base::number_in<double>(text.substr(kTopK.size()));
+  if (!ratio || !(*ratio > 0 && *ratio < 1)) return std::nullopt;
+  value.kind = Kind::top_k;
+  value.ratio = *ratio;
+  return value;
 }
 
 std::optional<Offload> Offload::parse(std::string_view text) {

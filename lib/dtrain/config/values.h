@@ -85,6 +85,28 @@ struct AttentionSetting {
   [[nodiscard]] std::string text() const;
 };
 
+/// "none", "bf16", "fp16", "topk:RATIO" (above 0, below 1), "powersgd:RANK" (1 to kMaxRank).
+struct Compression {
+  enum class Kind {
+    none,
+    bfloat16,
+    float16,
+    top_k,     ///< the largest gradients alone
+    power_sgd  ///< factors of low rank of each matrix
+  };
+  static constexpr std::int64_t kMaxRank = 1024;
+
+  Kind kind = Kind::none;
+  double ratio = 0;              ///< of top_k: the share of the gradients that travels
+  std::int64_t max_rank = 0;     ///< of power_sgd
+  std::string written = "none";  ///< as the user wrote it
+
+  static std::optional<Compression> parse(std::string_view text);
+  [[nodiscard]] std::string text() const { return written; }
+  [[nodiscard]] bool is_none() const { return kind == Kind::none; }
+  bool operator==(const Compression&) const = default;
+};
+
 /// "none", "optimizer", "all", "disk:DIR".
 struct Offload {
   enum class Kind { none, optimizer, all, disk };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ranges>
+#include <utility>
 
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
@@ -108,7 +109,45 @@ std::string graphs_line(const config::Config& config) {
          "levels are not fused\n";
 }
 
+// "1.2 Gbit/s"
+std::string format_bandwidth(double bits_per_second) {
+  return bits_per_second >= 1e9 ? fmt::format("{:.1f} Gbit/s", bits_per_second / 1e9)
+                                : fmt::format("{:.0f} Mbit/s", bits_per_second / 1e6);
+}
+
+// Nothing where gradients are sent whole.
+std::string compression_line(const StartFacts& facts) {
+  if (facts.pay_offs.empty()) return {};
+  const parallel::PayOff& own = facts.pay_offs.front();
+  std::string text =
+      fmt::format("compression     {}: {} a step and rank in place of {}, pays below {}; here",
+                  own.scheme, format_bytes(own.bytes_sent), format_bytes(own.bytes_whole),
+                  format_bandwidth(own.pays_below()));
+  std::string_view separator = " ";
+  for (const parallel::PayOff& other : facts.pay_offs | std::views::drop(1)) {
+    text += fmt::format("{}{} below {}", std::exchange(separator, ", "), other.scheme,
+                        format_bandwidth(other.pays_below()));
+  }
+  return text + "\n";
+}
+
+nlohmann::ordered_json compression_fields(const std::vector<parallel::PayOff>& pay_offs) {
+  nlohmann::ordered_json below;
+  for (const parallel::PayOff& each : pay_offs) below[each.scheme] = each.pays_below();
+  return {{"bytes", pay_offs.front().bytes_sent},
+          {"whole_bytes", pay_offs.front().bytes_whole},
+          {"pays_below_bits_per_second", below}};
+}
+
 }  // namespace
+
+std::vector<parallel::PayOff> pay_offs_of(const config::Config& config,
+                                          const parallel::RankPlan& plan, c10::Device device) {
+  const std::int64_t replicas = config.layout.dp / config.layout.shard_size;
+  const parallel::Compression& compression = plan.options.data.compression;
+  if (compression.scheme.is_none() || replicas == 1) return {};
+  return parallel::measure_pay_offs(parallel::sums_over_replicas(plan), replicas, device);
+}
 
 std::string mesh_lines(const mesh::DeviceMesh& mesh) {
   if (mesh.world_size() == 1) return {};
@@ -156,7 +195,7 @@ std::string bitwise_class(const config::Config& config, const CpuTypes& cpus) {
 }
 
 std::string start_table(const StartFacts& facts) {
-  const auto& [config, world, model, plan, cpus, split] = facts;
+  const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
   const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
@@ -177,6 +216,7 @@ std::string start_table(const StartFacts& facts) {
       format_count(split.train.size()), config.data.seq_len, epochs,
       format_count(split.validation.size()));
   text += traffic_line(plan);
+  text += compression_line(facts);
   text += graphs_line(config);
   text += fmt::format(
       "memory per rank {} predicted: parameters {}, gradients {}, optimizer {}, units {}, "
@@ -191,7 +231,7 @@ std::string start_table(const StartFacts& facts) {
 }
 
 nlohmann::ordered_json start_fields(const StartFacts& facts) {
-  const auto& [config, world, model, plan, cpus, split] = facts;
+  const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
   nlohmann::ordered_json sizes;
@@ -214,6 +254,7 @@ nlohmann::ordered_json start_fields(const StartFacts& facts) {
                                   {"work", memory.work},
                                   {"checkpoint", memory.checkpoint}}}};
   if (memory.host > 0) fields["host_memory_predicted_bytes"] = memory.host;
+  if (!pay_offs.empty()) fields["compression"] = compression_fields(pay_offs);
   const parallel::DataTraffic& traffic = plan.traffic;
   if (traffic != parallel::DataTraffic{}) {
     fields["units_per_step"] = {

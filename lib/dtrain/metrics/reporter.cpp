@@ -38,6 +38,11 @@ nlohmann::ordered_json to_json(const StepRecord& record) {
     json["loss_scale"] = record.loss_scaling->scale;
     json["skipped_steps"] = record.loss_scaling->skipped_steps;
   }
+  if (record.compression) {
+    json["bytes_saved"] = record.compression->bytes_saved;
+    json["residual_norm"] = json_number(record.compression->residual_norm);
+    json["compress_seconds"] = record.compression->seconds;
+  }
   return json;
 }
 
@@ -53,6 +58,10 @@ std::vector<Scalar> curves_of(const StepRecord& record) {
                              {"machine/comm_bytes", static_cast<double>(record.comm_bytes)}};
   if (record.mfu) curves.push_back({"speed/mfu", *record.mfu});
   if (record.loss_scaling) curves.push_back({"train/loss_scale", record.loss_scaling->scale});
+  if (record.compression) {
+    curves.push_back({"train/residual_norm", record.compression->residual_norm});
+    curves.push_back({"speed/compress_seconds", record.compression->seconds});
+  }
   return curves;
 }
 

@@ -88,6 +88,8 @@ class Reporter {
 
   explicit Reporter(Options options);
 
+  /// False: everything is dropped.
+  [[nodiscard]] bool writes() const { return options_.writes; }
   /// table: lines for people. fields: of the "start" line.
   void start(const std::string& table, const nlohmann::ordered_json& fields);
   void step(const StepRecord& record);

@@ -13,6 +13,13 @@ struct LossScaling {
   std::int64_t skipped_steps = 0;  ///< left out since the run began, because gradients overflowed
 };
 
+/// What compression of gradients did in a step, on rank 0.
+struct Compression {
+  std::int64_t bytes_saved = 0;  ///< of what whole gradients take; the rest has been sent
+  double residual_norm = 0;      ///< of what has not been sent yet
+  double seconds = 0;            ///< spent with it, without waits
+};
+
 struct StepRecord {
   std::int64_t step = 0;  ///< steps done, this one and those without an update included
   double loss = 0;        ///< nats per token, mean over the global batch, before the update
@@ -28,6 +35,8 @@ struct StepRecord {
   std::int64_t memory_bytes = 0;                 ///< peak tensor memory of rank 0 so far
   std::int64_t comm_bytes = 0;                   ///< sent by rank 0 in this step
   std::optional<LossScaling> loss_scaling = {};  ///< loss_scale, skipped_steps; absent without
+  /// bytes_saved, residual_norm, compress_seconds; absent without.
+  std::optional<Compression> compression = {};
 };
 
 }  // namespace dtrain::metrics

@@ -21,8 +21,9 @@ struct MemoryPlan {
 
   // No parts of the total.
   std::int64_t travelling = 0;  ///< encoded gradients, which take the place of activations
-  std::int64_t state = 0;       ///< whatever a checkpoint saves, wherever it lies
-  std::int64_t host = 0;        ///< of a rank on a device: the memory of the host that it takes
+  std::int64_t state = 0;    ///< whatever a checkpoint saves, wherever it lies, and replicas share
+  std::int64_t carried = 0;  ///< what it saves of each rank's own
+  std::int64_t host = 0;     ///< of a rank on a device: the memory of the host that it takes
 
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + units + activations + buffers + work + checkpoint;
@@ -38,6 +39,7 @@ struct MemoryPlan {
     a.checkpoint += b.checkpoint;
     a.travelling += b.travelling;
     a.state += b.state;
+    a.carried += b.carried;
     a.host += b.host;
     return a;
   }

@@ -5,6 +5,7 @@
 
 #include "dtrain/config/layout.h"
 #include "dtrain/model/registry.h"
+#include "dtrain/parallel/compress/compressed_sum.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 #include "dtrain/parallel/plan/rank_plan.h"
 
@@ -58,10 +59,20 @@ class StepOfRank {
   [[nodiscard]] Traffic of_replicas() const {
     const std::int64_t replicas = mesh_[Axis::dp] / shard_size();
     if (replicas == 1) return {};
+    const std::int64_t stride = mesh_.stride(Axis::dp) * shard_size();
+    const parallel::Compression& compression = plan_.options.data.compression;
+    if (!compression.scheme.is_none()) {
+      const parallel::SchemeCosts costs =
+          parallel::CompressedSum::costs(parallel::sums_over_replicas(plan_), replicas);
+      return {.group = replicas,
+              .stride = stride,
+              .calls = static_cast<double>(costs.calls),
+              .bytes = static_cast<double>(costs.sent)};
+    }
     const double gradients = static_cast<double>(plan_.units.num_elements() / shard_size()) *
                              static_cast<double>(c10::elementSize(plan_.options.precision.reduce));
     return {.group = replicas,
-            .stride = mesh_.stride(Axis::dp) * shard_size(),
+            .stride = stride,
             .calls = static_cast<double>(plan_.units.num_units()),
             .bytes = gradients * ring_share(replicas)};
   }

@@ -225,6 +225,7 @@ parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microba
     result = engine_.train_step(microbatches,
                                 {.max_norm = config_.train.grad_clip,
                                  .learning_rate = schedule_.rate(step_),
+                                 .compresses = step_ >= config_.machine.compress_warmup,
                                  .votes = {requests_.wants_stop(), save.save, save.busy},
                                  .limits = skips_spikes ? limits : parallel::StepLimits{}});
   } catch (const base::Error& error) {
@@ -357,7 +358,8 @@ void Trainer::report(const parallel::StepResult& result) {
                   .mfu = peak_flops_ ? std::optional(flops / *peak_flops_) : std::nullopt,
                   .memory_bytes = metrics::memory_use(device()).peak,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
-                  .loss_scaling = loss_scaling()});
+                  .loss_scaling = loss_scaling(),
+                  .compression = reporter_.writes() ? compression() : std::nullopt});
   if (const double recovery = link_.take_recovery(); recovery > 0) {
     reporter_.recovery(step_, recovery);
   }
@@ -381,6 +383,14 @@ std::optional<metrics::LossScaling> Trainer::loss_scaling() {
   const optim::GradScaler* scaler = engine_.scaler();
   if (scaler == nullptr) return std::nullopt;
   return metrics::LossScaling{.scale = scaler->scale(), .skipped_steps = scaler->num_skipped()};
+}
+
+std::optional<metrics::Compression> Trainer::compression() const {
+  const std::optional<parallel::CompressionReport> report = engine_.compression();
+  if (!report) return std::nullopt;
+  return metrics::Compression{.bytes_saved = report->bytes_whole - report->bytes_sent,
+                              .residual_norm = report->residual_norm,
+                              .seconds = report->seconds};
 }
 
 // Whoever asks to stop may have little time: an evaluation that is due is left to the next start.

@@ -76,6 +76,7 @@ class Trainer {
   void report_memory();
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
+  [[nodiscard]] std::optional<metrics::Compression> compression() const;
   [[nodiscard]] bool stops_after(bool stop_requested);
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] bool is_out_of_patience() const;

@@ -3,14 +3,44 @@
 #include <algorithm>
 
 #include "dtrain/base/check.h"
+#include "dtrain/parallel/compress/compressed_sum.h"
 
 namespace dtrain::parallel {
 namespace {
+
+bool compresses(const ReducerSetup& setup) {
+  return setup.num_ranks > 1 && !setup.options.compression.scheme.is_none();
+}
 
 // Whole alignments, as many as fit.
 std::int64_t elements_of_bucket(std::int64_t bytes, at::ScalarType dtype) {
   const std::int64_t alignment = param::bytes_of(param::kArenaAlignment, dtype);
   return std::max(bytes / alignment, std::int64_t{1}) * param::kArenaAlignment;
+}
+
+RankSumSetup sum_setup(const ReducerSetup& setup) {
+  return {.layout = setup.layout,
+          .compression = setup.options.compression,
+          .dtype = setup.options.dtype,
+          .codec = setup.options.codec};
+}
+
+std::vector<param::ElementRange> ranges_of_buckets(const ReducerSetup& setup,
+                                                   std::int64_t bucket_bytes) {
+  const param::ArenaLayout& layout = setup.layout;
+  const Compression& compression = setup.options.compression;
+  std::vector<param::ElementRange> ranges;
+  if (compresses(setup)) {
+    for (const GradientPart& part : gradient_parts(layout, param::ShardId(0), compression)) {
+      ranges.push_back(part.range);
+    }
+    return ranges;
+  }
+  const std::int64_t size = elements_of_bucket(bucket_bytes, setup.options.dtype);
+  for (std::int64_t end = layout.num_elements(); end > 0; end -= size) {
+    ranges.push_back({std::max(end - size, std::int64_t{0}), end});
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -19,14 +49,12 @@ BucketReducer::BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& 
                              const param::ArenaAllocator& allocate, std::int64_t bucket_bytes)
     : store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
              setup.options.reduction),
-      group_(groups.along(mesh::Axis::dp)),
       num_microbatches_(setup.options.num_microbatches),
       buckets_of_(setup.layout.num_parameters()),
-      codec_(setup.options.codec) {
+      sum_(make_rank_sum(sum_setup(setup), groups.along(mesh::Axis::dp), allocate)) {
   const param::ArenaLayout& layout = setup.layout;
-  const std::int64_t size = elements_of_bucket(bucket_bytes, setup.options.dtype);
-  for (std::int64_t end = layout.num_elements(); end > 0; end -= size) {
-    buckets_.push_back({.range = {std::max(end - size, std::int64_t{0}), end}});
+  for (const param::ElementRange range : ranges_of_buckets(setup, bucket_bytes)) {
+    buckets_.push_back({.range = range});
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const param::ParameterId id : layout.parameters()) {
@@ -47,7 +75,6 @@ void BucketReducer::begin_microbatch(data::MicrobatchId id) {
   if (!is_in_last_microbatch()) return;
   for (Bucket& bucket : buckets_) bucket.unfinished = bucket.num_parameters;
   num_launched_ = 0;
-  travels_.clear();
 }
 
 void BucketReducer::settle(param::ParameterId id) {
@@ -62,41 +89,39 @@ void BucketReducer::launch_ready() {
        ++num_launched_) {
     const param::ElementRange range = buckets_[num_launched_].range;
     store_.finish(range);
-    if (group_.size() == 1) continue;
-    const at::Tensor gradients = store_.gradients().slice(range);
-    const at::Tensor sent = codec_->encode(gradients);
-    travels_.push_back({gradients, sent, group_.all_reduce(sent)});
+    sum_->begin(range, store_.gradients().slice(range));
   }
 }
 
 void BucketReducer::finish() {
   DTRAIN_CHECK(num_launched_ == buckets_.size(), "{} of {} buckets were reduced", num_launched_,
                buckets_.size());
-  for (Travel& travel : travels_) {
-    travel.work.wait();
-    if (codec_->copies(travel.gradients.scalar_type())) {
-      codec_->decode(travel.sent, travel.gradients);
-    }
-  }
-  travels_.clear();
+  sum_->finish();
 }
 
 MemoryPlan BucketReducer::memory(const ReducerSetup& setup) {
   const ReducerOptions& options = setup.options;
   const std::int64_t encoded =
       setup.num_ranks == 1 ? 0 : options.codec->bytes(setup.layout.num_elements(), options.dtype);
-  return {.gradients = GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
-                                            options.reduction),
-          .travelling = encoded};
+  MemoryPlan memory{.gradients = GradientStore::bytes(setup.layout, options.dtype,
+                                                      options.num_microbatches, options.reduction),
+                    .travelling = encoded};
+  if (compresses(setup)) {
+    memory = memory + CompressedSum::memory(sum_setup(setup), setup.num_ranks);
+  }
+  return memory;
 }
 
 ReducerTraffic BucketReducer::traffic(const ReducerSetup& setup) {
   if (setup.num_ranks == 1) return {};
+  if (compresses(setup)) {
+    const SchemeCosts costs = CompressedSum::costs(sum_setup(setup), setup.num_ranks);
+    return {.reductions = costs.calls, .bytes = costs.sent};
+  }
   const std::int64_t elements = setup.layout.num_elements();
   const std::int64_t size = elements_of_bucket(kBucketBytes, setup.options.dtype);
   return {.reductions = (elements + size - 1) / size,
-          .bytes = 2 * setup.options.codec->sent_bytes(elements) * (setup.num_ranks - 1) /
-                   setup.num_ranks};
+          .bytes = bytes_in_ring(setup.options.codec->sent_bytes(elements), setup.num_ranks)};
 }
 
 }  // namespace dtrain::parallel

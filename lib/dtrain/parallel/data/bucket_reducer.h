@@ -11,10 +11,10 @@
 
 namespace dtrain::parallel {
 
-/// Buckets are equal ranges of the gradient arena, from its end to its beginning, since the last
-/// parameters' gradients are final first. In the last microbatch a bucket's all-reduce starts when
-/// its parameters are settled and its predecessors have started, so that every rank starts them in
-/// the same order. Units mean nothing to it.
+/// Buckets are equal ranges of the gradient arena, or the parts that are compressed one by one,
+/// from its end to its beginning, since the last parameters' gradients are final first. In the last
+/// microbatch a bucket's all-reduce starts when its parameters are settled and its predecessors
+/// have started, so that every rank starts them in the same order. Units mean nothing to it.
 ///
 /// Source: Li et al., PyTorch Distributed (VLDB 2020). Differs: buckets may cut parameters, and
 /// there is no copy into them, since gradients live in one arena.
@@ -25,6 +25,7 @@ class BucketReducer final : public GradientReducer {
   BucketReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                 const param::ArenaAllocator& allocate, std::int64_t bucket_bytes = kBucketBytes);
 
+  void begin_step(const StepTerms& terms) override { sum_->begin_step(terms); }
   void begin_microbatch(data::MicrobatchId id) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
@@ -33,7 +34,12 @@ class BucketReducer final : public GradientReducer {
   void reduce(param::UnitId) override {}
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override;
+  void end_step(bool has_updated) override { sum_->end_step(has_updated); }
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
+  [[nodiscard]] Carried carried() const override { return sum_->carried(); }
+  [[nodiscard]] std::optional<CompressionReport> compression() const override {
+    return sum_->report();
+  }
 
   /// With buckets of kBucketBytes.
   [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
@@ -50,25 +56,16 @@ class BucketReducer final : public GradientReducer {
     std::int64_t unfinished = 0;      // of those, in this step
   };
 
-  // A bucket on its way.
-  struct Travel {
-    at::Tensor gradients;  // where they belong
-    at::Tensor sent;       // the same tensor, or encoded
-    comm::Work work;
-  };
-
   [[nodiscard]] bool is_in_last_microbatch() const;
   void launch_ready();
 
   GradientStore store_;
-  comm::ProcessGroup& group_;
   std::int64_t num_microbatches_;
   data::MicrobatchId microbatch_;
   std::vector<Bucket> buckets_;  // in launching order
   base::IndexedVector<param::ParameterId, std::vector<std::size_t>> buckets_of_;
   std::size_t num_launched_ = 0;
-  std::shared_ptr<const GradientCodec> codec_;
-  std::vector<Travel> travels_;
+  std::unique_ptr<RankSum> sum_;
 };
 
 }  // namespace dtrain::parallel

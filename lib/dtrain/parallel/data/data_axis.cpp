@@ -20,7 +20,8 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
           .options = {.dtype = options.precision.master,
                       .codec = travel_in(options.precision.reduce),
                       .num_microbatches = options.num_microbatches,
-                      .reduction = options.reduction}};
+                      .reduction = options.reduction,
+                      .compression = options.plan.compression}};
 }
 
 UnitSchedule schedule_of(std::span<const Action> actions, const UnitUses& uses,

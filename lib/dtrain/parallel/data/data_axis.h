@@ -21,6 +21,7 @@ struct DataPlan {
   std::int64_t shard_size = 1;  ///< ranks that share one copy of the optimizer state; 1: none
   WrapPolicy wrap;
   UnitScheduleOptions schedule{.reshard = Reshard::never, .reduce_every_microbatch = false};
+  Compression compression = {};          ///< between ranks that hold the same gradients
   const ReducerKind* reducer = nullptr;  ///< null: the one that the sharding asks for
 
   /// True where gradients are never whole for longer than a unit's reduction takes.

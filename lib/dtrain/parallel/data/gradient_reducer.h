@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
+#include <optional>
 
-#include "dtrain/checkpoint/state.h"
 #include "dtrain/data/microbatches.h"
 #include "dtrain/mesh/mesh_groups.h"
-#include "dtrain/parallel/data/gradient_codec.h"
+#include "dtrain/parallel/compress/gradient_codec.h"
+#include "dtrain/parallel/compress/rank_sum.h"
 #include "dtrain/parallel/data/parameter_store.h"
 #include "dtrain/parallel/data/unit_schedule.h"
 #include "dtrain/param/arena.h"
@@ -22,9 +22,8 @@ struct ReducerOptions {
   std::shared_ptr<const GradientCodec> codec = travel_in(at::kFloat);
   std::int64_t num_microbatches = 1;  ///< of this rank, in a step
   comm::Reduction reduction = comm::Reduction::ordered;
+  Compression compression = {};  ///< between ranks that hold the same gradients
 };
-
-inline constexpr std::string_view kReducerPrefix = "reducer.";
 
 /// Owns the gradients of a rank, from their memory to the messages in which they travel: receives
 /// the gradients of one rank's microbatches and ends a step with the sum over all ranks,
@@ -36,6 +35,8 @@ inline constexpr std::string_view kReducerPrefix = "reducer.";
 /// Threads:    one.
 class GradientReducer : public param::GradientMemory {
  public:
+  /// A step begins.
+  virtual void begin_step(const StepTerms&) {}
   /// The backward pass of a microbatch begins; each step begins with microbatch 0.
   virtual void begin_microbatch(data::MicrobatchId id) = 0;
   /// The parameter has seen all its uses in this microbatch; without any its gradient is zero.
@@ -49,10 +50,16 @@ class GradientReducer : public param::GradientMemory {
 
   /// After finish(): the sum over the global batch, of the owned elements at least.
   [[nodiscard]] virtual const param::Arena& gradients() const = 0;
+  /// After finish(), once for each step. has_updated: the gradients have been applied.
+  virtual void end_step(bool /*has_updated*/) {}
   /// Returns what the reducer carries from step to step, sharing memory; a checkpoint saves it.
-  /// Names begin with kReducerPrefix. A piece that a checkpoint lacks is zeros, so that a run may
-  /// go on with another reducer than the one that saved.
-  [[nodiscard]] virtual checkpoint::State state() const { return {}; }
+  /// What a checkpoint lacks begins anew, so that a run may go on with another reducer than the one
+  /// that saved.
+  [[nodiscard]] virtual Carried carried() const { return {}; }
+  /// What compression did in the last step; nothing without.
+  [[nodiscard]] virtual std::optional<CompressionReport> compression() const {
+    return std::nullopt;
+  }
 };
 
 /// All that the memory and the traffic of a reducer follow from.

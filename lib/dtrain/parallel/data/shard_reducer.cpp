@@ -61,7 +61,7 @@ ShardReducer::ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
     : layout_(setup.layout),
       shard_(groups.shards().rank()),
       options_(setup.options),
-      reductions_(groups, setup.options.codec) {
+      reductions_(setup, groups, allocate) {
   for (std::int64_t level = 0; level < num_levels(setup); ++level) {
     sums_.push_back(param::Arena::of_shard(layout_, shard_, options_.dtype, allocate));
   }
@@ -121,7 +121,9 @@ void ShardReducer::arrive(param::UnitId id) {
   for (int merge = 0; merge < step.merges; ++merge, --unit.depth) {
     shard_of(id, unit.depth - 2).add_(shard_of(id, unit.depth - 1));
   }
-  if (unit.arrived == unit.num_sums) reductions_.begin_replicas(shard_of(id, 0));
+  if (unit.arrived == unit.num_sums) {
+    reductions_.begin_replicas(layout_.shard_range(id, shard_), shard_of(id, 0));
+  }
 }
 
 at::Tensor ShardReducer::shard_of(param::UnitId unit, std::size_t level) const {
@@ -139,7 +141,7 @@ void ShardReducer::finish() {
 MemoryPlan ShardReducer::memory(const ReducerSetup& setup) {
   const at::ScalarType dtype = setup.options.dtype;
   MemoryPlan memory = UnitReductions::memory(setup, setup.layout.largest_unit());
-  memory.gradients = num_levels(setup) * param::Arena::bytes_of_shard(setup.layout, dtype);
+  memory.gradients += num_levels(setup) * param::Arena::bytes_of_shard(setup.layout, dtype);
   memory.units = param::bytes_of(most_at_once(setup), dtype);
   return memory;
 }

@@ -22,13 +22,19 @@ class ShardReducer final : public GradientReducer {
   ShardReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate);
 
+  void begin_step(const StepTerms& terms) override { reductions_.replicas().begin_step(terms); }
   void begin_microbatch(data::MicrobatchId id) override;
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override;
   void settle(param::ParameterId) override {}  // a unit's memory is zero where nothing was added
   void reduce(param::UnitId unit) override;
   void end_microbatch() override {}
   void finish() override;
+  void end_step(bool has_updated) override { reductions_.replicas().end_step(has_updated); }
   [[nodiscard]] const param::Arena& gradients() const override { return sums_.front(); }
+  [[nodiscard]] Carried carried() const override { return reductions_.replicas().carried(); }
+  [[nodiscard]] std::optional<CompressionReport> compression() const override {
+    return reductions_.replicas().report();
+  }
 
   [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
   [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup) {

@@ -4,7 +4,29 @@
 
 #include <utility>
 
+#include "dtrain/parallel/compress/compressed_sum.h"
+
 namespace dtrain::parallel {
+
+namespace {
+
+// Over the replicas of shards, which travel as they are.
+RankSumSetup replica_setup(const ReducerSetup& setup, param::ShardId shard) {
+  return {.layout = setup.layout,
+          .shard = shard,
+          .compression = setup.options.compression,
+          .dtype = setup.options.dtype,
+          .codec = travel_in(setup.options.dtype)};
+}
+
+}  // namespace
+
+UnitReductions::UnitReductions(const ReducerSetup& setup, const mesh::MeshGroups& groups,
+                               const param::ArenaAllocator& allocate)
+    : groups_(groups),
+      codec_(setup.options.codec),
+      replicas_(make_rank_sum(replica_setup(setup, param::ShardId(groups.shards().rank())),
+                              groups.replicas(), allocate)) {}
 
 void UnitReductions::begin(const at::Tensor& input, const at::Tensor& output,
                            std::function<void()> arrived) {
@@ -20,10 +42,6 @@ void UnitReductions::begin(const at::Tensor& input, const at::Tensor& output,
   }
   sum.work = groups_.shards().reduce_scatter(sum.input, sum.result);
   under_way_.push_back(std::move(sum));
-}
-
-void UnitReductions::begin_replicas(const at::Tensor& shard) {
-  replicas_.push_back(groups_.replicas().all_reduce(shard));
 }
 
 void UnitReductions::take_first() {
@@ -44,13 +62,18 @@ void UnitReductions::poll() {
 
 void UnitReductions::finish() {
   wait_until(0);
-  for (comm::Work& work : replicas_) work.wait();
-  replicas_.clear();
+  replicas_->finish();
 }
 
 MemoryPlan UnitReductions::memory(const ReducerSetup& setup, std::int64_t elements) {
   const std::int64_t arriving = elements / setup.layout.num_shards();
-  return {.travelling = setup.options.codec->bytes(elements + arriving, setup.options.dtype)};
+  MemoryPlan memory{.travelling =
+                        setup.options.codec->bytes(elements + arriving, setup.options.dtype)};
+  const std::int64_t replicas = setup.num_ranks / setup.layout.num_shards();
+  if (replicas > 1 && !setup.options.compression.scheme.is_none()) {
+    memory = memory + CompressedSum::memory(replica_setup(setup, param::ShardId(0)), replicas);
+  }
+  return memory;
 }
 
 ReducerTraffic UnitReductions::traffic(const ReducerSetup& setup) {

@@ -8,21 +8,22 @@ WholeReducer::WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& gr
       shard_(groups.shards().rank()),
       store_(setup.layout, setup.options.dtype, allocate, setup.options.num_microbatches,
              setup.options.reduction),
-      reductions_(groups, setup.options.codec) {}
+      reductions_(setup, groups, allocate) {}
 
 void WholeReducer::reduce(param::UnitId unit) {
   const param::ElementRange whole = layout_.unit_range(unit);
   store_.finish(whole);
-  const at::Tensor shard = store_.gradients().slice(layout_.shard_range(unit, shard_));
+  const param::ElementRange own = layout_.shard_range(unit, shard_);
+  const at::Tensor shard = store_.gradients().slice(own);
   reductions_.begin(store_.gradients().slice(whole), shard,
-                    [this, shard] { reductions_.begin_replicas(shard); });
+                    [this, own, shard] { reductions_.begin_replicas(own, shard); });
 }
 
 MemoryPlan WholeReducer::memory(const ReducerSetup& setup) {
   const ReducerOptions& options = setup.options;
   MemoryPlan memory = UnitReductions::memory(setup, setup.layout.num_elements());
-  memory.gradients = GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
-                                          options.reduction);
+  memory.gradients += GradientStore::bytes(setup.layout, options.dtype, options.num_microbatches,
+                                           options.reduction);
   return memory;
 }
 

@@ -14,6 +14,7 @@ class WholeReducer final : public GradientReducer {
   WholeReducer(const ReducerSetup& setup, const mesh::MeshGroups& groups,
                const param::ArenaAllocator& allocate);
 
+  void begin_step(const StepTerms& terms) override { reductions_.replicas().begin_step(terms); }
   void begin_microbatch(data::MicrobatchId id) override { store_.begin_microbatch(id); }
   [[nodiscard]] param::GradientPlace gradient_of(param::ParameterId id) override {
     return store_.gradient_of(id);
@@ -22,7 +23,12 @@ class WholeReducer final : public GradientReducer {
   void reduce(param::UnitId unit) override;
   void end_microbatch() override { store_.end_microbatch(); }
   void finish() override { reductions_.finish(); }
+  void end_step(bool has_updated) override { reductions_.replicas().end_step(has_updated); }
   [[nodiscard]] const param::Arena& gradients() const override { return store_.gradients(); }
+  [[nodiscard]] Carried carried() const override { return reductions_.replicas().carried(); }
+  [[nodiscard]] std::optional<CompressionReport> compression() const override {
+    return reductions_.replicas().report();
+  }
 
   [[nodiscard]] static MemoryPlan memory(const ReducerSetup& setup);
   [[nodiscard]] static ReducerTraffic traffic(const ReducerSetup& setup) {

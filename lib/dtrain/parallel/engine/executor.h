@@ -51,6 +51,7 @@ class Executor {
   void finish_sends();
 
   [[nodiscard]] const DataAxis& axis() const { return axis_; }
+  [[nodiscard]] DataAxis& axis() { return axis_; }
   [[nodiscard]] ParameterStore& parameters() { return axis_.parameters(); }
   /// Called with every intermediate value that blocks report; empty: not called.
   void set_tap(model::Tap tap) { runner_.set_tap(std::move(tap)); }

@@ -68,11 +68,14 @@ double StepEngine::parameter_norm() {
   return updater_.norm_of(parameters()).item<double>();
 }
 
-void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes) {
+void StepEngine::forward_backward(std::span<const data::Batch> microbatches, const Votes& votes,
+                                  bool compresses) {
   DTRAIN_CHECK(static_cast<std::int64_t>(microbatches.size()) == setup_.options.grad_accum_steps);
   const std::int64_t num_tokens = tokens_in(microbatches.front()) * num_microbatches();
   Step& step = step_.emplace(
       Step{.report = {setup_, num_microbatches(), votes.size()}, .num_tokens = num_tokens});
+  executor_.axis().gradients().begin_step(
+      {.compresses = compresses, .loss_scale = updater_.loss_scale()});
   executor_.step({.microbatches = microbatches,
                   // The mean over the global batch enters here, once; nothing divides later.
                   .loss_gradient = updater_.loss_scale() / static_cast<double>(num_tokens),
@@ -90,6 +93,7 @@ void StepEngine::clip_grad_norm(double max_norm) {
 }
 
 void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) {
+  step_->updates = true;
   at::Tensor may_update =  // () bool
       at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
   if (limits.any()) {
@@ -119,13 +123,14 @@ StepResult StepEngine::finish_step() {
                     .grad_norm = found.values.empty() ? 0 : found.values.front()};
   result.is_beyond = step_->within.defined() && result.is_finite() && found.values.back() == 0;
   if (step_->norm.defined()) result.has_overflowed = updater_.adjust_scale(result.grad_norm);
+  executor_.axis().gradients().end_step(step_->updates && result.is_finite() && !result.is_beyond);
   step_.reset();
   return result;
 }
 
 StepResult StepEngine::train_step(std::span<const data::Batch> microbatches,
                                   const StepOptions& options) {
-  forward_backward(microbatches, options.votes);
+  forward_backward(microbatches, options.votes, options.compresses);
   clip_grad_norm(options.max_norm);
   if (options.learning_rate) optimizer_step(*options.learning_rate, options.limits);
   return finish_step();

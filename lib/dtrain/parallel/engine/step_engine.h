@@ -25,8 +25,9 @@ struct StepLimits {
 struct StepOptions {
   double max_norm = 0;                       ///< of the gradients; 0: they stay as they are
   std::optional<double> learning_rate = {};  ///< none: the gradients alone, without an update
-  Votes votes = {};                          ///< of this rank
-  StepLimits limits = {};                    ///< equal on all ranks
+  bool compresses = true;  ///< gradients, where the engine does; equal on all ranks
+  Votes votes = {};        ///< of this rank
+  StepLimits limits = {};  ///< equal on all ranks
 };
 
 /// The findings of a step before its update; equal on all ranks.
@@ -65,10 +66,12 @@ class StepEngine {
 
   /// Computes the gradients of the mean loss over the global batch and reduces them.
   /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal
-  /// sizes on all ranks. votes: travel with the loss; as many on all ranks.
+  /// sizes on all ranks. votes: travel with the loss; as many on all ranks. compresses: as
+  /// StepOptions'.
   ///
   /// Collective.
-  void forward_backward(std::span<const data::Batch> microbatches, const Votes& votes = {});
+  void forward_backward(std::span<const data::Batch> microbatches, const Votes& votes = {},
+                        bool compresses = true);
 
   /// Takes the loss's scale out of the gradients and scales them so that their global norm is at
   /// most max_norm (0: as they are). A norm that is not finite leaves them alone.
@@ -140,6 +143,10 @@ class StepEngine {
   [[nodiscard]] const param::Arena& gradients() const {
     return data_axis().gradients().gradients();
   }
+  /// What compression did in the last step; nothing without.
+  [[nodiscard]] std::optional<CompressionReport> compression() const {
+    return data_axis().gradients().compression();
+  }
   /// Called with every intermediate value that blocks report; empty: not called.
   void set_tap(model::Tap tap) { executor_.set_tap(std::move(tap)); }
   /// Where blocks' passes are noted as they begin; null: nowhere.
@@ -152,6 +159,7 @@ class StepEngine {
     std::int64_t num_tokens = 0;
     at::Tensor norm = {};    // () float64, of the gradients before clipping
     at::Tensor within = {};  // () bool, of limits; undefined: there are none
+    bool updates = false;    // where loss and norm allow it
   };
 
   /// Microbatches of all ranks in one step.

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "dtrain/comm/long_task.h"
+#include "dtrain/parallel/engine/carried_state.h"
+#include "dtrain/parallel/engine/parameter_pieces.h"
 #include "dtrain/param/initialise.h"
 
 namespace dtrain::parallel {
@@ -96,71 +98,46 @@ checkpoint::State WholeModel::state() const {
   checkpoint::State state;
   const optim::Optimizer& optimizer = updater_.optimizer();
   for (const param::ParameterId id : setup_.layout.parameters()) {
-    add_parameter(id, checkpoint::kWeightPrefix, parameters_.masters(), state);
+    const checkpoint::Replica replica = setup_.placement.replica(id);
+    add_parameter_pieces(setup_, id, checkpoint::kWeightPrefix, replica, parameters_.masters(),
+                         state);
     for (const optim::NamedArena& part : optimizer.state()) {
-      add_parameter(id, "optimizer." + part.name + ".", *part.arena, state);
+      add_parameter_pieces(setup_, id, "optimizer." + part.name + ".", replica, *part.arena, state);
     }
   }
   state.push_back(common_piece(setup_, "optimizer.num_updates", optimizer.num_updates()));
   const optim::GradScaler* scaler = updater_.scaler();
   if (scaler != nullptr) state.push_back(common_piece(setup_, kLossScale, scaler->state()));
-  const checkpoint::State carried = gradients_.state();
+  const checkpoint::State carried = carried_pieces(setup_, gradients_.carried());
   state.insert(state.end(), carried.begin(), carried.end());
   return state;
 }
 
-// One rank's values of a parameter, in as many boxes as the cut of its shard takes.
-void WholeModel::add_parameter(param::ParameterId id, const std::string& prefix,
-                               const param::Arena& arena, checkpoint::State& state) const {
-  const param::ArenaLayout& layout = setup_.layout;
-  const param::ElementRange whole = layout.range(id);
-  const param::ElementRange own = layout.range_in(id, setup_.shard());
-  if (own.is_empty()) return;
-  const checkpoint::Replica replica = setup_.placement.replica(id);
-  const param::ParameterSpec& spec = setup_.model.parameters[id];
-  std::int64_t begin = own.begin;
-  for (checkpoint::Box& box : checkpoint::format::boxes_of_run(
-           layout.shape(id), own.begin - whole.begin, own.end - whole.begin)) {
-    const std::int64_t end = begin + checkpoint::format::num_elements(box.sizes);
-    const at::Tensor values = arena.slice({begin, end}).view(box.sizes);
-    begin = end;
-    state.push_back({.name = prefix + spec.name,
-                     .global_shape = spec.whole_shape(),
-                     .box = setup_.placement.in_whole(id, std::move(box)),
-                     .tensor = values,
-                     .replica = replica});
-  }
-}
-
 void WholeModel::load_state(checkpoint::Source& source) {
-  // A run that goes on with another reducer starts with nothing carried; one that lost a part of it
-  // must not.
-  const checkpoint::State carried = gradients_.state();
-  const bool is_carried = std::ranges::any_of(
-      carried, [&](const checkpoint::Piece& piece) { return source.has(piece.name); });
-  if (!is_carried) {
-    for (const checkpoint::Piece& piece : carried) at::Tensor(piece.tensor).zero_();
-  }
-  load(source, "reading a checkpoint", [&](const std::string& name) {
-    if (name.starts_with(kReducerPrefix)) return is_carried;
-    // A run that goes on in float16 starts with a scale of its own.
-    return name != kLossScale || source.has(name);
+  load("reading a checkpoint", [&](const checkpoint::State& pieces) {
+    for (const checkpoint::Piece& piece : pieces) {
+      // A run that goes on in float16 starts with a scale of its own.
+      const bool begins_anew = piece.name == kLossScale && !source.has(piece.name);
+      if (!begins_anew && !piece.name.starts_with(kReducerPrefix)) source.read(piece);
+    }
+    load_carried(setup_, gradients_.carried(), source);
   });
 }
 
 void WholeModel::load_weights(checkpoint::Source& source) {
-  load(source, "reading weights",
-       [](const std::string& name) { return name.starts_with(checkpoint::kWeightPrefix); });
+  load("reading weights", [&](const checkpoint::State& pieces) {
+    for (const checkpoint::Piece& piece : pieces) {
+      if (piece.name.starts_with(checkpoint::kWeightPrefix)) source.read(piece);
+    }
+  });
 }
 
-void WholeModel::load(checkpoint::Source& source, const std::string& task,
-                      const std::function<bool(const std::string& name)>& is_wanted) {
+void WholeModel::load(const std::string& task,
+                      const std::function<void(const checkpoint::State& pieces)>& read) {
   const checkpoint::State pieces = state();
   comm::run_long(setup_.world.control(), task, [&] {
     const at::NoGradGuard no_grad;
-    for (const checkpoint::Piece& piece : pieces) {
-      if (is_wanted(piece.name)) source.read(piece);
-    }
+    read(pieces);
   });
   const at::NoGradGuard no_grad;
   parameters_.refresh();

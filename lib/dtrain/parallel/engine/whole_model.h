@@ -42,8 +42,8 @@ class WholeModel {
   /// This rank's part of parameters and optimizer state, sharing memory: model.NAME,
   /// optimizer.STATE.NAME (exp_avg and exp_avg_sq, or momentum_buffer) in storage shapes, and
   /// optimizer.num_updates; with loss scaling optimizer.loss_scale. What the gradient reducer
-  /// carries from step to step follows. A loss scale or a reducer's state that a checkpoint
-  /// lacks begins anew.
+  /// carries from step to step follows (carried_state.h). A loss scale that a checkpoint lacks
+  /// begins anew.
   [[nodiscard]] checkpoint::State state() const;
   /// Collective: over all groups.
   void load_state(checkpoint::Source& source);
@@ -54,10 +54,8 @@ class WholeModel {
 
  private:
   [[nodiscard]] at::Tensor gathered_unit(const param::Arena& values, param::UnitId unit) const;
-  void add_parameter(param::ParameterId id, const std::string& prefix, const param::Arena& arena,
-                     checkpoint::State& state) const;
-  void load(checkpoint::Source& source, const std::string& task,
-            const std::function<bool(const std::string& name)>& is_wanted);
+  void load(const std::string& task,
+            const std::function<void(const checkpoint::State& pieces)>& read);
 
   const EngineSetup& setup_;
   ParameterStore& parameters_;

@@ -130,7 +130,8 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   // A device's state is copied to the host whether training goes on meanwhile or not.
   if (config.checkpoint.every.is_never() && !is_on_device) return memory;
   std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
-  copy += checkpoint::Staging::bytes(memory.state, config.layout.dp / options.data.shard_size);
+  copy += memory.carried +
+          checkpoint::Staging::bytes(memory.state, config.layout.dp / options.data.shard_size);
   return memory;
 }
 

@@ -47,6 +47,8 @@ optim::OptimizerOptions optimizer_options(const config::TrainConfig& train,
 // Parameters that are offloaded come to memory a unit at a time.
 DataPlan data_plan(const config::Config& config, bool offloads_masters) {
   DataPlan plan = make_plan(config.layout).data;
+  plan.compression = {.scheme = config.machine.compress,
+                      .min_elements = config.machine.compress_min_elements};
   if (offloads_masters && plan.schedule.reshard == Reshard::never) {
     plan.schedule.reshard = Reshard::after_use;
   }
@@ -138,6 +140,15 @@ RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordina
           .memory = memory,
           .traffic = traffic,
           .flops = flops};
+}
+
+RankSumSetup sums_over_replicas(const RankPlan& plan) {
+  const Precision& precision = plan.options.precision;
+  const bool is_sharded = plan.units.num_shards() > 1;  // shards travel as they are
+  return {.layout = plan.units,
+          .compression = plan.options.data.compression,
+          .dtype = precision.master,
+          .codec = travel_in(is_sharded ? precision.master : precision.reduce)};
 }
 
 model::Computation computation_of(const config::MachineConfig& machine) {

@@ -38,6 +38,9 @@ struct RankPlan {
 ///         does not fit, and as choose_recompute.
 [[nodiscard]] RankPlan rank_plan(const config::Config& config, const mesh::MeshShape& coordinate);
 
+/// How the rank's gradients are summed over ranks that hold the same. `plan` must outlive it.
+[[nodiscard]] RankSumSetup sums_over_replicas(const RankPlan& plan);
+
 /// How the blocks of these settings compute.
 [[nodiscard]] model::Computation computation_of(const config::MachineConfig& machine);
 

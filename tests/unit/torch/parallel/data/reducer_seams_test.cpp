@@ -172,14 +172,7 @@ class FeedbackReducer final : public GradientReducer {
     codec_->decode(sent, gradients);
   }
   const param::Arena& gradients() const override { return store_.gradients(); }
-  // A row of each rank.
-  checkpoint::State state() const override {
-    const std::int64_t size = left_.flat().numel();
-    return {{.name = "reducer.left",
-             .global_shape = {group_.size(), size},
-             .box = {.offsets = {group_.rank(), 0}, .sizes = {1, size}},
-             .tensor = left_.flat().view({1, size})}};
-  }
+  Carried carried() const override { return {.residuals = &left_}; }
 
   static MemoryPlan memory(const ReducerSetup& setup) {
     const ReducerOptions& options = setup.options;
@@ -187,7 +180,7 @@ class FeedbackReducer final : public GradientReducer {
     return {.gradients = left + GradientStore::bytes(setup.layout, options.dtype,
                                                      options.num_microbatches, options.reduction),
             .travelling = options.codec->bytes(setup.layout.num_elements(), options.dtype),
-            .state = left};
+            .carried = left};
   }
   static ReducerTraffic traffic(const ReducerSetup& setup) {
     const std::int64_t bytes = setup.options.codec->sent_bytes(setup.layout.num_elements());
@@ -238,7 +231,8 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
     (void)train(whole, 0);
     Saved saved(whole.state());
     const at::Tensor saved_weights = whole.parameters().flat().clone();
-    expect(whole.state().back().name == "reducer.left", "a piece of the reducer's own");
+    const std::string own = "reducer.residual." + std::to_string(world.rank()) + ".";
+    expect(whole.state().back().name.starts_with(own), "a piece of the reducer's own");
     const at::Tensor expected = train(whole, 2);
     StepEngine resumed(*model, world, groups, options);
     resumed.load_state(saved);
@@ -259,7 +253,8 @@ TEST_CASE("An engine trains with a reducer of one's own, and its state goes on w
     const MemoryPlan memory = StepEngine::memory(*model, options, {.sequences = 2, .length = 5});
     const std::int64_t arena = param::Arena::bytes(engine_layout(*model, options), at::kFloat);
     expect(memory.gradients == 2 * arena, "its memory is part of the engine's");
-    expect(memory.state == 4 * arena, "weights, two moments and the reducer's state");
+    expect(memory.state == 3 * arena, "weights and two moments");
+    expect(memory.carried == arena, "the reducer's state");
   });
 }
 

@@ -1,4 +1,4 @@
-#include "dtrain/parallel/data/gradient_codec.h"
+#include "dtrain/parallel/compress/gradient_codec.h"
 
 namespace dtrain::parallel {
 namespace {

@@ -1,0 +1,63 @@
+// Gradients of which most is not sent, or later.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/parallel/compress/scheme.h"
+#include "dtrain/parallel/compress/whole_sum.h"
+#include "dtrain/parallel/memory.h"
+
+namespace dtrain::parallel {
+
+/// Sums each part of a rank's gradients as its scheme compresses it. What a rank has not sent, its
+/// residual, is added to its next gradients. A step that makes no update leaves residuals and
+/// factors as they were: neither what is no number nor a spike goes on in them.
+///
+/// Ranges that begin must be whole parts.
+///
+/// Source: Karimireddy et al., Error Feedback Fixes SignSGD (ICML 2019).
+class CompressedSum final : public RankSum {
+ public:
+  CompressedSum(const RankSumSetup& setup, comm::ProcessGroup& group,
+                const param::ArenaAllocator& allocate);
+
+  /// What all parts take and send together.
+  [[nodiscard]] static SchemeCosts costs(const RankSumSetup& setup, std::int64_t num_ranks);
+  [[nodiscard]] static MemoryPlan memory(const RankSumSetup& setup, std::int64_t num_ranks);
+
+  void begin_step(const StepTerms& terms) override;
+  void begin(param::ElementRange range, const at::Tensor& gradients) override;
+  void finish() override;
+  void end_step(bool has_updated) override;
+  [[nodiscard]] Carried carried() const override;
+  [[nodiscard]] std::optional<CompressionReport> report() const override;
+
+ private:
+  struct Part {
+    GradientPart place;
+    std::unique_ptr<Scheme> scheme;  // null: sent whole
+  };
+  struct Travel {
+    Scheme& scheme;
+    at::Tensor gradients;  // become the sum
+    at::Tensor residual;
+  };
+
+  void begin_part(const Part& part, const at::Tensor& gradients);
+  [[nodiscard]] double busy_seconds(base::Clock::time_point since, double waited_before) const;
+
+  comm::ProcessGroup& group_;
+  WholeSum whole_;
+  std::vector<Part> parts_;                 // from the arena's end to its beginning
+  std::unique_ptr<param::Arena> residual_;  // of the last update
+  std::unique_ptr<param::Arena> next_;      // of this step
+  std::int64_t whole_bytes_ = 0;            // of all parts, sent whole
+  StepTerms terms_;
+  std::vector<Travel> travels_;
+  CompressionReport report_;
+  std::int64_t bytes_before_ = 0;  // that the group had sent when the step began
+};
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,94 @@
+#include "dtrain/parallel/compress/pay_off.h"
+
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "dtrain/base/clock.h"
+#include "dtrain/comm/queued_group.h"
+#include "dtrain/device/synchronize.h"
+#include "dtrain/parallel/compress/compressed_sum.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using Kind = config::Compression::Kind;
+
+constexpr int kTrials = 3;  // of which the fastest counts
+constexpr std::array kUsual = {"bf16", "topk:0.01", "powersgd:4"};
+
+std::shared_ptr<comm::ProcessGroup> group_of_one() {
+  const std::array<std::int64_t, 1> alone{0};
+  return comm::make_queued_group(alone, "compression", 0, {}, nullptr);
+}
+
+// A step of one part, without anything to wait for.
+double seconds_of(const GradientPart& part, const config::Compression& scheme,
+                  std::int64_t num_ranks, at::ScalarType dtype, c10::Device device) {
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  const auto group = group_of_one();
+  const auto own = make_scheme(part, scheme, *group, dtype, [&](std::int64_t bytes) {
+    return at::zeros({bytes}, options.dtype(at::kByte));
+  });
+  const at::Tensor gradients = at::randn({part.size()}, options);
+  // Every rank's message is decompressed where they are not added on their way.
+  const double messages = scheme.kind == Kind::top_k ? static_cast<double>(num_ranks) : 1;
+  double best = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const at::Tensor values = gradients.clone();
+    const at::Tensor sum = at::zeros_like(values);
+    device::synchronize(device);
+    const auto start = base::Clock::now();
+    own->begin(values);
+    own->advance();
+    device::synchronize(device);
+    const double compressed = base::seconds_since(start);
+    own->finish(sum);
+    device::synchronize(device);
+    const double seconds = compressed + messages * (base::seconds_since(start) - compressed);
+    best = trial == 0 ? seconds : std::min(best, seconds);
+  }
+  return best;
+}
+
+}  // namespace
+
+double PayOff::pays_below() const {
+  constexpr double kBits = 8;
+  return std::max(0.0, kBits * static_cast<double>(bytes_whole - bytes_sent) / seconds);
+}
+
+std::vector<PayOff> measure_pay_offs(const RankSumSetup& setup, std::int64_t num_ranks,
+                                     c10::Device device) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::string> schemes{setup.compression.scheme.text()};
+  for (const std::string usual : kUsual) {
+    if (usual != schemes.front()) schemes.push_back(usual);
+  }
+  std::vector<PayOff> found;
+  for (const std::string& name : schemes) {
+    RankSumSetup other = setup;
+    other.compression.scheme = config::Compression::parse(name).value();
+    std::vector<GradientPart> parts = gradient_parts(setup.layout, setup.shard, other.compression);
+    std::erase_if(parts, [](const GradientPart& part) { return !part.is_compressed; });
+    if (parts.empty()) continue;
+    const auto largest = std::ranges::max_element(parts, {}, &GradientPart::size);
+    const auto elements = std::accumulate(
+        parts.begin(), parts.end(), std::int64_t{0},
+        [](std::int64_t sum, const GradientPart& part) { return sum + part.size(); });
+    const double share = static_cast<double>(elements) / static_cast<double>(largest->size());
+    const std::int64_t whole =
+        setup.codec->sent_bytes(setup.layout.num_elements()) / setup.layout.num_shards();
+    found.push_back({.scheme = name,
+                     .bytes_sent = CompressedSum::costs(other, num_ranks).sent,
+                     .bytes_whole = bytes_in_ring(whole, num_ranks),
+                     .seconds = share * seconds_of(*largest, other.compression.scheme, num_ranks,
+                                                   setup.dtype, device)});
+  }
+  return found;
+}
+
+}  // namespace dtrain::parallel

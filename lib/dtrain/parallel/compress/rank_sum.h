@@ -1,0 +1,79 @@
+// Sums of gradients over ranks that hold the same elements.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/parallel/compress/gradient_codec.h"
+#include "dtrain/parallel/compress/gradient_parts.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::parallel {
+
+/// What holds for the sums of one step; equal on all ranks.
+struct StepTerms {
+  bool compresses = true;  ///< false: gradients are sent whole
+  double loss_scale = 1;   ///< the factor of gradients
+};
+
+/// What a reducer carries from step to step.
+struct Carried {
+  /// Of each rank its own: the ranks' sum counts, by element. Null: none.
+  const param::Arena* residuals = nullptr;
+  /// Equal on all ranks that hold the same part, and of no use where parts are cut elsewhere.
+  struct Factor {
+    param::ParameterId id;
+    param::ElementRange range;  ///< of the part
+    at::Tensor values;          ///< (n, k)
+  };
+  std::vector<Factor> factors = {};
+};
+
+/// What compression did in the last step, on this rank.
+struct CompressionReport {
+  std::int64_t bytes_sent = 0;   ///< by the group, as it has counted
+  std::int64_t bytes_whole = 0;  ///< that gradients sent whole would take, in a ring
+  double seconds = 0;            ///< to compress and decompress, without waits; the host's
+  double residual_norm = 0;      ///< of what this rank has not sent yet
+};
+
+/// Sums gradients of ranges, which begin while others are under way.
+///
+/// Collective: begin and finish, in the same order on all ranks.
+/// Throws:     what Work::wait throws.
+/// Threads:    one.
+class RankSum {
+ public:
+  virtual ~RankSum() = default;
+
+  virtual void begin_step(const StepTerms& terms) = 0;
+  /// Starts to replace the gradients (range.size()) of these elements by their sum. `gradients`
+  /// stay in use until finish() returns.
+  virtual void begin(param::ElementRange range, const at::Tensor& gradients) = 0;
+  virtual void finish() = 0;
+  /// After finish(). has_updated: the sums have been applied.
+  virtual void end_step(bool has_updated) = 0;
+
+  [[nodiscard]] virtual Carried carried() const { return {}; }
+  /// Nothing where nothing is compressed.
+  [[nodiscard]] virtual std::optional<CompressionReport> report() const { return std::nullopt; }
+};
+
+/// Where the gradients of a rank lie that are summed over a group.
+struct RankSumSetup {
+  const param::ArenaLayout& layout;
+  param::ShardId shard{};
+  Compression compression = {};
+  at::ScalarType dtype = at::kFloat;                ///< of gradients
+  std::shared_ptr<const GradientCodec> codec = {};  ///< of what is sent whole
+};
+
+/// `layout`, `group` and what `allocate` refers to must outlive the sum.
+[[nodiscard]] std::unique_ptr<RankSum> make_rank_sum(const RankSumSetup& setup,
+                                                     comm::ProcessGroup& group,
+                                                     const param::ArenaAllocator& allocate);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,65 @@
+// The interface of a scheme of compression, for one part of a rank's gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "dtrain/comm/process_group.h"
+#include "dtrain/parallel/compress/gradient_parts.h"
+#include "dtrain/param/arena.h"
+
+namespace dtrain::parallel {
+
+/// Compresses a part, sends it, and makes the sum of what all ranks have sent. One step is begin,
+/// advance, finish, and keep where its update was made.
+///
+/// Collective: begin and advance, over the ranks that hold the same part, in the same order.
+/// Throws:     what Work::wait throws.
+/// Threads:    one.
+class Scheme {
+ public:
+  virtual ~Scheme() = default;
+
+  /// values (n): this rank's; they stay in use until finish() returns, and hold then what this rank
+  /// has not sent.
+  virtual void begin(const at::Tensor& values) = 0;
+  /// Sends the second message of schemes that have two.
+  virtual void advance() {}
+  /// sum (n) becomes the sum over the ranks, with equal bits on all of them.
+  virtual void finish(const at::Tensor& sum) = 0;
+  /// What the step has learnt serves the next one; without this the next one begins as this one.
+  virtual void keep() {}
+
+  /// What is carried from step to step, equal on all ranks: 2 dims; undefined: nothing.
+  [[nodiscard]] virtual at::Tensor factor() const { return {}; }
+};
+
+/// What a part's scheme takes and sends.
+///
+/// Units: bytes of one rank.
+struct SchemeCosts {
+  std::int64_t buffers = 0;  ///< held always
+  std::int64_t work = 0;     ///< temporaries while it compresses
+  std::int64_t sent = 0;     ///< in a step, in a ring
+  std::int64_t calls = 0;    ///< of the group, in a step
+  std::int64_t carried = 0;  ///< of factor()
+};
+
+/// Returns what a rank sends of an all-reduce of these bytes.
+[[nodiscard]] constexpr std::int64_t bytes_in_ring(std::int64_t bytes, std::int64_t num_ranks) {
+  return 2 * bytes * (num_ranks - 1) / num_ranks;
+}
+
+/// part.is_compressed. num_ranks: of the group; dtype: of gradients.
+[[nodiscard]] SchemeCosts scheme_costs(const GradientPart& part, const config::Compression& scheme,
+                                       std::int64_t num_ranks, at::ScalarType dtype);
+
+/// `group` and what `allocate` refers to must outlive the scheme.
+[[nodiscard]] std::unique_ptr<Scheme> make_scheme(const GradientPart& part,
+                                                  const config::Compression& scheme,
+                                                  comm::ProcessGroup& group, at::ScalarType dtype,
+                                                  const param::ArenaAllocator& allocate);
+
+}  // namespace dtrain::parallel

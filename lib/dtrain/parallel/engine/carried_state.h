@@ -1,0 +1,23 @@
+// What gradient reducers carry from step to step, in checkpoints.
+#pragma once
+
+#include "dtrain/checkpoint/state.h"
+#include "dtrain/parallel/engine/engine_setup.h"
+
+namespace dtrain::parallel {
+
+inline constexpr const char* kReducerPrefix = "reducer.";
+
+/// This rank's part, sharing memory.
+///
+/// reducer.residual.C.NAME: those of contributor C, in the parameter's storage shape. Contributors
+/// to a parameter's gradient are counted over the stages that hold it, and in each over replicas.
+/// reducer.factor.PLACE.NAME: equal on all ranks that hold the same part of the parameter.
+[[nodiscard]] checkpoint::State carried_pieces(const EngineSetup& setup, const Carried& carried);
+
+/// Fills what the rank carries. Of C contributors number c takes the residuals of all that were
+/// saved as c, c + C, c + 2C, ..., added in this order: so their sum goes on in any layout. One for
+/// whom there are none begins with 0, and a factor of another place as a new one.
+void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::Source& source);
+
+}  // namespace dtrain::parallel

@@ -1,0 +1,89 @@
+"""--compress through the command line: what it saves and costs is told and measured, where it acts, what is refused."""
+
+import json
+import unittest
+
+from dtrain_harness import DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, metrics_of, run
+
+SMALL = ["--levels", 2, "--width", 32, "--heads", 2, "--neurons", 128, "--seq-len", 32, "--threads", 1, "--data", GOLDEN / "text.bin",
+         "--global-batch", 4, "--microbatch", 1, "--compress-min-elements", 512]
+
+
+class Compression(FolderTest):
+    def train(self, name, *flags, ranks=2, strategy=("--strategy", "ddp"), steps=4, status=0):
+        return run(DTRUN, "-n", ranks, "--", DTRAIN, *SMALL, *strategy, "--steps", steps, "--run-dir", self.folder / name, *flags,
+                   status=status)
+
+    def lines(self, name):
+        return metrics_of(self.folder / name)
+
+    def steps(self, name):
+        return [line for line in self.lines(name) if "event" not in line]
+
+    def model(self, name):
+        return (self.folder / name / "final" / "model.safetensors").read_bytes()
+
+    def test_bytes_are_saved_and_told_and_memory_is_predicted(self):
+        self.train("plain")
+        whole = self.steps("plain")[-1]["comm_bytes"]
+        self.assertNotIn("bytes_saved", self.steps("plain")[-1])
+        for scheme, most in (("bf16", 0.55), ("fp16", 0.55), ("topk:0.01", 0.025), ("powersgd:2", 0.2)):
+            with self.subTest(scheme):
+                result = self.train(scheme.replace(":", ""), "--compress", scheme)
+                lines = self.lines(scheme.replace(":", ""))
+                last = self.steps(scheme.replace(":", ""))[-1]
+                self.assertLess(last["comm_bytes"], most * whole)
+                self.assertAlmostEqual(last["bytes_saved"] + last["comm_bytes"], whole, delta=0.02 * whole)
+                self.assertGreater(last["residual_norm"], 0)
+                self.assertGreater(last["compress_seconds"], 0)
+                start = lines[0]["compression"]
+                self.assertAlmostEqual(start["bytes"], last["comm_bytes"], delta=2000)
+                self.assertEqual(list(start["pays_below_bits_per_second"])[0], scheme)
+                self.assertIn("topk:0.01", start["pays_below_bits_per_second"])
+                self.assertIn(f"compression     {scheme}: ", result.stdout + result.stderr)
+                self.assertIn("pays below", result.stdout + result.stderr)
+                self.assertIn(f"compress={scheme} ", result.stdout + result.stderr)
+                (memory,) = [line for line in lines if line.get("event") == "memory"]
+                # The residuals alone are 300 KiB.
+                self.assertAlmostEqual(memory["peak_bytes"], memory["predicted_bytes"], delta=128 << 10)
+
+    def test_a_run_that_was_stopped_has_the_bits_of_one_that_was_not(self):
+        for scheme in ("topk:0.02", "powersgd:2"):
+            name = scheme.replace(":", "")
+            flags = ["--compress", scheme, "--compress-warmup", 2, "--checkpoint-every", 3]
+            self.train("whole" + name, *flags, steps=8)
+            self.train("parts" + name, *flags, steps=3)
+            self.train("parts" + name, *flags, "--resume", "auto", steps=8)
+            self.assertEqual(self.model("parts" + name), self.model("whole" + name))
+            self.train("parts" + name, *flags, "--resume", "auto", ranks=4, steps=10)
+            self.train("parts" + name, *flags, "--resume", "auto", ranks=1, steps=11)
+
+    def test_float16_with_skipped_steps_threads_of_one_process_and_shards_train(self):
+        self.train("half", "--compress", "topk:0.02", "--dtype", "float16", "--lr", 0.01, steps=8)
+        lines = self.steps("half")
+        self.assertTrue(all(abs(line["residual_norm"]) < 1e6 for line in lines), "no residual is poisoned")
+        run(DTRAIN, *SMALL, "--strategy", "dp", "--local-ranks", 2, "--compress", "topk:0.02", "--steps", 4, "--run-dir", self.folder / "threads")
+        self.train("processes", "--compress", "topk:0.02")
+        self.assertEqual(self.model("threads"), self.model("processes"))
+        self.train("hybrid", "--compress", "powersgd:2", ranks=4,
+                   strategy=("--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", 2))
+        self.train("stages", "--compress", "topk:0.02", "--grad-accum", 2, ranks=4, strategy=("--strategy", "3d", "--pp", 2, "--dp", 2))
+
+    def test_what_cannot_be_is_refused_or_noted(self):
+        for value in ("topk:0", "topk:1", "topk:-0.1", "topk:nan", "topk:", "topk", "powersgd:0", "powersgd:1025", "powersgd:1.5", "gzip", ""):
+            with self.subTest(value):
+                result = run(DTRAIN, *SMALL, "--compress", value, "--steps", 1, "--run-dir", self.folder / "no", status=USAGE)
+                self.assertIn("--compress", result.stderr)
+                self.assertIn("powersgd:RANK", result.stderr)
+        for strategy in (("fsdp",), ("zero", "--zero-stage", 1), ("zero", "--zero-stage", 3)):
+            result = self.train("no", "--compress", "bf16", strategy=("--strategy", *strategy), status=USAGE)
+            self.assertIn("--compress bf16 acts between ranks that hold the same gradients", result.stderr)
+            self.assertIn("hybrid", result.stderr)
+        self.assertFalse((self.folder / "no").exists())
+        result = run(DTRAIN, *SMALL, "--compress", "bf16", "--steps", 1, "--run-dir", self.folder / "one")
+        self.assertIn("--compress bf16 has no effect without several data-parallel ranks", result.stderr + result.stdout)
+        self.assertNotIn("compression", json.loads((self.folder / "one" / "metrics.jsonl").read_text().splitlines()[0]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,186 @@
+// Compressed gradients under every layout: equal bits on all ranks, resumes without a difference,
+// and nothing that was left out is lost at another number of ranks.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "dtrain/checkpoint/choose.h"
+#include "dtrain/checkpoint/reader_source.h"
+#include "dtrain/checkpoint/saver.h"
+#include "support/engine_run.h"
+#include "support/local_ranks.h"
+#include "support/settings.h"
+#include "support/temp_folder.h"
+
+namespace dtrain::testing {
+namespace {
+
+config::Config compressed(const std::string& scheme) {
+  config::Config config = tiny_config();
+  set(config, "machine.compress", scheme);
+  set(config, "machine.compress_min_elements", "100");
+  return config;
+}
+
+// The sum over all contributors of what each has not sent, by parameter.
+using Residuals = std::map<std::string, at::Tensor>;
+
+void add_residuals(const checkpoint::State& state, Residuals& sums) {
+  constexpr std::string_view kPrefix = "reducer.residual.";
+  for (const checkpoint::Piece& piece : state) {
+    if (!piece.name.starts_with(kPrefix) || piece.replica.index > 0) continue;
+    const std::string name = piece.name.substr(piece.name.find('.', kPrefix.size()) + 1);
+    at::Tensor& sum = sums.try_emplace(name, at::zeros(piece.global_shape)).first->second;
+    at::Tensor part = sum;
+    for (std::size_t dim = 0; dim < piece.box.sizes.size(); ++dim) {
+      part =
+          part.narrow(static_cast<std::int64_t>(dim), piece.box.offsets[dim], piece.box.sizes[dim]);
+    }
+    part.add_(piece.tensor);
+  }
+}
+
+void save(EngineRun& run, std::int64_t step, const std::string& folder) {
+  base::Disk disk(base::ErrorKind::checkpoint);
+  checkpoint::SaverOptions options{.checkpoints = folder};
+  options.manifest.run = "test";
+  checkpoint::Saver saver(run.job().world().control(), disk, options);
+  saver.begin({.step = step, .samples = step * run.config().batch.global},
+              run.job().engine().state());
+  if (const auto report = saver.finish(); !report.error.empty()) {
+    throw std::runtime_error(report.error);
+  }
+}
+
+// Trains to `step` and saves there; gives what all ranks carry.
+Residuals train_and_save(const config::Config& config, std::int64_t step,
+                         const std::string& folder) {
+  std::vector<Residuals> of_rank(static_cast<std::size_t>(num_ranks(config)));
+  on_threads(num_ranks(config), [&](comm::World& world) {
+    EngineRun run(config, world);
+    run.steps(step);
+    save(run, step, folder);
+    add_residuals(run.job().engine().state(), of_rank[static_cast<std::size_t>(world.rank())]);
+  });
+  Residuals sums;
+  for (const Residuals& own : of_rank) {
+    for (const auto& [name, part] : own) {
+      const auto [found, is_new] = sums.try_emplace(name, part);
+      if (!is_new) found->second += part;
+    }
+  }
+  return sums;
+}
+
+struct Resumed {
+  std::vector<Trace> traces;
+  Residuals residuals;  // as they were loaded
+};
+
+Resumed load_and_train(const config::Config& config, const std::string& folder) {
+  Resumed resumed;
+  resumed.traces.resize(static_cast<std::size_t>(num_ranks(config)));
+  std::vector<Residuals> of_rank(resumed.traces.size());
+  on_threads(num_ranks(config), [&](comm::World& world) {
+    const auto group = group_of_all(world);
+    const auto chosen = checkpoint::choose_newest(*group, folder, true, [](std::string_view) {});
+    EngineRun run(config, world, chosen.value().manifest.step);
+    checkpoint::store::Reader reader(chosen->path);
+    checkpoint::ReaderSource source(reader);
+    run.job().engine().load_state(source);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    add_residuals(run.job().engine().state(), of_rank[rank]);
+    run.steps(config.train.steps - chosen->manifest.step);
+    resumed.traces[rank] = run.trace();
+  });
+  for (const Residuals& own : of_rank) {
+    for (const auto& [name, part] : own) {
+      const auto [found, is_new] = resumed.residuals.try_emplace(name, part);
+      if (!is_new) found->second += part;
+    }
+  }
+  return resumed;
+}
+
+std::string text_after(Trace trace, std::int64_t step) {
+  trace.losses.erase(trace.losses.begin(), trace.losses.begin() + step);
+  trace.norms.erase(trace.norms.begin(), trace.norms.begin() + step);
+  return trace.text();
+}
+
+// Layouts whose ranks hold equal gradients somewhere.
+std::vector<config::Config> layouts(const config::Config& config) {
+  config::Config hybrid_stages = config;
+  set(hybrid_stages, "layout.data_axis", "fsdp");
+  set(hybrid_stages, "layout.fsdp_sharding", "hybrid");
+  set(hybrid_stages, "layout.shard_size", "2");
+  return {laid_out(config, 2, 4),
+          laid_out(config, 4, 2),
+          sharded(config, 4, 2, "hybrid:2"),
+          sharded(config, 4, 2, "hybrid:2+local"),
+          meshed(config, {{Axis::dp, 2}, {Axis::tp, 2}}, 4),
+          meshed(config, {{Axis::pp, 2}, {Axis::dp, 2}}, 4)};
+}
+
+TEST_CASE("Under every layout all ranks have equal bits, and a resumed run those of a whole one") {
+  const std::string scheme = GENERATE("bf16", "topk:0.05", "powersgd:2");
+  for (const config::Config& layout : layouts(compressed(scheme))) {
+    INFO(scheme << " by " << layout.layout.strategy << " on " << layout.layout.dp << " x "
+                << layout.layout.tp << " x " << layout.layout.pp);
+    const std::vector<Trace> whole = train_on_threads(layout);
+    for (const Trace& trace : whole) CHECK(trace.losses == whole.front().losses);
+    const TempFolder folder;
+    (void)train_and_save(layout, 2, folder.path("c"));
+    const Resumed resumed = load_and_train(layout, folder.path("c"));
+    for (std::size_t rank = 0; rank < whole.size(); ++rank) {
+      CHECK(resumed.traces[rank].text() == text_after(whole[rank], 2));
+    }
+  }
+}
+
+TEST_CASE("What ranks have not sent goes on in any layout, and training with it") {
+  const config::Config config = compressed("topk:0.05");
+  const std::vector<config::Config> all = layouts(config);
+  for (const std::size_t from : {std::size_t{1}, std::size_t{2}, std::size_t{5}}) {
+    const TempFolder folder;
+    const Residuals saved = train_and_save(all[from], 2, folder.path("c"));
+    REQUIRE(saved.size() > 2);
+    for (const std::size_t to : {std::size_t{0}, std::size_t{2}, std::size_t{4}, std::size_t{5}}) {
+      INFO("from layout " << from << " to " << to);
+      const Resumed resumed = load_and_train(all[to], folder.path("c"));
+      for (const auto& [name, sum] : saved) {
+        CHECK(sum.count_nonzero().item<std::int64_t>() > 0);
+        CHECK(largest_error(resumed.residuals.at(name), sum) < 1e-6);
+      }
+      for (const Trace& trace : resumed.traces) {
+        CHECK(trace.losses == resumed.traces.front().losses);
+      }
+    }
+  }
+}
+
+TEST_CASE("Runs with and without compression go on from each other's checkpoints") {
+  const config::Config plain = laid_out(tiny_config(), 2, 4);
+  const config::Config small = laid_out(compressed("powersgd:2"), 2, 4);
+  const config::Config other = laid_out(compressed("powersgd:3"), 2, 4);
+  for (const auto& [from, to] :
+       {std::pair(plain, small), std::pair(small, plain), std::pair(small, other)}) {
+    const TempFolder folder;
+    (void)train_and_save(from, 2, folder.path("c"));
+    CHECK_NOTHROW(load_and_train(to, folder.path("c")));
+  }
+}
+
+TEST_CASE("Steps of the warm-up are those of a run that sends whole gradients") {
+  config::Config config = laid_out(tiny_config(), 2, 4);
+  const Trace plain = train_on_threads(config).front();
+  set(config, "machine.compress", "bf16");
+  set(config, "machine.compress_warmup", "2");
+  const Trace compressed = train_on_threads(config).front();
+  CHECK(compressed.norms[0] == plain.norms[0]);
+  CHECK(compressed.norms[1] == plain.norms[1]);
+  CHECK(compressed.norms[2] != plain.norms[2]);
+}
+
+}  // namespace
+}  // namespace dtrain::testing

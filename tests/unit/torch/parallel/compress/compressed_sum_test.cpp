@@ -1,0 +1,190 @@
+// What holds for every scheme: nothing is lost, costs are as said, steps without an update change
+// nothing.
+#include "dtrain/parallel/compress/compressed_sum.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <string>
+
+#include "support/local_ranks.h"
+#include "support/specs.h"
+#include "support/values.h"
+
+namespace dtrain::parallel {
+namespace {
+
+using testing::expect;
+using testing::same_bits;
+using testing::values_of;
+
+constexpr std::int64_t kRanks = 2;
+
+param::ParameterSpecs specs() {
+  param::ParameterSpec matrix = testing::spec("matrix", 80 * 40);
+  matrix.shape = matrix.export_view = {80, 40};
+  matrix.export_order = {0, 1};
+  return {testing::spec("small", 50), matrix};
+}
+
+Compression compression_of(const std::string& scheme) {
+  return {.scheme = config::Compression::parse(scheme).value(), .min_elements = 100};
+}
+
+RankSumSetup setup_of(const param::ArenaLayout& layout, const std::string& scheme,
+                      at::ScalarType dtype) {
+  return {.layout = layout,
+          .compression = compression_of(scheme),
+          .dtype = dtype,
+          .codec = travel_in(dtype)};
+}
+
+at::Tensor gradients_of(const param::ArenaLayout& layout, std::int64_t rank, std::int64_t step,
+                        at::ScalarType dtype) {
+  param::Arena arena(layout, dtype, param::private_memory);
+  for (const param::ParameterId id : layout.parameters()) {
+    arena.view(id).view(-1).copy_(
+        values_of(rank + 7 * step + id.value(), layout.range(id).size(), dtype));
+  }
+  return arena.flat() / 64;  // float16 holds their sums
+}
+
+at::Tensor summed(CompressedSum& sums, at::Tensor gradients, const StepTerms& terms,
+                  bool has_updated) {
+  sums.begin_step(terms);
+  sums.begin({0, gradients.numel()}, gradients);
+  sums.finish();
+  sums.end_step(has_updated);
+  return gradients;
+}
+
+TEST_CASE("What all steps apply and what is left together are all gradients") {
+  const std::string scheme = GENERATE("bf16", "fp16", "topk:0.02", "powersgd:2");
+  CAPTURE(scheme);
+  const param::ArenaLayout layout(specs());
+  std::array<at::Tensor, kRanks> left;
+  std::array<at::Tensor, kRanks> applied;
+  testing::on_threads(kRanks, [&](comm::World& world) {
+    CompressedSum sums(setup_of(layout, scheme, at::kDouble), world.control(),
+                       param::private_memory);
+    at::Tensor all = at::zeros({layout.num_elements()}, at::kDouble);
+    for (std::int64_t step = 0; step < 5; ++step) {
+      const StepTerms terms{.compresses = step != 1};  // one step sends whole gradients
+      all += summed(sums, gradients_of(layout, world.rank(), step, at::kDouble), terms, true);
+    }
+    const auto rank = static_cast<std::size_t>(world.rank());
+    applied[rank] = all;
+    left[rank] = sums.carried().residuals->flat().clone();
+  });
+  CHECK(same_bits(applied[0], applied[1]));
+  at::Tensor expected = at::zeros({layout.num_elements()}, at::kDouble);
+  for (std::int64_t step = 0; step < 5; ++step) {
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      expected += gradients_of(layout, rank, step, at::kDouble);
+    }
+  }
+  // 16-bit sums are rounded where ranks add them.
+  const double bound = scheme == "bf16" ? 1e-2 : scheme == "fp16" ? 1e-3 : 1e-10;
+  const at::Tensor found = applied[0] + left[0] + left[1];
+  CHECK(((found - expected).norm() / expected.norm()).item<double>() < bound);
+  CHECK((left[0].norm() > 0).item<bool>());
+}
+
+TEST_CASE("A step without an update leaves what is carried as it was") {
+  const std::string scheme = GENERATE("bf16", "fp16", "topk:0.02", "powersgd:2");
+  const float bad = GENERATE(1.0F, std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::quiet_NaN());
+  const param::ArenaLayout layout(specs());
+  testing::on_threads(kRanks, [&](comm::World& world) {
+    CompressedSum sums(setup_of(layout, scheme, at::kFloat), world.control(),
+                       param::private_memory);
+    const auto gradients = [&](std::int64_t step) {
+      return gradients_of(layout, world.rank(), step, at::kFloat);
+    };
+    (void)summed(sums, gradients(0), {}, true);
+    const Carried before = sums.carried();
+    const at::Tensor residual = before.residuals->flat().clone();
+    at::Tensor spike = gradients(1) * 1e4;
+    if (world.rank() == 1) spike[layout.range(param::ParameterId(1)).begin + 3] = bad;
+    const at::Tensor sum = summed(sums, spike, {}, false);
+    expect(at::isfinite(sum).all().item<bool>() == std::isfinite(bad) || scheme == "fp16",
+           "what is no number reaches every rank");
+    expect(same_bits(sums.carried().residuals->flat(), residual), "the residual of before");
+    const at::Tensor again = summed(sums, gradients(2), {}, true);
+    expect(at::isfinite(again).all().item<bool>(), "numbers once more");
+  });
+}
+
+TEST_CASE("A scale of the loss that is a power of two changes no digit") {
+  const std::string scheme = GENERATE("bf16", "topk:0.02");
+  const param::ArenaLayout layout(specs());
+  testing::on_threads(kRanks, [&](comm::World& world) {
+    std::vector<at::Tensor> last;
+    for (const bool is_scaled : {false, true}) {
+      CompressedSum sums(setup_of(layout, scheme, at::kFloat), world.control(),
+                         param::private_memory);
+      at::Tensor sum;
+      for (std::int64_t step = 0; step < 4; ++step) {
+        const double scale = is_scaled ? std::exp2(10 - 2 * step) : 1;
+        const at::Tensor own = gradients_of(layout, world.rank(), step, at::kFloat) * scale;
+        sum = summed(sums, own, {.loss_scale = scale}, true) / scale;
+      }
+      last.push_back(sum);
+    }
+    expect(same_bits(last[0], last[1]), "the same sums");
+  });
+}
+
+TEST_CASE("Schemes hold and send what they say beforehand") {
+  const std::string scheme = GENERATE("bf16", "topk:0.02", "powersgd:2");
+  const param::ArenaLayout layout(specs());
+  const RankSumSetup setup = setup_of(layout, scheme, at::kFloat);
+  const MemoryPlan memory = CompressedSum::memory(setup, kRanks);
+  const SchemeCosts costs = CompressedSum::costs(setup, kRanks);
+  testing::on_threads(kRanks, [&](comm::World& world) {
+    std::int64_t held = 0;
+    CompressedSum sums(setup, world.control(), [&](std::int64_t bytes) {
+      held += bytes;
+      return param::private_memory(bytes);
+    });
+    const auto drawn_at_first = scheme == "powersgd:2" ? 40 * 2 * 4 : 0;
+    expect(held == memory.gradients + memory.buffers - drawn_at_first, "memory");
+    const auto before = world.control().calls().counters();
+    (void)summed(sums, gradients_of(layout, world.rank(), 0, at::kFloat), {}, true);
+    const auto after = world.control().calls().counters();
+    expect(after.calls - before.calls == costs.calls, "calls");
+    expect(after.bytes_sent - before.bytes_sent == costs.sent, "bytes");
+    const CompressionReport report = sums.report().value();
+    expect(report.bytes_sent == costs.sent, "bytes that are reported");
+    expect(report.residual_norm > 0, "a residual");
+  });
+}
+
+// Ranks whose largest gradients cancel: alone they say nothing of the rest.
+double distance_after(int steps, bool has_feedback) {
+  const param::ArenaLayout layout(param::ParameterSpecs{testing::spec("x", 400)});
+  RankSumSetup setup = setup_of(layout, "topk:0.05", at::kDouble);
+  double distance = 0;
+  testing::on_threads(kRanks, [&](comm::World& world) {
+    CompressedSum sums(setup, world.control(), param::private_memory);
+    const at::Tensor target = at::linspace(-1, 1, layout.num_elements(), at::kDouble);
+    at::Tensor x = at::zeros_like(target);
+    for (int step = 0; step < steps; ++step) {
+      at::Tensor gradient = (x - target) / kRanks;
+      gradient.narrow(0, 0, 20).add_(world.rank() == 0 ? 4 : -4);
+      x -= 0.02 * summed(sums, gradient, {}, true);
+      if (!has_feedback) sums.carried().residuals->flat().zero_();
+    }
+    if (world.rank() == 0) distance = ((x - target).norm() / target.norm()).item<double>();
+  });
+  return distance;
+}
+
+TEST_CASE("Without what was left of earlier steps training stands still") {
+  CHECK(distance_after(600, true) < 0.2);
+  CHECK(distance_after(600, false) > 0.7);
+}
+
+}  // namespace
+}  // namespace dtrain::parallel
