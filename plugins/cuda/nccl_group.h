@@ -40,7 +40,7 @@ class NcclGroup final : public comm::ProcessGroup {
     return static_cast<std::int64_t>(state_->identity().world_ranks.size());
   }
   [[nodiscard]] const std::string& name() const override { return state_->identity().name; }
-  [[nodiscard]] const comm::CallRing& calls() const override {
+  [[nodiscard]] comm::CallRing& calls() const override {
     state_->note_ends();
     return state_->ring();
   }

@@ -43,7 +43,7 @@ class StubGroup : public comm::ProcessGroup {
   }
   void barrier() override { throw std::logic_error("barrier"); }
   void abort(const std::string&) noexcept override {}
-  [[nodiscard]] const comm::CallRing& calls() const override { return *ring_; }
+  [[nodiscard]] comm::CallRing& calls() const override { return *ring_; }
 
  protected:
   std::shared_ptr<comm::CallRing> ring_ = std::make_shared<comm::CallRing>();

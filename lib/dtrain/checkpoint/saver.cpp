@@ -11,6 +11,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/threads.h"
+#include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/removal.h"
 #include "dtrain/checkpoint/store/shard_writer.h"
@@ -213,6 +214,9 @@ SaveReport Saver::end() {
   // Rank 0 alone knows how the commit went.
   report_.error = comm::exchange_texts(world_, report_.error).front();
   report_.seconds = base::seconds_since(start_);
+  if (base::Trace* trace = base::Trace::of_thread()) {
+    trace->add_beside("write and commit", start_, {"step", report_.step});
+  }
   if (!staging_) report_.stall_seconds = report_.seconds;
   return report_;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 namespace dtrain::comm {
 
@@ -86,6 +87,9 @@ void CallRing::finish(std::uint64_t number, std::int64_t bytes_sent) {
     record->ended = base::Clock::now();
     record->bytes_sent = bytes_sent;
     record->state = CallState::done;
+    keep(*record);
+  } else if (num_kept_at_most_ > 0) {
+    ++kept_.num_lost;
   }
 }
 
@@ -100,6 +104,34 @@ void CallRing::fail(std::uint64_t number) {
 void CallRing::add_wait(base::Seconds waited) {
   const std::lock_guard lock(mutex_);
   counters_.wait_seconds += waited.count();
+}
+
+void CallRing::keep(const CallRecord& record) {
+  if (num_kept_at_most_ == 0) return;
+  if (kept_.records.size() < num_kept_at_most_) {
+    CallRecord& kept = kept_.records.emplace_back(record);
+    // A device may tell of the end alone.
+    kept.started = std::max(kept.started, kept.queued);
+  } else {
+    ++kept_.num_lost;
+  }
+}
+
+void CallRing::begin_keeping(std::size_t capacity) {
+  const std::lock_guard lock(mutex_);
+  kept_ = {.records = {}, .counters = counters_};
+  kept_.records.reserve(capacity);
+  num_kept_at_most_ = capacity;
+}
+
+KeptCalls CallRing::end_keeping() {
+  const std::lock_guard lock(mutex_);
+  num_kept_at_most_ = 0;
+  KeptCalls kept = std::exchange(kept_, {});
+  kept.counters = {.calls = counters_.calls - kept.counters.calls,
+                   .bytes_sent = counters_.bytes_sent - kept.counters.bytes_sent,
+                   .wait_seconds = counters_.wait_seconds - kept.counters.wait_seconds};
+  return kept;
 }
 
 CallCounters CallRing::counters() const {

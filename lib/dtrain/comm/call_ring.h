@@ -45,7 +45,15 @@ struct CallCounters {
   double wait_seconds = 0;  ///< time callers were blocked in Work::wait, wait_host and barrier
 };
 
-/// Numbers, times and counts the calls of one group and keeps the last kCapacity of them.
+/// All calls of a group that ended within some time.
+struct KeptCalls {
+  std::vector<CallRecord> records;  ///< in the order of their ends
+  std::int64_t num_lost = 0;        ///< calls for which there was no room
+  CallCounters counters;            ///< of that time alone
+};
+
+/// Numbers, times and counts the calls of one group and keeps the last kCapacity of them; while
+/// somebody profiles, all of them.
 ///
 /// Threads: all members from any thread.
 class CallRing {
@@ -60,15 +68,22 @@ class CallRing {
   void add_wait(base::Seconds waited);
 
   [[nodiscard]] CallCounters counters() const;
+  /// From now on every call that ends is kept, up to `capacity` of them.
+  void begin_keeping(std::size_t capacity);
+  [[nodiscard]] KeptCalls end_keeping();
+
   /// The calls still kept, oldest first.
   [[nodiscard]] std::vector<CallRecord> records() const;
 
  private:
   CallRecord* find(std::uint64_t number);
+  void keep(const CallRecord& record);
 
   mutable std::mutex mutex_;
   std::array<CallRecord, kCapacity> records_;  // call n lies at n % kCapacity
   CallCounters counters_;
+  std::size_t num_kept_at_most_ = 0;  // 0: nobody keeps calls
+  KeptCalls kept_;                    // its counters: those at the beginning
 };
 
 }  // namespace dtrain::comm

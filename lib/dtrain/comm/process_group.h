@@ -93,7 +93,7 @@ class ProcessGroup {
   /// and lets the peers notice. Never blocks.
   virtual void abort(const std::string& reason) noexcept = 0;
 
-  [[nodiscard]] virtual const CallRing& calls() const = 0;
+  [[nodiscard]] virtual CallRing& calls() const = 0;
   /// The world rank that a collective call under way waits for at this moment; -1: none, or not
   /// known. Threads: any.
   [[nodiscard]] virtual std::int64_t awaited() const noexcept { return -1; }

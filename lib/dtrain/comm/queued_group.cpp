@@ -50,7 +50,7 @@ template <typename Operation>
 class QueuedGroup::Call final : public HostCompletion, public Task {
  public:
   Call(QueuedGroup& group, const CallRecord& record, const Lane& lane, Operation operation)
-      : HostCompletion(group.ring_),
+      : HostCompletion(group.ring_, record.number),
         group_(group),
         record_(record),
         queue_(lane.queue()),

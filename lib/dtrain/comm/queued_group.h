@@ -66,7 +66,7 @@ class QueuedGroup final : public ProcessGroup {
   [[nodiscard]] Work recv(const at::Tensor& tensor, std::int64_t peer) override;
   void barrier() override;
   void abort(const std::string& reason) noexcept override;
-  [[nodiscard]] const CallRing& calls() const override { return *ring_; }
+  [[nodiscard]] CallRing& calls() const override { return *ring_; }
   [[nodiscard]] std::int64_t awaited() const noexcept override;
 
  private:

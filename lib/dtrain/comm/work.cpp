@@ -1,5 +1,7 @@
 #include "dtrain/comm/work.h"
 
+#include "dtrain/base/trace.h"
+
 namespace dtrain::comm {
 
 void HostCompletion::end(std::exception_ptr error) {
@@ -15,6 +17,8 @@ void HostCompletion::wait_host() {
   std::unique_lock lock(mutex_);
   if (!completed_) {
     const auto start = base::Clock::now();
+    const base::Span span("wait", base::TracePart::wait,
+                          {"call", static_cast<std::int64_t>(number_)});
     lock.unlock();
     help();
     lock.lock();

@@ -33,8 +33,9 @@ class Completion {
 /// Threads: any; finish() or fail() exactly once.
 class HostCompletion : public Completion {
  public:
-  /// Time spent in waits is added to `ring`'s counters.
-  explicit HostCompletion(std::shared_ptr<CallRing> ring) : ring_(std::move(ring)) {}
+  /// Time spent in waits is added to `ring`'s counters. number: of the call in it, for a profile.
+  explicit HostCompletion(std::shared_ptr<CallRing> ring, std::uint64_t number = 0)
+      : ring_(std::move(ring)), number_(number) {}
 
   void finish() { end(nullptr); }
   void fail(std::exception_ptr error) { end(std::move(error)); }
@@ -49,6 +50,7 @@ class HostCompletion : public Completion {
   void end(std::exception_ptr error);
 
   std::shared_ptr<CallRing> ring_;
+  std::uint64_t number_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool completed_ = false;

@@ -144,6 +144,7 @@ struct ReportConfig {
   std::int64_t sample_every = 0;           // steps; 0: no samples
   std::string sample_prompt;               // empty: a sample begins after a newline
   bool tensorboard = true;                 // event files in the run folder
+  std::int64_t profile = 0;                // steps; 0: none
 };
 
 struct CheckpointConfig {

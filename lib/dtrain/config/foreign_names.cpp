@@ -210,6 +210,7 @@ constexpr ForeignName kForeignNames[] = {
     {"sample-interval", "report.sample_every", "in steps"},
     {"enable-tensorboard", "report.tensorboard", "on unless --tensorboard off"},
     {"tensorboard-dir", "report.tensorboard", "RUN/tensorboard"},
+    {"enable-profiling", "report.profile", "in steps"},
     {"report-to", "report.tensorboard", "and dtrain report RUN makes a page"},
     {"torch-compile", "machine.compile"},
     {"overwrite-output-dir", "run.overwrite"},

@@ -22,6 +22,7 @@ constexpr double kMaxMicrobatch = 1 << 20;
 constexpr double kMaxGlobalBatch = 1LL << 40;
 constexpr double kMaxRanks = 1 << 20;
 constexpr double kMaxSteps = 1e12;
+constexpr double kMaxProfiledSteps = 1000;  // more make files that no viewer opens
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxThreads = 1 << 12;
 constexpr double kMaxElements = 1LL << 40;
@@ -323,6 +324,10 @@ constexpr Setting kSettings[] = {
     {"report.tensorboard", "--tensorboard", "on|off", "",
      "write what metrics.jsonl says to RUN/tensorboard, too, for tensorboard --logdir", kTrain,
      FIELD(report.tensorboard)},
+    {"report.profile", "--profile", "N", "steps",
+     "after the first 2 of this start that are traced to RUN/profile/trace.json, for "
+     "ui.perfetto.dev, with a table of where their time went; 0 is off",
+     kTrain, FIELD(report.profile), between(0, kMaxProfiledSteps)},
 
     {"checkpoint.every", "--checkpoint-every", "N|TIME|none", "",
      "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "

@@ -151,6 +151,10 @@ std::string RunFolder::metrics_file(const std::string& run_dir) {
 
 std::string RunFolder::event_folder(const std::string& run_dir) { return run_dir + "/tensorboard"; }
 
+std::string RunFolder::trace_file(const std::string& run_dir) {
+  return run_dir + "/profile/trace.json";
+}
+
 // Finds at the start what cannot be written at the end.
 void RunFolder::check_writable() {
   check();
@@ -160,6 +164,7 @@ void RunFolder::check_writable() {
   disk_.make_folder(folder);
   { const base::AtomicFile probe(model, ErrorKind::checkpoint); }
   if (is_new) disk_.remove_folder(folder);
+  if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
   if (fs::exists(checkpoints_) && ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK) != 0) {
     base::fail(ErrorKind::checkpoint, "'{}' cannot be written ({})", checkpoints_,
                std::strerror(errno));
@@ -173,7 +178,7 @@ void RunFolder::remove_old_run() {
   }
   metrics::remove_event_files(event_folder(dir_));
   for (const std::string& path : {metrics_file(dir_), store::final_model(dir_),
-                                  tokenizer_file(dir_), dir_ + "/config.json"}) {
+                                  tokenizer_file(dir_), trace_file(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
   }
 }
@@ -186,7 +191,7 @@ void RunFolder::remove_leftovers() {
   disk_.remove_file(dir_ + "/REQUEUE");
   for (const std::string& file :
        {store::final_model(dir_), dir_ + "/config.json", dir_ + "/REQUEUE", metrics_file(dir_),
-        tokenizer_file(dir_), shared_file(dir_)}) {
+        tokenizer_file(dir_), trace_file(dir_), shared_file(dir_)}) {
     base::remove_temporaries_of(file, ErrorKind::checkpoint);
   }
 }

@@ -59,6 +59,8 @@ class RunFolder {
   [[nodiscard]] static std::string tokenizer_file(const std::string& run_dir);
   /// Of event files for TensorBoard.
   [[nodiscard]] static std::string event_folder(const std::string& run_dir);
+  /// Of --profile, which finds its folder there.
+  [[nodiscard]] static std::string trace_file(const std::string& run_dir);
 
  private:
   void check_is_new() const;

@@ -126,12 +126,17 @@ comm::CallCounters MeshGroups::counters() const {
 
 std::string MeshGroups::call_lines() const {
   std::string lines;
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const comm::ProcessGroup& group = *groups_[i];
-    if (group.size() == 1) continue;
-    lines += comm::call_line(group.calls().records(), labels_[i], group.awaited());
-  }
+  for_each([&](const std::string& label, const comm::ProcessGroup& group) {
+    lines += comm::call_line(group.calls().records(), label, group.awaited());
+  });
   return lines;
+}
+
+void MeshGroups::for_each(
+    const std::function<void(const std::string& label, comm::ProcessGroup& group)>& visit) const {
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i]->size() > 1) visit(labels_[i], *groups_[i]);
+  }
 }
 
 }  // namespace dtrain::mesh

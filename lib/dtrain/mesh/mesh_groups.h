@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -93,6 +94,9 @@ class MeshGroups {
 
   /// The sum over all groups.
   [[nodiscard]] comm::CallCounters counters() const;
+  /// Calls visit(label, group) for every group of several ranks, each once.
+  void for_each(
+      const std::function<void(const std::string& label, comm::ProcessGroup& group)>& visit) const;
   /// comm::call_line of each group.
   ///
   /// Threads: any.

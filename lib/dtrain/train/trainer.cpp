@@ -8,11 +8,13 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/path_kind.h"
+#include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/metrics/tensor_memory.h"
+#include "dtrain/train/call_answers.h"
 #include "dtrain/train/final_model.h"
 #include "dtrain/train/text_sampler.h"
 
@@ -90,25 +92,6 @@ std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& w
   return {};
 }
 
-// While it lives, dtrun can ask for the calls of these groups. A rank that fails tells them: those
-// who waited in vain have ended when the one that they waited for is found.
-class Answers {
- public:
-  Answers(base::LauncherLink& link, const mesh::MeshGroups& groups) : link_(link) {
-    link_.answer_with([&groups] { return groups.call_lines(); });
-  }
-  ~Answers() {
-    if (std::uncaught_exceptions() > exceptions_) link_.send_records();
-    link_.answer_with({});
-  }
-  Answers(const Answers&) = delete;
-  Answers& operator=(const Answers&) = delete;
-
- private:
-  base::LauncherLink& link_;
-  int exceptions_ = std::uncaught_exceptions();
-};
-
 }  // namespace
 
 Trainer::Trainer(const Parts& parts, const StartPoint& start)
@@ -139,7 +122,8 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)),
       validation_record_(start.history.validation),
-      spikes_(config_.train.spike_threshold, start.history.spikes) {
+      spikes_(config_.train.spike_threshold, start.history.spikes),
+      profiler_(config_, groups_, world_, reporter_) {
   checkpoints_.check_before_saving([this] {
     check_folder_();
     check_model();
@@ -149,7 +133,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
 RunEnd Trainer::run() {
   base::Activity& activity = link_.activity();
   engine_.set_activity(&activity);
-  const Answers answers(link_, groups_);
+  const CallAnswers answers(link_, groups_);
   try {
     return run_steps(activity);
   } catch (const base::Error& error) {
@@ -168,14 +152,8 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
   bool stops = owes_evaluation_ && !evaluate_validation();
   if (std::exchange(owes_best_, false)) checkpoints_.save_at(save_point());
   while (!stops && !is_over()) {
-    activity.enter("reading the data");
-    const std::vector<data::Batch> microbatches =
-        loader_.next();  // this rank's part of the global batch
-    const parallel::StepResult result = train_step(microbatches);
-    activity.finish_step(++step_);
-    report(result);
-    report_memory();
-    const parallel::Votes& votes = result.loss.votes;
+    if (profiler_.before_step(steps_done_, step_)) restart_step_clock();
+    const parallel::Votes votes = make_step(activity);
     stops = stops_after(votes[kStop]);
     if (stops) break;
     activity.enter_long("saving");
@@ -185,10 +163,35 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
   activity.enter_long("saving");
   if (stops) {
     checkpoints_.save_now(save_point());
+    profiler_.finish(steps_done_, step_);
     return {.stopped = true, .step = step_};
   }
+  profiler_.finish(steps_done_, step_);
   save_final();
   return {.stopped = false, .step = step_};
+}
+
+parallel::Votes Trainer::make_step(base::Activity& activity) {
+  const base::Span span("step", base::TracePart::step, {"step", step_ + 1});
+  activity.enter("reading the data");
+  const std::vector<data::Batch> microbatches = read_batches();
+  const parallel::StepResult result = train_step(microbatches);
+  activity.finish_step(++step_);
+  report(result);
+  report_memory();
+  return result.loss.votes;
+}
+
+// This rank's part of the global batch.
+std::vector<data::Batch> Trainer::read_batches() {
+  const base::Span span("read data", base::TracePart::data);
+  return loader_.next();
+}
+
+// What has passed since the last step is no part of the next one.
+void Trainer::restart_step_clock() {
+  counters_ = groups_.counters();
+  step_start_ = base::Clock::now();
 }
 
 bool Trainer::is_over() const { return step_ >= config_.train.steps || is_out_of_patience(); }
@@ -200,6 +203,7 @@ bool Trainer::is_out_of_patience() const {
 
 // The checkpoint of a new lowest validation loss is made at its step, whatever it takes.
 void Trainer::save_after_step(const parallel::Votes& votes) {
+  const base::Span span("checkpoint", base::TracePart::checkpoint);
   if (!std::exchange(owes_best_, false)) {
     return checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
   }
@@ -208,11 +212,11 @@ void Trainer::save_after_step(const parallel::Votes& votes) {
 
 // Collective.
 void Trainer::write_sample() {
+  const base::Span span("sample", base::TracePart::other);
   make_copies_equal();
   const std::string text = sample_text(engine_, world_, config_, model_, *tokenizer_);
   reporter_.sample(step_, text);
-  counters_ = groups_.counters();
-  step_start_ = base::Clock::now();  // a sample is not part of the next step
+  restart_step_clock();
 }
 
 parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
@@ -403,12 +407,12 @@ bool Trainer::stops_after(bool stop_requested) {
 
 // False if somebody wants to stop: then nothing is known.
 bool Trainer::evaluate_validation() {
+  const base::Span span("evaluation", base::TracePart::evaluation);
   reporter_.evaluating(step_);
   make_copies_equal();
   const auto loss = evaluate(engine_, validation_, config_.batch.microbatch,
                              [this] { return requests_.wants_stop(); });
-  counters_ = groups_.counters();
-  step_start_ = base::Clock::now();  // an evaluation is not part of the next step
+  restart_step_clock();
   if (!loss) return false;
   const double val_loss = *loss;
   last_evaluation_ = {.step = step_,

@@ -19,6 +19,7 @@
 #include "dtrain/optim/schedule.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
+#include "dtrain/train/profiler.h"
 #include "dtrain/train/run_history.h"
 #include "dtrain/train/spike_guard.h"
 #include "dtrain/train/start_point.h"
@@ -68,7 +69,10 @@ class Trainer {
 
  private:
   RunEnd run_steps(base::Activity& activity);
+  [[nodiscard]] parallel::Votes make_step(base::Activity& activity);
   [[nodiscard]] parallel::StepResult train_step(const std::vector<data::Batch>& microbatches);
+  [[nodiscard]] std::vector<data::Batch> read_batches();
+  void restart_step_clock();
   void refuse(const parallel::StepResult& result);
   void watch_spikes(const parallel::StepResult& result, const parallel::StepLimits& limits);
   void count_skip(const parallel::StepResult& result);
@@ -130,6 +134,7 @@ class Trainer {
   bool owes_evaluation_;              // of the step that it starts at
   ValidationRecord validation_record_;
   SpikeGuard spikes_;
+  Profiler profiler_;
   bool owes_best_ = false;  // the checkpoint of a new lowest validation loss
 };
 

@@ -67,7 +67,7 @@ class FakeGroup final : public comm::ProcessGroup {
   std::int64_t rank() const override { return host_->rank(); }
   std::int64_t size() const override { return host_->size(); }
   const std::string& name() const override { return host_->name(); }
-  const comm::CallRing& calls() const override { return host_->calls(); }
+  comm::CallRing& calls() const override { return host_->calls(); }
   void abort(const std::string& reason) noexcept override { host_->abort(reason); }
   void barrier() override {
     devices().synchronizeDevice(device_.index());

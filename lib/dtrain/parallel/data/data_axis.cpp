@@ -1,5 +1,6 @@
 #include "dtrain/parallel/data/data_axis.h"
 
+#include "dtrain/base/trace.h"
 #include "dtrain/parallel/data/bucket_reducer.h"
 #include "dtrain/parallel/data/shard_reducer.h"
 
@@ -27,6 +28,18 @@ ReducerSetup reducer_setup(const param::ArenaLayout& layout, const UnitSchedule&
 UnitSchedule schedule_of(std::span<const Action> actions, const UnitUses& uses,
                          const DataAxisOptions& options) {
   return make_unit_schedule(actions, uses, options.plan.schedule);
+}
+
+std::string_view name_of(UnitEventKind kind) {
+  switch (kind) {
+    case UnitEventKind::gather:
+      return "gather unit";
+    case UnitEventKind::free:
+      return "release unit";
+    case UnitEventKind::reduce:
+      return "reduce unit";
+  }
+  return {};
 }
 
 ParameterStore::Options store_options(const DataAxisOptions& options) {
@@ -89,6 +102,7 @@ void DataAxis::after(const Pass& pass, std::size_t index) {
 }
 
 void DataAxis::run(const UnitEvent& event) {
+  const base::Span span(name_of(event.kind), base::TracePart::units, {"unit", event.unit.value()});
   switch (event.kind) {
     case UnitEventKind::gather:
       return parameters_.begin_gather(event.unit);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/trace.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -144,6 +145,7 @@ void ParameterStore::refresh_to(std::int64_t end) {
   for (; next_refreshed_.value() < layout_.num_units(); ++next_refreshed_) {
     const param::UnitId unit = next_refreshed_;
     if (layout_.shard_range(unit, param::ShardId(shards_.rank())).end > end) return;
+    const base::Span span("gather unit", base::TracePart::units, {"unit", unit.value()});
     gather_into(units_[unit], unit, unit_values(unit));
   }
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/base/trace.h"
 #include "dtrain/device/out_of_memory.h"
 #include "dtrain/parallel/engine/fixed_places.h"
 
@@ -98,6 +99,39 @@ param::ParameterId first_held(const param::ArenaLayout& layout, param::UnitId un
   return layout.parameters_of(unit).front();
 }
 
+std::string_view name_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+      return "forward";
+    case ActionKind::backward:
+      return "backward";
+    case ActionKind::send_activation:
+      return "send activation";
+    case ActionKind::recv_activation:
+      return "offer room for activation";
+    case ActionKind::send_gradient:
+      return "send gradient";
+    case ActionKind::recv_gradient:
+      return "offer room for gradient";
+    case ActionKind::begin_microbatch:
+      return "begin microbatch";
+    case ActionKind::end_microbatch:
+      return "end microbatch";
+    case ActionKind::begin_gradients:
+      return "begin gradients";
+    case ActionKind::end_gradients:
+      return "end gradients";
+    case ActionKind::reduce_losses:
+      return "reduce losses";
+  }
+  return {};
+}
+
+base::TracePart part_of(ActionKind kind) {
+  if (kind == ActionKind::forward) return base::TracePart::forward;
+  return kind == ActionKind::backward ? base::TracePart::backward : base::TracePart::other;
+}
+
 // "in the forward pass of block 2 (unit 1)".
 std::string part_of(const EngineSetup& setup, const Action& action) {
   if (!is_compute(action.kind)) return "between two blocks of a step";
@@ -163,6 +197,7 @@ void Executor::step(const ExecutorInput& input) {
   runner_.set_training(true);
   if (graphs_) active_ = graphs_.get();
   run(axis_.step(), input);
+  const base::Span span("finish gradients", base::TracePart::backward);
   axis_.gradients().finish();
   sum_over_stages();
   finish_sends();
@@ -196,6 +231,8 @@ void Executor::run_action(const DataAxis::Pass& pass, std::size_t index,
   const Action& action = pass.actions[index];
   const auto microbatch = static_cast<std::size_t>(action.microbatch.value());
   note(action);
+  const base::Span span(name_of(action.kind), part_of(action.kind), {"block", action.block.value()},
+                        {"microbatch", action.microbatch.value()});
   axis_.before(pass, index);
   if (action.kind == ActionKind::reduce_losses) {
     input.on_last_losses();

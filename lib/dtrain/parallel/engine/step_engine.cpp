@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/trace.h"
 #include "dtrain/device/ordered_sum.h"
 #include "dtrain/device/out_of_memory.h"
 
@@ -89,10 +90,12 @@ void StepEngine::forward_backward(std::span<const data::Batch> microbatches, con
 }
 
 void StepEngine::clip_grad_norm(double max_norm) {
+  const base::Span span("norm and clipping", base::TracePart::clip);
   step_->norm = updater_.clip(gradients(), max_norm);
 }
 
 void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) {
+  const base::Span span("update", base::TracePart::update);
   step_->updates = true;
   at::Tensor may_update =  // () bool
       at::isfinite(step_->report.losses()).all().logical_and_(at::isfinite(step_->norm));
@@ -113,6 +116,7 @@ void StepEngine::optimizer_step(double learning_rate, const StepLimits& limits) 
 }
 
 StepResult StepEngine::finish_step() {
+  const base::Span span("read findings", base::TracePart::other);
   at::Tensor along;  // (0 to 2) float64: norm, within
   if (step_->norm.defined()) along = step_->norm.view(1);
   if (step_->within.defined()) along = at::cat({along, step_->within.to(at::kDouble).view(1)});

@@ -40,5 +40,32 @@ TEST_CASE("A group tells of its oldest call that has not ended, else of its last
   CHECK(line_of(ring) == "call 3 barrier 0 open  1 dp of 2 ranks from 0\n");
 }
 
+TEST_CASE("Every call that ends while somebody keeps calls is kept, however many the ring holds") {
+  constexpr std::int64_t kCalls = 2 * CallRing::kCapacity;
+  CallRing ring;
+  ring.finish(ring.add(call_of("barrier", -1, at::kByte, 0)), 1);
+  const auto early = ring.add(call_of("send", 1, at::kByte, 3));
+  ring.begin_keeping(kCalls + 1);
+  ring.start(early);
+  ring.finish(early, 3);
+  for (std::int64_t i = 0; i < kCalls; ++i) {
+    const auto number = ring.add(call_of("all_reduce", -1, at::kFloat, 10));
+    ring.start(number);
+    ring.finish(number, 40);
+  }
+  const auto late = ring.add(call_of("barrier", -1, at::kByte, 0));
+  ring.finish(late, 5);
+  const KeptCalls kept = ring.end_keeping();
+  REQUIRE(std::ssize(kept.records) == kCalls + 1);
+  CHECK(kept.num_lost == 1);
+  CHECK(kept.records.front().op == "send");
+  CHECK(kept.records.back().number == static_cast<std::uint64_t>(kCalls) + 2);
+  CHECK(kept.records.back().ended >= kept.records.back().started);
+  CHECK(kept.counters.calls == kCalls + 1);  // those that began meanwhile
+  CHECK(kept.counters.bytes_sent == 3 + 40 * kCalls + 5);
+  ring.finish(ring.add(call_of("barrier", -1, at::kByte, 0)), 1);
+  CHECK(ring.end_keeping().records.empty());
+}
+
 }  // namespace
 }  // namespace dtrain::comm

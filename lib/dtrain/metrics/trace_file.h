@@ -1,0 +1,45 @@
+// RUN/profile/trace.json: the spans and calls of all ranks as Chrome's trace events, which
+// ui.perfetto.dev opens.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/trace.h"
+#include "dtrain/comm/call_ring.h"
+
+namespace dtrain::metrics {
+
+/// The calls of one process group, and its name for people.
+struct GroupTrace {
+  std::string label;
+  comm::KeptCalls calls;
+};
+
+/// All that one rank has recorded.
+struct RankTrace {
+  std::int64_t rank = 0;
+  std::int64_t num_ranks = 1;
+  std::string host;
+  base::Clock::duration ahead{};        ///< of this rank's clock before that of rank 0
+  base::Clock::time_point origin = {};  ///< time 0 of the file, on the clock of rank 0
+  const base::Trace& spans;
+  std::vector<GroupTrace> groups = {};
+};
+
+/// Returns when the first span or call of this rank began, on the clock of rank 0.
+[[nodiscard]] base::Clock::time_point begin_of(const RankTrace& rank);
+
+/// Returns this rank's part of the file: JSON objects with commas between them. A rank is a process
+/// of its own there; its spans are the first thread, what other threads did beside them the second,
+/// and each group's collectives, sends to a peer and receives from one are threads, too.
+[[nodiscard]] std::string trace_events(const RankTrace& rank);
+
+/// Writes the parts of all ranks as one file, whole or not at all.
+///
+/// Throws: Error{data} naming the file if it cannot be written.
+void write_trace(const std::string& path, const std::vector<std::string>& parts);
+
+}  // namespace dtrain::metrics

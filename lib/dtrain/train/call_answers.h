@@ -1,0 +1,32 @@
+// What a rank tells dtrun of its calls.
+#pragma once
+
+#include <exception>
+
+#include "dtrain/base/launcher_link.h"
+#include "dtrain/mesh/mesh_groups.h"
+
+namespace dtrain::train {
+
+/// While it lives, dtrun can ask for the calls of these groups. A rank that fails tells them: those
+/// who waited in vain have ended when the one that they waited for is found.
+///
+/// Threads: one; dtrun is answered from another.
+class CallAnswers {
+ public:
+  CallAnswers(base::LauncherLink& link, const mesh::MeshGroups& groups) : link_(link) {
+    link_.answer_with([&groups] { return groups.call_lines(); });
+  }
+  ~CallAnswers() {
+    if (std::uncaught_exceptions() > exceptions_) link_.send_records();
+    link_.answer_with({});
+  }
+  CallAnswers(const CallAnswers&) = delete;
+  CallAnswers& operator=(const CallAnswers&) = delete;
+
+ private:
+  base::LauncherLink& link_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace dtrain::train

@@ -1,0 +1,133 @@
+#include "dtrain/train/profiler.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/comm/clock_offset.h"
+#include "dtrain/comm/exchange.h"
+#include "dtrain/comm/host/introduction.h"
+#include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
+#include "dtrain/job/run_folder.h"
+#include "dtrain/metrics/time_table.h"
+
+namespace dtrain::train {
+namespace {
+
+// The first steps of a start allocate memory and open connections that later ones find.
+constexpr std::int64_t kStepsBefore = 2;
+// What a rank records at the most; as text it stays below what ranks may tell each other.
+constexpr std::size_t kMostSpans = 1 << 17;
+constexpr std::size_t kMostCalls = 1 << 14;  // of a group
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Collective.
+base::Clock::time_point earliest_of_all(comm::ProcessGroup& world, base::Clock::time_point own) {
+  auto earliest = own.time_since_epoch();
+  for (const std::string& text :
+       comm::exchange_texts(world, std::to_string(own.time_since_epoch().count()))) {
+    earliest = std::min(earliest, base::Clock::duration(std::stoll(text)));
+  }
+  return base::Clock::time_point(earliest);
+}
+
+std::int64_t num_lost(const base::Trace& trace, const std::vector<metrics::GroupTrace>& groups) {
+  std::int64_t lost = trace.num_lost();
+  for (const metrics::GroupTrace& group : groups) lost += group.calls.num_lost;
+  return lost;
+}
+
+}  // namespace
+
+Profiler::Profiler(const config::Config& config, const mesh::MeshGroups& groups,
+                   comm::ProcessGroup& world, metrics::Reporter& reporter)
+    : config_(config), groups_(groups), world_(world), reporter_(reporter) {}
+
+Profiler::~Profiler() {
+  if (trace_) base::Trace::of_thread() = nullptr;
+}
+
+bool Profiler::before_step(std::int64_t done, std::int64_t step) {
+  const std::int64_t steps = config_.report.profile;
+  const bool begins = steps > 0 && done == kStepsBefore;
+  const bool ends = trace_ && done == kStepsBefore + steps;
+  if (begins) begin();
+  if (ends) end(step);
+  return begins || ends;
+}
+
+void Profiler::finish(std::int64_t done, std::int64_t step) {
+  if (trace_) return end(step);
+  if (config_.report.profile == 0 || done > kStepsBefore) return;
+  reporter_.warn(step, fmt::format("--profile {} has traced nothing: it begins after {} steps, and "
+                                   "this start has made {}",
+                                   config_.report.profile, kStepsBefore, done));
+}
+
+void Profiler::begin() {
+  ahead_ = comm::clock_offset(world_, comm::host_of_process());
+  groups_.for_each([](const std::string&, comm::ProcessGroup& group) {
+    group.calls().begin_keeping(kMostCalls);
+  });
+  trace_.emplace(kMostSpans);
+  base::Trace::of_thread() = &*trace_;
+}
+
+std::vector<metrics::GroupTrace> Profiler::take_calls() const {
+  std::vector<metrics::GroupTrace> groups;
+  groups_.for_each([&](const std::string& label, comm::ProcessGroup& group) {
+    groups.push_back({.label = label, .calls = group.calls().end_keeping()});
+  });
+  return groups;
+}
+
+void Profiler::end(std::int64_t step) {
+  base::Trace::of_thread() = nullptr;
+  metrics::RankTrace rank{.rank = world_.rank(),
+                          .num_ranks = world_.size(),
+                          .host = host_name(),
+                          .ahead = ahead_,
+                          .spans = *trace_,
+                          .groups = take_calls()};
+  rank.origin = earliest_of_all(world_, metrics::begin_of(rank));
+  const auto lost = comm::gather_texts(world_, std::to_string(num_lost(*trace_, rank.groups)));
+  const auto times = comm::gather_texts(world_, to_text(metrics::part_times(*trace_)));
+  const auto parts = comm::gather_texts(world_, metrics::trace_events(rank));
+  trace_.reset();
+  comm::run_long_on_leader(world_, "writing the profile", [&] {
+    std::vector<metrics::PartTimes> ranks;
+    for (const std::string& text : times) ranks.push_back(metrics::times_from(text));
+    reporter_.note(metrics::time_table(ranks));
+    const auto most = std::ranges::max_element(lost, {}, [](auto& text) { return stoll(text); });
+    if (*most != "0") {
+      reporter_.warn(step, fmt::format("the profile lacks {} spans and calls of rank {}, for which "
+                                       "there was no room: give fewer steps to --profile",
+                                       *most, most - lost.begin()));
+    }
+    write(parts, step);
+  });
+}
+
+void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {
+  const std::string path = job::RunFolder::trace_file(config_.run.dir);
+  try {
+    metrics::write_trace(path, parts);
+  } catch (const base::Error& error) {
+    return reporter_.warn(step, fmt::format("the profile could not be written: {}", error.what()));
+  }
+  reporter_.note(fmt::format("trace: {}, for https://ui.perfetto.dev", path));
+}
+
+}  // namespace dtrain::train

@@ -1,0 +1,52 @@
+// --profile: traces some steps of this rank and writes the trace of all.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtrain/base/trace.h"
+#include "dtrain/config/config.h"
+#include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/metrics/reporter.h"
+#include "dtrain/metrics/trace_file.h"
+
+namespace dtrain::train {
+
+/// Keeps the spans of the thread that makes the steps, and the calls of all groups, from the third
+/// step of a start on; then writes RUN/profile/trace.json and prints where the time went.
+///
+/// Collective: all members but the constructor and the destructor, over the world.
+/// Throws:     what Work::wait throws; a file that cannot be written is a warning.
+/// Threads:    one, which makes the steps.
+class Profiler {
+ public:
+  /// config: of the start, which must outlive this as the rest must. world: for what hosts know.
+  Profiler(const config::Config& config, const mesh::MeshGroups& groups, comm::ProcessGroup& world,
+           metrics::Reporter& reporter);
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// Begins or ends the profile where it is time to. done: steps of this start; step: of the run.
+  /// Returns whether that took time which is no part of a step.
+  bool before_step(std::int64_t done, std::int64_t step);
+  /// The run has made its last step: ends a profile under way.
+  void finish(std::int64_t done, std::int64_t step);
+
+ private:
+  void begin();
+  void end(std::int64_t step);
+  void write(const std::vector<std::string>& parts, std::int64_t step) const;
+  [[nodiscard]] std::vector<metrics::GroupTrace> take_calls() const;
+
+  const config::Config& config_;
+  const mesh::MeshGroups& groups_;
+  comm::ProcessGroup& world_;
+  metrics::Reporter& reporter_;
+  base::Clock::duration ahead_{};  // of rank 0's clock
+  std::optional<base::Trace> trace_;
+};
+
+}  // namespace dtrain::train

@@ -1,0 +1,74 @@
+#include "dtrain/base/trace.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+namespace dtrain::base {
+namespace {
+
+// While it lives, spans of this thread go to a trace.
+class Kept {
+ public:
+  explicit Kept(std::size_t capacity) : trace(capacity) { Trace::of_thread() = &trace; }
+  ~Kept() { Trace::of_thread() = nullptr; }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+
+  Trace trace;
+};
+
+TEST_CASE("Spans stand in the order of their beginnings and know what is around them") {
+  Kept kept(10);
+  {
+    const Span step("step", TracePart::step, {"step", 7});
+    { const Span first("forward", TracePart::forward, {"block", 1}, {"microbatch", 2}); }
+    const Span second("backward", TracePart::backward);
+    const Span inner("wait", TracePart::wait);
+  }
+  const auto& spans = kept.trace.spans();
+  REQUIRE(spans.size() == 4);
+  CHECK(spans[0].name == "step");
+  CHECK(spans[0].first.value == 7);
+  CHECK(spans[1].second.key == "microbatch");
+  CHECK(spans[0].parent == -1);
+  CHECK(spans[1].parent == 0);
+  CHECK(spans[2].parent == 0);
+  CHECK(spans[3].parent == 2);
+  CHECK(spans[1].end <= spans[2].begin);
+  for (const TraceSpan& span : spans) {
+    CHECK(span.end >= span.begin);
+    CHECK(span.end <= spans[0].end);
+  }
+}
+
+TEST_CASE("A trace that is full counts what it loses and keeps the spans around it whole") {
+  Kept kept(2);
+  {
+    const Span outer("outer", TracePart::step);
+    { const Span inner("inner", TracePart::data); }
+    { const Span lost("lost", TracePart::data); }
+    const Span around("lost too", TracePart::data);
+    const Span within("lost too", TracePart::data);
+  }
+  REQUIRE(kept.trace.spans().size() == 2);
+  CHECK(kept.trace.num_lost() == 3);
+  CHECK(kept.trace.spans()[0].end >= kept.trace.spans()[1].end);
+}
+
+TEST_CASE("A span still open ends before it begins") {
+  Kept kept(2);
+  const Span open("open", TracePart::step);
+  CHECK(kept.trace.spans()[0].end < kept.trace.spans()[0].begin);
+}
+
+TEST_CASE("Spans of other threads go elsewhere, and without a trace nowhere") {
+  Kept kept(2);
+  std::thread([] { const Span span("other", TracePart::data); }).join();
+  CHECK(kept.trace.spans().empty());
+  Trace::of_thread() = nullptr;
+  { const Span span("nowhere", TracePart::data); }
+  CHECK(kept.trace.spans().empty());
+}
+
+}  // namespace
+}  // namespace dtrain::base

@@ -1,0 +1,70 @@
+#include "dtrain/metrics/time_table.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+namespace dtrain::metrics {
+namespace {
+
+using base::Span;
+using base::TracePart;
+using Catch::Contains;
+using namespace std::chrono_literals;
+
+constexpr double kOf = 1e-3;  // seconds in a millisecond
+
+TEST_CASE("Each moment of a step counts once, for its innermost span") {
+  base::Trace trace(10);
+  base::Trace::of_thread() = &trace;
+  {
+    const Span step("step", TracePart::step);
+    {
+      const Span forward("forward", TracePart::forward);
+      std::this_thread::sleep_for(4ms);
+      const Span wait("wait", TracePart::wait);
+      std::this_thread::sleep_for(8ms);
+    }
+    std::this_thread::sleep_for(2ms);
+  }
+  {
+    const Span evaluation("evaluation", TracePart::evaluation);
+    const Span forward("forward", TracePart::forward);
+    std::this_thread::sleep_for(4ms);
+  }
+  base::Trace::of_thread() = nullptr;
+  const PartTimes times = part_times(trace);
+  const auto& spans = trace.spans();
+  const auto length = [&](std::size_t i) {
+    return base::Seconds(spans[i].end - spans[i].begin).count();
+  };
+  CHECK(times.steps == 1);
+  CHECK(times.step_seconds == Approx(length(0)));
+  CHECK(times.of(TracePart::wait) == Approx(length(2)));
+  CHECK(times.of(TracePart::forward) == Approx(length(1) - length(2)));
+  CHECK(times.rest() == Approx(length(0) - length(1)));
+  CHECK(times.of(TracePart::evaluation) == Approx(length(3)));
+  CHECK(times.of(TracePart::wait) >= 8 * kOf);
+  CHECK(times.rest() >= 2 * kOf);
+  CHECK(to_text(times_from(to_text(times))) == to_text(times));
+}
+
+TEST_CASE("The table gives means per step, and names the ranks that differ most") {
+  PartTimes first{.steps = 2, .step_seconds = 20 * kOf};
+  first.of(TracePart::forward) = 12 * kOf;
+  first.of(TracePart::wait) = 4 * kOf;
+  PartTimes second{.steps = 2, .step_seconds = 20 * kOf};
+  second.of(TracePart::forward) = 16 * kOf;
+  const std::string table = time_table({first, second});
+  CHECK_THAT(table, Contains("profile of 2 steps, mean of 2 ranks"));
+  CHECK_THAT(table, Contains("forward                              7.000     70.0 %"
+                             "       6.000 (rank 0)       8.000 (rank 1)"));
+  CHECK_THAT(table, Contains("waiting for communication            1.000     10.0 %"
+                             "       0.000 (rank 1)       2.000 (rank 0)"));
+  CHECK_THAT(table, Contains("rest                                 2.000     20.0 %"));
+  CHECK_THAT(table, Contains("whole step                          10.000    100.0 %"));
+  CHECK_THAT(table, !Contains("data") && !Contains("evaluation"));
+  CHECK_THAT(time_table({first}), !Contains("(rank"));
+}
+
+}  // namespace
+}  // namespace dtrain::metrics
