@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
 #include "launcher/signals.h"
 
@@ -69,7 +70,7 @@ std::string reason_of(const Rank& culprit) {
   if (culprit.error.last_lines().empty()) return "";
   const bool by_signal = culprit.end && culprit.end->by_signal;  // what it wrote is no reason then
   return (by_signal ? "; the last line of its standard error: " : ": ") +
-         culprit.error.last_lines().back();
+         dtrain::base::printable(culprit.error.last_lines().back());
 }
 
 /// "pid 12 ", with the space; nothing for a rank that its node has not reported yet.

@@ -242,7 +242,8 @@ void Supervisor::take_from_node(const NodeEvent& event) {
         ranks_, [&](const Rank& rank) { return rank.node == event.node && rank.running(); });
     if (!knows_all) lose_node(event.node, kComm, "did not tell how all its ranks had ended");
   } else if (event.kind == NodeMessage::node_failed) {
-    const auto status = static_cast<int>(reader.number() & 0xFF);
+    const std::uint64_t told = reader.number();
+    const int status = told >= 1 && told <= 255 ? static_cast<int>(told) : kComm;
     const std::string why = dtrain::base::printable(reader.text());
     lose_node(event.node, status, fmt::format("did not start: {}", why));
   }

@@ -4,6 +4,7 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/process.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/assign.h"
@@ -80,6 +81,7 @@ void note_default_model(const config::Config& config) {
 }  // namespace
 
 int run_train(const Arguments& arguments) {
+  base::hold_requests_to_save();
   const FirstRun alone = first_run(arguments);
   Arguments all = alone.flags;
   all.insert(all.end(), arguments.begin(), arguments.end());

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/printable.h"
@@ -40,9 +41,13 @@ constexpr std::chrono::milliseconds kHandshakeLimit = 10s;
 constexpr std::chrono::milliseconds kShortPause = 5ms;
 constexpr std::chrono::milliseconds kLongPause = 500ms;
 
+// Whoever else holds node 0's port before it comes has gone by then.
+constexpr double kInsistence = 2;  // seconds
+
 /// This attempt came to nothing; a later one may succeed.
 struct TryAgain {
   std::string reason;
+  bool is_final = false;  ///< it was an answer that ends the wait, if it stays the same
 };
 
 class Guest {
@@ -59,7 +64,7 @@ class Guest {
       try {
         return attend();
       } catch (const TryAgain& again) {
-        reason_ = again.reason;
+        weigh(again);
       }
       check_time();
       std::this_thread::sleep_for(std::min(pause, waiting_.deadline().remaining()));
@@ -77,6 +82,19 @@ class Guest {
     input_.allow(kMostNodeMessageBytes);
     missing_ = "the other nodes";
     return wait_for_start();
+  }
+
+  /// Nobody has proved that such an answer is node 0's: it counts when it is given for a while.
+  void weigh(const TryAgain& again) {
+    if (!again.is_final || again.reason != reason_) first_told_ = dtrain::base::Clock::now();
+    reason_ = again.reason;
+    if (again.is_final && dtrain::base::seconds_since(first_told_) >= kInsistence) {
+      fail(ErrorKind::usage, "{}", reason_);
+    }
+  }
+
+  [[nodiscard]] static TryAgain final_answer(std::string reason) {
+    return {.reason = std::move(reason), .is_final = true};
   }
 
   [[nodiscard]] std::chrono::milliseconds shortened(std::chrono::milliseconds limit) const {
@@ -155,28 +173,28 @@ class Guest {
         return *std::move(secret);
       }
     }
-    fail(ErrorKind::usage,
-         "{} relies on munge, which does not help this dtrun ({}); let munged run on every node "
-         "with the same key, or {}",
-         where_, problem, kNodeSecretAdvice);
+    throw final_answer(fmt::format(
+        "{} relies on munge, which does not help this dtrun ({}); let munged run on every node "
+        "with the same key, or {}",
+        where_, problem, kNodeSecretAdvice));
   }
 
   void check(NodeTrust trust) const {
     if (trust == NodeTrust::token && own_token_.empty()) {
-      fail(ErrorKind::usage, "{} wants the job's secret, which this dtrun has not; {}", where_,
-           kNodeSecretAdvice);
+      throw final_answer(fmt::format("{} wants the job's secret, which this dtrun has not; {}",
+                                     where_, kNodeSecretAdvice));
     }
     if (trust == NodeTrust::token) return;
     if (!own_token_.empty()) {
-      fail(ErrorKind::usage, "this dtrun has a job's secret, but {} has none; {}", where_,
-           kNodeSecretAdvice);
+      throw final_answer(fmt::format("this dtrun has a job's secret, but {} has none; {}", where_,
+                                     kNodeSecretAdvice));
     }
     if (trust == NodeTrust::munge) return;
     const auto user = dtrain::net::user_of_tcp_peer(socket_.get());
     if (!user) {
-      fail(ErrorKind::usage,
-           "{} is another machine, so the launchers need munge there, or a secret; {}", where_,
-           kNodeSecretAdvice);
+      throw final_answer(
+          fmt::format("{} is another machine, so the launchers need munge there, or a secret; {}",
+                      where_, kNodeSecretAdvice));
     }
     if (*user != ::geteuid()) {
       throw TryAgain{fmt::format("it belongs to user {}, not {}", *user, ::geteuid())};
@@ -191,8 +209,8 @@ class Guest {
     const std::string proof = reader.text();
     if (!reader.is_whole()) throw TryAgain{"what answers there is no dtrun"};
     if (reply == NodeReply::unknown) {
-      fail(ErrorKind::usage, "{} has another secret than this dtrun; {}", where_,
-           kNodeSecretAdvice);
+      throw final_answer(
+          fmt::format("{} has another secret than this dtrun; {}", where_, kNodeSecretAdvice));
     }
     const int code = static_cast<int>(kind);
     if (!token_.empty() &&
@@ -259,6 +277,7 @@ class Guest {
   std::string token_;  // own_token_, or what munge has shown
   std::string where_;
   WaitingLines waiting_;
+  dtrain::base::Clock::time_point first_told_{};  // of reason_
   std::string reason_;
   std::string missing_;  // as node 0 told; empty: it is itself missing
   Descriptor socket_;

@@ -250,6 +250,10 @@ class Host {
       return fmt::format("{} has --nnodes {}, but node 0 ({}) has {}; give all the same", who,
                          hello.num_nodes, host_name(), options_.num_nodes);
     }
+    if (hello.node_rank >= options_.num_nodes) {
+      return fmt::format("{} is not among --nnodes {}: nodes count from 0", who,
+                         options_.num_nodes);
+    }
     const Guest* const other = guest_of(hello.node_rank);
     if (hello.node_rank == 0 || other != nullptr) {
       return fmt::format("two launchers have --node-rank {}, on {} and {}; give each its own",

@@ -130,9 +130,11 @@ std::optional<JobStart> decode_start(std::string_view bytes) {
     next_rank += place.num_ranks;
     placement.nodes.push_back(place);
   }
-  const bool is_folder = placement.run_id.find('/') == std::string::npos;  // of logs
-  return fields.is_whole() && is_folder && next_rank <= kMostRanks ? std::optional(start)
-                                                                   : std::nullopt;
+  const std::string& id = placement.run_id;  // a folder of logs
+  const bool is_folder = id.find('/') == std::string::npos && id != "." && id != "..";
+  const bool is_good =
+      fields.is_whole() && is_folder && next_rank <= kMostRanks && start.heartbeat_timeout > 0;
+  return is_good ? std::optional(start) : std::nullopt;
 }
 
 std::string encode(const RankNews& news) {

@@ -179,12 +179,41 @@ class Meeting(NodesTest):
         self.assertRegex(process.err, rf"--master-port: port {self.port} .* is used by python3? ?\S* ?\(pid {os.getpid()}\)")
 
     def test_secrets_that_differ_or_are_missing(self):
+        jobs = []
         for first, second in ((SECRET, SECRET[::-1]), (SECRET, ""), ("", SECRET)):
-            waiting = self.node(0, "--rdzv-timeout", "0.7", "true", env={"DTRAIN_JOB_TOKEN": first})
-            wrong = self.node(1, "--rdzv-timeout", "9", "true", env={"DTRAIN_JOB_TOKEN": second})
-            self.assertEqual(self.ends(wrong, waiting), [USAGE, RENDEZVOUS])
+            self.port = free_port()
+            jobs.append((self.node(1, "--rdzv-timeout", "9", "true", env={"DTRAIN_JOB_TOKEN": second}),
+                         self.node(0, "--rdzv-timeout", "4", "true", env={"DTRAIN_JOB_TOKEN": first})))
+        for wrong, waiting in jobs:
+            for each in (wrong, waiting):
+                each.out, each.err = each.communicate(timeout=20)
+            self.assertEqual([wrong.returncode, waiting.returncode], [USAGE, RENDEZVOUS])
             self.assertIn("DTRAIN_JOB_TOKEN", wrong.err)
             self.assertNotIn(SECRET, wrong.err + waiting.err)
+        self.assert_nothing_left()
+
+    def test_a_stranger_who_is_there_before_node_0_has_no_effect(self):
+        """It says what would end the wait, were it node 0: that it does not know the secret."""
+        same_user, unknown = 1, 3
+        with socket.create_server(("127.0.0.1", self.port)) as server:
+            other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
+            for offer in (same_user, 2, 2):
+                stranger = server.accept()[0]
+                stranger.sendall(b"dtrun/2\n" + text_field(struct.pack("<Q", offer) + text_field(bytes(32))))
+                stranger.sendall(text_field(struct.pack("<QQ", unknown, 0) + text_field(b"") + text_field(b"")))
+                stranger.recv(1 << 16)
+                stranger.close()
+        launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
+        self.assertEqual(self.ends(launcher, other), [0, 0], other.err if hasattr(other, "err") else "")
+
+    def test_a_node_beyond_the_number_of_nodes_is_refused(self):
+        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
+        hello = text_field(version) + struct.pack("<QQQ", 7, 2, 1) + text_field(b"elsewhere")
+        launcher = self.node(0, "-n", "1", "true")
+        with wait_until(self.try_connect, "node 0") as guest:
+            guest.sendall(text_field(text_field(bytes(32)) + text_field(hello) + text_field(b"")))
+            self.assertEqual(self.ends(launcher), [USAGE], launcher.err)
+        self.assertIn("node 7 (elsewhere) is not among --nnodes 2", launcher.err)
 
     def test_strangers_have_no_effect(self):
         for secret in (SECRET, ""):

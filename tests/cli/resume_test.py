@@ -166,6 +166,26 @@ class Stopping(ResumeTest):
                 self.assert_stopped(self.end_of(process, 9), number.name)
         self.assert_goes_on()
 
+    def test_a_request_that_comes_while_the_run_starts_waits_for_its_first_step(self):
+        process = self.start()
+        blocked = 1 << (signal.SIGUSR1 - 1)
+
+        def waits():
+            lines = pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("SigBlk")).split()[1], 16) & blocked
+        wait_until(waits, "the program's first lines")
+        process.send_signal(signal.SIGUSR2)
+        process.send_signal(signal.SIGUSR1)
+        self.assert_stopped(self.end_of(process, 9), "SIGUSR1")
+
+    def test_a_caller_who_blocks_signals_can_ask_all_the_same(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        self.addCleanup(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
+        process = self.start()
+        self.wait_for_step(2)
+        process.terminate()
+        self.assert_stopped(self.end_of(process, 9), "SIGTERM")
+
     def test_a_signal_to_dtrun_stops_all_ranks(self):
         process = self.start(ranks=2)
         self.wait_for_step(2)

@@ -18,6 +18,14 @@ void secure_standard_streams() {
 
 void survive_file_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
 
+void hold_requests_to_save() {
+  sigset_t requests;
+  ::sigemptyset(&requests);
+  ::sigaddset(&requests, SIGUSR1);
+  ::sigaddset(&requests, SIGUSR2);
+  ::pthread_sigmask(SIG_BLOCK, &requests, nullptr);
+}
+
 void end_process(int status) {
 #ifdef __SANITIZE_ADDRESS__
   std::exit(status);

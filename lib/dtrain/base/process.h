@@ -12,6 +12,10 @@ void secure_standard_streams();
 /// Child processes inherit this, unless they get the default back.
 void survive_file_size_limit();
 
+/// Lets SIGUSR1 and SIGUSR2, by which a batch system asks a run to save, wait until the run answers
+/// them (train::StopRequests): while it still starts they would end it.
+void hold_requests_to_save();
+
 /// Ends a program that has loaded LibTorch with `status`, once what was printed is written.
 /// Destructors of static objects do not run: LibTorch's take 80 ms, a quarter of a short run, to
 /// free what the system frees at once. Where a sanitizer is to look for leaks they do run.

@@ -94,11 +94,12 @@ std::string address_of_first_node(const base::SlurmStep& step) {
   std::string host = first_host_of(step);
   const Meaning own = meaning_of(host);
   if (is_of_use(own)) return host;
+  // Debian maps a host's own name so. The others look for node 0 by what that name means to them,
+  // and by such a name it listens at all its addresses.
+  if (own.is_loopback && step.node == 0) return host;
   std::string told = node_address_in(ask_scontrol(host));
   const Meaning meaning = told.empty() ? Meaning{} : meaning_of(told);
   if (is_of_use(meaning)) return told;
-  // Debian maps a host's own name so; others know it by a better one.
-  if (own.is_loopback && step.node == 0) return host;
   fail(ErrorKind::usage,
        "the ranks meet on {}, the first node of this step, but its address is unknown here: the "
        "name ({}); scontrol show node ({}); set MASTER_ADDR to an address of it that all nodes "

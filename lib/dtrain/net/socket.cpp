@@ -140,6 +140,23 @@ std::vector<base::Descriptor> listen_at_own(const std::vector<std::string>& addr
 
 }  // namespace
 
+namespace {
+
+// Where nobody listens yet at a port of those that the kernel gives to clients, a client may be
+// given that very port, and then meets itself.
+bool is_connected_to_itself(const base::Descriptor& socket) {
+  sockaddr_storage own{};
+  sockaddr_storage other{};
+  socklen_t own_length = sizeof own;
+  socklen_t other_length = sizeof other;
+  const bool is_known =
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+      ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&other), &other_length) == 0;
+  return is_known && own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
+}
+
+}  // namespace
+
 base::Descriptor connect_to(const std::string& host, std::int64_t port,
                             const base::Deadline& deadline, std::string& reason) {
   const Addresses addresses = resolve(host, port, reason);
@@ -150,7 +167,7 @@ base::Descriptor connect_to(const std::string& host, std::int64_t port,
     const milliseconds patience = to->ai_next == nullptr ? kPatience : kHeadStart;
     const base::Deadline turn(std::min(patience, deadline.remaining()));
     base::Descriptor winner = race.winner_before(turn);
-    if (winner.get() >= 0) return winner;
+    if (winner.get() >= 0 && !is_connected_to_itself(winner)) return winner;
   }
   if (addresses) reason = std::strerror(race.error());
   return {};

@@ -12,7 +12,8 @@ std::int64_t GlooTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                        const base::Deadline& deadline) {
   if (tensor.numel() == 0) return 0;
   const std::int64_t size = link_->size();
-  if (reduction_ == Reduction::fast) {
+  // Gloo's own maxima lose what is no number.
+  if (reduction_ == Reduction::fast && op == ReduceOp::sum) {
     link_->all_reduce(tensor, op, deadline);
     return 2 * (size - 1) * size_in_bytes(tensor) / size;  // of gloo's ring
   }

@@ -121,13 +121,19 @@ class Handshake {
     if (transfer == net::Transfer::closed) {
       throw ClosedEarly{error == 0 ? "it closed the connection" : std::strerror(error)};
     }
-    if (transfer == net::Transfer::late) {
+    if (transfer != net::Transfer::late) return;
+    const std::string time =
+        base::readable_time(base::seconds_since(deadline_.end() - deadline_.limit()));
+    if (self_.is_handed_down) {
       fail(ErrorKind::timeout,
-           "the store {} took the connection, but did not answer within {}; another program "
-           "may hold that port: choose another MASTER_PORT",
-           self_.where,
-           base::readable_time(base::seconds_since(deadline_.end() - deadline_.limit())));
+           "rank 0 did not come to the job within {} (--comm-timeout): it serves the store; see "
+           "whether it still starts, is stopped, or waits for a disk",
+           time);
     }
+    fail(ErrorKind::timeout,
+         "the store {} took the connection, but did not answer within {}: rank 0 is stopped or "
+         "busy, or another program holds that port: then choose another MASTER_PORT",
+         self_.where, time);
   }
 
   void check(Trust trust) const {

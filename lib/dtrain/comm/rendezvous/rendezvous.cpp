@@ -92,12 +92,11 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
        self.where, base::readable_time(base::seconds_since(start)), reason);
 }
 
-/// Where rank 0 listens.
-std::vector<base::Descriptor> listeners_at(const MeetingPlace& place) {
+/// Where rank 0 listens. has_secret: of the place's own, or made for munge.
+std::vector<base::Descriptor> listeners_at(const MeetingPlace& place, bool has_secret) {
   // Nobody comes from another machine to one who names the loopback, and has no secret to admit
   // others by.
-  const bool is_local =
-      place.is_one_host || (place.master_addr == "localhost" && place.token.empty());
+  const bool is_local = place.is_one_host || (place.master_addr == "localhost" && !has_secret);
   if (!is_local) return net::listen_for_hosts(place.master_addr, place.master_port);
   std::vector<base::Descriptor> one;
   one.emplace_back(net::listen_at(place.master_addr, place.master_port));
@@ -125,7 +124,7 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
   if (place.store_fd >= 0) {
     options.door = std::move(door);
   } else {
-    options.listeners = listeners_at(place);
+    options.listeners = listeners_at(place, !found.token.empty());
     for (const auto& each : options.listeners) ::fcntl(each.get(), F_SETFL, O_NONBLOCK);
     if (place.publish) place.publish(net::port_of(options.listeners.front()));
     // Which of several addresses the others reach shows when they have come.

@@ -35,6 +35,18 @@ JobStart some_start() {
   return start;
 }
 
+TEST_CASE("a start that names a folder elsewhere, or no time, is refused") {
+  CHECK(decode_start(encode(some_start())));
+  for (const char* id : {".", "..", "a/b"}) {
+    JobStart start = some_start();
+    start.placement.run_id = id;
+    CHECK_FALSE(decode_start(encode(start)));
+  }
+  JobStart start = some_start();
+  start.heartbeat_timeout = 0;
+  CHECK_FALSE(decode_start(encode(start)));
+}
+
 TEST_CASE("news of a rank arrives as it was") {
   const auto news = decode_rank_news(encode(some_news()));
   REQUIRE(news);
