@@ -72,6 +72,9 @@ RestartDecision wait_before_restart(const PreparedJob& job, const GuardLink& gua
   }
 }
 
+/// Whether each attempt's ranks meet at a port of their own; else at the one that the user named.
+bool takes_new_ports(const PreparedJob& job) { return job.options.master_port == 0 || job.nodes; }
+
 void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
@@ -82,7 +85,7 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
 
 /// Prepares the next attempt here and, where this launcher decides for others, there.
 void prepare_restart(PreparedJob& job, const std::string& reason) {
-  if (job.options.master_port == 0 || job.nodes) {  // the last attempt's may still be in use
+  if (takes_new_ports(job)) {  // the last attempt's may still be in use
     job.port = {};
     job.port = reserve_port(job.placement.master_addr, 0);
   }
@@ -163,7 +166,9 @@ void report(const Options& options, History& history, const StepClock& steps,
 int run_attempts(PreparedJob job, GuardLink guard) {
   if (job.placement.node_rank != 0) return follow(job, guard);
   const Options& options = job.options;
-  RestartPolicy policy({.max_restarts = options.max_restarts, .backoff = options.restart_backoff});
+  RestartPolicy policy({.max_restarts = options.max_restarts,
+                        .takes_new_ports = takes_new_ports(job),
+                        .backoff = options.restart_backoff});
   StepClock steps;
   History history;
   if (const std::string note = restart_note(options); !note.empty()) say(options, {note});

@@ -52,7 +52,8 @@ std::optional<PortClaim> try_claim(const AbstractName& name) {
   if (::connect(claim.socket.get(), name.get(), name.size) == 0) {
     return PortClaim{{}, holder_at(claim.socket)};
   }
-  // A full queue does not say whose it is, and may be a stranger's: the port itself tells.
+  // Nobody takes in those who ask, so their queue may be full.
+  if (errno == EAGAIN) return PortClaim{{}, "another dtrun"};
   if (errno == ECONNREFUSED) return std::nullopt;
   return PortClaim{};
 }

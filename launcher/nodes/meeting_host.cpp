@@ -162,7 +162,8 @@ class Host {
   }
 
   void accept_one() {
-    Descriptor socket = dtrain::net::accept_connection(listener_);
+    Descriptor socket =
+        dtrain::net::accept_connection(listener_, [this] { return drop_a_stranger(); });
     if (!socket) return;
     const auto trust = token_.empty() ? NodeTrust::same_user
                        : seals_token_ ? NodeTrust::munge
@@ -170,10 +171,11 @@ class Host {
     std::optional<uid_t> user = ::geteuid();
     if (trust == NodeTrust::same_user) user = dtrain::net::user_of_tcp_peer(socket.get());
     if (user && *user != ::geteuid()) return;
-    const auto is_stranger = [](const Guest& guest) { return !guest.has_come; };
     const auto most = std::max(kMostStrangers, 2 * static_cast<std::size_t>(options_.num_nodes));
-    if (static_cast<std::size_t>(std::ranges::count_if(guests_, is_stranger)) >= most) {
-      std::ranges::find_if(guests_, is_stranger)->is_over = true;
+    if (static_cast<std::size_t>(std::ranges::count_if(guests_, [](const Guest& guest) {
+          return !guest.has_come && !guest.is_over;
+        })) >= most) {
+      (void)drop_a_stranger();
     }
     Guest guest;
     guest.socket = std::move(socket);
@@ -193,6 +195,16 @@ class Host {
     guests_.push_back(std::move(guest));
   }
 
+  /// The one that has been here longest; false: there is none.
+  bool drop_a_stranger() {
+    const auto first = std::ranges::find_if(
+        guests_, [](const Guest& guest) { return !guest.has_come && !guest.is_over; });
+    if (first == guests_.end()) return false;
+    first->is_over = true;
+    first->socket = Descriptor();
+    return true;
+  }
+
   void turn_away(std::string_view why) { last_turned_away_ = fmt::format(" ({})", why); }
 
   void read_from(Guest& guest) {
@@ -202,6 +214,8 @@ class Host {
     if (transfer == dtrain::net::Transfer::closed || guest.input.is_broken()) {
       guest.is_over = true;  // a launcher that leaves may come again
     }
+    // Nothing is awaited of who has come before all have.
+    if (guest.has_come && guest.input.bytes().size() > kMostNodeMessageBytes) guest.is_over = true;
     if (guest.is_over || guest.has_come) return;
     if (const auto message = guest.input.take_message()) hear(guest, *message);
   }

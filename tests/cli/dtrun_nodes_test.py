@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -205,6 +206,15 @@ class Meeting(NodesTest):
                 stranger.close()
         launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
         self.assertEqual(self.ends(launcher, other), [0, 0], other.err if hasattr(other, "err") else "")
+
+    def test_strangers_who_hold_all_files_are_dropped(self):
+        launcher = self.node(0, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET},
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        strangers = [wait_until(self.try_connect, "node 0") for _ in range(100)]
+        other = self.node(1, "-n", "1", "true", env={"DTRAIN_JOB_TOKEN": SECRET})
+        self.assertEqual(self.ends(launcher, other), [0, 0], launcher.err)
+        for stranger in strangers:
+            stranger.close()
 
     def test_a_node_beyond_the_number_of_nodes_is_refused(self):
         version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]

@@ -1,14 +1,17 @@
 #include "dtrain/job/shared_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
@@ -19,12 +22,24 @@ namespace {
 
 using base::ErrorKind;
 
+// A client of NFS that has looked for a name in vain believes so for half a minute, unless it opens
+// the folder: then it asks the server whether that has changed.
+void open_nearest_folder(std::filesystem::path path) {
+  base::Descriptor folder;
+  while (folder.get() < 0 && path.has_relative_path()) {
+    path = path.parent_path();
+    folder = base::Descriptor(
+        ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK));
+  }
+}
+
 // Network file systems may show a new name a moment later on other machines.
 bool appears(const std::string& path) {
   constexpr std::chrono::milliseconds kPause(20);
-  constexpr base::Seconds kPatience(2);
+  constexpr base::Seconds kPatience(5);
   const auto begin = base::Clock::now();
   while (::access(path.c_str(), F_OK) != 0) {
+    open_nearest_folder(path);
     if (base::seconds_since(begin) > kPatience.count()) return false;
     std::this_thread::sleep_for(kPause);
   }

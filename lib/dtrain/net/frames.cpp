@@ -71,7 +71,7 @@ Transfer send_all(const base::Descriptor& socket, std::string_view bytes,
 
 Transfer receive_some(const base::Descriptor& socket, FrameBuffer& buffer,
                       const base::Deadline& deadline, int& reason) {
-  std::array<char, 64 << 10> bytes;
+  std::array<char, 16 << 10> bytes;
   while (true) {
     const ssize_t count = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count > 0) {

@@ -109,10 +109,15 @@ Packet receive_packet(const base::Descriptor& socket) {
 
 Parcel receive_parcel(const base::Descriptor& socket) { return receive(socket, kMostDescriptors); }
 
-base::Descriptor accept_connection(const base::Descriptor& listener) {
-  base::Descriptor taken(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (taken.get() < 0 && (errno == EMFILE || errno == ENFILE)) fail_for_files(errno);
-  return taken;
+base::Descriptor accept_connection(const base::Descriptor& listener,
+                                   const std::function<bool()>& make_room) {
+  while (true) {
+    base::Descriptor taken(
+        ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const int error = errno;
+    if (taken.get() >= 0 || (error != EMFILE && error != ENFILE)) return taken;
+    if (!make_room()) fail_for_files(error);
+  }
 }
 
 }  // namespace dtrain::net

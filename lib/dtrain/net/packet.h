@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -45,9 +46,13 @@ struct Parcel {
 /// The same as receive_packet for a packet with up to kMostDescriptors descriptors.
 [[nodiscard]] Parcel receive_parcel(const base::Descriptor& socket);
 
-/// The next connection of a listening socket, or none; does not wait for one.
+/// The next connection of a listening socket, or none; does not wait for one. make_room: closes one
+/// that can be spared, and says whether there was any; called where this process has too many open
+/// files.
 ///
 /// Throws: Error{comm} if this process has too many open files to take it.
-[[nodiscard]] base::Descriptor accept_connection(const base::Descriptor& listener);
+[[nodiscard]] base::Descriptor accept_connection(
+    const base::Descriptor& listener,
+    const std::function<bool()>& make_room = [] { return false; });
 
 }  // namespace dtrain::net

@@ -136,7 +136,7 @@ void StoreServer::accept_at(std::size_t index) {
   if (index >= options_.listeners.size()) return;
   // Without the listener if this throws: what cannot be taken would be there again at once.
   base::Descriptor listener = std::exchange(options_.listeners[index], base::Descriptor());
-  base::Descriptor socket = net::accept_connection(listener);
+  base::Descriptor socket = net::accept_connection(listener, [this] { return drop_a_stranger(); });
   options_.listeners[index] = std::move(listener);
   if (socket.get() < 0) return;
   if (options_.seals_token) return greet(std::move(socket), Trust::munge);
@@ -148,14 +148,22 @@ void StoreServer::accept_at(std::size_t index) {
   if (!user) connections_.back().is_over = true;
 }
 
+// The one that has been here longest; false: there is none.
+bool StoreServer::drop_a_stranger() {
+  const auto first =
+      std::find_if(connections_.begin(), connections_.end(),
+                   [](const Connection& each) { return each.rank < 0 && !each.is_over; });
+  if (first == connections_.end()) return false;
+  first->is_over = true;
+  first->socket = base::Descriptor();
+  return true;
+}
+
 void StoreServer::greet(base::Descriptor socket, Trust trust) {
-  const auto strangers = std::count_if(connections_.begin(), connections_.end(),
-                                       [](const Connection& each) { return each.rank < 0; });
-  if (strangers >= std::max(kMostStrangers, 2 * options_.size)) {
-    const auto first = std::find_if(connections_.begin(), connections_.end(),
-                                    [](const Connection& each) { return each.rank < 0; });
-    first->is_over = true;
-  }
+  const auto strangers =
+      std::count_if(connections_.begin(), connections_.end(),
+                    [](const Connection& each) { return each.rank < 0 && !each.is_over; });
+  if (strangers >= std::max(kMostStrangers, 2 * options_.size)) (void)drop_a_stranger();
   Connection connection{.socket = std::move(socket), .trust = trust};
   connection.challenge = net::new_challenge();
   connection.patience = Clock::now() + kStrangerPatience;

@@ -61,6 +61,7 @@ class StoreServer {
 
   void run();
   void serve_once();
+  bool drop_a_stranger();
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] std::vector<pollfd> sockets() const;
   [[nodiscard]] int poll_timeout() const;

@@ -70,6 +70,11 @@ TEST_CASE("Errors that would come again are not tried again") {
   }
 }
 
+TEST_CASE("Where each attempt has a port of its own, one that was taken comes not again") {
+  const AttemptEnd end = failure(static_cast<int>(ErrorKind::port));
+  CHECK(RestartPolicy({.max_restarts = 3, .takes_new_ports = true}).after(end).restarts);
+}
+
 TEST_CASE("A job that was asked to stop is not started again, even if it failed") {
   AttemptEnd end = failure();
   end.request = SIGTERM;
