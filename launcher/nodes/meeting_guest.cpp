@@ -88,9 +88,9 @@ class Guest {
   void weigh(const TryAgain& again) {
     if (!again.is_final || again.reason != reason_) first_told_ = dtrain::base::Clock::now();
     reason_ = again.reason;
-    if (again.is_final && dtrain::base::seconds_since(first_told_) >= kInsistence) {
-      fail(ErrorKind::usage, "{}", reason_);
-    }
+    if (!again.is_final) return;
+    const bool insists = dtrain::base::seconds_since(first_told_) >= kInsistence;
+    if (insists || waiting_.deadline().passed()) fail(ErrorKind::usage, "{}", reason_);
   }
 
   [[nodiscard]] static TryAgain final_answer(std::string reason) {

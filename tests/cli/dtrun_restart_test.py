@@ -74,7 +74,7 @@ class Budget(RestartTest):
         self.assertEqual([("1", "1")], self.restarts_of(process))
 
     def test_errors_that_would_come_again_and_requests_are_no_reason(self):
-        for status in (2, 3, 11, 12):
+        for status in (2, 3, 12):
             process = self.restarted(f"exit {status}", 3, ranks=1)
             self.assertEqual((status, []), (process.returncode, self.restarts_of(process)))
             self.assertEqual(f"dtrun: not started again: a restart cannot mend an error of status {status}",
@@ -123,6 +123,13 @@ class Environment(RestartTest):
         process = self.restarted("echo $MASTER_PORT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7", 1,
                                  "--master-port", port, ranks=1)
         self.assertEqual([port, port], process.out.split())
+
+    def test_a_taken_port_is_a_reason_where_the_next_attempt_has_another(self):
+        process = self.restarted("exit 11", 1, ranks=1)
+        self.assertEqual((11, [("1", "1")]), (process.returncode, self.restarts_of(process)))
+        port = self.restarted("echo $MASTER_PORT", 0, "--master-port", "0", ranks=1).out.strip()
+        process = self.restarted("exit 11", 1, "--master-port", port, ranks=1)
+        self.assertEqual((11, []), (process.returncode, self.restarts_of(process)))
 
 
 class Measures(RestartTest):

@@ -51,7 +51,9 @@ class TensorBoard(FolderTest):
         found, lines = self.read()["curves"], metrics_of(self.run_dir)
         expected = {tag: [[line["step"], as_float32(line[key])] for line in lines if "event" not in line]
                     for tag, key in CURVES.items()}
-        expected["validation/loss"] = [[line["step"], as_float32(line["val_loss"])] for line in lines if line.get("event") == "eval"]
+        evaluations = [line for line in lines if line.get("event") == "eval"]
+        expected |= {f"validation/{tag}": [[line["step"], as_float32(line[key])] for line in evaluations]
+                     for tag, key in (("loss", "val_loss"), ("bits_per_byte", "bits_per_byte")) if evaluations}
         self.assertEqual(found, expected)
 
     def test_curves_and_texts_are_those_of_the_run(self):

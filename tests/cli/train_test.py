@@ -80,12 +80,12 @@ class RunFolder(TrainTest):
             self.assertGreater(line["memory_bytes"], 0)
             self.assertEqual(line["comm_bytes"], 0)
         self.assertEqual([list(line) for line in lines if line.get("event") == "eval"],
-                         [["event", "step", "val_loss", "tokens"]] * 2)
+                         [["event", "step", "val_loss", "tokens", "bits_per_byte"]] * 2)
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
                                           "memory_predicted_bytes", "provenance"])
         self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
-                                           "skipped_updates", "failed_checkpoints", "val_loss"])
+                                           "skipped_updates", "failed_checkpoints", "val_loss", "bits_per_byte"])
         self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
 

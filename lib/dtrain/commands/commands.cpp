@@ -202,6 +202,16 @@ std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& c
                            [&] { return config::named_run_folder(config); });
 }
 
+// Rank 0 alone measures, since it alone tells.
+job::StartFacts facts_of(const config::Config& config, job::Job& job, const data::Split& split) {
+  job::StartFacts facts{config,     job.world(), job.whole_model(), job.plan(),
+                        job.cpus(), split,       /*pay_offs=*/{}};
+  if (job.world().rank() == 0) {
+    facts.pay_offs = job::pay_offs_of(config, job.plan(), job.world().device());
+  }
+  return facts;
+}
+
 int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
   const config::Config& resolved = asked.config;
   base::LauncherLink link(env.control_fd);
@@ -231,7 +241,6 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   train::StartPoint start =
       train::load_start({config, world, job.engine(), model, data,
                          split.train.first().file().tokenizer(), are_cpus_mixed});
-
   train::StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, link, start);
   train::Checkpointer checkpoints(job.engine(), world, reporter, link,
@@ -248,16 +257,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
     folder->keep_tokenizer(split.train.first().file().tokenizer_model());
   });
   start.is_evaluated = is_evaluated(world, config, start);
-  const bool tells = world.rank() == 0;
-  const job::StartFacts facts{config,
-                              job.world(),
-                              model,
-                              job.plan(),
-                              job.cpus(),
-                              split,
-                              tells ? job::pay_offs_of(config, job.plan(), job.world().device())
-                                    : std::vector<parallel::PayOff>()};
-  tell_start(reporter, facts, asked.record, start);
+  tell_start(reporter, facts_of(config, job, split), asked.record, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak,
@@ -265,9 +265,8 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
       start);
   const train::RunEnd end = trainer.run();
   if (!end.stopped) return 0;
-  const std::string flag =
-      resolved.run.dir.empty() ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
+    const std::string flag = is_unnamed ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
     reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
   });
   // Within srun -K another status would end the ranks that are still saving.

@@ -74,17 +74,17 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
     answer = ::isatty(STDERR_FILENO) == 1 ? kAnswerOverLiveLine : kAnswer;
   }
   if (++num_users > 1) return;
-  // Whoever started this may have blocked them: then nobody could ask.
-  sigset_t handled;
-  ::sigemptyset(&handled);
-  for (const auto& each : kHandled) ::sigaddset(&handled, each.signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
     struct sigaction action {};
     action.sa_handler = kHandled[index].handler;
     action.sa_flags = kHandled[index].flags;
     ::sigaction(kHandled[index].signal, &action, &previous[index]);
   }
+  // Whoever started this may have blocked them: then nobody could ask. One that waits arrives here.
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const auto& each : kHandled) ::sigaddset(&handled, each.signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
 }
 
 StopRequests::~StopRequests() {
