@@ -143,8 +143,8 @@ def garbage(source):
 class Attacker:
     """Counts what came of each attempt, by kind."""
 
-    def __init__(self, folder, seed):
-        self.folder, self.random = folder, random.Random(seed)
+    def __init__(self, folder, seed, colleagues):
+        self.folder, self.random, self.colleagues = folder, random.Random(seed), colleagues
         self.counts = collections.defaultdict(collections.Counter)
 
     def attempt(self, kind, action):
@@ -225,14 +225,14 @@ class FileAttacker(Attacker):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def processes(self):
-        """All that the campaign has started, by others than nobody."""
+        """All that the campaign has started but the attackers, who are not nobody yet when they start."""
         children = collections.defaultdict(list)
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 stat = pathlib.Path(f"/proc/{entry}/stat").read_text()
                 if os.stat(f"/proc/{entry}").st_uid != NOBODY:
                     children[int(stat.rpartition(")")[2].split()[1])].append(int(entry))
-        found, queue = [], list(children[os.getppid()])
+        found, queue = [], [pid for pid in children[os.getppid()] if pid not in self.colleagues]
         while queue:
             found.append(queue.pop())
             queue += children[found[-1]]
@@ -274,7 +274,7 @@ class Attack:
                 for other in (end_writer, report_reader, *(fd for _, end, report in self.children
                                                            for fd in (end, report))):
                     os.close(other)
-                self.act(kind(folder, seed), end_reader, report_writer)
+                self.act(kind(folder, seed, {pid for pid, _, _ in self.children}), end_reader, report_writer)
             os.close(end_reader)
             os.close(report_writer)
             self.children.append((child, end_writer, report_reader))
