@@ -56,7 +56,8 @@ class Compression(FolderTest):
             self.train("parts" + name, *flags, "--resume", "auto", steps=8)
             self.assertEqual(self.model("parts" + name), self.model("whole" + name))
             self.train("parts" + name, *flags, "--resume", "auto", ranks=4, steps=10)
-            self.train("parts" + name, *flags, "--resume", "auto", ranks=1, steps=11)
+            result = self.train("parts" + name, *flags, "--resume", "auto", ranks=1, steps=11)
+            self.assertIn("gradients that ranks had not sent yet (--compress); without", result.stderr)
 
     def test_float16_with_skipped_steps_threads_of_one_process_and_shards_train(self):
         self.train("half", "--compress", "topk:0.02", "--dtype", "float16", "--lr", 0.01, steps=8)
@@ -75,6 +76,11 @@ class Compression(FolderTest):
                 result = run(DTRAIN, *SMALL, "--compress", value, "--steps", 1, "--run-dir", self.folder / "no", status=USAGE)
                 self.assertIn("--compress", result.stderr)
                 self.assertIn("powersgd:RANK", result.stderr)
+        result = self.train("small", "--compress", "powersgd:4", "--compress-min-elements", 10**6)
+        self.assertIn("compression     powersgd:4: ", result.stderr + result.stdout)
+        self.assertIn("no part is large enough to be compressed", result.stderr + result.stdout)
+        result = self.train("alike", "--compress", "topk:0.0100", steps=1)
+        self.assertIn("compression     topk:0.01: ", result.stderr + result.stdout)
         for strategy in (("fsdp",), ("zero", "--zero-stage", 1), ("zero", "--zero-stage", 3)):
             result = self.train("no", "--compress", "bf16", strategy=("--strategy", *strategy), status=USAGE)
             self.assertIn("--compress bf16 acts between ranks that hold the same gradients", result.stderr)

@@ -115,6 +115,16 @@ class Namespaces(DtrunTest):
         weights = [(self.folder / run / "final" / "model.safetensors").read_bytes() for run in ("one", "two")]
         self.assertEqual(weights[0], weights[1])
 
+    def test_factors_of_gradients_between_copies_of_shards_do_not_wait_in_a_circle(self):
+        """Sums over shards arrive at other times on each rank; over the copies a factor waits for the one before."""
+        text = self.folder / "text"
+        text.write_bytes(bytes(range(32, 96)) * 400)
+        launchers = self.job(DTRAIN, *TRAINING, "--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", "2",
+                             "--tie-levels", "off", "--levels", "6", "--global-batch", "4", "--compress", "powersgd:1",
+                             "--compress-min-elements", "64", "--data", str(text), "--steps", "100", "--comm-timeout", "5",
+                             "--run-dir", "run")
+        self.assertEqual(self.ends(launchers, 60), [0, 0], launchers[0].err + launchers[1].err)
+
     def losses(self, run):
         lines = map(json.loads, (self.folder / run / "metrics.jsonl").read_text().splitlines())
         return [(line["loss"], line["grad_norm"]) for line in lines if "loss" in line]

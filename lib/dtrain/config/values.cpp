@@ -174,7 +174,7 @@ std::string AttentionSetting::text() const {
 }
 
 std::optional<Compression> Compression::parse(std::string_view text) {
-  Compression value{.written = std::string(text)};
+  Compression value;
   if (text == "none") return value;
   if (text == "bf16" || text == "fp16") {
     value.kind = text == "bf16" ? Kind::bfloat16 : Kind::float16;
@@ -191,6 +191,22 @@ std::optional<Compression> Compression::parse(std::string_view text) {
   value.kind = Kind::top_k;
   value.ratio = *ratio;
   return value;
+}
+
+std::string Compression::text() const {
+  switch (kind) {
+    case Kind::none:
+      return "none";
+    case Kind::bfloat16:
+      return "bf16";
+    case Kind::float16:
+      return "fp16";
+    case Kind::top_k:
+      return fmt::format("{}{}", kTopK, ratio);
+    case Kind::power_sgd:
+      return fmt::format("{}{}", kPowerSgd, max_rank);
+  }
+  return {};
 }
 
 std::optional<Offload> Offload::parse(std::string_view text) {

@@ -97,12 +97,11 @@ struct Compression {
   static constexpr std::int64_t kMaxRank = 1024;
 
   Kind kind = Kind::none;
-  double ratio = 0;              ///< of top_k: the share of the gradients that travels
-  std::int64_t max_rank = 0;     ///< of power_sgd
-  std::string written = "none";  ///< as the user wrote it
+  double ratio = 0;           ///< of top_k: the share of the gradients that travels
+  std::int64_t max_rank = 0;  ///< of power_sgd
 
   static std::optional<Compression> parse(std::string_view text);
-  [[nodiscard]] std::string text() const { return written; }
+  [[nodiscard]] std::string text() const;
   [[nodiscard]] bool is_none() const { return kind == Kind::none; }
   bool operator==(const Compression&) const = default;
 };

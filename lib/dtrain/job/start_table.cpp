@@ -120,10 +120,11 @@ std::string compression_line(const StartFacts& facts) {
   if (facts.pay_offs.empty()) return {};
   const parallel::PayOff& own = facts.pay_offs.front();
   std::string text =
-      fmt::format("compression     {}: {} a step and rank in place of {}, pays below {}; here",
-                  own.scheme, format_bytes(own.bytes_sent), format_bytes(own.bytes_whole),
-                  format_bandwidth(own.pays_below()));
-  std::string_view separator = " ";
+      fmt::format("compression     {}: {} a step and rank in place of {}, {}", own.scheme,
+                  format_bytes(own.bytes_sent), format_bytes(own.bytes_whole),
+                  own.seconds == 0 ? "no part is large enough to be compressed"
+                                   : "pays below " + format_bandwidth(own.pays_below()));
+  std::string_view separator = "; here ";
   for (const parallel::PayOff& other : facts.pay_offs | std::views::drop(1)) {
     text += fmt::format("{}{} below {}", std::exchange(separator, ", "), other.scheme,
                         format_bandwidth(other.pays_below()));

@@ -1,9 +1,10 @@
 #include "dtrain/parallel/compress/compressed_sum.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/dot.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "dtrain/base/check.h"
@@ -17,6 +18,18 @@ std::unique_ptr<param::Arena> arena_for(const RankSumSetup& setup,
       param::Arena::of_shard(setup.layout, setup.shard, setup.dtype, allocate));
 }
 
+// In windows: the whole in float64 would be another arena.
+double norm_of(const at::Tensor& values) {
+  constexpr std::int64_t kWindow = std::int64_t{1} << 20;  // elements
+  double squares = 0;
+  for (std::int64_t begin = 0; begin < values.numel(); begin += kWindow) {
+    const at::Tensor window =
+        values.narrow(0, begin, std::min(kWindow, values.numel() - begin)).to(at::kDouble);
+    squares += at::dot(window, window).item<double>();
+  }
+  return std::sqrt(squares);
+}
+
 }  // namespace
 
 CompressedSum::CompressedSum(const RankSumSetup& setup, comm::ProcessGroup& group,
@@ -24,7 +37,8 @@ CompressedSum::CompressedSum(const RankSumSetup& setup, comm::ProcessGroup& grou
     : group_(group),
       whole_(group, setup.codec),
       residual_(arena_for(setup, allocate)),
-      next_(arena_for(setup, allocate)) {
+      next_(arena_for(setup, allocate)),
+      waits_in_begin_(setup.compression.scheme.kind == config::Compression::Kind::power_sgd) {
   for (const GradientPart& place : gradient_parts(setup.layout, setup.shard, setup.compression)) {
     whole_bytes_ += setup.codec->sent_bytes(place.size());
     parts_.push_back({.place = place, .scheme = nullptr});
@@ -64,6 +78,8 @@ MemoryPlan CompressedSum::memory(const RankSumSetup& setup, std::int64_t num_ran
 void CompressedSum::begin_step(const StepTerms& terms) {
   terms_ = terms;
   travels_.clear();
+  paying_.clear();
+  if (!std::exchange(has_begun_, true)) find_debts();
   whole_.begin_step(terms);
   report_ = {};
   bytes_before_ = group_.calls().counters().bytes_sent;
@@ -77,11 +93,26 @@ void CompressedSum::begin(param::ElementRange range, const at::Tensor& gradients
     const at::Tensor own =
         gradients.narrow(0, part->place.range.begin - range.begin, part->place.size());
     if (part->scheme == nullptr || !terms_.compresses) {
-      whole_.begin(own);
+      begin_whole(*part, own);
     } else {
       begin_part(*part, own);
     }
   }
+}
+
+// What a checkpoint has brought.
+void CompressedSum::find_debts() {
+  for (Part& part : parts_) {
+    part.owes = residual_->slice(part.place.range).ne(0).any().item<bool>();
+  }
+}
+
+void CompressedSum::begin_whole(Part& part, const at::Tensor& gradients) {
+  if (part.owes) {
+    gradients.add_(residual_->slice(part.place.range), terms_.loss_scale);
+    paying_.push_back(&part);
+  }
+  whole_.begin(gradients);
 }
 
 // The part before sends its second message while this one's first is on its way, at the same place
@@ -118,7 +149,12 @@ void CompressedSum::finish() {
 void CompressedSum::end_step(bool has_updated) {
   report_.bytes_sent = group_.calls().counters().bytes_sent - bytes_before_;
   report_.bytes_whole = bytes_in_ring(whole_bytes_, group_.size());
-  if (!has_updated || travels_.empty()) return;
+  if (!has_updated) return;
+  for (Part* part : paying_) {
+    residual_->slice(part->place.range).zero_();
+    part->owes = false;
+  }
+  if (travels_.empty()) return;
   std::swap(residual_, next_);
   for (const Travel& travel : travels_) travel.scheme.keep();
 }
@@ -134,8 +170,7 @@ Carried CompressedSum::carried() const {
 
 std::optional<CompressionReport> CompressedSum::report() const {
   CompressionReport report = report_;
-  report.residual_norm =
-      at::linalg_vector_norm(residual_->flat(), 2, {}, false, at::kDouble).item<double>();
+  report.residual_norm = norm_of(residual_->flat());
   return report;
 }
 

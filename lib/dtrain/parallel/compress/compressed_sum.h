@@ -12,8 +12,9 @@
 namespace dtrain::parallel {
 
 /// Sums each part of a rank's gradients as its scheme compresses it. What a rank has not sent, its
-/// residual, is added to its next gradients. A step that makes no update leaves residuals and
-/// factors as they were: neither what is no number nor a spike goes on in them.
+/// residual, is added to its next gradients: also where that part is then sent whole, as after a
+/// resume with other settings. A step that makes no update leaves residuals and factors as they
+/// were: neither what is no number nor a spike goes on in them.
 ///
 /// Ranges that begin must be whole parts.
 ///
@@ -31,6 +32,7 @@ class CompressedSum final : public RankSum {
   void begin(param::ElementRange range, const at::Tensor& gradients) override;
   void finish() override;
   void end_step(bool has_updated) override;
+  [[nodiscard]] bool waits_in_begin() const override { return waits_in_begin_; }
   [[nodiscard]] Carried carried() const override;
   [[nodiscard]] std::optional<CompressionReport> report() const override;
 
@@ -38,6 +40,7 @@ class CompressedSum final : public RankSum {
   struct Part {
     GradientPart place;
     std::unique_ptr<Scheme> scheme;  // null: sent whole
+    bool owes = false;               // a residual that was loaded; due where the part is sent whole
   };
   struct Travel {
     Scheme& scheme;
@@ -46,6 +49,8 @@ class CompressedSum final : public RankSum {
   };
 
   void begin_part(const Part& part, const at::Tensor& gradients);
+  void begin_whole(Part& part, const at::Tensor& gradients);
+  void find_debts();
   [[nodiscard]] double busy_seconds(base::Clock::time_point since, double waited_before) const;
 
   comm::ProcessGroup& group_;
@@ -54,8 +59,11 @@ class CompressedSum final : public RankSum {
   std::unique_ptr<param::Arena> residual_;  // of the last update
   std::unique_ptr<param::Arena> next_;      // of this step
   std::int64_t whole_bytes_ = 0;            // of all parts, sent whole
+  bool waits_in_begin_;                     // a scheme sends a second message
   StepTerms terms_;
   std::vector<Travel> travels_;
+  std::vector<Part*> paying_;  // parts that send in this step what they owe
+  bool has_begun_ = false;     // a step
   CompressionReport report_;
   std::int64_t bytes_before_ = 0;  // that the group had sent when the step began
 };

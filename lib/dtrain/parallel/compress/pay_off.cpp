@@ -17,12 +17,25 @@ namespace {
 
 using Kind = config::Compression::Kind;
 
-constexpr int kTrials = 3;  // of which the fastest counts
+constexpr int kTrials = 3;                                     // of which the fastest counts
+constexpr std::int64_t kMostElements = std::int64_t{1} << 20;  // that a trial compresses
 constexpr std::array kUsual = {"bf16", "topk:0.01", "powersgd:4"};
 
 std::shared_ptr<comm::ProcessGroup> group_of_one() {
   const std::array<std::int64_t, 1> alone{0};
   return comm::make_queued_group(alone, "compression", 0, {}, nullptr);
+}
+
+// The part, or as many of its first elements or rows as a trial takes; a factor has fewer columns
+// than its matrix has rows.
+GradientPart trial_part(GradientPart part, std::int64_t least_rows) {
+  std::int64_t size = std::min(part.size(), kMostElements);
+  if (part.columns > 0) {
+    part.rows = std::min(part.rows, std::max(size / part.columns, least_rows));
+    size = part.rows * part.columns;
+  }
+  part.range.end = part.range.begin + size;
+  return part;
 }
 
 // A step of one part, without anything to wait for.
@@ -54,39 +67,44 @@ double seconds_of(const GradientPart& part, const config::Compression& scheme,
   return best;
 }
 
+PayOff pay_off_of(const RankSumSetup& setup, std::int64_t num_ranks, c10::Device device) {
+  const config::Compression& scheme = setup.compression.scheme;
+  const std::int64_t whole =
+      setup.codec->sent_bytes(setup.layout.num_elements()) / setup.layout.num_shards();
+  PayOff pay_off{.scheme = scheme.text(),
+                 .bytes_sent = CompressedSum::costs(setup, num_ranks).sent,
+                 .bytes_whole = bytes_in_ring(whole, num_ranks)};
+  std::vector<GradientPart> parts = gradient_parts(setup.layout, setup.shard, setup.compression);
+  std::erase_if(parts, [](const GradientPart& part) { return !part.is_compressed; });
+  if (parts.empty()) return pay_off;
+  const GradientPart trial =
+      trial_part(*std::ranges::max_element(parts, {}, &GradientPart::size), scheme.max_rank);
+  const auto elements =
+      std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
+                      [](std::int64_t sum, const GradientPart& part) { return sum + part.size(); });
+  const double share = static_cast<double>(elements) / static_cast<double>(trial.size());
+  pay_off.seconds = share * seconds_of(trial, scheme, num_ranks, setup.dtype, device);
+  return pay_off;
+}
+
 }  // namespace
 
 double PayOff::pays_below() const {
   constexpr double kBits = 8;
-  return std::max(0.0, kBits * static_cast<double>(bytes_whole - bytes_sent) / seconds);
+  if (seconds == 0 || bytes_sent >= bytes_whole) return 0;
+  return kBits * static_cast<double>(bytes_whole - bytes_sent) / seconds;
 }
 
 std::vector<PayOff> measure_pay_offs(const RankSumSetup& setup, std::int64_t num_ranks,
                                      c10::Device device) {
   const at::NoGradGuard no_grad;
-  std::vector<std::string> schemes{setup.compression.scheme.text()};
+  std::vector<PayOff> found{pay_off_of(setup, num_ranks, device)};
   for (const std::string usual : kUsual) {
-    if (usual != schemes.front()) schemes.push_back(usual);
-  }
-  std::vector<PayOff> found;
-  for (const std::string& name : schemes) {
+    if (usual == found.front().scheme) continue;
     RankSumSetup other = setup;
-    other.compression.scheme = config::Compression::parse(name).value();
-    std::vector<GradientPart> parts = gradient_parts(setup.layout, setup.shard, other.compression);
-    std::erase_if(parts, [](const GradientPart& part) { return !part.is_compressed; });
-    if (parts.empty()) continue;
-    const auto largest = std::ranges::max_element(parts, {}, &GradientPart::size);
-    const auto elements = std::accumulate(
-        parts.begin(), parts.end(), std::int64_t{0},
-        [](std::int64_t sum, const GradientPart& part) { return sum + part.size(); });
-    const double share = static_cast<double>(elements) / static_cast<double>(largest->size());
-    const std::int64_t whole =
-        setup.codec->sent_bytes(setup.layout.num_elements()) / setup.layout.num_shards();
-    found.push_back({.scheme = name,
-                     .bytes_sent = CompressedSum::costs(other, num_ranks).sent,
-                     .bytes_whole = bytes_in_ring(whole, num_ranks),
-                     .seconds = share * seconds_of(*largest, other.compression.scheme, num_ranks,
-                                                   setup.dtype, device)});
+    other.compression.scheme = config::Compression::parse(usual).value();
+    const PayOff pay_off = pay_off_of(other, num_ranks, device);
+    if (pay_off.seconds > 0) found.push_back(pay_off);
   }
   return found;
 }

@@ -13,7 +13,7 @@ struct PayOff {
   std::string scheme;           ///< as --compress takes it
   std::int64_t bytes_sent = 0;  ///< of a rank, in a ring
   std::int64_t bytes_whole = 0;
-  double seconds = 0;  ///< to compress and decompress
+  double seconds = 0;  ///< to compress and decompress; 0: all parts are sent whole
 
   /// The bandwidth of a rank, in bits per second, below which the bytes saved take longer than the
   /// work; 0: nothing is saved.
@@ -21,7 +21,7 @@ struct PayOff {
 };
 
 /// Measures the scheme of the setup first, then others that are usual, on this rank's CPU or
-/// device: the largest part is compressed and decompressed a few times.
+/// device: as much of the largest part as 2^20 elements is compressed and decompressed a few times.
 ///
 /// num_ranks: that hold the same gradients. Takes some milliseconds for each scheme.
 [[nodiscard]] std::vector<PayOff> measure_pay_offs(const RankSumSetup& setup,

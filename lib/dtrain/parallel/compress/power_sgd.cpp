@@ -43,7 +43,10 @@ SchemeCosts PowerSgd::costs(const GradientPart& part, std::int64_t rank, std::in
                             at::ScalarType dtype) {
   const std::int64_t left = param::bytes_of(part.rows * rank, dtype);
   const std::int64_t right = param::bytes_of(part.columns * rank, dtype);
+  // Of make_orthonormal: columns in float64, and they in another order.
+  const std::int64_t columns = 2 * param::bytes_of(part.rows * rank, at::kDouble);
   return {.buffers = left + 3 * right,
+          .work = columns,
           .sent = bytes_in_ring(left + right, num_ranks),
           .calls = 2,
           .carried = right};

@@ -57,6 +57,9 @@ class RankSum {
   /// After finish(). has_updated: the sums have been applied.
   virtual void end_step(bool has_updated) = 0;
 
+  /// True: begin() may wait for the other ranks. All ranks must then call it at the same place
+  /// among their calls over other groups too, or they wait for each other in a circle.
+  [[nodiscard]] virtual bool waits_in_begin() const { return false; }
   [[nodiscard]] virtual Carried carried() const { return {}; }
   /// Nothing where nothing is compressed.
   [[nodiscard]] virtual std::optional<CompressionReport> report() const { return std::nullopt; }

@@ -79,9 +79,14 @@ std::int64_t TopK::message_bytes(std::int64_t size, double ratio) {
 SchemeCosts TopK::costs(std::int64_t size, double ratio, std::int64_t num_ranks,
                         at::ScalarType dtype) {
   const std::int64_t message = message_bytes(size, ratio);
-  constexpr std::int64_t kMasks = 2;  // a byte each
+  constexpr std::int64_t kMasks = 2;      // a byte each
+  constexpr std::int64_t kChoosing = 40;  // bytes of an entry: candidates, sizes and places
+  constexpr std::int64_t kPacking = 62;   // likewise: places, gaps, crossings and values
+  const std::int64_t entries = num_entries(size, ratio);
+  const std::int64_t choosing =
+      size * (static_cast<std::int64_t>(c10::elementSize(dtype)) + kMasks) + kChoosing * entries;
   return {.buffers = num_ranks * message,
-          .work = size * (static_cast<std::int64_t>(c10::elementSize(dtype)) + kMasks),
+          .work = std::max(choosing, kPacking * entries),
           .sent = (num_ranks - 1) * message,
           .calls = 1};
 }

@@ -30,8 +30,10 @@ UnitReductions::UnitReductions(const ReducerSetup& setup, const mesh::MeshGroups
 
 void UnitReductions::begin(const at::Tensor& input, const at::Tensor& output,
                            std::function<void()> arrived) {
-  // A device is not asked: ranks would begin their sums over replicas at different calls.
-  if (input.is_cpu()) poll();
+  // What has arrived begins its sum over the replicas, on each rank when it is seen there: not
+  // where that waits for other ranks. A device is not asked: its calls must be in one order
+  // everywhere.
+  if (input.is_cpu() && !replicas_->waits_in_begin()) poll();
   Sum sum{.input = codec_->encode(input),
           .result = output,
           .output = output,

@@ -109,4 +109,13 @@ void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::
   }
 }
 
+bool leaves_residuals(const EngineSetup& setup, const Carried& carried,
+                      checkpoint::Source& source) {
+  if (carried.residuals != nullptr) return false;
+  for (const param::ParameterId id : setup.layout.parameters()) {
+    if (source.has(residual_name(0) + setup.model.parameters[id].name)) return true;
+  }
+  return false;
+}
+
 }  // namespace dtrain::parallel

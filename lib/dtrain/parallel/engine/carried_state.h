@@ -20,4 +20,8 @@ inline constexpr const char* kReducerPrefix = "reducer.";
 /// whom there are none begins with 0, and a factor of another place as a new one.
 void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::Source& source);
 
+/// Returns whether there are residuals for this rank's parameters that `carried` has no place for.
+[[nodiscard]] bool leaves_residuals(const EngineSetup& setup, const Carried& carried,
+                                    checkpoint::Source& source);
+
 }  // namespace dtrain::parallel

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/base/log.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/parallel/engine/carried_state.h"
 #include "dtrain/parallel/engine/parameter_pieces.h"
@@ -121,6 +122,11 @@ void WholeModel::load_state(checkpoint::Source& source) {
       if (!begins_anew && !piece.name.starts_with(kReducerPrefix)) source.read(piece);
     }
     load_carried(setup_, gradients_.carried(), source);
+    if (setup_.world.rank() != 0 || !leaves_residuals(setup_, gradients_.carried(), source)) return;
+    base::log_warning(
+        "the checkpoint has gradients that ranks had not sent yet (--compress); without "
+        "compression "
+        "between several ranks they are left out");
   });
 }
 

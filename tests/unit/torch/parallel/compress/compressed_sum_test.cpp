@@ -116,6 +116,29 @@ TEST_CASE("A step without an update leaves what is carried as it was") {
   });
 }
 
+TEST_CASE("A residual of a part that is sent whole is sent once, with an update") {
+  const param::ArenaLayout layout(specs());
+  testing::on_threads(kRanks, [&](comm::World& world) {
+    CompressedSum sums(setup_of(layout, "topk:0.02", at::kDouble), world.control(),
+                       param::private_memory);
+    const at::Tensor residual = gradients_of(layout, world.rank(), 9, at::kDouble);
+    sums.carried().residuals->flat().copy_(residual);
+    const at::Tensor owed = residual.clone();
+    world.control().all_reduce(owed).wait();
+    const auto sent_whole = [&](bool has_updated) {
+      const at::Tensor gradients = gradients_of(layout, world.rank(), 0, at::kDouble);
+      const at::Tensor plain = gradients.clone();
+      world.control().all_reduce(plain).wait();
+      const StepTerms terms{.compresses = false, .loss_scale = 4};
+      return summed(sums, gradients, terms, has_updated) - plain;
+    };
+    expect(at::allclose(sent_whole(false), 4 * owed), "what is owed");
+    expect(at::allclose(sent_whole(true), 4 * owed), "again, since it was not applied");
+    expect(same_bits(sent_whole(true), at::zeros_like(owed)), "once");
+    expect(sums.report()->residual_norm == 0, "nothing is left");
+  });
+}
+
 TEST_CASE("A scale of the loss that is a power of two changes no digit") {
   const std::string scheme = GENERATE("bf16", "topk:0.02");
   const param::ArenaLayout layout(specs());
