@@ -244,7 +244,7 @@ class Screen(TrainTest):
         notes = [line for line in lines[:2] if line.startswith("dtrain: the microbatch of ")]
         self.assertEqual(lines[len(notes)], "dtrain: resolved configuration")
         table = "\n".join(lines)
-        for part in ("parameters ", "mesh            pp 1 x dp 1 x tp 1", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=auto",
+        for part in ("parameters ", "mesh            pp 1 x dp 1 x tp 1", "param-dtype=float32 buffer-dtype=float32 kernels=fused attention=full",
                      "training samples of 32 tokens", "memory per rank"):
             self.assertIn(part, table)
 

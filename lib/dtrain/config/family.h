@@ -25,6 +25,8 @@ struct Family {
   /// Throws: Error{usage} naming settings that contradict each other.
   void (*check)(const ModelConfig& model);
   bool has_fused_kernels = false;  ///< for the CPU (--kernels)
+  /// What --attention auto is for sequences of these many positions; 0: full. Of fused kernels.
+  std::int64_t (*cheapest_chunk)(const ModelConfig& model, std::int64_t seq_len) = nullptr;
 };
 
 #define FAMILY(name)      \

@@ -214,6 +214,18 @@ void resolve_kernels(const ModelConfig& model, MachineConfig& machine) {
   }
 }
 
+// Once resolved, the start table, the bitwise class and checkpoints name what computes.
+void resolve_attention(Config& config) {
+  AttentionSetting& attention = config.machine.attention;
+  if (config.machine.kernels != Kernels::fused) return;
+  if (attention.kind != AttentionSetting::Kind::automatic) return;
+  const std::int64_t chunk =
+      family_of(config.model).cheapest_chunk(config.model, config.data.seq_len);
+  attention = chunk == 0
+                  ? AttentionSetting{.kind = AttentionSetting::Kind::full}
+                  : AttentionSetting{.kind = AttentionSetting::Kind::chunked, .chunk = chunk};
+}
+
 }  // namespace
 
 Dtype wide_dtype(const MachineConfig& machine) {
@@ -286,6 +298,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
     resolve_batch(config.batch, config.layout);
     check_training(config);
     resolve_training(config.train);
+    resolve_attention(config);
     check_start(config);
     check_compile(config);
   }

@@ -11,4 +11,8 @@ struct Settings {
   std::int64_t told_heads = 0;  // of a file to import that does not say its heads; 0: it says
 };
 
+/// The chunk (positions) with which attention over sequences of `seq_len` positions takes fewer
+/// operations than in full; 0: none. width: D.
+[[nodiscard]] std::int64_t cheapest_chunk(std::int64_t width, std::int64_t seq_len);
+
 }  // namespace dtrain::config::bdh

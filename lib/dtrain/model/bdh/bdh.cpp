@@ -98,17 +98,13 @@ base::IndexedVector<BlockId, BlockCost> block_costs(const BdhPart& part, std::in
 }
 
 // A span of attention (FusedAttention) for sequences of `length`; 0: all of it.
-//
-// Forward and backward, full attention takes 3·T FLOPs for each neuron of a position. A chunk C
-// takes 3·C of its own, and 14·D for the state: its reading and writing, and five products back.
 std::int64_t attention_span(const config::AttentionSetting& attention, std::int64_t length,
                             std::int64_t width) {
   using Kind = config::AttentionSetting::Kind;
-  constexpr std::int64_t kChunk = 128;
   if (attention.kind == Kind::full) return 0;
-  const bool is_cheaper = 3 * length > 14 * width + 3 * kChunk;
-  const std::int64_t chunk =
-      attention.kind == Kind::chunked ? attention.chunk : (is_cheaper ? kChunk : length);
+  const std::int64_t chunk = attention.kind == Kind::chunked
+                                 ? attention.chunk
+                                 : config::bdh::cheapest_chunk(width, length);
   return chunk < length ? chunk : 0;
 }
 
