@@ -2,6 +2,7 @@
 and what is told where a device is missing. The device is a plugin beside the libdtrain.so of build/PRESET/toy."""
 
 import functools
+import json
 import unittest
 
 from dtrain_harness import (BUILD, DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, make_folder, metrics_of, run)
@@ -53,6 +54,27 @@ class Training(FolderTest):
                 run_dir = self.folder / layout
                 train(run_dir, layout, "--device", "fake", environment=LATE if index % 2 == 0 else None)
                 self.assert_same(run_dir, layout)
+
+    def test_a_profile_shows_when_the_device_worked(self):
+        run_dir = self.folder / "run"
+        result = train(run_dir, "ddp", "--device", "fake", "--profile", "2", environment=LATE)
+        self.assert_same(run_dir, "ddp")
+        self.assertIn("profile of 2 steps, on the device, mean of 2 ranks", result.stderr + result.stdout)
+        events = json.loads((run_dir / "profile" / "trace.json").read_text())["traceEvents"]
+        threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        for rank in range(2):
+            spans = {kind: [event for event in events if event["ph"] == "X" and event["pid"] == rank
+                            and threads[rank, event["tid"]] == kind] for kind in ("steps", "device")}
+            self.assertEqual([event["name"] for event in spans["steps"]], [event["name"] for event in spans["device"]])
+            self.assertGreater(len(spans["steps"]), 20)
+            pairs = list(zip(spans["steps"], spans["device"]))
+            for host, device in pairs:  # it comes to work that the host has given it
+                self.assertGreaterEqual(device["ts"], host["ts"])
+                self.assertGreaterEqual(device["dur"], 0)
+            forward = [(host, device) for host, device in pairs if host["name"] == "forward"]
+            # Kernels of this device run when somebody waits for them: after the host's span has ended.
+            self.assertTrue(any(device["ts"] > host["ts"] + host["dur"] for host, device in forward))
+            self.assertTrue(all(device["dur"] > 0 for _, device in forward))
 
     def test_graphs_have_the_bits_of_the_cpu(self):
         for index, layout in enumerate(("single", "ddp", "fsdp", "zero 1", "zero 3", "dp", "bf16", "fp16")):

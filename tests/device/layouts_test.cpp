@@ -91,5 +91,38 @@ TEST_CASE("Devices compute in 16 bits what the CPU does") {
   }
 }
 
+config::Config compressing(config::Config config, const char* scheme) {
+  set(config, "machine.compress", scheme);
+  set(config, "machine.compress_min_elements", "64");
+  return config;
+}
+
+TEST_CASE("Devices compress gradients as the CPU does") {
+  for (const char* scheme : {"bf16", "fp16", "topk:0.05"}) {
+    INFO(scheme);
+    const config::Config config = compressing(tiny_config(), scheme);
+    check_bits(laid_out(config, 2, 2));
+    check_bits(sharded(config, 4, 1, "hybrid:2"));
+  }
+}
+
+// A device multiplies by its own library.
+TEST_CASE("Factors of gradients are the same on all devices and near the CPU's") {
+  fake::install();
+  for (const config::Config& config :
+       {laid_out(compressing(tiny_config(), "powersgd:2"), 2, 2),
+        sharded(compressing(tiny_config(), "powersgd:2"), 4, 1, "hybrid:2")}) {
+    const std::vector<Trace> expected = train_on_threads(config);
+    (void)fake::take_races();
+    const std::vector<Trace> found = train_on_threads(config, on_fake);
+    CHECK(fake::take_races() == std::vector<std::string>{});
+    for (const Trace& trace : found) CHECK(trace.losses == found.front().losses);
+    for (std::size_t step = 0; step < expected.front().losses.size(); ++step) {
+      CHECK(found.front().losses[step] == Approx(expected.front().losses[step]).epsilon(1e-4));
+      CHECK(found.front().norms[step] == Approx(expected.front().norms[step]).epsilon(1e-3));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::testing

@@ -17,13 +17,15 @@ std::int64_t Trace::open(std::string_view name, TracePart part, TraceLabel first
                     .second = second,
                     .parent = open_,
                     .begin = now,
-                    .end = now - Clock::duration(1)});
+                    .end = now - Clock::duration(1),
+                    .device_begin = mark()});
   return open_ = static_cast<std::int64_t>(spans_.size()) - 1;
 }
 
 void Trace::close(std::int64_t number) {
   if (number < 0) return;
   TraceSpan& span = spans_[static_cast<std::size_t>(number)];
+  span.device_end = mark();
   span.end = Clock::now();
   open_ = span.parent;
 }

@@ -31,6 +31,15 @@ struct TraceLabel {
   std::int64_t value = 0;
 };
 
+/// Notes places in the work of a device, which reaches them later than the host that puts it there.
+class DeviceMarks {
+ public:
+  virtual ~DeviceMarks() = default;
+  /// Notes the place behind all that the calling thread has given the device so far; returns its
+  /// number.
+  virtual std::int64_t mark() = 0;
+};
+
 struct TraceSpan {
   std::string_view name;  ///< with static storage
   TracePart part = TracePart::other;
@@ -39,6 +48,9 @@ struct TraceSpan {
   std::int64_t parent = -1;  ///< number of the span around it; -1: none
   Clock::time_point begin;
   Clock::time_point end;  ///< before `begin`: still open
+  /// Marks of the device; -1: none.
+  std::int64_t device_begin = -1;
+  std::int64_t device_end = -1;
 };
 
 /// The spans of one thread, as many as there is room for, in the order in which they began.
@@ -46,8 +58,11 @@ struct TraceSpan {
 /// Threads: one; a Span finds the trace of its thread.
 class Trace {
  public:
-  /// capacity: spans, whose memory is taken at once.
-  explicit Trace(std::size_t capacity) { spans_.reserve(capacity); }
+  /// capacity: spans, whose memory is taken at once. marks: of the device that works for the
+  /// thread, where there is one; must outlive this.
+  explicit Trace(std::size_t capacity, DeviceMarks* marks = nullptr) : marks_(marks) {
+    spans_.reserve(capacity);
+  }
 
   /// Returns the number of the span that begins here; -1 where there is no room.
   std::int64_t open(std::string_view name, TracePart part, TraceLabel first, TraceLabel second);
@@ -67,6 +82,9 @@ class Trace {
  private:
   static thread_local constinit Trace* of_thread_;
 
+  [[nodiscard]] std::int64_t mark() const { return marks_ == nullptr ? -1 : marks_->mark(); }
+
+  DeviceMarks* marks_;
   std::vector<TraceSpan> spans_;
   std::vector<TraceSpan> beside_;
   std::int64_t open_ = -1;  // the innermost

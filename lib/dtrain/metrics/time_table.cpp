@@ -66,8 +66,7 @@ double PartTimes::rest() const {
   return step_seconds - claimed;
 }
 
-PartTimes part_times(const base::Trace& trace) {
-  const std::vector<base::TraceSpan>& spans = trace.spans();
+PartTimes part_times(const std::vector<base::TraceSpan>& spans) {
   std::vector<double> own(spans.size());  // without the spans within
   std::vector<std::size_t> roots(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -104,10 +103,11 @@ PartTimes times_from(const std::string& text) {
   return times;
 }
 
-std::string time_table(const std::vector<PartTimes>& ranks) {
+std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clock) {
   const std::int64_t steps = ranks.front().steps;
   std::string text = fmt::format(
-      "profile of {} step{}{}\n  {:<32}{:>10}{:>11}{}", steps, steps == 1 ? "" : "s",
+      "profile of {} step{}{}{}\n  {:<32}{:>10}{:>11}{}", steps, steps == 1 ? "" : "s",
+      clock.empty() ? "" : fmt::format(", {}", clock),
       ranks.size() == 1 ? "" : fmt::format(", mean of {} ranks", ranks.size()), "of a step", "ms",
       "share", ranks.size() == 1 ? "" : "               least                most");
   for (const Row& part : kStepRows) {

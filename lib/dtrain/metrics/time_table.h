@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/base/trace.h"
@@ -27,13 +28,16 @@ struct PartTimes {
   }
 };
 
-[[nodiscard]] PartTimes part_times(const base::Trace& trace);
+/// spans: of one trace, all of them.
+[[nodiscard]] PartTimes part_times(const std::vector<base::TraceSpan>& spans);
 
 /// As text, for another rank.
 [[nodiscard]] std::string to_text(const PartTimes& times);
 [[nodiscard]] PartTimes times_from(const std::string& text);
 
-/// The table for people: the mean over ranks, and the ranks with the least and the most.
-[[nodiscard]] std::string time_table(const std::vector<PartTimes>& ranks);
+/// The table for people: the mean over ranks, and the ranks with the least and the most. clock:
+/// whose the times are, where that is not the host.
+[[nodiscard]] std::string time_table(const std::vector<PartTimes>& ranks,
+                                     std::string_view clock = {});
 
 }  // namespace dtrain::metrics

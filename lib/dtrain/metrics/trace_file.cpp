@@ -20,10 +20,12 @@ constexpr std::array<std::string_view, base::kNumTraceParts> kCategories{
     "step", "data",   "forward",    "backward",   "units", "wait",
     "clip", "update", "evaluation", "checkpoint", "other"};
 
-// Threads of a rank in the file: its own, what was done beside it, then those of its groups.
+// Threads of a rank in the file: its own, what was done beside it, its device's, then those of its
+// groups.
 constexpr std::int64_t kOwnThread = 0;
 constexpr std::int64_t kThreadBeside = 1;
-constexpr std::int64_t kFirstGroupThread = 2;
+constexpr std::int64_t kDeviceThread = 2;
+constexpr std::int64_t kFirstGroupThread = 3;
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
@@ -134,6 +136,8 @@ std::string trace_events(const RankTrace& rank) {
   }
   if (!rank.spans.beside().empty()) events.name_thread(kThreadBeside, "checkpoints");
   for (const base::TraceSpan& span : rank.spans.beside()) events.add(span, kThreadBeside);
+  if (!rank.device_spans.empty()) events.name_thread(kDeviceThread, "device");
+  for (const base::TraceSpan& span : rank.device_spans) events.add(span, kDeviceThread);
   std::int64_t next_thread = kFirstGroupThread;
   for (const GroupTrace& group : rank.groups) {
     events.add_counters(group);
@@ -151,6 +155,17 @@ std::string trace_events(const RankTrace& rank) {
     next_thread += std::ssize(lanes);
   }
   return events.take();
+}
+
+std::vector<base::TraceSpan> on_device(const base::Trace& trace,
+                                       const std::vector<base::Clock::time_point>& times) {
+  std::vector<base::TraceSpan> spans = trace.spans();
+  for (base::TraceSpan& span : spans) {
+    const bool has_ended = span.device_end >= 0;
+    span.begin = times.at(static_cast<std::size_t>(span.device_begin));
+    span.end = has_ended ? times.at(static_cast<std::size_t>(span.device_end)) : span.begin;
+  }
+  return spans;
 }
 
 void write_trace(const std::string& path, const std::vector<std::string>& parts) {

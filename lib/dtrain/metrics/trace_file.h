@@ -26,6 +26,8 @@ struct RankTrace {
   base::Clock::duration ahead{};        ///< of this rank's clock before that of rank 0
   base::Clock::time_point origin = {};  ///< time 0 of the file, on the clock of rank 0
   const base::Trace& spans;
+  /// The same spans, when the device did their work; empty on a CPU.
+  std::vector<base::TraceSpan> device_spans = {};
   std::vector<GroupTrace> groups = {};
 };
 
@@ -34,8 +36,14 @@ struct RankTrace {
 
 /// Returns this rank's part of the file: JSON objects with commas between them. A rank is a process
 /// of its own there; its spans are the first thread, what other threads did beside them the second,
-/// and each group's collectives, sends to a peer and receives from one are threads, too.
+/// its device's the third, and each group's collectives, sends to a peer and receives from one are
+/// threads, too.
 [[nodiscard]] std::string trace_events(const RankTrace& rank);
+
+/// Returns the spans that have ended, at the times at which the device reached their marks. times:
+/// of each mark.
+[[nodiscard]] std::vector<base::TraceSpan> on_device(
+    const base::Trace& trace, const std::vector<base::Clock::time_point>& times);
 
 /// Writes the parts of all ranks as one file, whole or not at all.
 ///

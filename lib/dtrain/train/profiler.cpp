@@ -16,7 +16,6 @@
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
 #include "dtrain/job/run_folder.h"
-#include "dtrain/metrics/time_table.h"
 
 namespace dtrain::train {
 namespace {
@@ -52,8 +51,8 @@ std::int64_t num_lost(const base::Trace& trace, const std::vector<metrics::Group
 }  // namespace
 
 Profiler::Profiler(const config::Config& config, const mesh::MeshGroups& groups,
-                   comm::ProcessGroup& world, metrics::Reporter& reporter)
-    : config_(config), groups_(groups), world_(world), reporter_(reporter) {}
+                   comm::ProcessGroup& world, c10::Device device, metrics::Reporter& reporter)
+    : config_(config), groups_(groups), world_(world), device_(device), reporter_(reporter) {}
 
 Profiler::~Profiler() {
   if (trace_) base::Trace::of_thread() = nullptr;
@@ -81,7 +80,8 @@ void Profiler::begin() {
   groups_.for_each([](const std::string&, comm::ProcessGroup& group) {
     group.calls().begin_keeping(kMostCalls);
   });
-  trace_.emplace(kMostSpans);
+  if (!device_.is_cpu()) timeline_.emplace(device_);
+  trace_.emplace(kMostSpans, timeline_ ? &*timeline_ : nullptr);
   base::Trace::of_thread() = &*trace_;
 }
 
@@ -101,15 +101,15 @@ void Profiler::end(std::int64_t step) {
                           .ahead = ahead_,
                           .spans = *trace_,
                           .groups = take_calls()};
+  if (timeline_) rank.device_spans = metrics::on_device(*trace_, timeline_->times());
   rank.origin = earliest_of_all(world_, metrics::begin_of(rank));
   const auto lost = comm::gather_texts(world_, std::to_string(num_lost(*trace_, rank.groups)));
-  const auto times = comm::gather_texts(world_, to_text(metrics::part_times(*trace_)));
+  tell(metrics::part_times(trace_->spans()), {});
+  if (timeline_) tell(metrics::part_times(rank.device_spans), "on the device");
   const auto parts = comm::gather_texts(world_, metrics::trace_events(rank));
   trace_.reset();
+  timeline_.reset();
   comm::run_long_on_leader(world_, "writing the profile", [&] {
-    std::vector<metrics::PartTimes> ranks;
-    for (const std::string& text : times) ranks.push_back(metrics::times_from(text));
-    reporter_.note(metrics::time_table(ranks));
     const auto most = std::ranges::max_element(lost, {}, [](auto& text) { return stoll(text); });
     if (*most != "0") {
       reporter_.warn(step, fmt::format("the profile lacks {} spans and calls of rank {}, for which "
@@ -118,6 +118,14 @@ void Profiler::end(std::int64_t step) {
     }
     write(parts, step);
   });
+}
+
+void Profiler::tell(const metrics::PartTimes& own, std::string_view clock) {
+  std::vector<metrics::PartTimes> ranks;
+  for (const std::string& text : comm::gather_texts(world_, to_text(own))) {
+    ranks.push_back(metrics::times_from(text));
+  }
+  if (world_.rank() == 0) reporter_.note(metrics::time_table(ranks, clock));
 }
 
 void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {

@@ -8,8 +8,10 @@
 
 #include "dtrain/base/trace.h"
 #include "dtrain/config/config.h"
+#include "dtrain/device/timeline.h"
 #include "dtrain/mesh/mesh_groups.h"
 #include "dtrain/metrics/reporter.h"
+#include "dtrain/metrics/time_table.h"
 #include "dtrain/metrics/trace_file.h"
 
 namespace dtrain::train {
@@ -23,8 +25,9 @@ namespace dtrain::train {
 class Profiler {
  public:
   /// config: of the start, which must outlive this as the rest must. world: for what hosts know.
+  /// device: that makes the steps.
   Profiler(const config::Config& config, const mesh::MeshGroups& groups, comm::ProcessGroup& world,
-           metrics::Reporter& reporter);
+           c10::Device device, metrics::Reporter& reporter);
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -38,14 +41,18 @@ class Profiler {
  private:
   void begin();
   void end(std::int64_t step);
+  /// Collective. Prints the table of all ranks; clock: as time_table.
+  void tell(const metrics::PartTimes& own, std::string_view clock);
   void write(const std::vector<std::string>& parts, std::int64_t step) const;
   [[nodiscard]] std::vector<metrics::GroupTrace> take_calls() const;
 
   const config::Config& config_;
   const mesh::MeshGroups& groups_;
   comm::ProcessGroup& world_;
+  c10::Device device_;
   metrics::Reporter& reporter_;
-  base::Clock::duration ahead_{};  // of rank 0's clock
+  base::Clock::duration ahead_{};             // of rank 0's clock
+  std::optional<device::Timeline> timeline_;  // of a device that is not a CPU
   std::optional<base::Trace> trace_;
 };
 

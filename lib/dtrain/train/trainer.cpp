@@ -123,7 +123,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
                        (step_ >= config_.train.steps || !start.is_evaluated)),
       validation_record_(start.history.validation),
       spikes_(config_.train.spike_threshold, start.history.spikes),
-      profiler_(config_, groups_, world_, reporter_) {
+      profiler_(config_, groups_, world_, device(), reporter_) {
   checkpoints_.check_before_saving([this] {
     check_folder_();
     check_model();

@@ -2,6 +2,10 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <chrono>
+#include <memory>
+#include <utility>
+
 #include "support/fake_device/current.h"
 #include "support/fake_device/device_memory.h"
 #include "support/fake_device/faults.h"
@@ -12,8 +16,11 @@
 namespace dtrain::testing::fake {
 namespace {
 
+using Time = std::chrono::steady_clock::time_point;
+
 struct Event {
   Clock clock;
+  std::shared_ptr<Time> reached;  // of events with a time: when their stream came to them
   StreamNumber stream = 0;
   c10::DeviceIndex device = 0;
 };
@@ -23,6 +30,14 @@ StreamNumber number_of(const c10::Stream& stream) { return static_cast<StreamNum
 c10::Stream stream_of(c10::DeviceIndex device, StreamNumber number) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device),
                      static_cast<c10::StreamId>(number));
+}
+
+// The stream's next work is to look at the time.
+std::shared_ptr<Time> note_time(StreamNumber stream) {
+  auto reached = std::make_shared<Time>();
+  const Ticket ticket = streams().take(stream);
+  streams().submit(ticket, {.run = [reached] { *reached = std::chrono::steady_clock::now(); }});
+  return reached;
 }
 
 // A capture is one stream's.
@@ -78,11 +93,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
-              const c10::EventFlag) const override {
+              const c10::EventFlag flag) const override {
     check_device(stream.device_index());
     refuse_other_in_capture(stream.device_index(), number_of(stream));
     if (*event == nullptr) *event = new Event;
+    const bool has_time = flag == c10::EventFlag::BACKEND_DEFAULT;
+    auto reached = has_time ? note_time(number_of(stream)) : nullptr;
     *static_cast<Event*>(*event) = {.clock = streams().launched(number_of(stream)),
+                                    .reached = std::move(reached),
                                     .stream = number_of(stream),
                                     .device = stream.device_index()};
   }
@@ -114,7 +132,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     device_allocator().recordStream(data, stream);
   }
-  double elapsedTime(void*, void*, const c10::DeviceIndex) const override { return 1; }
+  double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
+    const auto reached = [](void* event) { return *static_cast<Event*>(event)->reached; };
+    return std::chrono::duration<double, std::milli>(reached(second) - reached(first)).count();
+  }
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST_CASE("Each moment of a step counts once, for its innermost span") {
     std::this_thread::sleep_for(4ms);
   }
   base::Trace::of_thread() = nullptr;
-  const PartTimes times = part_times(trace);
+  const PartTimes times = part_times(trace.spans());
   const auto& spans = trace.spans();
   const auto length = [&](std::size_t i) {
     return base::Seconds(spans[i].end - spans[i].begin).count();
