@@ -7,6 +7,7 @@
 # bench.sh plan [--steps N]: what dtrain plan predicts beside what runs measure.
 # bench.sh compress [--rate RATE] [--only link|loss]: what compressed gradients save on a slow link, and cost in loss.
 # bench.sh checkpoint [--rounds N] [--repeats N] [--dir DIR] [--peer PYTHON]: saving and loading, beside PyTorch's DCP.
+# bench.sh data [--quick] [--rounds N] [--peer PYTHON]: preparing texts, beside Python's sentencepiece, and 2 GB of them.
 # bench.sh overlap: how much of a delay of 20 ms in every collective call shows in a sharded step.
 # bench.sh comm: times of all-reduces over shm and gloo.
 # bench.sh bubble: how long the stages of a pipeline wait, beside what dtrain schedule prints.
@@ -25,6 +26,11 @@ program=scripts/bench.py
 case ${1:-} in
   checkpoint)
     program=scripts/bench_checkpoint.py
+    shift
+    ;;
+  data)
+    scripts/build.sh release dtrain_sentencepiece
+    program=scripts/bench_data.py
     shift
     ;;
   compress)
