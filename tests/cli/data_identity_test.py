@@ -2,26 +2,21 @@
 
 import unittest
 
-from dtrain_harness import DATA, DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, run
+from data_harness import DataTest
+from dtrain_harness import DATA, DTRAIN, DTRUN, GOLDEN, USAGE, run
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
 TINY = ["--levels", "1", "--width", "16", "--heads", "1", "--neurons", "16", "--seq-len", "16", "--threads", "1",
         "--checkpoint-every", "1", "--run-dir", "run"]
 
 
-class DataIdentity(FolderTest):
+class DataIdentity(DataTest):
     def setUp(self):
         super().setUp()
         self.write("book.txt", TEXT)
 
-    def write(self, name, content):
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-
     def train(self, *flags, steps, status=0):
-        """Standard error."""
-        return run(DTRAIN, *TINY, "--steps", steps, *flags, cwd=self.folder, status=status).stderr
+        return self.dtrain(*TINY, "--steps", steps, *flags, status=status)
 
     def overwrite(self, name, begin, size):
         """Other bytes in a file, whose size stays."""
@@ -29,42 +24,37 @@ class DataIdentity(FolderTest):
             file.seek(begin)
             file.write(b"#" * size)
 
-    def refused(self, error, *parts):
-        (line,) = [line for line in error.splitlines() if "error:" in line]
-        for part in ("cannot go on from", *parts):
-            self.assertIn(part, line)
-
     def test_one_byte_of_the_text_is_enough_to_refuse(self):
         self.train("--data", "book.txt", steps=1)
         self.train("--data", "book.txt", "--resume", "auto", steps=2)
         self.overwrite("book.txt", 30007, 1)  # between the samples that a fingerprint of 64 of them looks at
-        error = self.train("--data", "book.txt", "--resume", "auto", steps=3, status=USAGE)
-        self.refused(error, "data.train (book.txt)")
+        result = self.train("--data", "book.txt", "--resume", "auto", steps=3, status=USAGE)
+        self.assert_one_error(result, "cannot go on from", "data.train (book.txt)")
 
     def test_a_token_file_is_the_text_that_it_was_made_of(self):
         self.train("--data", "book.txt", steps=1)
-        run(DTRAIN, "data", "prepare", "book.txt", "--output", "book.dtok", cwd=self.folder)
+        self.dtrain("data", "prepare", "book.txt", "--output", "book.dtok")
         self.train("--data", "book.dtok", "--resume", "auto", steps=2)
         self.overwrite("book.dtok", 104 + 30007, 1)
         for flags in (("--resume", "auto"), ("--overwrite",)):
-            error = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
-            self.assertIn("token file 'book.dtok' is damaged", error)
+            result = self.train("--data", "book.dtok", *flags, steps=3, status=DATA)
+            self.assertIn("token file 'book.dtok' is damaged", result.stderr)
 
     def test_validation_data_is_compared_where_there_was_some(self):
         validation = ("--val-data", "other.txt")
         self.write("other.txt", TEXT[:8000])
         self.train("--data", "book.txt", steps=1)
-        error = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
-        self.assertIn("with new validation data", error)
+        result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=2)
+        self.assertIn("with new validation data", result.stderr)
         self.overwrite("other.txt", 4003, 2)
-        error = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
-        self.refused(error, "data.validation (other.txt)")
+        result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
+        self.assert_one_error(result, "cannot go on from", "data.validation (other.txt)")
 
     def test_the_part_kept_for_validation_belongs_to_it(self):
         self.train("--data", "book.txt", "--val-fraction", "0.1", steps=1)
         self.overwrite("book.txt", len(TEXT) - 9, 1)
-        error = self.train("--data", "book.txt", "--val-fraction", "0.1", "--resume", "auto", steps=2, status=USAGE)
-        self.refused(error, "data.train (book.txt)")
+        result = self.train("--data", "book.txt", "--val-fraction", "0.1", "--resume", "auto", steps=2, status=USAGE)
+        self.assert_one_error(result, "cannot go on from", "data.train (book.txt)")
 
     def test_ranks_with_different_files_are_named(self):
         for rank in "01":

@@ -8,7 +8,8 @@ import struct
 import subprocess
 import unittest
 
-from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, FolderTest, run
+from data_harness import DataTest
+from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run
 from token_file import read_token_file
 
 TEXT = (GOLDEN / "text.bin").read_bytes()
@@ -29,26 +30,9 @@ def llm_c(tokens, magic=20240520, version=1, code="H"):
     return struct.pack("<256i", magic, version, len(tokens), *[0] * 253) + little(tokens, code)
 
 
-class Sources(FolderTest):
-    def write(self, name, content):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    def prepare(self, *arguments):
-        output = self.folder / "out.dtok"
-        run(DTRAIN, "data", "prepare", *arguments, "--output", output, "--overwrite", cwd=self.folder)
-        return read_token_file(output)
-
-    def refused(self, *arguments, parts=(), status=DATA):
-        """One line, and nothing new in the folder."""
-        before = sorted(self.folder.rglob("*"))
-        result = run(DTRAIN, "data", "prepare", *arguments, "--output", "new.dtok", cwd=self.folder, status=status)
-        (line,) = result.stderr.splitlines()
-        for part in parts:
-            self.assertIn(str(part), line)
-        self.assertEqual(sorted(self.folder.rglob("*")), before)
+class Sources(DataTest):
+    def refused(self, *arguments, **expected):
+        super().refused("data", "prepare", *arguments, "--output", "new.dtok", **expected)
 
 
 class Texts(Sources):
@@ -76,7 +60,7 @@ class Texts(Sources):
 
     def test_a_bar_is_drawn_on_a_terminal_alone(self):
         text = self.write("t", TEXT)
-        result = run(DTRAIN, "data", "prepare", text, "--output", "a.dtok", cwd=self.folder)
+        result = self.dtrain("data", "prepare", text, "--output", "a.dtok")
         self.assertEqual(result.stderr, "")
         parent, child = pty.openpty()
         subprocess.run([DTRAIN, "data", "prepare", text, "--output", "b.dtok"], cwd=self.folder, stderr=child,
@@ -112,7 +96,7 @@ class WikiText(Sources):
     def test_a_folder_gives_a_file_for_each_part(self):
         for part in ("train", "valid", "test"):
             self.write(f"raw/wiki.{part}.raw", WIKITEXT + part)
-        run(DTRAIN, "data", "prepare", "--dataset", "wikitext", "raw", "--output", "made", cwd=self.folder)
+        self.dtrain("data", "prepare", "--dataset", "wikitext", "raw", "--output", "made")
         for part in ("train", "valid", "test"):
             self.assertEqual(bytes(read_token_file(self.folder / "made" / f"{part}.dtok").tokens).decode(), WIKITEXT + part)
 

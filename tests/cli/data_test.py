@@ -5,26 +5,13 @@ import ctypes
 import ctypes.util
 import json
 import math
-import os
-import pathlib
 import random
 import re
 import struct
-import subprocess
-import tempfile
 import unittest
 
-DTRAIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin" / "dtrain"
-SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
-USAGE, DATA = 2, 3
-RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "OMPI_", "PMI_", "SLURM_", "DTRUN_",
-                  "TORCHELASTIC_")
-
-
-def run(*arguments):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(RANK_VARIABLES)}
-    return subprocess.run([DTRAIN, *map(str, arguments)], capture_output=True, text=True, timeout=60,
-                          env=environment, check=False)
+from data_harness import DataTest
+from dtrain_harness import SOURCE, USAGE
 
 
 def documented_writer():
@@ -68,29 +55,11 @@ class Ngrams:
         return total / (num_samples * length)
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-data-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def write(self, name, content):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
-
+class Case(DataTest):
     def succeeds(self, *arguments):
-        result = run(*arguments)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        result = self.dtrain(*arguments)
+        self.assertEqual(result.stderr, "")
         return result.stdout
-
-    def refused(self, status, *parts, arguments):
-        result = run(*arguments)
-        self.assertEqual(result.returncode, status, result.stderr)
-        self.assertRegex(result.stderr, r"\Adtrain: error: [^\n]*\n\Z")
-        for part in parts:
-            self.assertIn(str(part), result.stderr)
 
 
 def fnv1a(content):
@@ -125,7 +94,7 @@ class Prepare(Case):
     def test_an_existing_file_is_kept_without_overwrite(self):
         text = self.write("text", b"some text")
         output = self.write("out.tok", b"precious")
-        self.refused(USAGE, output, "--overwrite", arguments=["data", "prepare", text, "--output", output])
+        self.refused("data", "prepare", text, "--output", output, parts=[output, "--overwrite"], status=USAGE)
         self.assertEqual(output.read_bytes(), b"precious")
         self.succeeds("data", "prepare", text, "--output", output, "--overwrite")
         self.assertIn(b"some text", output.read_bytes())
@@ -133,7 +102,7 @@ class Prepare(Case):
     def test_an_output_that_cannot_be_written_is_named(self):
         text = self.write("text", b"some text")
         output = self.folder / "missing" / "out.tok"
-        self.refused(DATA, output, arguments=["data", "prepare", text, "--output", output])
+        self.refused("data", "prepare", text, "--output", output, parts=[output])
 
 
 class Baseline(Case):
@@ -164,10 +133,8 @@ class BadData(Case):
     """A run's inputs must be found before anything starts, and leave no run folder."""
 
     def train_refused(self, *parts, path, flags=()):
-        run_folder = self.folder / "run"
-        self.refused(DATA, path, *parts, arguments=["--data", path, "--run-dir", run_folder, "--seq-len", 16,
-                                                    "--microbatch", 1, "--steps", 1, *flags])
-        self.assertFalse(run_folder.exists())
+        self.refused("--data", path, "--run-dir", "run", "--seq-len", 16, "--microbatch", 1, "--steps", 1, *flags,
+                     parts=[path, *parts])
 
     def token_file(self, tokens, vocab=256):
         path = self.folder / "tokens.tok"

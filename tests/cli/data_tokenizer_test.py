@@ -4,8 +4,8 @@ import json
 import subprocess
 import unittest
 
-from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, run
-from token_file import read_token_file
+from data_harness import DataTest
+from dtrain_harness import GOLDEN, USAGE
 
 TEXT = (GOLDEN / "text.bin").read_text()
 LINES = [line for line in TEXT.splitlines() if line]
@@ -17,27 +17,12 @@ def spm(program, *arguments, text=None):
                           check=True).stdout
 
 
-class Tokenizers(FolderTest):
-    def write(self, name, content):
-        path = self.folder / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    def prepare(self, *arguments):
-        output = self.folder / "out.dtok"
-        run(DTRAIN, "data", "prepare", *arguments, "--output", output, "--overwrite", cwd=self.folder)
-        return read_token_file(output)
-
-    def refused(self, *arguments, parts=(), status=DATA):
-        before = sorted(self.folder.rglob("*"))
-        (line,) = run(DTRAIN, "data", *arguments, cwd=self.folder, status=status).stderr.splitlines()
-        for part in parts:
-            self.assertIn(str(part), line)
-        self.assertEqual(sorted(self.folder.rglob("*")), before)
+class Tokenizers(DataTest):
+    def refused(self, *arguments, **expected):
+        super().refused("data", *arguments, **expected)
 
     def our_model(self, *flags, name="ours.model", vocab=700):
-        run(DTRAIN, "data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", vocab, "--output", name, *flags,
-            cwd=self.folder)
+        self.dtrain("data", "tokenizer", "train", self.write("book.txt", TEXT), "--vocab-size", vocab, "--output", name, *flags)
         return self.folder / name
 
     def test_tokens_of_each_document_are_those_of_spm_encode(self):
@@ -78,7 +63,7 @@ class Tokenizers(FolderTest):
         bad = self.write("bad.txt", TEXT.encode() + b"caf\xe9 " + TEXT.encode())
         out = ("--output", "new.dtok")
         self.refused("prepare", bad, "--tokenizer", model, *out, parts=["bad.txt", "0xe9", f"offset {len(TEXT) + 3}", "iconv"])
-        run(DTRAIN, "data", "prepare", bad, "--output", "bytes.dtok", cwd=self.folder)
+        self.dtrain("data", "prepare", bad, "--output", "bytes.dtok")
         self.refused("prepare", book, "--tokenizer", book, *out, parts=["book.txt", "no SentencePiece model"])
         self.refused("prepare", book, "--tokenizer", "missing", *out, parts=["missing", "does not exist"])
         train = ("tokenizer", "train", book, "--output", "new.model", "--vocab-size")
