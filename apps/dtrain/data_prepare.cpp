@@ -12,6 +12,7 @@
 #include "dtrain/data/tokenizer/train.h"
 #include "help.h"
 #include "progress_bar.h"
+#include "stop_signals.h"
 
 namespace dtrain::app {
 namespace {
@@ -107,12 +108,16 @@ int run_prepare(const Arguments& arguments) {
   options.vocab = vocab;
   if (!tokenizer.empty()) options.tokenizer = data::read_tokenizer(tokenizer);
   std::vector<data::PrepareReport> reports;
-  {
+  try {
+    const StopSignals signals;
     ProgressBar bar;
     options.on_progress = [&bar](const data::PrepareProgress& progress) {
+      StopSignals::check();
       bar.show(progress.bytes, progress.total_bytes, fmt::format("{} tokens", progress.num_tokens));
     };
     reports = data::prepare(options);
+  } catch (const Stopped& stopped) {
+    return end_by(stopped);
   }
   for (const data::PrepareReport& report : reports) {
     print(fmt::format("{}: {} tokens from {} file{}, {} document{}\n", report.output,

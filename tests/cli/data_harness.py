@@ -29,7 +29,7 @@ class DataTest(FolderTest):
             self.assertIn(str(part), result.stderr)
         self.assertEqual(sorted(self.folder.rglob("*")), before)
 
-    def assert_one_error(self, result, *parts):
+    def one_error(self, result, *parts):
         """Among notes and warnings of a run."""
         (line,) = [line for line in result.stderr.splitlines() if "error:" in line]
         for part in parts:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import unittest
@@ -70,6 +71,16 @@ class Texts(Sources):
         os.close(parent)
         self.assertIn("100 %", drawn)
         self.assertTrue(drawn.endswith("\r\x1b[K"), drawn)
+
+    def test_nothing_is_left_when_a_signal_ends_it(self):
+        self.write("t", TEXT * 1500)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process = subprocess.Popen([DTRAIN, "data", "prepare", "t", "--output", "t.dtok"], cwd=self.folder)
+            while not list(self.folder.glob("t.dtok.tmp-*")):
+                self.assertIsNone(process.poll())
+            process.send_signal(number)
+            self.assertEqual(process.wait(timeout=60), -number)
+            self.assertEqual([path.name for path in self.folder.iterdir()], ["t"])
 
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
         packed, small = gzip.compress(TEXT), zstd(TEXT)

@@ -1,11 +1,13 @@
 """SentencePiece: tokens compared with those of its own programs, models of ours, and what a wrong one gets."""
 
 import json
+import random
 import subprocess
 import unittest
 
 from data_harness import DataTest
-from dtrain_harness import GOLDEN, USAGE
+from dtrain_harness import DTRAIN, GOLDEN, USAGE, run
+from token_file import read_token_file
 
 TEXT = (GOLDEN / "text.bin").read_text()
 LINES = [line for line in TEXT.splitlines() if line]
@@ -57,6 +59,14 @@ class Tokenizers(DataTest):
             self.prepare(text, "--tokenizer", model, "--threads", threads)
             found.append((self.folder / "out.dtok").read_bytes())
         self.assertEqual(*found)
+
+    def test_a_text_without_spaces_takes_little_memory(self):
+        signs = random.Random(7)
+        text = "".join(chr(0x4E00 + signs.randrange(3000)) for _ in range(700_000))
+        model, book = self.our_model(), self.write("signs.txt", text)
+        run("prlimit", f"--data={250 << 20}", DTRAIN, "data", "prepare", book, "--tokenizer", model, "--output", "signs.dtok",
+            "--threads", 2, cwd=self.folder)
+        self.assertEqual(read_token_file(self.folder / "signs.dtok").num_bytes, len(text.encode()))
 
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
         model, book = self.our_model(), self.folder / "book.txt"

@@ -58,10 +58,10 @@ class Tokenizers(Training):
         self.assertGreater(len(written), 60)  # tokens stand for more than a byte
         self.dtrain("generate", "--from", "run", "--max-tokens", 5)
         self.write("bad.txt", b"caf\xe9")
-        self.assert_one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "bad.txt", status=DATA), "UTF-8", "byte 3")
+        self.one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "bad.txt", status=DATA), "UTF-8", "byte 3")
         self.dtrain("checkpoint", "export", "run", "exported.safetensors")
-        self.assert_one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "exported.safetensors",
-                              "tokenizer.model", "copy it")
+        self.one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "exported.safetensors",
+                       "tokenizer.model", "copy it")
         shutil.copy(self.folder / "a.model", self.folder / "tokenizer.model")
         self.dtrain("generate", "--from", "exported.safetensors", "--max-tokens", 5)
 
@@ -69,29 +69,29 @@ class Tokenizers(Training):
         self.dtrain("data", "tokenizer", "train", "book.txt", "--vocab-size", 400, "--type", "unigram", "--output", "b.model")
         self.dtrain("data", "prepare", "book.txt", "--tokenizer", "b.model", "--output", "b.dtok")
         shutil.copy(self.folder / "b.model", self.folder / "tokenizer.model")
-        self.assert_one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "tokenizer.model", "is not that")
+        self.one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "tokenizer.model", "is not that")
         for source in ("run", "run/final/model.safetensors"):
-            self.assert_one_error(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE), "--init-from", "b.dtok",
-                                  "tokenizer")
-        self.assert_one_error(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
-        self.assert_one_error(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA), "a.dtok", "b.dtok",
-                              "tokenizers")
-        self.assert_one_error(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA), "a.dtok", "400", "300")
+            self.one_error(self.train("--data", "b.dtok", "--init-from", source, run_dir="new", status=USAGE), "--init-from", "b.dtok",
+                           "tokenizer")
+        self.one_error(self.train("--data", "b.dtok", "--val-fraction", 0.1, "--resume", "auto", steps=3, status=USAGE), "data.train (b.dtok)")
+        self.one_error(self.train("--data", "a.dtok", "--val-data", "b.dtok", run_dir="new", status=DATA), "a.dtok", "b.dtok",
+                       "tokenizers")
+        self.one_error(self.train("--data", "a.dtok", "--vocab", 300, run_dir="new", status=DATA), "a.dtok", "400", "300")
         self.train("--data", "a.dtok", "--init-from", "run", run_dir="new")
 
     def test_a_tokenizer_of_somebody_else_is_not_replaced(self):
         self.tokens("a")
         (self.folder / "mine").mkdir()
         self.write("mine/tokenizer.model", "precious")
-        self.assert_one_error(self.train("--data", "a.dtok", run_dir="mine", status=USAGE), "mine/tokenizer.model", "move it")
+        self.one_error(self.train("--data", "a.dtok", run_dir="mine", status=USAGE), "mine/tokenizer.model", "move it")
         self.assertEqual((self.folder / "mine" / "tokenizer.model").read_text(), "precious")
 
     def test_samples_need_a_tokenizer(self):
         self.write("train.bin", struct.pack("<400H", *(i % 65 for i in range(400))))
         self.dtrain("data", "prepare", "train.bin", "--vocab", 65, "--output", "t.dtok")
-        self.assert_one_error(self.train("--data", "t.dtok", "--sample-every", 1, status=USAGE), "--sample-every", "t.dtok")
+        self.one_error(self.train("--data", "t.dtok", "--sample-every", 1, status=USAGE), "--sample-every", "t.dtok")
         self.train("--data", "t.dtok")
-        self.assert_one_error(self.dtrain("generate", "--from", "run", status=CHECKPOINT), "65", "tokenizer")
+        self.one_error(self.dtrain("generate", "--from", "run", status=CHECKPOINT), "65", "tokenizer")
 
 
 class Mixtures(Training):
@@ -109,16 +109,16 @@ class Mixtures(Training):
         run(DTRUN, "-n", 2, "--", DTRAIN, *TINY, "--steps", 6, "--run-dir", "two", "--strategy", "ddp", *data, cwd=self.folder)
         self.assertEqual(self.losses("two"), self.losses("whole"))
         self.write("b.txt", TEXT[20000:25999] + b"#")
-        self.assert_one_error(self.train(*data, "--resume", "auto", steps=7, run_dir="parts", status=USAGE), "data.train (a.txt:0.7,b.txt:0.3)")
-        self.assert_one_error(self.train("--data", "a.txt:0.6,b.txt:0.4", *data[2:], "--resume", "auto", steps=7, run_dir="parts", status=USAGE),
-                              "data.train")
+        self.one_error(self.train(*data, "--resume", "auto", steps=7, run_dir="parts", status=USAGE), "data.train (a.txt:0.7,b.txt:0.3)")
+        self.one_error(self.train("--data", "a.txt:0.6,b.txt:0.4", *data[2:], "--resume", "auto", steps=7, run_dir="parts", status=USAGE),
+                       "data.train")
 
     def test_weights_that_cannot_be_are_refused_before_anything_starts(self):
         self.write("a.txt", TEXT[:20000])
         for mixture, part in (("a.txt:0,a.txt:1", '"0"'), ("a.txt:x,a.txt:1", '"x"'), ("a.txt:1,a.txt", "no weight"),
                               ("a.txt:-2,a.txt:1", '"-2"')):
-            self.assert_one_error(self.train("--data", mixture, status=USAGE), "--data", part)
-        self.assert_one_error(self.train("--data", "a.txt:1,missing:1", status=DATA), "missing", "does not exist")
+            self.one_error(self.train("--data", mixture, status=USAGE), "--data", part)
+        self.one_error(self.train("--data", "a.txt:1,missing:1", status=DATA), "missing", "does not exist")
         self.assertFalse((self.folder / "run").exists())
 
 

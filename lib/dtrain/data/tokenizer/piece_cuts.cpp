@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtrain/base/error.h"
+#include "dtrain/data/tokenizer/utf8.h"
 
 namespace dtrain::data {
 namespace {
@@ -12,7 +13,30 @@ constexpr std::string_view kSample =
     "\"word\" "
     "and another_one @ home\nend";
 
-bool is_visible(char byte) { return byte > ' ' && byte < '\x7f'; }
+/// Characters of which SentencePiece's normalizers make neither nothing nor a space, and which they
+/// never join with a space or a line's end.
+struct Range {
+  char32_t first;
+  char32_t last;
+};
+constexpr Range kVisible[] = {
+    {U'!', U'~'},     {0xAB, 0xAB},     {0xBB, 0xBB},      // ASCII, quotation marks
+    {0xC0, 0x2AF},    {0x388, 0x3FF},   {0x400, 0x481},    // Latin, Greek, Cyrillic
+    {0x48A, 0x52F},   {0x531, 0x556},   {0x561, 0x587},    // Cyrillic, Armenian
+    {0x5D0, 0x5EA},   {0x620, 0x64A},   {0x660, 0x669},    // Hebrew, Arabic
+    {0x671, 0x6D3},   {0x904, 0x939},   {0x964, 0x96F},    // Arabic, Devanagari
+    {0xE01, 0xE30},   {0xE40, 0xE46},   {0x2013, 0x2014},  // Thai, dashes
+    {0x2018, 0x201F}, {0x2026, 0x2026}, {0x3001, 0x3002},  // quotation marks, full stops
+    {0x3008, 0x3011}, {0x3041, 0x3096}, {0x30A1, 0x30FA},  // brackets, kana
+    {0x30FC, 0x30FC}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF},  // Han
+    {0xAC00, 0xD7A3}, {0xFF01, 0xFF5E}};                   // Hangul, wide forms of ASCII
+
+bool is_visible(char32_t character) {
+  const auto* const range = std::ranges::lower_bound(kVisible, character, {}, &Range::last);
+  return range != std::end(kVisible) && range->first <= character;
+}
+bool begins_visible(std::string_view text) { return is_visible(first_character(text)); }
+bool ends_visible(std::string_view text) { return is_visible(last_character(text)); }
 
 std::vector<int> encode(const PieceModel& model, std::string_view text) {
   std::vector<int> ids;
@@ -78,16 +102,16 @@ PieceCuts::PieceCuts(const PieceModels& models) {
 }
 
 bool PieceCuts::may_cut(std::string_view text, std::size_t at) const {
-  const char before = text[at - 1];
-  const char here = text[at];
-  if (is_space(here)) {
-    if (!cuts_at_spaces_ || !is_visible(before)) return false;
-    std::size_t end = at + 1;
-    while (end < text.size() && is_space(text[end])) ++end;
-    return end < text.size() && is_visible(text[end]);
+  const std::string_view before = text.substr(0, at);
+  const std::string_view rest = text.substr(at);
+  if (is_space(rest.front())) {
+    if (!cuts_at_spaces_ || !ends_visible(before)) return false;
+    std::size_t end = 1;
+    while (end < rest.size() && is_space(rest[end])) ++end;
+    return begins_visible(rest.substr(end));
   }
-  return newline_ == Newline::stands_alone &&
-         ((here == '\n' && is_visible(before)) || (before == '\n' && is_visible(here)));
+  return newline_ == Newline::stands_alone && ((rest.front() == '\n' && ends_visible(before)) ||
+                                               (before.back() == '\n' && begins_visible(rest)));
 }
 
 bool PieceCuts::confirms(const PieceModels& models) const {
@@ -107,7 +131,7 @@ std::vector<int> encode_part(const PieceModels& models, const PieceCuts& cuts,
   if (begins_document) return encode(*models.own, part);
   std::size_t spaces = 0;
   while (spaces < part.size() && cuts.is_space(part[spaces])) ++spaces;
-  const bool is_word = 0 < spaces && spaces < part.size() && is_visible(part[spaces]);
+  const bool is_word = 0 < spaces && begins_visible(part.substr(spaces));
   if (!is_word || !cuts.joins_spaces()) return encode(*models.bare, part);
   return encode(*models.spaced, part.substr(spaces));
 }

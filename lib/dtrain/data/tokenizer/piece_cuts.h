@@ -17,9 +17,13 @@ struct PieceModels {
   std::unique_ptr<PieceModel> spaced;
 };
 
+/// The longest stretch that SentencePiece reads at once, for which it takes 200 times the memory.
+/// Where there is no place to cut, the next character behind so many bytes is one.
+inline constexpr std::size_t kLongestPart = std::size_t{64} << 10;
+
 /// The places where no piece of a model can lie across: before spaces, or at a line's end, between
-/// visible ASCII characters. Models whose pieces hold a space behind another character have none.
-/// A sample text, read whole and in parts, must confirm it.
+/// visible ASCII characters, letters and other scripts' signs. Models whose pieces hold a space
+/// behind another character have none. A sample text, read whole and in parts, must confirm it.
 ///
 /// Threads: any.
 class PieceCuts {

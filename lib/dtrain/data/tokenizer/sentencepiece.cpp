@@ -99,7 +99,9 @@ class PieceEncoder final : public Encoder {
               std::vector<std::uint32_t>& tokens) override {
     std::size_t begin = 0;
     for (std::size_t at = 1; at <= text.size(); ++at) {
-      if (at < text.size() && !cuts_.may_cut(text, at)) continue;
+      const bool is_long = at - begin >= kLongestPart && at < text.size() &&
+                           whole_characters(text.substr(0, at)) == at;
+      if (at < text.size() && !is_long && !cuts_.may_cut(text, at)) continue;
       add(text.substr(begin, at - begin), begins_document && begin == 0, tokens);
       begin = at;
     }
@@ -143,7 +145,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (std::size_t at = text.size() - 1; at > 0; --at) {
       if (cuts_.may_cut(text, at)) return at;
     }
-    return 0;
+    return text.size() > kLongestPart ? whole_characters(text.substr(0, text.size() - 1)) : 0;
   }
 
   [[nodiscard]] std::string text_of(std::int64_t token) const override {

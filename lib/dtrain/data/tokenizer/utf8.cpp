@@ -27,6 +27,16 @@ std::size_t character_length(std::string_view text) {
   return is_overlong || is_surrogate || is_beyond_unicode ? 0 : length;
 }
 
+/// Where the last character begins, whole or not: at most 4 bytes before the end.
+std::size_t begin_of_last(std::string_view text) {
+  constexpr std::size_t kLongest = 4;
+  if (text.empty()) return 0;
+  std::size_t begin = text.size() - 1;
+  const std::size_t earliest = text.size() - std::min(text.size(), kLongest);
+  while (begin > earliest && is_continuation(text[begin])) --begin;
+  return begin;
+}
+
 }  // namespace
 
 std::optional<std::size_t> invalid_utf8_at(std::string_view text) {
@@ -47,11 +57,26 @@ std::optional<std::size_t> invalid_utf8_at(std::string_view text) {
 }
 
 std::size_t whole_characters(std::string_view text) {
-  std::size_t end = text.size();
-  while (end > 0 && is_continuation(text[end - 1])) --end;
-  if (end == 0) return text.size();
-  const bool is_whole = character_length(text.substr(end - 1)) == text.size() - (end - 1);
-  return is_whole ? text.size() : end - 1;
+  const std::size_t begin = begin_of_last(text);
+  const std::string_view last = text.substr(begin);
+  if (last.empty() || is_continuation(last[0])) return text.size();
+  return character_length(last) == last.size() ? text.size() : begin;
+}
+
+char32_t first_character(std::string_view text) {
+  const std::size_t length = text.empty() ? 0 : character_length(text);
+  if (length == 0) return 0;
+  constexpr unsigned kFirstBits[] = {0x7F, 0x1F, 0x0F, 0x07};
+  char32_t character = static_cast<unsigned char>(text[0]) & kFirstBits[length - 1];
+  for (std::size_t i = 1; i < length; ++i) {
+    character = character << 6 | (static_cast<unsigned char>(text[i]) & 0x3F);
+  }
+  return character;
+}
+
+char32_t last_character(std::string_view text) {
+  const std::string_view last = text.substr(begin_of_last(text));
+  return !last.empty() && character_length(last) == last.size() ? first_character(last) : 0;
 }
 
 }  // namespace dtrain::data

@@ -12,7 +12,12 @@ namespace dtrain::data {
 /// Source: The Unicode Standard, table 3-7.
 [[nodiscard]] std::optional<std::size_t> invalid_utf8_at(std::string_view text);
 
-/// The longest beginning of well-formed text that ends with a whole character.
+/// The longest beginning of well-formed text that ends with a whole character. Of other text it
+/// leaves out at most 3 bytes.
 [[nodiscard]] std::size_t whole_characters(std::string_view text);
+
+/// The characters at the ends of a text; 0: none that is well-formed.
+[[nodiscard]] char32_t first_character(std::string_view text);
+[[nodiscard]] char32_t last_character(std::string_view text);
 
 }  // namespace dtrain::data

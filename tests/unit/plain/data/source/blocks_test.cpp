@@ -49,6 +49,15 @@ TEST_CASE("Each text is a document, whatever the size of a block") {
   }
 }
 
+TEST_CASE("Bytes that are no characters and have no place to cut are read to their end") {
+  const TempFolder folder;
+  const std::string bytes = "a" + std::string(300, '\x80');
+  CHECK(documents_of({.files = {folder.write("b", bytes)},
+                      .cut = [](std::string_view) { return std::size_t{0}; },
+                      .block_bytes = 10,
+                      .longest_part = 50}) == Documents{bytes});
+}
+
 TEST_CASE("A document without a place to cut is cut between characters") {
   const TempFolder folder;
   const std::string text = "äöüäöüäöü";

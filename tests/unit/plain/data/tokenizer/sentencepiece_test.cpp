@@ -1,6 +1,6 @@
 #include <deque>
 
-#include "dtrain/data/tokenizer/piece_library.h"
+#include "dtrain/data/tokenizer/piece_cuts.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "support/temp_folder.h"
 
@@ -25,7 +25,10 @@ const std::string kOdd =
     "  Two  spaces, a\ttab;\n\n\nthree lines .\n \n = Title = \n\xC3\xA4\xC3\xB6 \xEF\xAC\x81ne "
     "na\xC3\xAFve e\xCC\x81t\xC3\xA9 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x80\x82 "
     "\xF0\x9F\x98\x80"
-    "\xF0\x9F\x98\x80 x\xE2\x96\x81y @ @ ~ ^ \x01 end \n";
+    "\xF0\x9F\x98\x80 x\xE2\x96\x81y @ @ ~ ^ \x01 end \n"
+    "\xD0\x9E\xD0\xBD  \xD0\xB8 \xD0\xBE\xD0\xBD\xD0\xB0.\n\xD0\x98 \xE2\x80\x9Csaid\xE2\x80\x9D "
+    "\xE6\x97\xA5\xE3\x80\x82\n\xE6\x9C\xAC\xE3\x80\x80\xE3\x81\x8B\xE3\x82\x99 \xCC\x81 \xC2\xA0 "
+    "\xEF\xBC\xA1\n";
 
 /// A model of SentencePiece's own trainer on the text's lines.
 std::string model_of(PieceLibrary::Words words) {
@@ -113,13 +116,18 @@ TEST_CASE("A model of ours has places to cut at words and lines") {
   CHECK(tokenizer->cut("one two") == 3);
   CHECK(tokenizer->cut("one\ntwo") == 4);
   CHECK(tokenizer->cut("one  two") == 3);
-  CHECK(tokenizer->cut("one \xC3\xA4") == 0);
+  CHECK(tokenizer->cut("one \xC3\xA4") == 3);
+  CHECK(tokenizer->cut("\xE6\x97\xA5\n\xE6\x9C\xAC") == 4);
+  CHECK(tokenizer->cut("one \xCC\x81") == 0);
   CHECK(tokenizer->cut("") == 0);
 }
 
 TEST_CASE("A model of ours gives back every text") {
   const auto tokenizer = open_tokenizer(our_model(), "test.model");
-  for (const std::string& text : {english(), kOdd}) {
+  std::string without_cuts;
+  while (without_cuts.size() < 3 * kLongestPart) without_cuts += "\xE6\x97\xA5\xE6\x9C\xAC-";
+  CHECK(tokenizer->cut(without_cuts) == without_cuts.size() - 1);
+  for (const std::string& text : {english(), kOdd, without_cuts}) {
     std::string found;
     for (const std::uint32_t token : in_blocks(*tokenizer, text, 4096)) {
       found += tokenizer->text_of(token);

@@ -29,5 +29,21 @@ TEST_CASE("A text is cut before the character that lacks its end") {
   CHECK(whole_characters("ab\xF0\x9F\x98\x80") == 6);
 }
 
+TEST_CASE("Of bytes that are no text almost all are taken") {
+  CHECK(whole_characters("a" + std::string(100, '\x80')) > 97);
+  CHECK(whole_characters(std::string(100, '\xF0')) > 97);
+}
+
+TEST_CASE("The characters at the ends of a text are read") {
+  CHECK(first_character("a\xC3\xA4") == U'a');
+  CHECK(last_character("a\xC3\xA4") == U'\xE4');
+  CHECK(first_character("\xE2\x82\xAC-") == U'\u20AC');
+  CHECK(last_character("\xF0\x9F\x98\x80") == U'\U0001F600');
+  for (const std::string_view bad : {"", "\xC3", "\x80\x80\x80\x80\x80", "\xF0\x9F\x98"}) {
+    CHECK(first_character(bad) == 0);
+    CHECK(last_character(bad) == 0);
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::data
