@@ -85,10 +85,9 @@ bool knows_space(const PieceModel& model) {
 PieceCuts::PieceCuts(const PieceModels& models) {
   const PieceModel& own = *models.own;
   cuts_at_spaces_ = knows_space(own) && !any_piece(own, holds_space_within);
-  if (!cuts_at_spaces_) return;
   joins_spaces_ = encode(own, "a  b") == encode(own, "a b");
   const std::vector<int> alone = encode(*models.bare, "\n");
-  if (encode(own, "a\nb") == encode(own, "a b")) {
+  if (cuts_at_spaces_ && encode(own, "a\nb") == encode(own, "a b")) {
     newline_ = Newline::is_space;
   } else if (!alone.empty() && !has_unknown(own, alone) && !any_piece(own, holds_newline_within) &&
              encode(own, "a\nb") ==

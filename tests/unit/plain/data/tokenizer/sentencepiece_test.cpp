@@ -31,9 +31,9 @@ const std::string kOdd =
     "\xEF\xBC\xA1\n";
 
 /// A model of SentencePiece's own trainer on the text's lines.
-std::string model_of(PieceLibrary::Words words) {
+std::string model_of(PieceLibrary::Words words, const std::string& text = english()) {
   std::deque<std::string> lines;
-  std::istringstream stream(english());
+  std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   words.emplace("vocab_size", "600");
   words.emplace("minloglevel", "2");
@@ -52,12 +52,19 @@ std::string model_of(PieceLibrary::Words words) {
   return model;
 }
 
-std::string our_model() {
+std::string our_model(const std::string& text = english()) {
   return model_of({{"model_type", "bpe"},
                    {"byte_fallback", "true"},
                    {"normalization_rule_name", "identity"},
                    {"remove_extra_whitespaces", "false"},
-                   {"add_dummy_prefix", "false"}});
+                   {"add_dummy_prefix", "false"}},
+                  text);
+}
+
+std::string english_without_spaces() {
+  std::string text = english();
+  std::erase(text, ' ');
+  return text;
 }
 
 /// SentencePiece's own encoding of the whole text.
@@ -94,11 +101,15 @@ TEST_CASE("Tokens are those of SentencePiece for the whole text, whatever the mo
       {{"model_type", "unigram"}, {"add_dummy_prefix", "false"}},
       {{"model_type", "unigram"}, {"remove_extra_whitespaces", "false"}},
       {{"model_type", "unigram"}, {"split_by_whitespace", "false"}},
+      {{"model_type", "bpe"},
+       {"split_by_whitespace", "false"},
+       {"byte_fallback", "true"},
+       {"normalization_rule_name", "identity"}},
       {{"model_type", "bpe"}, {"treat_whitespace_as_suffix", "true"}},
       {{"model_type", "bpe"}, {"user_defined_symbols", "<sep>,ed th,\n"}},
       {{"model_type", "char"}}};
   const std::string text = kOdd + english().substr(0, 20'000) + kOdd;
-  std::vector<std::string> files{our_model()};
+  std::vector<std::string> files{our_model(), our_model(english_without_spaces())};
   for (const auto& words : models) files.push_back(model_of(words));
   for (std::size_t i = 0; i < files.size(); ++i) {
     INFO("model " << i);
@@ -119,6 +130,9 @@ TEST_CASE("A model of ours has places to cut at words and lines") {
   CHECK(tokenizer->cut("one \xC3\xA4") == 3);
   CHECK(tokenizer->cut("\xE6\x97\xA5\n\xE6\x9C\xAC") == 4);
   CHECK(tokenizer->cut("one \xCC\x81") == 0);
+  const auto of_lines = open_tokenizer(our_model(english_without_spaces()), "test.model");
+  CHECK(of_lines->cut("one two") == 0);
+  CHECK(of_lines->cut("one\ntwo") == 4);
   CHECK(tokenizer->cut("") == 0);
 }
 
