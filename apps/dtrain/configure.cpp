@@ -162,6 +162,8 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
 
 void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
+  // Of a layout that is still to be chosen nothing is known; commands::settle_layout warns then.
+  if (configured.config.layout.strategy == config::Strategy::automatic) return;
   for (const std::string& line : config::warnings(command, configured.config)) {
     base::log_warning("{}", line);
   }

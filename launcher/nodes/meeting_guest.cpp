@@ -89,8 +89,9 @@ class Guest {
     if (!again.is_final || again.reason != reason_) first_told_ = dtrain::base::Clock::now();
     reason_ = again.reason;
     if (!again.is_final) return;
+    answer_ = reason_;
     const bool insists = dtrain::base::seconds_since(first_told_) >= kInsistence;
-    if (insists || waiting_.deadline().passed()) fail(ErrorKind::usage, "{}", reason_);
+    if (insists) fail(ErrorKind::usage, "{}", answer_);
   }
 
   [[nodiscard]] static TryAgain final_answer(std::string reason) {
@@ -106,6 +107,8 @@ class Guest {
     const std::string what = missing_.empty() ? fmt::format("{} ({})", where_, reason_) : missing_;
     waiting_.show(what);
     if (!waiting_.deadline().passed()) return;
+    // Node 0 may have left by now, and tells more by what it said than by its silence.
+    if (missing_.empty() && !answer_.empty()) fail(ErrorKind::usage, "{}", answer_);
     fail(ErrorKind::rendezvous,
          "{} did not come within {} (--rdzv-timeout); start dtrun there with the same "
          "--master-addr and --master-port",
@@ -279,6 +282,7 @@ class Guest {
   WaitingLines waiting_;
   dtrain::base::Clock::time_point first_told_{};  // of reason_
   std::string reason_;
+  std::string answer_;   // the last one that would have been final
   std::string missing_;  // as node 0 told; empty: it is itself missing
   Descriptor socket_;
   FrameBuffer input_{kMostNodeHelloBytes};

@@ -18,6 +18,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/commands/layout_choice.h"
 #include "dtrain/commands/verifier.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/notices.h"
@@ -115,12 +116,13 @@ struct Asked {
 };
 
 // The table, which of the settings in it somebody has chosen, and what follows from the ranks.
-std::string table_text(const job::StartFacts& facts, const config::StartRecord& record) {
-  const config::Config asked = record.asked.value_or(facts.config);
+std::string table_text(const job::StartFacts& facts, const SettledStart& settled) {
+  const config::Config asked = settled.record.asked.value_or(facts.config);
   const std::string changed = config::changed_settings(asked);
   const std::string note = config::batch_note(asked.batch, facts.config);
   return job::start_table(facts) +
          "\nsettings that differ from the defaults: " + (changed.empty() ? "none" : changed) +
+         (settled.choice.empty() ? "" : "\n" + settled.choice) +
          (note.empty() ? "" : "\nnote: " + note);
 }
 
@@ -132,8 +134,8 @@ nlohmann::ordered_json fields_of_start(const job::StartFacts& facts,
 }
 
 void tell_start(metrics::Reporter& reporter, const job::StartFacts& facts,
-                const config::StartRecord& record, const train::StartPoint& start) {
-  reporter.start(table_text(facts, record), fields_of_start(facts, record));
+                const SettledStart& settled, const train::StartPoint& start) {
+  reporter.start(table_text(facts, settled), fields_of_start(facts, settled.record));
   if (start.checkpoint.empty()) return;
   reporter.resume({.step = start.step, .path = start.checkpoint, .seconds = start.seconds});
 }
@@ -212,27 +214,32 @@ job::StartFacts facts_of(const config::Config& config, job::Job& job, const data
   return facts;
 }
 
-int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
-  const config::Config& resolved = asked.config;
-  base::LauncherLink link(env.control_fd);
-  const data::Split split = data::open_split(data::split_options(resolved));
-  const auto tokenizer = train::sample_tokenizer(resolved, split);
-  const std::shared_ptr<comm::World> ranks = join();
+// What a rank has before it builds anything.
+struct RankParts {
+  const base::RankEnv& env;
+  base::LauncherLink& link;
+  const data::Split& split;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::shared_ptr<comm::World> world;
+};
+
+int train_settled(const SettledStart& settled, const RankParts& parts) {
+  config::Config config = settled.config;
+  const auto& [env, link, split, tokenizer, ranks] = parts;
   // Before the model takes the memory.
-  const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(resolved.machine.dtype));
-  job::Job job(resolved, ranks);
+  const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(config.machine.dtype));
+  job::Job job(config, ranks);
   job.world().end_meeting();  // all groups are made
-  train::check_sample_memory(resolved, job.plan().memory, job.whole_model());
+  train::check_sample_memory(config, job.plan().memory, job.whole_model());
   comm::ProcessGroup& world = job.world().control();
-  const data::DataIdentity data = agree_on_data(world, resolved, split);
-  if (world.rank() == 0) warn_of_cpus(resolved, job.cpus());
+  const data::DataIdentity data = agree_on_data(world, config, split);
+  if (world.rank() == 0) warn_of_cpus(config, job.cpus());
   const std::string run = job_name(world);
-  config::Config config = after_earlier_attempt(world, asked, env);
   const bool is_unnamed = config.run.dir.empty();
   config.run.dir = agreed_run_folder(world, config);
   std::optional<job::RunFolder> folder;  // rank 0's
   comm::run_long_on_leader(world, "taking the run folder", [&] {
-    folder.emplace(config, run, asked.record);
+    folder.emplace(config, run, settled.record);
     if (is_unnamed) folder->remove_unless_begun();
   });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
@@ -257,12 +264,24 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
     folder->keep_tokenizer(split.train.first().file().tokenizer_model());
   });
   start.is_evaluated = is_evaluated(world, config, start);
-  tell_start(reporter, facts_of(config, job, split), asked.record, start);
+  tell_start(reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
-  train::Trainer trainer(
-      {config, job.groups(), world, job.engine(), model, job.plan().memory.total(), peak,
-       are_cpus_mixed, split, reporter, link, checkpoints, requests, check_folder, tokenizer},
-      start);
+  train::Trainer trainer({config,
+                          job.groups(),
+                          world,
+                          job.engine(),
+                          model,
+                          {job.plan().memory.total(), settled.step_seconds},
+                          peak,
+                          are_cpus_mixed,
+                          split,
+                          reporter,
+                          link,
+                          checkpoints,
+                          requests,
+                          check_folder,
+                          tokenizer},
+                         start);
   const train::RunEnd end = trainer.run();
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
@@ -271,6 +290,16 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
+}
+
+int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorld& join) {
+  base::LauncherLink link(env.control_fd);
+  const data::Split split = data::open_split(data::split_options(asked.config));
+  const auto tokenizer = train::sample_tokenizer(asked.config, split);
+  const std::shared_ptr<comm::World> world = join();
+  const config::Config config = after_earlier_attempt(world->control(), asked, env);
+  return train_settled(settle_layout(config, asked.record, *world, env),
+                       {env, link, split, tokenizer, world});
 }
 
 void verify_rank(const config::Config& config, const base::RankEnv& env, const job::JoinWorld& join,

@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 
-#include "dtrain/base/available_memory.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/commands/commands.h"
@@ -21,30 +19,13 @@ namespace {
 using metrics::format_bytes;
 using planner::Choice;
 
-// What LibTorch and the program take beside tensors.
-constexpr std::int64_t kProcessBytes = 200 << 20;
-
-// Of tensors of each of `ranks` on a machine.
-std::int64_t memory_of_rank(const config::PlanConfig& plan, std::int64_t ranks) {
-  if (plan.device_memory.count > 0) return plan.device_memory.count;
-  std::int64_t available = std::numeric_limits<std::int64_t>::max();
-  for (const base::MemoryBound& bound : base::memory_bounds()) {
-    available = std::min(available, bound.bytes);
-  }
-  return std::max<std::int64_t>(0, available / ranks - kProcessBytes);
-}
-
-std::string readable_seconds(double seconds) {
-  return seconds < 1 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
-}
-
 std::string row(std::size_t number, const Choice& choice) {
   const planner::Prediction& found = choice.prediction;
   const double seconds = found.seconds();
   return fmt::format("{:>3} {:>6} {:>10} {:>10} {:>7} {:>9} {:>6} {:>10}  {}\n", number,
                      choice.layout.ranks, format_bytes(found.memory),
                      format_bytes(static_cast<std::int64_t>(found.bytes_sent)),
-                     fmt::format("{:.3f}", found.bubble), readable_seconds(seconds),
+                     fmt::format("{:.3f}", found.bubble), metrics::format_step_time(seconds),
                      fmt::format("{:.0f}%", 100 * found.communication / seconds),
                      metrics::format_count(static_cast<std::int64_t>(choice.tokens_per_second())),
                      choice.layout.text());
@@ -118,7 +99,11 @@ void plan_layouts(const config::Config& asked, const Output& output) {
                              .measured = is_here ? &measured : nullptr};
   metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
   const planner::Ranking ranking = planner::rank_layouts(
-      asked, site, rates, [&](std::int64_t ranks) { return memory_of_rank(plan, ranks); },
+      asked, site, rates,
+      [&](std::int64_t ranks) {
+        const std::int64_t given = plan.device_memory.count;
+        return given > 0 ? given : planner::memory_of_rank(ranks);
+      },
       [&](const std::string& layout) { console.show_progress("plan: " + layout); });
   console.show_progress("");
   if (ranking.choices.empty()) {

@@ -16,7 +16,7 @@ constexpr std::int64_t LayoutConfig::*kSizes[]{&LayoutConfig::pp, &LayoutConfig:
                                                &LayoutConfig::tp};
 static_assert(std::size(kSizes) == kAxes.size());
 
-constexpr std::array<StrategyMeaning, 10> kStrategyMeanings{{
+constexpr std::array<StrategyMeaning, 11> kStrategyMeanings{{
     {Strategy::single, Axis::dp},
     {Strategy::ddp, Axis::dp},
     {Strategy::zero, Axis::dp, Kind::zero},
@@ -27,6 +27,7 @@ constexpr std::array<StrategyMeaning, 10> kStrategyMeanings{{
     {Strategy::three_axes, std::nullopt, std::nullopt},
     {Strategy::dp, Axis::dp, Kind::ddp, Strategy::ddp},
     {Strategy::mp, Axis::pp, Kind::ddp, Strategy::pp},
+    {Strategy::automatic, Axis::dp},  // until it is chosen
 }};
 
 Sharding sharding_of(FsdpSharding sharding) {

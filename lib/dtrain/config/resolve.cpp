@@ -5,6 +5,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/config/open_layout.h"
 #include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
@@ -288,14 +289,21 @@ Config resolve(Command command, Config config, const Launch& launch) {
   // What the ranks stand on, however many there are.
   const bool is_open = command == Command::doctor && config.layout.strategy == Strategy::single;
   if (is_open && launch.world_size > 1) config.layout.strategy = Strategy::ddp;
+  const bool is_open_layout = config.layout.strategy == Strategy::automatic;
+  if (is_open_layout) check_open_layout(command, config);
   const Launch ranks = with_local_ranks(config.layout, launch);
   resolve_layout(config.layout, ranks);
   resolve_machine(config.machine, config.layout, ranks);
+  if (is_open_layout) check_open_device(config.machine.device);
   resolve_sharding(config.layout, config.machine, ranks);
   resolve_dtypes(config.machine);
   resolve_kernels(config.model, config.machine);
   if (command == Command::train) {
-    resolve_batch(config.batch, config.layout);
+    if (is_open_layout) {
+      resolve_open_batch(config.batch, ranks.world_size);
+    } else {
+      resolve_batch(config.batch, config.layout);
+    }
     check_training(config);
     resolve_training(config.train);
     resolve_attention(config);

@@ -21,7 +21,19 @@ struct Choice {
   [[nodiscard]] constexpr bool works() const noexcept { return refusal.empty(); }
 };
 
-enum class Strategy { single, ddp, fsdp, zero, deepspeed, tp, pp, three_axes, dp, mp };
+enum class Strategy {
+  single,
+  ddp,
+  fsdp,
+  zero,
+  deepspeed,
+  tp,
+  pp,
+  three_axes,
+  dp,
+  mp,
+  automatic  ///< as its ranks choose, when they have met, from what they measure
+};
 enum class DataAxisKind { ddp, zero, fsdp };
 enum class FsdpSharding { full, grad_op, none, hybrid };
 enum class Accumulation { automatic, sharded, local };
@@ -55,7 +67,8 @@ inline constexpr Choice kStrategies[] = {{"single", Strategy::single},
                                          {"pp", Strategy::pp},
                                          {"3d", Strategy::three_axes},
                                          {"dp", Strategy::dp},
-                                         {"mp", Strategy::mp}};
+                                         {"mp", Strategy::mp},
+                                         {"auto", Strategy::automatic}};
 inline constexpr Choice kDataAxes[] = {
     {"ddp", DataAxisKind::ddp}, {"zero", DataAxisKind::zero}, {"fsdp", DataAxisKind::fsdp}};
 inline constexpr Choice kFsdpShardings[] = {{"full", FsdpSharding::full},

@@ -44,6 +44,10 @@ std::string format_rate(double per_second) {
   return fmt::format("{:.0f}", per_second);
 }
 
+std::string format_step_time(double seconds) {
+  return seconds < 1 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+}
+
 std::string readable_text(std::string_view text) {
   using Json = nlohmann::json;
   const std::string as_json =

@@ -11,6 +11,7 @@ namespace dtrain::metrics {
 [[nodiscard]] std::string format_count(std::int64_t count);  ///< "425,984"
 [[nodiscard]] std::string format_duration(double seconds);   ///< "2:31", "1:02:03"
 [[nodiscard]] std::string format_rate(double per_second);    ///< "12.3k"
+[[nodiscard]] std::string format_step_time(double seconds);  ///< "44.7 ms", "1.25 s"
 
 /// What a byte model has written, for people and JSON: bytes that are no UTF-8 become U+FFFD,
 /// control characters '?'; lines stay.

@@ -117,6 +117,24 @@ std::string done_line(const Summary& summary) {
   return (summary.reason.empty() ? "done: " : "ended by " + summary.reason + ": ") + rate;
 }
 
+// Nothing that was not measured.
+template <typename T, typename Format>
+std::string compared_line(std::string_view name, const Compared<T>& figure, Format format) {
+  if (!figure.measured) return {};
+  const std::string predicted =
+      figure.predicted ? fmt::format(", {} predicted ({:.0f}%)", format(*figure.predicted),
+                                     100 * static_cast<double>(*figure.predicted) /
+                                         static_cast<double>(*figure.measured))
+                       : std::string();
+  return fmt::format("  {:<15} {} measured{}\n", name, format(*figure.measured), predicted);
+}
+
+template <typename T>
+void add_compared(nlohmann::ordered_json& line, const std::string& key, const Compared<T>& figure) {
+  if (figure.measured) line[key] = *figure.measured;
+  if (figure.predicted) line["predicted_" + key] = *figure.predicted;
+}
+
 // Nothing of runs that keep no record of it.
 std::string best_line(const Summary& summary) {
   if (!summary.best) return {};
@@ -289,6 +307,8 @@ void Reporter::end(const Summary& summary) {
                {"model", summary.model_path},
                {"skipped_updates", summary.skipped_updates},
                {"failed_checkpoints", summary.failed_checkpoints}});
+  add_compared(line, "step_seconds", summary.step_seconds);
+  add_compared(line, "memory_bytes", summary.memory);
   if (summary.validation) {
     line["val_loss"] = json_number(summary.validation->val_loss);
     add_units(line, *summary.validation);
@@ -301,6 +321,8 @@ void Reporter::end(const Summary& summary) {
     if (!summary.best->path.empty()) line["best_checkpoint"] = summary.best->path;
   }
   text += best_line(summary);
+  text += compared_line("step", summary.step_seconds, format_step_time);
+  text += compared_line("memory", summary.memory, format_bytes);
   if (summary.skipped_updates > 0) {
     text += fmt::format("  updates skipped {}, of this start\n", summary.skipped_updates);
   }

@@ -30,6 +30,13 @@ struct EvaluationRecord {
   std::optional<double> perplexity_per_word = {};
 };
 
+/// A figure that was measured, and what was expected of it.
+template <typename T>
+struct Compared {
+  std::optional<T> measured = {};   ///< none: nothing was measured
+  std::optional<T> predicted = {};  ///< none: nothing was expected
+};
+
 /// The results of a finished run.
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
@@ -38,6 +45,8 @@ struct Summary {
   std::optional<BestCheckpoint> best = {};
   /// The mean of the last 50 finite losses; none without any.
   std::optional<double> train_loss{};
+  Compared<double> step_seconds = {};               ///< the median of the last 50 steps
+  Compared<std::int64_t> memory = {};               ///< peak of this rank's tensors, in bytes
   std::optional<EvaluationRecord> validation = {};  ///< the last one
   double seconds = 0;
   double tokens_per_second = 0;

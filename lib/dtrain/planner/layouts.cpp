@@ -113,7 +113,7 @@ std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks, 
   return layouts;
 }
 
-config::Config with_layout(const config::Config& asked, const Layout& layout, const Site& site) {
+config::Config given_layout(const config::Config& asked, const Layout& layout) {
   config::Config config = asked;
   config.layout = {};
   config.batch.grad_accum = 0;
@@ -121,8 +121,12 @@ config::Config with_layout(const config::Config& asked, const Layout& layout, co
   for (const auto& [flag, value] : layout.flags) {
     config::assign_text(*config::find_flag(flag), value, flag, config);
   }
+  return config;
+}
+
+config::Config with_layout(const config::Config& asked, const Layout& layout, const Site& site) {
   const std::int64_t on_node = std::min(layout.ranks, site.ranks_per_node);
-  return config::resolve(config::Command::train, config,
+  return config::resolve(config::Command::train, given_layout(asked, layout),
                          {.world_size = layout.ranks,
                           .num_nodes = (layout.ranks + on_node - 1) / on_node,
                           .local_world_size = on_node,

@@ -31,7 +31,10 @@ struct Layout {
 [[nodiscard]] std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks,
                                              const Site& site);
 
-/// `asked` with this layout, resolved as on `site`.
+/// `asked` as if somebody had given this layout, before anything is resolved.
+[[nodiscard]] config::Config given_layout(const config::Config& asked, const Layout& layout);
+
+/// given_layout, resolved as on `site`.
 ///
 /// Throws: Error{usage} saying why it does not fit.
 [[nodiscard]] config::Config with_layout(const config::Config& asked, const Layout& layout,

@@ -86,24 +86,31 @@ double seconds_of_all_reduce(comm::ProcessGroup& group, const at::Tensor& values
   return base::seconds_since(begin) / repetitions;
 }
 
-LinkRate measure_link() {
-  constexpr std::int64_t kLarge = 8 << 20;
+LinkRate link_of_threads() {
   LinkRate rate;
   comm::run_local_ranks(2, {}, [&](const std::shared_ptr<comm::World>& world) {
-    const auto group = world->split(comm::ranks_below(2), "link");
-    const at::Tensor small = at::zeros({256});
-    const at::Tensor large = at::zeros({kLarge / 4});
-    (void)seconds_of_all_reduce(*group, large, 2);
-    const double latency = seconds_of_all_reduce(*group, small, 200);
-    const double seconds = seconds_of_all_reduce(*group, large, 10);
-    if (world->rank() == 0) {
-      rate = {latency, static_cast<double>(kLarge) / std::max(seconds - latency, 1e-9)};
-    }
+    const LinkRate found = measure_link(*world->split(comm::ranks_below(2), "link"));
+    if (world->rank() == 0) rate = found;
   });
   return rate;
 }
 
 }  // namespace
+
+double ring_share(std::int64_t ranks) {
+  return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+}
+
+LinkRate measure_link(comm::ProcessGroup& group) {
+  constexpr std::int64_t kLarge = 8 << 20;  // bytes
+  const at::Tensor small = at::zeros({256});
+  const at::Tensor large = at::zeros({kLarge / 4});
+  (void)seconds_of_all_reduce(group, large, 2);
+  const double latency = seconds_of_all_reduce(group, small, 200);
+  const double seconds = seconds_of_all_reduce(group, large, 10);
+  const double sent = static_cast<double>(kLarge) * ring_share(group.size());
+  return {latency, sent / std::max(seconds - latency, 1e-9)};
+}
 
 const ComputeTimes& MachineRates::compute(const config::Config& config) {
   const Key key{config.batch.microbatch, config.machine.threads, config.layout.tp};
@@ -113,7 +120,7 @@ const ComputeTimes& MachineRates::compute(const config::Config& config) {
 }
 
 const LinkRate& MachineRates::link() {
-  if (link_.bytes_per_second == 0) link_ = measure_link();
+  if (link_.bytes_per_second == 0) link_ = link_of_threads();
   return link_;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::planner {
@@ -17,11 +18,19 @@ struct ComputeTimes {
   double update = 0;  ///< norm, clipping and optimizer
 };
 
-/// Time of a collective of two ranks = latency + bytes / bytes_per_second.
+/// Time of a collective = latency + bytes that a rank sends / bytes_per_second.
 struct LinkRate {
   double latency = 0;           ///< seconds
   double bytes_per_second = 0;  ///< 0: free
 };
+
+/// Of all-reduces of `group`.
+///
+/// Collective: every rank of `group`.
+[[nodiscard]] LinkRate measure_link(comm::ProcessGroup& group);
+
+/// What a rank sends in a ring, over the bytes that are summed.
+[[nodiscard]] double ring_share(std::int64_t ranks);
 
 /// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the
 /// others are silent (comm/silent). Remembers what it has measured.
@@ -29,9 +38,13 @@ struct LinkRate {
 /// Threads: one; sets the number of LibTorch's threads.
 class MachineRates {
  public:
+  MachineRates() = default;
+  /// link: as it was measured between the ranks themselves.
+  explicit MachineRates(const LinkRate& link) : link_(link) {}
+
   /// config: resolved; its layout counts only by the size of its tensor axis. Takes a few steps.
   [[nodiscard]] const ComputeTimes& compute(const config::Config& config);
-  /// Between two ranks of this machine, of which each has a core.
+  /// Unless it was given, between two ranks of this machine, of which each has a core.
   [[nodiscard]] const LinkRate& link();
 
  private:

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <variant>
 
+#include "dtrain/base/available_memory.h"
 #include "dtrain/base/error.h"
 #include "dtrain/metrics/format.h"
 
@@ -14,6 +16,9 @@ namespace dtrain::planner {
 namespace {
 
 using Outcome = std::variant<Choice, Misfit>;
+
+// What LibTorch and the program take beside tensors.
+constexpr std::int64_t kProcessBytes = 200 << 20;
 
 // All flags but the last one, which is the microbatch.
 std::string without_microbatch(const Layout& layout) {
@@ -57,6 +62,14 @@ class Planner {
 };
 
 }  // namespace
+
+std::int64_t memory_of_rank(std::int64_t ranks) {
+  std::int64_t available = std::numeric_limits<std::int64_t>::max();
+  for (const base::MemoryBound& bound : base::memory_bounds()) {
+    available = std::min(available, bound.bytes);
+  }
+  return std::max<std::int64_t>(0, available / ranks - kProcessBytes);
+}
 
 Ranking rank_layouts(const config::Config& asked, const Site& site, const Rates& rates,
                      const std::function<std::int64_t(std::int64_t)>& memory,

@@ -31,6 +31,9 @@ struct Ranking {
   std::vector<Misfit> misfits;
 };
 
+/// Bytes of tensors that each of so many ranks on this machine may take.
+[[nodiscard]] std::int64_t memory_of_rank(std::int64_t ranks);
+
 /// Predicts every layout of the ranks to plan for, each with the microbatch that is fastest.
 ///
 /// asked:    before anything is resolved.

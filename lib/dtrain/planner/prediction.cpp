@@ -25,11 +25,6 @@ struct Traffic {
   double bytes = 0;  // that a rank sends
 };
 
-// What a rank sends in a ring, over the bytes that are summed.
-double ring_share(std::int64_t ranks) {
-  return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
-}
-
 class StepOfRank {
  public:
   StepOfRank(const config::Config& config, const parallel::RankPlan& plan)

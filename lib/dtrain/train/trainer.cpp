@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -21,8 +20,7 @@
 namespace dtrain::train {
 namespace {
 
-constexpr std::size_t kSummarySteps = 50;  // losses averaged for the summary
-constexpr std::int64_t kMemorySteps = 3;   // after which the peak of memory is known
+constexpr std::int64_t kMemorySteps = 3;  // after which the peak of memory is known
 
 // The votes that ranks cast in a step.
 enum Vote : std::size_t { kStop, kSave, kBusy };
@@ -118,7 +116,8 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       tokens_(start.tokens),
       start_tokens_(start.tokens),
       peak_flops_(parts.peak_flops),
-      predicted_memory_(job::sum_of_process(config_, world_, parts.predicted_memory)),
+      predicted_{job::sum_of_process(config_, world_, parts.predicted.memory),
+                 parts.predicted.step_seconds},
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)),
       validation_record_(start.history.validation),
@@ -350,6 +349,7 @@ void Trainer::report(const parallel::StepResult& result) {
   tokens_ += result.loss.num_tokens;
   const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
   const double flops = rate * model_.training_flops_per_token();
+  const std::int64_t memory = metrics::memory_use(device()).peak;
   reporter_.step({.step = step_,
                   .loss = loss,
                   .grad_norm = result.grad_norm,
@@ -360,7 +360,7 @@ void Trainer::report(const parallel::StepResult& result) {
                   .step_seconds = seconds,
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
                   .mfu = peak_flops_ ? std::optional(flops / *peak_flops_) : std::nullopt,
-                  .memory_bytes = metrics::memory_use(device()).peak,
+                  .memory_bytes = memory,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling(),
                   .compression = reporter_.writes() ? compression() : std::nullopt});
@@ -368,8 +368,7 @@ void Trainer::report(const parallel::StepResult& result) {
     reporter_.recovery(step_, recovery);
   }
   link_.progress(step_, counters.wait_seconds);
-  if (std::isfinite(loss)) last_losses_.push_back(loss);
-  if (last_losses_.size() > kSummarySteps) last_losses_.pop_front();
+  recent_.note({.loss = loss, .seconds = seconds, .memory = memory});
   counters_ = counters;
   step_start_ = now;
 }
@@ -378,7 +377,7 @@ void Trainer::report_memory() {
   const std::int64_t peak = metrics::memory_use(device()).peak;
   const bool is_counted = peak > 0;  // by the allocator that the program installs
   if (++steps_done_ != kMemorySteps || !is_counted) return;
-  reporter_.memory({.step = step_, .predicted = predicted_memory_, .peak = peak});
+  reporter_.memory({.step = step_, .predicted = predicted_.memory, .peak = peak});
 }
 
 c10::Device Trainer::device() const { return engine_.gradients().flat().device(); }
@@ -474,11 +473,6 @@ std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
 
 void Trainer::summarize() {
   const double seconds = base::seconds_since(start_);
-  std::optional<double> train_loss;
-  if (!last_losses_.empty()) {
-    train_loss = std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) /
-                 static_cast<double>(last_losses_.size());
-  }
   const bool tells_best = config_.checkpoint.keep_best || config_.train.patience > 0;
   reporter_.end({.steps = step_,
                  .steps_here = steps_done_,
@@ -486,7 +480,9 @@ void Trainer::summarize() {
                                ? fmt::format("--patience {}", config_.train.patience)
                                : std::string(),
                  .best = tells_best ? best_checkpoint() : std::nullopt,
-                 .train_loss = train_loss,
+                 .train_loss = recent_.loss(),
+                 .step_seconds = {recent_.seconds(), predicted_.step_seconds},
+                 .memory = {recent_.memory(), predicted_.memory},
                  .validation = last_evaluation_,
                  .seconds = seconds,
                  .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
 #include "dtrain/train/profiler.h"
+#include "dtrain/train/recent_steps.h"
 #include "dtrain/train/run_history.h"
 #include "dtrain/train/spike_guard.h"
 #include "dtrain/train/start_point.h"
@@ -31,6 +31,12 @@ namespace dtrain::train {
 struct RunEnd {
   bool stopped = false;  ///< early, with a checkpoint
   std::int64_t step = 0;
+};
+
+/// What was expected of a run.
+struct Outlook {
+  std::int64_t memory = 0;                  ///< bytes of tensors of this rank
+  std::optional<double> step_seconds = {};  ///< of a layout that was chosen by it
 };
 
 /// Drives an engine over the training data until train.steps updates are done, train.patience is
@@ -51,9 +57,9 @@ class Trainer {
     const mesh::MeshGroups& groups;
     comm::ProcessGroup& world;  ///< all ranks, for what their hosts know
     parallel::StepEngine& engine;
-    const model::Model& model;          ///< of all ranks together
-    std::int64_t predicted_memory = 0;  ///< bytes of this rank
-    std::optional<double> peak_flops;   ///< FLOP/s of all ranks, for MFU
+    const model::Model& model;  ///< of all ranks together
+    Outlook predicted;
+    std::optional<double> peak_flops;  ///< FLOP/s of all ranks, for MFU
     bool are_cpus_mixed = false;
     const data::Split& split;
     metrics::Reporter& reporter;
@@ -120,12 +126,12 @@ class Trainer {
   std::int64_t start_tokens_;
   std::int64_t steps_done_ = 0;  // since this start
   std::optional<double> peak_flops_;
-  std::int64_t predicted_memory_ = 0;  // bytes, of the ranks that peak memory is measured of
+  Outlook predicted_;  // its memory is of the ranks that peak memory is measured of
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
-  comm::CallCounters counters_;     // of all groups, at the last report
-  std::deque<double> last_losses_;  // for the summary
-  std::int64_t skipped_ = 0;        // updates left out since this start
+  comm::CallCounters counters_;  // of all groups, at the last report
+  RecentSteps recent_;           // for the summary
+  std::int64_t skipped_ = 0;     // updates left out since this start
   std::int64_t skipped_in_a_row_ = 0;
   std::optional<metrics::EvaluationRecord> last_evaluation_;
   std::int64_t evaluated_step_ = -1;  // of the last evaluation, which was finite

@@ -20,6 +20,22 @@ std::int64_t words_for(std::int64_t size) { return (size * size + kWordBits - 1)
 
 }  // namespace
 
+void CpuClaims::add(const base::CpuList& cpus) noexcept {
+  if (cpus.empty()) clashes_.store(1);  // nobody knows
+  for (const int cpu : cpus) {
+    const auto index = static_cast<std::size_t>(cpu);
+    const std::uint64_t bit = std::uint64_t{1} << (index % kWordBits);
+    const bool is_known = index / kWordBits < kWords;
+    if (!is_known || (claimed_[index / kWordBits].fetch_or(bit) & bit) != 0) clashes_.store(1);
+  }
+  members_.fetch_add(1);
+}
+
+std::optional<bool> CpuClaims::are_apart(std::int64_t members) const noexcept {
+  if (members_.load() < members) return std::nullopt;
+  return clashes_.load() == 0;
+}
+
 std::int64_t ControlBlock::common_bytes_for(std::int64_t size) {
   constexpr auto kAlignment = static_cast<std::int64_t>(alignof(Channel));
   const std::int64_t bits = words_for(size) * static_cast<std::int64_t>(sizeof(std::uint64_t));

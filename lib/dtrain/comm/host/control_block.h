@@ -8,6 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "dtrain/base/cpu_list.h"
+
 namespace dtrain::comm {
 
 /// Contributions of up to this many bytes travel within the control block, in one round.
@@ -57,6 +59,22 @@ struct alignas(64) Member {
   Slot slots[2];  ///< by parity of the arrival with which they are published
 };
 
+/// The CPUs that members may run on.
+class alignas(64) CpuClaims {
+ public:
+  /// Each member calls it once.
+  void add(const base::CpuList& cpus) noexcept;
+  /// True if no two members may run on one CPU; none before all of so many have added theirs.
+  [[nodiscard]] std::optional<bool> are_apart(std::int64_t members) const noexcept;
+
+ private:
+  static constexpr std::size_t kWords = 16;  // of 64 CPUs each
+
+  std::atomic<std::uint64_t> claimed_[kWords]{};
+  std::atomic<std::uint32_t> clashes_{0};
+  std::atomic<std::uint32_t> members_{0};
+};
+
 /// A part of a message.
 struct Piece {
   std::uint64_t location = 0;  ///< bytes from the start of the sender's memory
@@ -90,6 +108,7 @@ struct alignas(64) ControlBlock {
   std::int64_t size = 0;                              ///< members
   alignas(64) std::atomic<std::uint32_t> arrived{0};  ///< arrivals of all members
   Signal gate;                                        ///< arrivals that all members have made
+  CpuClaims cpus;
   alignas(64) Closing closing;
 
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t size);

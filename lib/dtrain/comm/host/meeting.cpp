@@ -15,6 +15,7 @@ using Cause = TransportFailure::Cause;
 // About 5 microseconds: what a peer that is not late needs to come, and little to a rank that
 // would rather compute.
 constexpr int kSpins = 100;
+constexpr int kUnknown = -1;
 
 // How long a sleeper sleeps before it looks whether those it waits for still live.
 constexpr std::chrono::milliseconds kLookAround(50);
@@ -37,13 +38,25 @@ bool reached(std::uint32_t value, std::uint32_t target) {
 Meeting::Meeting(Seat seat, std::shared_ptr<Neighbours> neighbours)
     : seat_(std::move(seat)),
       neighbours_(std::move(neighbours)),
-      spins_(neighbours_->num_ranks() <= base::usable_cores() ? kSpins : 0) {}
+      spins_(neighbours_->num_ranks() <= base::usable_cores() ? kSpins : kUnknown) {
+  seat_.block->cpus.add(base::affinity_mask());
+}
+
+// Members that are bound to CPUs of their own do not take turns, however few each of them may use.
+int Meeting::spins() noexcept {
+  const int known = spins_.load(std::memory_order_relaxed);
+  if (known != kUnknown) return known;
+  const std::optional<bool> are_apart = seat_.block->cpus.are_apart(size());
+  if (!are_apart) return 0;
+  spins_.store(*are_apart ? kSpins : 0, std::memory_order_relaxed);
+  return *are_apart ? kSpins : 0;
+}
 
 Meeting::~Meeting() { seat_.block->member(rank()).left.store(1); }
 
 template <typename Ready, typename Missing>
 void Meeting::wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing) {
-  for (int spin = 0; spin < spins_; ++spin) {
+  for (int spin = spins(); spin > 0; --spin) {
     if (ready(signal.value.load(std::memory_order_acquire))) return;
     pause_briefly();
   }

@@ -23,7 +23,7 @@ struct Seat {
 /// Meets the other members at the gate and at the channels; ends every wait by its deadline, when a
 /// peer that is waited for is gone, or when the group is closed.
 ///
-/// A wait spins for a few microseconds, unless ranks outnumber cores, then sleeps.
+/// A wait spins for a few microseconds where every member has a core, then sleeps.
 ///
 /// Throws:  waits: TransportFailure.
 /// Threads: gate: one; each channel: one at each end; close: any.
@@ -83,6 +83,8 @@ class Meeting {
   /// Waits until ready(value of signal); missing(): the members that this depends on.
   template <typename Ready, typename Missing>
   void wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing);
+  /// How often a wait looks before it sleeps.
+  [[nodiscard]] int spins() noexcept;
   [[nodiscard]] std::vector<std::int64_t> not_arrived() const;
   /// Those of these members that are gone, among as many as one look takes in.
   [[nodiscard]] std::vector<std::int64_t> gone_among(const std::vector<std::int64_t>& ranks) const;
@@ -90,7 +92,7 @@ class Meeting {
 
   Seat seat_;
   std::shared_ptr<Neighbours> neighbours_;
-  int spins_;
+  std::atomic<int> spins_;  // negative: not known before all members are there
   std::uint32_t arrivals_ = 0;
   std::vector<const std::byte*> payloads_;
   std::atomic<std::int64_t> awaited_{-1};

@@ -1,0 +1,17 @@
+// --strategy auto: the part of config::resolve for a layout that the ranks choose later.
+#pragma once
+
+#include "dtrain/config/resolve.h"
+
+namespace dtrain::config {
+
+/// Throws: Error{usage} where a setting says a part of the layout, or `command` has none to choose.
+void check_open_layout(Command command, const Config& config);
+
+/// Throws: Error{usage} on a device whose layouts nothing here can measure.
+void check_open_device(const DeviceName& device);
+
+/// Settles the sequences of a step. Those of a pass stay 0 where they are left to the choice.
+void resolve_open_batch(BatchConfig& batch, std::int64_t num_ranks);
+
+}  // namespace dtrain::config

@@ -1,0 +1,36 @@
+// What the last steps of a run took and gave, for its summary.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+namespace dtrain::train {
+
+/// Remembers 50 steps.
+///
+/// Threads: one.
+class RecentSteps {
+ public:
+  struct Step {
+    double loss = 0;          ///< may be no number
+    double seconds = 0;       ///< of the whole step
+    std::int64_t memory = 0;  ///< peak so far, in bytes; 0: not counted
+  };
+
+  void note(const Step& step);
+
+  /// The mean of the losses that are finite; none without any.
+  [[nodiscard]] std::optional<double> loss() const;
+  /// The median; none before the first step.
+  [[nodiscard]] std::optional<double> seconds() const;
+  [[nodiscard]] std::optional<std::int64_t> memory() const;
+
+ private:
+  std::deque<double> losses_;
+  std::deque<double> seconds_;
+  std::int64_t memory_ = 0;
+};
+
+}  // namespace dtrain::train

@@ -1,0 +1,109 @@
+"""--strategy auto: the ranks choose their layout, say what they expect of it, and keep it when they go on."""
+
+import json
+import re
+import unittest
+
+from dtrain_harness import DTRAIN, DTRUN, USAGE, FolderTest, launched, metrics_of, run
+
+TINY = ("--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--threads", "1")
+AUTO = ("--strategy", "auto")
+CHOICE = re.compile(r"--strategy auto has chosen (--strategy .*?): ([\d.]+ m?s) a step and ([\d.]+ \w+) a rank predicted")
+
+
+class AutoStrategy(FolderTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+
+    def train(self, ranks, *flags, status=0):
+        """The words of a run, with its lines one."""
+        command = launched(ranks, *TINY, "--data", "text", *AUTO, *flags)
+        result = run(*command, cwd=self.folder, status=status)
+        return re.sub(r"\s*\n\s*", " ", result.stderr + result.stdout)
+
+    def configuration(self, name="run"):
+        return json.loads((self.folder / name / "config.json").read_text())
+
+    def test_the_ranks_take_what_was_chosen_and_say_what_they_expect(self):
+        text = self.train(2, "--steps", "12", "--run-dir", "run")
+        chosen = CHOICE.search(text)
+        self.assertTrue(chosen, text)
+        self.assertRegex(text, r"; --strategy .* of \d+ layouts is next, with [\d.]+ m?s; found in ")
+        saved = self.configuration()
+        flags = dict(zip(chosen[1].split()[::2], chosen[1].split()[1::2]))
+        self.assertEqual(saved["layout"]["strategy"], flags["--strategy"])
+        self.assertEqual(saved["resolved"]["layout"]["strategy"], flags["--strategy"])
+        self.assertEqual(saved["batch"]["microbatch"], int(flags["--microbatch"]))
+        self.assertEqual(saved["batch"]["global"], 8)
+        end = metrics_of(self.folder / "run")[-1]
+        self.assertEqual(end["event"], "end")
+        self.assertGreater(end["predicted_step_seconds"], 0)
+        self.assertAlmostEqual(end["memory_bytes"] / end["predicted_memory_bytes"], 1, delta=0.1)
+        steps = sorted(line["step_seconds"] for line in metrics_of(self.folder / "run") if "loss" in line and "event" not in line)
+        self.assertEqual(end["step_seconds"], steps[len(steps) // 2])
+        self.assertRegex(text, r"step +[\d.]+ m?s measured, [\d.]+ m?s predicted \(\d+%\)")
+        self.assertRegex(text, r"memory +[\d.]+ \w+ measured, [\d.]+ \w+ predicted \(\d+%\)")
+
+    def test_the_result_is_that_of_the_layout_when_given(self):
+        text = self.train(2, "--steps", "3", "--run-dir", "run", "--global-batch", "12", "--microbatch", "2")
+        flags = CHOICE.search(text)[1].split()
+        self.assertEqual(flags[-2:], ["--microbatch", "2"])
+        run(*launched(2, *TINY, "--data", "text", *flags, "--steps", "3", "--run-dir", "named", "--global-batch", "12"), cwd=self.folder)
+        models = [(self.folder / name / "final/model.safetensors").read_bytes() for name in ("run", "named")]
+        self.assertEqual(models[0], models[1])
+
+    def test_one_rank(self):
+        text = self.train(1, "--steps", "2", "--run-dir", "run")
+        self.assertIn("--strategy auto has chosen --strategy single --microbatch ", text)
+
+    def test_a_run_that_goes_on_keeps_its_layout(self):
+        self.train(2, "--steps", "2", "--run-dir", "run")
+        first = self.configuration()
+        # A plan would not find this one.
+        first["layout"]["strategy"] = "zero"
+        first["layout"]["zero_stage"] = 3
+        (self.folder / "run/config.json").write_text(json.dumps(first))
+        text = self.train(2, "--steps", "4", "--run-dir", "run", "--resume", "auto")
+        self.assertIn("--strategy auto goes on with the layout of run", text)
+        self.assertIsNone(CHOICE.search(text))
+        self.assertEqual(self.configuration()["resolved"]["layout"]["zero_stage"], 3)
+        # Without a word on data, the run's own settings hold, and they name the layout.
+        result = run(*launched(2, "--run-dir", "run", "--resume", "auto", "--steps", "5"), cwd=self.folder)
+        self.assertNotIn("auto has chosen", result.stderr + result.stdout)
+        self.assertEqual(metrics_of(self.folder / "run")[-1]["step"], 5)
+        # Other ranks have another layout.
+        text = self.train(1, "--steps", "6", "--run-dir", "run", "--resume", "auto")
+        self.assertIn("has chosen --strategy single", text)
+
+    def test_a_restarted_job_keeps_its_layout(self):
+        script = ('if [ $RANK = 1 ] && mkdir died 2>&-; then "$@" & until [ -e run/checkpoints/step-500 ]; do sleep 0.05; done; '
+                  'kill -9 $!; wait $!; exit 9; fi; exec "$@"')
+        result = run(DTRUN, "-n", "2", "--max-restarts", "1", "--", "sh", "-c", script, "sh", DTRAIN, *TINY, "--data", "text", *AUTO,
+                     "--steps", "3000", "--checkpoint-every", "500", "--run-dir", "run", cwd=self.folder)
+        text = re.sub(r"\s*\n\s*", " ", result.stderr + result.stdout)
+        self.assertEqual(len(CHOICE.findall(text)), 1, text)
+        self.assertIn("--strategy auto goes on with the layout of run", text)
+        self.assertEqual(metrics_of(self.folder / "run")[-1]["step"], 3000)
+
+    def test_what_does_not_go_with_it(self):
+        for flags, words in ((("--tp", "2"), "--tp 2 does not go with --strategy auto"),
+                             (("--zero-stage", "3"), "--zero-stage 3 does not go with --strategy auto"),
+                             (("--grad-accum", "2"), "--grad-accum 2 does not go with --strategy auto"),
+                             (("--memory-limit", "1KiB"), "--strategy auto: no layout fits: --strategy single")):
+            with self.subTest(flags):
+                self.assertIn(words, self.train(1, "--steps", "2", "--run-dir", "no", *flags, status=USAGE))
+                self.assertFalse((self.folder / "no").exists())
+        result = run(DTRAIN, "doctor", *AUTO, cwd=self.folder, status=USAGE)
+        self.assertIn("--strategy auto chooses the layout of a training run", result.stderr)
+
+    def test_ranks_that_do_not_agree(self):
+        script = 'exec "$@" --strategy $([ $RANK = 0 ] && echo auto || echo ddp)'
+        command = launched(2, *TINY, "--data", "text", "--steps", "2", "--run-dir", "run")
+        at = command.index("--") + 1
+        result = run(*command[:at], "sh", "-c", script, "sh", *command[at:], cwd=self.folder, status=USAGE)
+        self.assertIn("layout.strategy", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
