@@ -85,7 +85,8 @@ class RunFolder(TrainTest):
                                           "train_samples", "validation_samples", "flops_per_token",
                                           "memory_predicted_bytes", "provenance"])
         self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
-                                           "skipped_updates", "failed_checkpoints", "val_loss", "bits_per_byte"])
+                                           "skipped_updates", "failed_checkpoints", "step_seconds", "memory_bytes",
+                                           "predicted_memory_bytes", "val_loss", "bits_per_byte"])
         self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])
         self.assertLess(steps[-1]["loss"], steps[0]["loss"])
 

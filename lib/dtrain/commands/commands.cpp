@@ -251,12 +251,8 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   train::StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, link, start);
   train::Checkpointer checkpoints(job.engine(), world, reporter, link,
-                                  {.config = config,
-                                   .run = run,
-                                   .data_fingerprint = data::to_text(data),
-                                   .saved_step = saved_step(world, config, start),
-                                   .saved_path = start.checkpoint,
-                                   .folder = *held});
+                                  {config, run, data::to_text(data),
+                                   saved_step(world, config, start), start.checkpoint, *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
@@ -266,22 +262,11 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
-  train::Trainer trainer({config,
-                          job.groups(),
-                          world,
-                          job.engine(),
-                          model,
-                          {job.plan().memory.total(), settled.step_seconds},
-                          peak,
-                          are_cpus_mixed,
-                          split,
-                          reporter,
-                          link,
-                          checkpoints,
-                          requests,
-                          check_folder,
-                          tokenizer},
-                         start);
+  const train::Outlook predicted{job.plan().memory.total(), settled.step_seconds};
+  train::Trainer trainer(
+      {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
+       reporter, link, checkpoints, requests, check_folder, tokenizer},
+      start);
   const train::RunEnd end = trainer.run();
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
