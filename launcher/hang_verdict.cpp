@@ -131,7 +131,7 @@ std::string mute_text(const Records& records) {
     }
   }
   const std::string text =
-      "did not answer when the job stood still and dtrun asked all ranks where they are";
+      "did not answer when the job hung and dtrun asked all ranks where they are";
   if (longest == nullptr) return text;
   return text + fmt::format("; rank {} waited {} in {}", waiting,
                             dtrain::base::readable_time(longest->seconds), call_text(*longest));

@@ -69,7 +69,7 @@ const char* advice_for(int error, const SpawnRequest& request) {
       return ": the file is there, but not the interpreter that its first line, or its format, "
              "names";
     case ELOOP:
-      return "; mend its symbolic links, which lead in a circle";
+      return "; fix its symbolic links, which form a loop";
     case ETXTBSY:
       return "; start again when nothing writes to the file any more";
     case E2BIG:

@@ -1,4 +1,4 @@
-// What makes data: dtrain data prepare and dtrain data tokenizer.
+// The commands dtrain data prepare and dtrain data tokenizer.
 #pragma once
 
 #include "commands.h"

@@ -1,4 +1,4 @@
-// The steps of a run whose length is given in passes over its data.
+// Converts --epochs to a number of steps.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace dtrain::app {
 
-/// The steps that train.epochs passes over the training data take, the last one begun counted. The
-/// configuration is resolved up to its steps.
+/// The steps of train.epochs passes over the training data, rounded up. config: resolved, except
+/// for its steps.
 ///
 /// Throws: Error{data} as data::open_split; Error{usage} if they are more than a run can have.
 [[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config);

@@ -46,8 +46,8 @@ FirstRun first_run(const Arguments& arguments) {
   // A token file may be of other tokens than bytes.
   if (!data.ends_with(".dtok")) run.flags.insert(run.flags.end(), {"--sample-every", "200"});
   run.notice = fmt::format(
-      "nothing but --data is given, which stands for {}; flags that say more take the place of all "
-      "of them",
+      "only --data is given, so these flags are added: {}; none is added once you give a setting "
+      "of the training yourself",
       fmt::join(run.flags, " "));
   return run;
 }

@@ -1,4 +1,4 @@
-// What `dtrain --data FILE` alone means.
+// The flags added to a command that gives only --data.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace dtrain::app {
 
-/// The flags that stand for what a first run should show, and what to say of them.
+/// Flags that show a first run's progress, and the notice that names them.
 struct FirstRun {
   Arguments flags;     ///< empty: the command says more than its data, run folder and machine
   std::string notice;  ///< for people

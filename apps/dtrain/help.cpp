@@ -16,15 +16,15 @@ constexpr const char* kOverview =
 
 subcommands
   train                     train a model (the default)
-  data TOOL                 make tokenizers and token files; what bigram and trigram models reach
+  data TOOL                 train tokenizers, make token files, compute n-gram baselines
   generate                  continue a text with a trained model
   verify                    compare with golden numbers of the reference implementation
   checkpoint TOOL           list, inspect, verify, compare, export and import checkpoints
   report RUN...             show how runs went: one page with curves, or a table
-  doctor                    check and measure what a job of such flags stands on
-  plan                      rank the layouts of a job by predicted time and memory
-  schedule                  show what the stages of a pipeline do when, without running them
-  completion SHELL          print what makes bash or zsh complete flags
+  doctor                    check the machines and files that a job with these flags would use
+  plan                      rank the layouts of a job by predicted speed; show their memory
+  schedule                  show the timeline of a pipeline's stages without running it
+  completion SHELL          print a completion script for bash or zsh
   settings                  print docs/settings.md
   help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
   --version                 print version and commit
@@ -53,8 +53,8 @@ dtrain data tokenizer train INPUT... --output FILE.model --vocab-size N [flags]
   --field NAME, --dataset wikitext, --overwrite    as above
 
 dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]
-  Prints as JSON the validation loss, in nats per token, of byte models that look back one and two
-  bytes, over the text that a training run with the same flags is evaluated on.
+  Prints as JSON the validation loss, in nats per token, of bigram and trigram models of
+  bytes, on the text that a training run with the same flags is evaluated on.
 )";
 
 constexpr std::string_view kCheckpoint =
@@ -99,10 +99,10 @@ docs/pipeline.md explains the schedules.
 
 constexpr const char* kReport =
     R"(dtrain report RUN... [--output FILE.html] [--overwrite]
-  Writes one page that shows how the runs of these folders went, over each other: curves of loss,
-  validation, gradient norm, learning rate, speed, waits, memory and communication; settings that
-  differ; layout, machine, starts, checkpoints, warnings, samples. It needs no network. Prints its
-  path.
+  Writes one HTML page that compares these runs and prints its path. It has curves of loss,
+  validation loss, gradient norm, learning rate, speed, waits, memory and communication, the
+  settings that differ, and each run's layout, machine, starts, checkpoints, warnings and samples.
+  The page needs no network.
 
 dtrain report RUN... --csv FILE [--overwrite]
   Writes the figures of all steps as comma-separated values.

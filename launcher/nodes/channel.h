@@ -23,8 +23,8 @@ struct NodeLink {
   dtrain::net::FrameBuffer input{kMostNodeMessageBytes};
 };
 
-/// How a launcher was lost: its connection was closed, or it said nothing for too long, while its
-/// ranks ran or before.
+/// How a launcher was lost: it closed its connection (closed), or was silent for too long while its
+/// ranks ran (silent) or before they ran (never_began).
 enum class NodeLoss { closed, silent, never_began };
 
 /// How long another launcher may say nothing.

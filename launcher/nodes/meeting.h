@@ -33,9 +33,8 @@ struct Meeting {
 /// run_id:   node 0's, for all nodes.
 /// listener: of node 0, if it listens already (--emulate-nodes).
 /// Throws:   Error{rendezvous} naming who did not come within --rdzv-timeout; Error{port} naming
-/// who
-///           holds the port; Error{usage} for launchers that contradict each other, or secrets that
-///           do.
+///           who holds the port; Error{usage} for launchers that contradict each other, or whose
+///           secrets differ.
 [[nodiscard]] Meeting meet(Options& options, const std::string& token, const std::string& run_id,
                            dtrain::base::Descriptor listener);
 

@@ -41,7 +41,8 @@ constexpr std::chrono::milliseconds kHandshakeLimit = 10s;
 constexpr std::chrono::milliseconds kShortPause = 5ms;
 constexpr std::chrono::milliseconds kLongPause = 500ms;
 
-// Whoever else holds node 0's port before it comes has gone by then.
+// How long an answer that ends the wait must stay the same before it counts. A program that held
+// node 0's port before node 0 came has gone by then.
 constexpr double kInsistence = 2;  // seconds
 
 /// This attempt came to nothing; a later one may succeed.
@@ -184,7 +185,7 @@ class Guest {
 
   void check(NodeTrust trust) const {
     if (trust == NodeTrust::token && own_token_.empty()) {
-      throw final_answer(fmt::format("{} wants the job's secret, which this dtrun has not; {}",
+      throw final_answer(fmt::format("{} wants the job's secret, but this dtrun has none; {}",
                                      where_, kNodeSecretAdvice));
     }
     if (trust == NodeTrust::token) return;
@@ -258,7 +259,7 @@ class Guest {
     if (envelope->kind != NodeMessage::start) return std::nullopt;
     const auto start = decode_start(body);
     if (!start || start->placement.num_nodes() != options_.num_nodes) {
-      fail(ErrorKind::internal, "{} sent a start without sense", where_);
+      fail(ErrorKind::internal, "{} sent a start message that cannot be decoded", where_);
     }
     using Seconds = std::chrono::duration<double>;
     options_.abort_grace = Seconds(start->abort_grace);

@@ -189,7 +189,7 @@ class Host {
     guest.output = std::string(kNodeGreeting) + dtrain::net::framed(offer.bytes());
     write_to(guest);
     if (!user) {  // of another machine: it was greeted, so that it can say what is missing
-      turn_away("a launcher on another machine was turned away, for want of a secret");
+      turn_away("a launcher on another machine was turned away: it has no secret");
       return;
     }
     guests_.push_back(std::move(guest));

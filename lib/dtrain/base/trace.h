@@ -9,7 +9,7 @@
 
 namespace dtrain::base {
 
-/// What the time of a span is counted as, where the table of a profile adds it up.
+/// The row of a profile's table that a span's time is added to.
 enum class TracePart {
   step,
   data,
@@ -25,13 +25,14 @@ enum class TracePart {
 };
 inline constexpr std::size_t kNumTraceParts = static_cast<std::size_t>(TracePart::other) + 1;
 
-/// A number that says which of many a span is: {"block", 3}. Without a key: none.
+/// A number that tells spans of one name apart: {"block", 3}. An empty key: no label.
 struct TraceLabel {
   std::string_view key = {};  ///< with static storage
   std::int64_t value = 0;
 };
 
-/// Notes places in the work of a device, which reaches them later than the host that puts it there.
+/// Marks positions in a device's queue of work; the device reaches them after the host has enqueued
+/// them.
 class DeviceMarks {
  public:
   virtual ~DeviceMarks() = default;
@@ -91,8 +92,8 @@ class Trace {
   std::int64_t num_lost_ = 0;
 };
 
-/// What the calling thread does while this lives. Where no trace is kept it costs a look at one
-/// pointer.
+/// Records a span, from construction to destruction, in the calling thread's trace. Without a trace
+/// it costs one pointer check.
 class Span {
  public:
   Span(std::string_view name, TracePart part, TraceLabel first = {}, TraceLabel second = {})

@@ -1,4 +1,4 @@
-// How far the clocks of two hosts are apart.
+// Measures the offset between the clocks of hosts.
 #pragma once
 
 #include <functional>

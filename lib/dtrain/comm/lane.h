@@ -1,4 +1,4 @@
-// A thread that carries out tasks one after the other, with the help of whoever waits for one.
+// A thread that executes tasks in order; a thread that waits for a task may execute it itself.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +19,8 @@ class Task {
   virtual void carry_out() noexcept = 0;
 };
 
-/// Returns the memory of calls and tasks. What has ended leaves its memory to the next ones, so
-/// that ranks that repeat the same calls allocate nothing. Lives as long as the process.
+/// Returns the pool that calls and tasks are allocated from. Ended ones are reused, so that ranks
+/// that repeat the same calls allocate nothing. Lives as long as the process.
 ///
 /// Threads: any.
 [[nodiscard]] std::pmr::memory_resource& call_memory();
@@ -32,9 +32,8 @@ class TaskQueue {
  public:
   /// Returns the task's number: 1 for the first.
   std::uint64_t push(std::shared_ptr<Task> task);
-  /// Carries out what is queued up to task `number` in the calling thread. Returns at once where
-  /// another thread is at a task: that thread goes on. Waking one for a small task takes longer
-  /// than the task.
+  /// Executes queued tasks up to task `number` in the calling thread: for a small task that is
+  /// faster than waking the lane's thread. Returns at once if another thread is executing a task.
   void help_with(std::uint64_t number);
   /// Waits for a task and carries it out. Returns false once stopped and empty.
   bool run_next();

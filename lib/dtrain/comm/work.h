@@ -45,7 +45,7 @@ class HostCompletion : public Completion {
   [[nodiscard]] bool is_completed() const override;
 
  private:
-  /// What a thread does about it before it blocks.
+  /// Called by a waiting thread before it blocks; may execute the operation.
   virtual void help() {}
   void end(std::exception_ptr error);
 

@@ -126,7 +126,7 @@ std::string words_on(const planner::Ranking& ranking, double seconds) {
         fmt::format("; {} of {} layouts is next, with {}", next.layout.text(),
                     ranking.choices.size(), metrics::format_step_time(next.prediction.seconds()));
   }
-  return fmt::format("{}; found in {}", text, base::readable_time(seconds));
+  return fmt::format("{}; chosen in {}", text, base::readable_time(seconds));
 }
 
 // A flag and its value a line.

@@ -11,7 +11,7 @@ void check_open_layout(Command command, const Config& config);
 /// Throws: Error{usage} on a device whose layouts nothing here can measure.
 void check_open_device(const DeviceName& device);
 
-/// Settles the sequences of a step. Those of a pass stay 0 where they are left to the choice.
+/// Sets the global batch. A microbatch that was not given stays 0: the chosen layout sets it.
 void resolve_open_batch(BatchConfig& batch, std::int64_t num_ranks);
 
 }  // namespace dtrain::config

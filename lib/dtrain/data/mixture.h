@@ -10,7 +10,7 @@
 
 namespace dtrain::data {
 
-/// Which sample comes when, of a Mixture's sources. Each source goes through epochs of its own.
+/// Reads the samples of a Mixture in their order. Each source has its own epochs.
 ///
 /// Threads: any number of readers.
 class MixtureReader {

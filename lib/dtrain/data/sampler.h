@@ -29,8 +29,8 @@ class SampleOrder {
 
   /// The sample read after `consumed` samples were.
   [[nodiscard]] std::int64_t operator()(std::int64_t consumed) const;
-  /// How many tokens later than in the first epoch the samples begin in that of `consumed`: below
-  /// seq_len, and 0 in the first.
+  /// How many tokens later than in the first epoch the samples of the epoch of `consumed` begin:
+  /// 0 in the first epoch, always below seq_len.
   [[nodiscard]] std::int64_t shift(std::int64_t consumed, std::int64_t seq_len) const;
 
  private:

@@ -38,8 +38,8 @@ class Samples {
     return file_;
   }
 
-  /// shift < seq_len: by so many tokens the sample begins later; the last one only as far as the
-  /// range has tokens.
+  /// Copies a sample. shift < seq_len: the sample begins this many tokens later, the last one at
+  /// most as many as the range has tokens left.
   ///
   /// Shapes: inputs and targets (seq_len).
   /// Throws: Error{data} as TokenFile::copy.

@@ -1,4 +1,4 @@
-// The layouts that a job of some ranks could have.
+// Enumerates the possible layouts of a job.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct Layout {
   [[nodiscard]] std::string text() const;
 };
 
-/// Every layout of so many ranks that differs from the others in memory, traffic or time: one axis,
-/// or several of them, with each way of sharding state and, where `asked` leaves it open, each
-/// microbatch that is a power of two and divides the global batch. Some do not fit the model.
+/// All layouts of `ranks` ranks that differ in memory, traffic or time: one axis or several, each
+/// way of sharding state and, unless `asked` fixes it, each microbatch that is a power of two and
+/// divides the global batch. Some may not fit the model.
 [[nodiscard]] std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks,
                                              const Site& site);
 

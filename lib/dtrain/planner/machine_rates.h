@@ -29,7 +29,7 @@ struct LinkRate {
 /// Collective: every rank of `group`.
 [[nodiscard]] LinkRate measure_link(comm::ProcessGroup& group);
 
-/// What a rank sends in a ring, over the bytes that are summed.
+/// Bytes that a rank sends in a ring all-reduce, divided by the bytes of the tensor.
 [[nodiscard]] double ring_share(std::int64_t ranks);
 
 /// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the

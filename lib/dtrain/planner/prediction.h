@@ -1,4 +1,4 @@
-// What a layout takes and how long a step of it lasts, by arithmetic on measured or given rates.
+// Predicts the memory of a layout and the time of its steps from measured or given rates.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Prediction {
   [[nodiscard]] double seconds() const { return compute + waiting + update + communication; }
 };
 
-/// Rates of machines that are not here, and places of their ranks.
+/// Rates of computation and communication: given, or measured on this machine.
 struct Rates {
   double flops = 0;                  ///< of a rank; 0: measured
   double link_bytes_per_second = 0;  ///< of a rank to other nodes; 0: as within one

@@ -1,4 +1,4 @@
-// What a run folder tells of its run: metrics.jsonl and config.json.
+// Reads the record of a run from its folder: metrics.jsonl and config.json.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@
 
 namespace dtrain::train {
 
-/// While it lives, dtrun can ask for the calls of these groups. A rank that fails tells them: those
-/// who waited in vain have ended when the one that they waited for is found.
+/// Lets dtrun query the calls of these groups during its lifetime. A rank that fails sends them
+/// unasked: by the time dtrun finds the rank that the others waited for, they have ended.
 ///
 /// Threads: one; dtrun is answered from another.
 class CallAnswers {

@@ -1,4 +1,4 @@
-// The tokenizer that a model's tokens are of: kept beside the model, named in its file.
+// Finds the tokenizer of a model file, which lies beside it and is named in its metadata.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What the last steps of a run took and gave, for its summary.
+// Losses, times and memory of a run's last steps, for its summary.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What later decisions of a run follow from, besides the engine's state: part of every checkpoint.
+// The history on which a run's decisions depend (validation, spikes); saved in every checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -25,9 +25,9 @@ struct SpikeStatistics {
   bool operator==(const SpikeStatistics&) const = default;
 };
 
-/// Tells from which loss and gradient norm on a step is a spike: from `threshold` standard
-/// deviations above their means. The first kWarmUpSteps steps are none. It is given figures that
-/// are equal on all ranks, so that all decide alike.
+/// Computes the loss and gradient norm beyond which a step is a spike: `threshold` standard
+/// deviations above their means. The first kWarmUpSteps steps are never spikes. All ranks give it
+/// equal figures, so all decide alike.
 ///
 /// Source: z-scores over exponential moments (West, CACM 1979); a spike enters them as the limit
 ///         that it passed, so that one spike hides no other, and a lasting change of level is

@@ -21,9 +21,10 @@ namespace dtrain::train {
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
                                                                       const data::Split& split);
 
-/// Throws: Error{usage} if samples need more memory than --memory-limit leaves, on a CPU, whose
-/// limit
-///         is one of predictions. planned: of rank 0.
+/// planned: rank 0's memory plan. Does nothing on a device, where the limit bounds
+/// allocations themselves.
+///
+/// Throws: Error{usage} if samples need more memory than --memory-limit leaves.
 void check_sample_memory(const config::Config& config, const parallel::MemoryPlan& planned,
                          const model::Model& model);
 

@@ -48,9 +48,9 @@ struct Removed {
 };
 
 /// Removes the committed checkpoints that are neither among the newest, nor at a kept multiple, nor
-/// the best. A
-/// folder that dtrain did not write, or not alone, neither counts nor goes (store/removal.h); one
-/// that cannot be read is skipped. run: the start whose ID the folders bear during removal.
+/// the best. A folder that dtrain did not write, or not alone, does not count and is not removed
+/// (store/removal.h); one that cannot be read is skipped.
+/// run: the start whose ID the folders bear during removal.
 ///
 /// Throws: as list_steps.
 [[nodiscard]] Removed prune(base::FileSystem& files, const std::string& checkpoints,

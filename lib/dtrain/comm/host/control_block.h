@@ -64,7 +64,7 @@ class alignas(64) CpuClaims {
  public:
   /// Each member calls it once.
   void add(const base::CpuList& cpus) noexcept;
-  /// True if no two members may run on one CPU; none before all of so many have added theirs.
+  /// True if no CPU is claimed by two members; none before `members` members have called add().
   [[nodiscard]] std::optional<bool> are_apart(std::int64_t members) const noexcept;
 
  private:

@@ -52,10 +52,10 @@ class FreeRanges {
   std::map<std::int64_t, std::int64_t> ranges_;  // size by begin; no two touch
 };
 
-/// Hands out parts of a file without a name, in whole pages. What is given back keeps its pages for
-/// the next owner, which spares the system their making and all processes their mapping; all pages
-/// together never take more than a fourth above what was in use at once. The file ends with the
-/// last process that has it open or mapped.
+/// Allocates whole pages of an unnamed file (memfd). Released memory keeps its pages for the next
+/// allocation, which saves allocating them again and mapping them in every process. All pages
+/// together never exceed the largest amount in use so far by more than a fourth. The file ends with
+/// the last process that has it open or mapped.
 ///
 /// Threads: any.
 class Segment : public std::enable_shared_from_this<Segment> {

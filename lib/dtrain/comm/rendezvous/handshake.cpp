@@ -143,7 +143,7 @@ class Handshake {
         trust == Trust::token || trust == Trust::same_user || trust == Trust::munge;
     if (!is_known) fail_as_foreign("an offer unheard of");
     if (trust == Trust::token && !is_told) {
-      fail(ErrorKind::usage, "the store {} wants the job's secret, which this rank has not; {}",
+      fail(ErrorKind::usage, "the store {} wants the job's secret, but this rank has none; {}",
            self_.where, kSecretAdvice);
     }
     if (trust != Trust::token && is_told) {

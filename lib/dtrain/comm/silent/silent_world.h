@@ -1,4 +1,4 @@
-// One rank of many that are not there: what a rank computes and sends can be timed alone.
+// A world of one real rank with simulated peers, to time what a rank computes and sends.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ struct Block {
 struct BlockOptions {
   std::vector<std::string> files{};
   Format format = Format::text;
-  /// How many bytes of a text may be taken apart from the rest; 0: none (Tokenizer::cut).
+  /// Where a text may be cut: Tokenizer::cut. Returns 0 for nowhere.
   std::function<std::size_t(std::string_view)> cut{};
   std::size_t block_bytes = std::size_t{1} << 20;
   /// A document without a place to cut, or a line of JSON, is at most so long; longer documents are

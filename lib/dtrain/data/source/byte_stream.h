@@ -32,7 +32,7 @@ class ByteStream {
 /// Throws: Error{data} as InputFile::open.
 [[nodiscard]] std::unique_ptr<ByteStream> open_bytes(const std::string& path);
 
-/// How a file whose text is read is spoken of.
+/// How messages describe a file that is read as text.
 [[nodiscard]] const base::FileRole& text_file_role();
 
 }  // namespace dtrain::data

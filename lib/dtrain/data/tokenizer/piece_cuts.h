@@ -21,9 +21,10 @@ struct PieceModels {
 /// Where there is no place to cut, the next character behind so many bytes is one.
 inline constexpr std::size_t kLongestPart = std::size_t{64} << 10;
 
-/// The places where no piece of a model can lie across: before spaces, or at a line's end, between
-/// visible ASCII characters, letters and other scripts' signs. Models whose pieces hold a space
-/// behind another character have none. A sample text, read whole and in parts, must confirm it.
+/// The places that no piece of a model can span: before spaces or at line ends, between visible
+/// ASCII characters, letters and characters of other scripts. A model with pieces that hold a space
+/// after another character has none. The constructor checks them: a sample text must give the same
+/// tokens whole and in parts.
 ///
 /// Threads: any.
 class PieceCuts {

@@ -1,4 +1,4 @@
-// What a token stands for, in text.
+// Converts losses and prompts between tokens and text.
 #pragma once
 
 #include <cstdint>

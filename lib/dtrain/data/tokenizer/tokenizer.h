@@ -39,9 +39,8 @@ class Tokenizer {
   [[nodiscard]] virtual std::string_view model() const = 0;
   /// The token that follows each document; none for bytes.
   [[nodiscard]] virtual std::optional<std::uint32_t> end_of_document() const = 0;
-  /// How many bytes of `text`, as many as possible but not all, have the same tokens apart from the
-  /// rest as with it. A long text without such a place is cut between two characters; 0: a short
-  /// one.
+  /// The last place, below text.size(), at which `text` can be cut without changing its tokens. A
+  /// long text without such a place is cut between two characters; a short one gives 0.
   [[nodiscard]] virtual std::size_t cut(std::string_view text) const = 0;
   /// The bytes that a token stands for within a text.
   [[nodiscard]] virtual std::string text_of(std::int64_t token) const = 0;

@@ -73,11 +73,10 @@ BlockCost level_cost(const BdhPart& part, std::int64_t seq_len, std::int64_t spa
   // with x. In chunks, each token also reads a state and adds to it.
   const double state = span == 0 ? 0 : 4 * width * n;
   const double flops = 6 * width * n + reach * (n + width * heads) + state;
-  const double gates =
-      recomputes_gates ? 4 * width * n : 0;  // xs and ys
-                                             // What the decoder gives, and the gradient of x. Where
-                                             // ranks share a head they also sum what each
-  // of its heads attends to, and its gradient.
+  const double gates = recomputes_gates ? 4 * width * n : 0;  // xs and ys
+
+  // Ranks sum the decoder's output and the gradient of x. Ranks that share a head also sum, for
+  // each head, what it attends to and the gradient of that.
   const double shared = part.ranks_per_head > 1 ? 2 * static_cast<double>(part.heads) * width : 0;
   return {.forward_flops_per_token = flops,
           .recomputed_flops_per_token = gates,

@@ -1,4 +1,4 @@
-// Gradients of which most is not sent, or later.
+// Sums compressed gradients over ranks, with error feedback.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace dtrain::parallel {
 
-/// Sums each part of a rank's gradients as its scheme compresses it. What a rank has not sent, its
-/// residual, is added to its next gradients: also where that part is then sent whole, as after a
-/// resume with other settings. A step that makes no update leaves residuals and factors as they
-/// were: neither what is no number nor a spike goes on in them.
+/// Compresses each part of a rank's gradients by its scheme and sums it over ranks. What a rank has
+/// not sent, its residual, is added to its next gradients, even if that part is then sent whole, as
+/// after a resume with other settings. A step without an update leaves residuals and factors as
+/// they were, so that no NaN, infinity or spike enters them.
 ///
 /// Ranges that begin must be whole parts.
 ///

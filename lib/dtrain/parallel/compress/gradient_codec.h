@@ -1,4 +1,4 @@
-// The form in which gradients travel between ranks.
+// The encoding in which gradients are sent between ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

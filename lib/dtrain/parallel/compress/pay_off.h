@@ -1,4 +1,4 @@
-// Where compression of gradients pays.
+// Measures at which bandwidth compressing gradients saves time.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace dtrain::parallel {
 
-/// What a scheme saves of a step, and costs it.
+/// The bytes that a scheme saves in a step, and the time it takes.
 struct PayOff {
   std::string scheme;           ///< as --compress takes it
   std::int64_t bytes_sent = 0;  ///< of a rank, in a ring

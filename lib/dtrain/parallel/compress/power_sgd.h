@@ -1,4 +1,4 @@
-// A matrix of gradients as a product of two thin ones.
+// PowerSGD: low-rank compression of gradient matrices.
 #pragma once
 
 #include "dtrain/parallel/compress/scheme.h"

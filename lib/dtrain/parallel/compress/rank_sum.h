@@ -21,7 +21,7 @@ struct StepTerms {
 
 /// What a reducer carries from step to step.
 struct Carried {
-  /// Of each rank its own: the ranks' sum counts, by element. Null: none.
+  /// Residuals: each rank has its own; only their sum over ranks matters. Null: none.
   const param::Arena* residuals = nullptr;
   /// Equal on all ranks that hold the same part, and of no use where parts are cut elsewhere.
   struct Factor {
@@ -65,7 +65,7 @@ class RankSum {
   [[nodiscard]] virtual std::optional<CompressionReport> report() const { return std::nullopt; }
 };
 
-/// Where the gradients of a rank lie that are summed over a group.
+/// Which gradients a RankSum sums, and how they are sent.
 struct RankSumSetup {
   const param::ArenaLayout& layout;
   param::ShardId shard{};

@@ -29,7 +29,8 @@ class Scheme {
   virtual void advance() {}
   /// sum (n) becomes the sum over the ranks, with equal bits on all of them.
   virtual void finish(const at::Tensor& sum) = 0;
-  /// What the step has learnt serves the next one; without this the next one begins as this one.
+  /// Keeps what this step learnt for the next one. Called only after an update; without it the next
+  /// step starts from the same state as this one.
   virtual void keep() {}
 
   /// What is carried from step to step, equal on all ranks: 2 dims; undefined: nothing.

@@ -1,4 +1,4 @@
-// The largest gradients alone.
+// Top-k compression: sends only the largest gradients.
 #pragma once
 
 #include "dtrain/parallel/compress/scheme.h"

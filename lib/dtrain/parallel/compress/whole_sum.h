@@ -1,4 +1,4 @@
-// Gradients that are sent whole.
+// Sums uncompressed gradients over ranks.
 #pragma once
 
 #include <vector>

@@ -15,9 +15,9 @@ inline constexpr const char* kReducerPrefix = "reducer.";
 /// reducer.factor.PLACE.NAME: equal on all ranks that hold the same part of the parameter.
 [[nodiscard]] checkpoint::State carried_pieces(const EngineSetup& setup, const Carried& carried);
 
-/// Fills what the rank carries. Of C contributors number c takes the residuals of all that were
-/// saved as c, c + C, c + 2C, ..., added in this order: so their sum goes on in any layout. One for
-/// whom there are none begins with 0, and a factor of another place as a new one.
+/// Loads what the rank carries. With C contributors, contributor c takes the sum of the residuals
+/// saved as c, c + C, c + 2C, ..., added in this order; so any layout keeps their total. Without
+/// saved residuals it starts at 0. A factor that was saved for another part starts anew.
 void load_carried(const EngineSetup& setup, const Carried& carried, checkpoint::Source& source);
 
 /// Returns whether there are residuals for this rank's parameters that `carried` has no place for.

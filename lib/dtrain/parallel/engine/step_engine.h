@@ -61,8 +61,8 @@ class StepEngine {
                                          const model::BatchShape& microbatch);
 
   // A step is forward_backward, clip_grad_norm, optimizer_step (or without the last two), then
-  // finish_step. The host reads nothing of a step from a device before
-  // finish_step.
+  // finish_step. The host reads no result of a step from a device
+  // before finish_step.
 
   /// Computes the gradients of the mean loss over the global batch and reduces them.
   /// microbatches: this rank's grad_accum_steps microbatches, dealt as deal() says and of equal

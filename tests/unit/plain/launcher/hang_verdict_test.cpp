@@ -95,7 +95,7 @@ TEST_CASE("One of several that does not answer is to blame; where none does, nob
   REQUIRE(verdict);
   CHECK(verdict->culprit == 1);
   CHECK(verdict->text ==
-        "did not answer when the job stood still and dtrun asked all ranks where they are; rank 0 "
+        "did not answer when the job hung and dtrun asked all ranks where they are; rank 0 "
         "waited 12 s in call 17 (all_reduce of 4096 bytes in group 'dp')");
   CHECK_FALSE(hang_verdict(Answers{RankRecords{}, RankRecords{}}));
 }
