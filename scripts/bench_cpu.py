@@ -82,10 +82,12 @@ def dtrain_block(row, options):
                              options.warmup + timed, "--warmup-steps", 0, "--log-every", 0, "--checkpoint-every", "none",
                              "--memory-limit", 0, "--run-dir", folder, *flags, *row.flags])
         lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        sizes = json.loads((pathlib.Path(folder) / "config.json").read_text())["model"]
     steps = [line for line in lines if "event" not in line][options.warmup:]
     # The whole block over its steps, as the peer's is.
     rate = model.batch * model.length * len(steps) / sum(step["step_seconds"] for step in steps)
-    return {"tokens_per_second": rate, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"]}
+    return {"tokens_per_second": rate, "peak_bytes": peak, "tensor_bytes": steps[-1]["memory_bytes"],
+            "gflops": rate * product_flops_per_token(sizes, model.length) / 1e9}
 
 
 def peer_block(row, peer, options):
@@ -150,7 +152,8 @@ def summary(blocks):
     """Medians, and dtrain over the faster of its peers, of blocks that ran side by side."""
     result = {"tokens_per_second": bench.median_of(blocks["dtrain"], "tokens_per_second"),
               "peak_bytes": bench.median_of(blocks["dtrain"], "peak_bytes"),
-              "tensor_bytes": bench.median_of(blocks["dtrain"], "tensor_bytes")}
+              "tensor_bytes": bench.median_of(blocks["dtrain"], "tensor_bytes"),
+              "gflops": bench.median_of(blocks["dtrain"], "gflops")}
     peers = {name: of for name, of in blocks.items() if name != "dtrain"}
     if peers:
         best = max(peers, key=lambda name: bench.median_of(peers[name], "tokens_per_second"))
@@ -169,20 +172,43 @@ def roofline():
     return {name: float(rate) for name, rate in (line.split("\t") for line in output.splitlines() if "\t" in line)}
 
 
+def product_flops_per_token(sizes, length):
+    """What the products of a step of fused kernels with full attention do, forward and back (docs/model.md)."""
+    width, heads = sizes["width"], sizes["heads"]
+    n = heads * sizes["neurons"]
+    triangle = length * (1 + 32 / length)  # 2 T kappa: blocks of 32 rows on and below the diagonal
+    weights = 3 * 6 * width * n
+    scores = triangle * (n + width * heads) + 2 * triangle * width * heads + 2 * length * n
+    return sizes["levels"] * (weights + scores) + 6 * width * sizes["vocab"]
+
+
+def product_share(found, gflops):
+    """Of the rate that one thread's products alone reach on the shapes of this model, or None where there is no such rate."""
+    row = found["row"]
+    if row["model"]["length"] > 1024 or row["disturbed"] or row["flags"]:
+        return None
+    size = "25m" if row["model"]["config"] == "25m" else "small"
+    rates = [rate for name, rate in gflops.items() if name.startswith(size) and name.endswith(row["dtype"])]
+    return found["gflops"] / (row["threads"] * statistics.mean(rates))
+
+
 def print_table(report):
     machine = report["machine"]
     print(f"{machine['cpu']}, {machine['cores']} cores, commit {machine['commit']}; medians of {report['rounds']} blocks\n")
-    print("| work | tokens/s | PyTorch, its faster form | ratio | peak memory over eager's |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| work | tokens/s | PyTorch, its faster form | ratio | peak memory over eager's | GFLOP/s of products | "
+          "of their rate alone |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for found in report["rows"]:
         name = found["row"]["name"]
         if "left_out" in found:
-            print(f"| {name} | left out: {found['left_out']} | | | |")
+            print(f"| {name} | left out: {found['left_out']} | | | | | |")
             continue
         peer = f"{found['peer_tokens_per_second']:,.0f} ({found['peer']})" if "peer" in found else ""
         ratio = f"{found['ratio']:.2f}" if "ratio" in found else ""
         memory = f"{found['memory_ratio']:.2f}" if "memory_ratio" in found else f"{found['peak_bytes'] / 2**20:,.0f} MiB"
-        print(f"| {name} | {found['tokens_per_second']:,.0f} | {peer} | {ratio} | {memory} |")
+        share = product_share(found, report["gflops"])
+        products = f"{found['gflops']:,.0f} | {share:.0%}" if share else "|"
+        print(f"| {name} | {found['tokens_per_second']:,.0f} | {peer} | {ratio} | {memory} | {products} |")
     print("\n| product, one thread | GFLOP/s |\n| --- | --- |")
     for name, rate in report["gflops"].items():
         print(f"| {name} | {rate:,.0f} |")

@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import os
 import re
 import statistics
 import subprocess
@@ -12,7 +13,7 @@ import bench
 from bench import BIN, OUTPUT, ROOT, Cell
 
 SINGLE = Cell("single, 1 thread", ranks=1, threads=1)
-CELLS = {"ddp": Cell("ddp", ranks=2, threads=1), "fsdp": Cell("fsdp", ranks=2, threads=1, strategy="fsdp")}
+RANKS = (2, 4, 8)
 STARTS = 10
 
 
@@ -20,25 +21,33 @@ def small(warmup, steps):
     return argparse.Namespace(config="small", warmup=warmup, steps=steps)
 
 
-def two_singles(options):
-    """Two runs that share nothing but the machine: as fast as two ranks could be."""
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return sum(block["tokens_per_second"] for block in pool.map(lambda _: bench.dtrain_block(SINGLE, options), range(2)))
+def singles(count, options):
+    """Runs that share nothing but the machine: as fast as ranks could be."""
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return sum(block["tokens_per_second"]
+                   for block in pool.map(lambda _: bench.dtrain_block(SINGLE, options), range(count)))
 
 
-def scaling(rounds):
-    """Rates of two ranks over twice that of a single run, and the share of a step that they wait; medians of rounds."""
+def scaling(ranks, rounds):
+    """Rates of ranks over as many times that of a single run, and the share of a step that they wait; medians of rounds."""
     options = small(warmup=2, steps=10)
-    found = {name: {"over_single": [], "waits": []} for name in ("two runs at once", *CELLS)}
+    cells = {name: Cell(name, ranks=ranks, threads=1, strategy=name) for name in ("ddp", "fsdp")}
+    found = {name: {"over_single": [], "waits": []} for name in ("runs at once", *cells)}
     for index in range(rounds):
-        bench.show(f"ranks: round {index + 1} of {rounds}")
-        single = 2 * bench.dtrain_block(SINGLE, options)["tokens_per_second"]
-        found["two runs at once"]["over_single"].append(two_singles(options) / single)
-        for name, cell in CELLS.items():
+        bench.show(f"{ranks} ranks: round {index + 1} of {rounds}")
+        single = ranks * bench.dtrain_block(SINGLE, options)["tokens_per_second"]
+        found["runs at once"]["over_single"].append(singles(ranks, options) / single)
+        for name, cell in cells.items():
             block = bench.dtrain_block(cell, options)
             found[name]["over_single"].append(block["tokens_per_second"] / single)
             found[name]["waits"].append(block["wait_share"])
     return {name: {key: statistics.median(values) for key, values in of.items() if values} for name, of in found.items()}
+
+
+def scalings(rounds):
+    """Number of ranks -> figures; none where the machine has fewer cores."""
+    cores = len(os.sched_getaffinity(0))
+    return {ranks: scaling(ranks, rounds) if ranks <= cores else None for ranks in RANKS}
 
 
 def seconds_to_first_step(launcher, *strategy):
@@ -76,14 +85,18 @@ def all_reduces():
 
 
 def measure(rounds):
-    return {"scaling": scaling(rounds), "starts": starts(), "all_reduce": all_reduces()}
+    return {"scaling": scalings(rounds), "starts": starts(), "all_reduce": all_reduces()}
 
 
 def print_tables(found):
-    print("\n| small, 2 ranks x 1 thread | tokens/s over twice a single run's | waits |\n| --- | --- | --- |")
-    for name, of in found["scaling"].items():
-        waits = f"{of['waits']:.1%}" if "waits" in of else ""
-        print(f"| {name} | {of['over_single']:.3f} | {waits} |")
+    print("\n| small, ranks x 1 thread | tokens/s over as many times a single run's | waits |\n| --- | --- | --- |")
+    for ranks, of_ranks in found["scaling"].items():
+        if of_ranks is None:
+            print(f"| {ranks} ranks | unmeasured: fewer cores | |")
+            continue
+        for name, of in of_ranks.items():
+            waits = f"{of['waits']:.1%}" if "waits" in of else ""
+            print(f"| {ranks} ranks, {name} | {of['over_single']:.3f} | {waits} |")
     print("\n| start of the process to the end of the first step, mini | s |\n| --- | --- |")
     for name, seconds in found["starts"].items():
         print(f"| {name} | {seconds:.2f} |")
