@@ -11,7 +11,7 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
   AttemptEnd end;
   end.status = status_of(verdict, ranks);
   end.has_failed = verdict.culprit || verdict.lost;
-  end.has_lost_node = verdict.lost.has_value();
+  end.has_lost_node = verdict.has_lost_node;
   end.request = verdict.request;
   end.how = fmt::format("ended with status {}", end.status);
   if (verdict.culprit) {

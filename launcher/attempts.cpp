@@ -79,8 +79,9 @@ void begin_attempt(PreparedJob& job, const RestartOrder& order) {
   job.attempt = order.attempt;
   job.restart_reason = order.reason;
   job.placement.master_port = order.master_port;
-  job.folder.begin_attempt(job.attempt);
+  // First, so that what fails here is told as a failure of this attempt.
   if (job.nodes) job.nodes->begin_attempt(job.attempt);
+  job.folder.begin_attempt(job.attempt);
 }
 
 /// Prepares the next attempt here and, where this launcher decides for others, there.
@@ -161,21 +162,37 @@ void report(const Options& options, History& history, const StepClock& steps,
   say(options, lines);
 }
 
-}  // namespace
+/// How the last attempt ended, and why no other follows; empty: nothing failed, or restarts were
+/// not asked for.
+struct LastWord {
+  int status = 0;
+  std::string why_not;
+};
 
-int run_attempts(PreparedJob job, GuardLink guard) {
-  if (job.placement.node_rank != 0) return follow(job, guard);
+/// Runs one attempt. One that cannot start its ranks is part of the history, too.
+void run_attempt(PreparedJob& job, const GuardLink& guard, StepClock& steps,
+                 std::vector<AttemptEnd>& attempts) {
+  const auto start = Clock::now();
+  try {
+    attempts.push_back(Supervisor(job, guard, steps).run());
+  } catch (...) {
+    AttemptEnd& end = attempts.emplace_back();
+    end.how = "did not start";
+    end.duration = Clock::now() - start;
+    throw;
+  }
+}
+
+/// The part of the launcher that decides.
+LastWord decide(PreparedJob& job, const GuardLink& guard, StepClock& steps,
+                std::vector<AttemptEnd>& attempts) {
   const Options& options = job.options;
   RestartPolicy policy({.max_restarts = options.max_restarts,
                         .takes_new_ports = takes_new_ports(job),
                         .backoff = options.restart_backoff});
-  StepClock steps;
-  History history;
-  if (const std::string note = restart_note(options); !note.empty()) say(options, {note});
-  const auto start = Clock::now();
   for (;;) {
-    history.attempts.push_back(Supervisor(job, guard, steps).run());
-    const AttemptEnd& end = history.attempts.back();
+    run_attempt(job, guard, steps, attempts);
+    const AttemptEnd& end = attempts.back();
     RestartDecision decision = policy.after(end);
     if (decision.restarts) {
       say(options, {restart_line(end, decision, policy, options.max_restarts)});
@@ -183,16 +200,28 @@ int run_attempts(PreparedJob job, GuardLink guard) {
     }
     if (!decision.restarts) {
       if (job.nodes) job.nodes->send_to_all(NodeMessage::over, {});
-      report(options, history, steps, start, decision.why_not);
-      return end.status;
+      return {.status = end.status, .why_not = decision.why_not};
     }
-    try {
-      prepare_restart(job, end.how);
-    } catch (...) {  // the error's line follows
-      report(options, history, steps, start, "");
-      throw;
-    }
+    prepare_restart(job, end.how);
   }
+}
+
+}  // namespace
+
+int run_attempts(PreparedJob job, GuardLink guard) {
+  if (job.placement.node_rank != 0) return follow(job, guard);
+  StepClock steps;
+  History history;
+  const auto start = Clock::now();
+  LastWord last;
+  try {
+    last = decide(job, guard, steps, history.attempts);
+  } catch (...) {  // the error's line follows
+    report(job.options, history, steps, start, "");
+    throw;
+  }
+  report(job.options, history, steps, start, last.why_not);
+  return last.status;
 }
 
 }  // namespace launcher

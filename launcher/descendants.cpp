@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -107,11 +108,12 @@ bool has_children() {
 
 bool is_zombie(pid_t pid) { return look_at(pid).state == 'Z'; }
 
-bool group_is_running(pid_t group) {
-  const std::vector<Process> all = descendants();
-  return std::any_of(all.begin(), all.end(), [group](const Process& process) {
-    return process.group == group && process.running();
-  });
+std::set<pid_t> running_groups() {
+  std::set<pid_t> groups;
+  for (const Process& process : descendants()) {
+    if (process.running()) groups.insert(process.group);
+  }
+  return groups;
 }
 
 void signal_descendants(int signal) {

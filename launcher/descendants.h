@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <set>
 
 namespace launcher {
 
@@ -17,8 +18,8 @@ void adopt_orphans();
 /// Returns whether the process's main thread has ended, and nobody has waited for the process.
 [[nodiscard]] bool is_zombie(pid_t pid);
 
-/// Returns whether a descendant of this process group has not ended.
-[[nodiscard]] bool group_is_running(pid_t group);
+/// The process groups of the descendants that have not ended.
+[[nodiscard]] std::set<pid_t> running_groups();
 
 /// Sends a signal to every process below this one.
 void signal_descendants(int signal);

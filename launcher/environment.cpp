@@ -56,7 +56,8 @@ std::string own_folder() {
 
 int count_gpus() {
   const int driver = count_entries("/proc/driver/nvidia/gpus", "", false);
-  return driver > 0 ? driver : count_entries("/dev", "nvidia", true);
+  const int present = driver > 0 ? driver : count_entries("/dev", "nvidia", true);
+  return static_cast<int>(dtrain::base::visible_gpus_of_process(present));
 }
 
 std::string find_program(const std::string& name) {

@@ -6,7 +6,7 @@
 
 namespace launcher {
 
-/// NVIDIA GPUs the driver shows; 0 where there is none.
+/// NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves of those the driver shows; 0 where there is none.
 [[nodiscard]] int count_gpus();
 
 /// The file that `name` stands for: itself with a slash in it, else the first executable of PATH,

@@ -351,27 +351,6 @@ std::string own_prefix(const Options& options) {
   return options.node_rank == 0 ? "dtrun: " : fmt::format("dtrun (node {}): ", options.node_rank);
 }
 
-std::string restart_note(const Options& options) {
-  const std::vector<std::string>& words = options.program;
-  const bool trains = words.size() > 1 && (words[1].starts_with("--") || words[1] == "train");
-  const bool is_dtrain = words.front() == "dtrain" || words.front().ends_with("/dtrain");
-  if (options.max_restarts == 0 || !is_dtrain || !trains) return {};
-  std::string every;
-  bool may_stand_in_file = false;
-  for (std::size_t index = 1; index < words.size(); ++index) {
-    constexpr std::string_view kEvery = "--checkpoint-every";
-    const std::string& word = words[index];
-    may_stand_in_file |= word == "--config" || word.starts_with("--config=");
-    if (word == kEvery && index + 1 < words.size()) every = words[index + 1];
-    if (word.starts_with("--checkpoint-every=")) every = word.substr(kEvery.size() + 1);
-  }
-  const bool saves = every.empty() ? may_stand_in_file : every != "0" && every != "none";
-  if (saves) return {};
-  return "note: a restart would repeat all steps, since dtrain writes no checkpoint before it "
-         "ends; "
-         "give it, for example, --checkpoint-every 10m";
-}
-
 std::string help_text() {
   std::string text =
       "usage: dtrun [options] [--] PROGRAM [ARGUMENTS]\n"

@@ -64,10 +64,6 @@ struct Options {
 /// What stands before lines of this dtrun's own: "dtrun: ", or "dtrun (node 1): ".
 [[nodiscard]] std::string own_prefix(const Options& options);
 
-/// What the user should know of the restarts that were asked for; empty: nothing. dtrun knows the
-/// settings that stand on dtrain's command line, and of other programs none.
-[[nodiscard]] std::string restart_note(const Options& options);
-
 /// Returns the text of --help.
 [[nodiscard]] std::string help_text();
 

@@ -69,7 +69,7 @@ struct Rank {
   std::int64_t records_signs = 0;  // what `signs` was when the answer began
   std::string hang = {};           // the others wait for it: for what, and where it was
   bool stopped = false;            // by SIGSTOP or the like
-  bool lost = false;               // with its node: nobody knows how it ended
+  bool lost = false;               // nothing is heard of its node: nobody here knows its end
   std::optional<ToldError> told;
   std::optional<RankEnd> end;
   std::optional<RankEnd> orphan;  // what the leader left behind when a stop ended it

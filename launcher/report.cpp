@@ -164,7 +164,7 @@ std::string line_of_culprit(const Verdict& verdict, const std::vector<Rank>& ran
 
 std::string end_of(const Rank& rank) {
   if (rank.end) return describe(*rank.end);
-  return rank.lost ? "was lost with its node" : fmt::format("({})", why_it_runs(rank));
+  return rank.lost ? "(its end is not known)" : fmt::format("({})", why_it_runs(rank));
 }
 
 std::string ends_of(const std::vector<Rank>& ranks) {

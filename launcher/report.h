@@ -24,6 +24,7 @@ struct NodeFailure {
 struct Verdict {
   std::optional<int> culprit;  // the rank that failed first
   std::optional<NodeFailure> lost;
+  bool has_lost_node = false;       // however late: what remains of the job cannot be started again
   std::optional<Decision> decided;  // what node 0 told this launcher; nothing else counts then
   std::int64_t failed_ns = 0;       // when that was seen, since the start of the ranks
   int stop_signal = 0;              // what the user sent; 0: nothing

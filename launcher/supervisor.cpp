@@ -389,8 +389,8 @@ void Supervisor::kill_ranks() {
 }
 
 bool Supervisor::waits_for_slow_ends() {
-  const bool may_restart =
-      job_.options.max_restarts > 0 && verdict_.failed() && !verdict_.lost && verdict_.request == 0;
+  const bool may_restart = job_.options.max_restarts > 0 && verdict_.failed() &&
+                           !verdict_.has_lost_node && verdict_.request == 0;
   if (!may_restart || std::exchange(is_patient_, true)) return false;
   for (const Rank& rank : ranks_) {
     if (!judges() || !rank.running()) continue;

@@ -124,11 +124,12 @@ class Supervisor {
   void take_from_judge(const NodeEvent& event);
   void take_news(int node, const RankNews& news);
   void obey_kill(int signal);
+  [[nodiscard]] bool culprit_blames_another() const;
   void lose_node(int node, int status, std::string reason);
   void tell_judge(Rank& rank);
   void tell_begun();
   void tell_progress(Rank& rank);
-  void tell_records(const Rank& rank);
+  void tell_records(Rank& rank);
   void tell_nodes(NodeMessage kind, std::string_view body = {});
   void add_far_ranks(int node);
   [[nodiscard]] bool job_has_ended();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "dtrain/base/printable.h"
@@ -70,8 +71,9 @@ bool Supervisor::any_running() const {
 }
 
 bool Supervisor::any_group_running() {
+  const std::set<pid_t> running = running_groups();
   return std::ranges::any_of(own_ranks(),
-                             [](const Rank& rank) { return group_is_running(rank.pid); });
+                             [&](const Rank& rank) { return running.contains(rank.pid); });
 }
 
 void Supervisor::take_orphans() {
@@ -127,11 +129,13 @@ void Supervisor::tell_progress(Rank& rank) {
                        .bytes());
 }
 
-void Supervisor::tell_records(const Rank& rank) {
+// Once: sent again later, an old answer would pass for a new one.
+void Supervisor::tell_records(Rank& rank) {
   if (is_over_) return;
   job_.nodes->send(
       0, NodeMessage::records,
       MessageWriter().number(static_cast<std::uint64_t>(rank.index)).text(rank.records).bytes());
+  rank.forget_records();
 }
 
 bool Supervisor::job_has_ended() {
@@ -294,19 +298,28 @@ void Supervisor::take_news(int node, const RankNews& news) {
   if (is_new) judge_end(rank);
 }
 
+// A rank that ended because of another's failure does not explain the end of the job.
+bool Supervisor::culprit_blames_another() const {
+  if (!verdict_.culprit) return false;
+  const Rank& culprit = ranks_[static_cast<std::size_t>(*verdict_.culprit)];
+  const bool is_found = culprit.stopped || !culprit.hang.empty();
+  return !is_found && culprit.end && culprit.end->blames_another();
+}
+
 void Supervisor::lose_node(int node, int status, std::string reason) {
   nodes_done_.resize(static_cast<std::size_t>(job_.placement.num_nodes()));
   nodes_done_[static_cast<std::size_t>(node)] = true;
+  verdict_.has_lost_node = true;
   for (Rank& rank : ranks_) {
-    if (rank.node == node && !rank.end) rank.lost = true;
+    // Without node 0 nothing is known of the other nodes either.
+    const bool is_unknown = judges() ? rank.node == node : rank.node != job_.placement.node_rank;
+    if (is_unknown && !rank.end) rank.lost = true;
   }
   if (!judges()) stop_listening();  // node 0 decides nothing any more
-  const bool blames_another =
-      phase_ == Phase::blaming && !ranks_[static_cast<std::size_t>(*verdict_.culprit)].stopped &&
-      ranks_[static_cast<std::size_t>(*verdict_.culprit)].end->blames_another();
-  if (!is_undisturbed() && !blames_another) return;
+  if (!is_undisturbed() && !culprit_blames_another()) return;
   verdict_.culprit.reset();
   verdict_.lost = NodeFailure{.node = node, .status = status, .reason = std::move(reason)};
+  if (phase_ >= Phase::aborting) return;  // the ranks are being ended already
   verdict_.failed_ns = now_ns();
   abort_ranks();
 }

@@ -1,7 +1,7 @@
 """Disturbs training jobs of two nodes with two ranks each: ranks and launchers are killed and stopped, a rank exits with 7,
-the disk is full, the network between the nodes is cut in silence. Each job is started again by dtrun, or where its
-launchers have ended, by this program; it must end with the bits of a run that nothing disturbed, and leave nothing. See
-scripts/soak.sh. Needs root for the network and the disk: status 77 otherwise."""
+the disk is full, the network between the nodes is cut in silence; now and then one follows another at once. Each job is
+started again by dtrun, or where its launchers have ended, by this program; it must end with the bits of a run that nothing
+disturbed, and leave nothing. See scripts/soak.sh. Needs root for the network and the disk: status 77 otherwise."""
 
 import argparse
 import collections
@@ -28,6 +28,7 @@ import two_hosts  # noqa: E402
 HEARTBEAT = 2  # seconds without a word until a node counts as lost
 MEETING = 5  # seconds that the nodes have to meet
 BOUND = 3 + HEARTBEAT + 3  # seconds from a fault to the end: detection, dtrun's own bound, a busy machine's delay
+BOUND_OF_TWO = BOUND + MEETING  # a node that is lost between two attempts has that long to begin
 ENDLESS = 10_000_000  # steps; the last start of a run is told when to end
 FAULTS_OF_A_RUN = 12
 INTERNAL = (70, 128 + signal.SIGABRT)  # statuses that no fault explains
@@ -111,7 +112,7 @@ class Run:
 
     def __init__(self, place, name):
         self.place, self.folder = place, place.disk / name
-        self.faults, self.slowest = collections.Counter(), collections.defaultdict(float)
+        self.faults, self.slowest, self.pairs = collections.Counter(), collections.defaultdict(float), 0
         self.jobs, self.mark, self.starts, self.over_network = [], "", 0, False
 
     def start(self, *flags, steps=ENDLESS, over_network=False):
@@ -170,32 +171,46 @@ class Run:
         time.sleep(random.uniform(0, seconds))
         return not self.is_over()
 
-    def disturb(self, kind, moment):
-        """Returns what was wrong, or "" for nothing."""
+    def disturb(self, kind, moment, second=None):
+        """Returns what was wrong, or "" for nothing. second: a fault that follows before the first one has had its end."""
         if not self.wait_for_moment(moment):
             return f"the job ended with {self.statuses()} though nobody disturbed it\n{self.log_end()}"
-        problem = self.fill_disk() if kind == DISK else self.hit(kind)
-        self.faults[kind] += 1
-        return problem and f"{kind} ({moment}): {problem}\n{self.log_end()}"
+        kinds = [kind] if second is None else [kind, second]
+        problem = self.fill_disk() if kind == DISK else self.hit(kinds)
+        self.faults.update(kinds)
+        self.pairs += second is not None
+        return problem and f"{' and '.join(kinds)} ({moment}): {problem}\n{self.log_end()}"
 
-    def hit(self, kind):
-        restarts = self.restarts()
-        self.place.cut() if kind == CUT else self.signal(kind)
-        begin = time.monotonic()
-        problem = self.wait_for_restart(restarts) if kind in OF_RANKS else self.wait_for_end()
-        self.slowest[kind] = max(self.slowest[kind], time.monotonic() - begin)
-        if kind == CUT:
+    def hit(self, kinds):
+        """A job that loses a node ends, whatever else happens to it."""
+        restarts = self.inflict(kinds[0])
+        for second in kinds[1:]:
+            time.sleep(random.choice((0, 0.02, 0.2, 1)))
+            restarts = self.inflict(second)
+        begin, bound = time.monotonic(), BOUND if len(kinds) == 1 else BOUND_OF_TWO
+        problem = self.wait_for_restart(restarts, bound) if {*kinds} <= {*OF_RANKS} else self.wait_for_end(bound)
+        name = kinds[0] if len(kinds) == 1 else "two faults"
+        self.slowest[name] = max(self.slowest[name], time.monotonic() - begin)
+        if CUT in kinds:
             self.place.cut("delete")
         return problem
 
-    def signal(self, kind):
+    def inflict(self, kind):
+        """Returns how often the job had been started again before."""
+        if kind == CUT:
+            self.place.cut()
+            return self.restarts()
         how = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP, "exits": LEAVE}[kind.split()[1]]
         # A stopped guard is like Ctrl-Z, which is the user's right.
-        victims = wait_for(lambda: self.processes("supervisor" if kind == "launcher stopped" else kind.split()[0]), 60)
-        try:
-            os.kill(random.choice(victims), how)
-        except ProcessLookupError:  # it has just ended, as ranks do when the last fault was theirs
-            self.signal(kind)
+        name = "supervisor" if kind == "launcher stopped" else kind.split()[0]
+        while True:
+            wait_for(lambda: self.processes(name) or self.is_over(), 60)
+            victims, restarts = self.processes(name), self.restarts()
+            if not victims:  # the fault before has ended them all
+                return restarts
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, as ranks do when the last fault was theirs
+                os.kill(random.choice(victims), how)
+                return restarts
 
     def fill_disk(self):
         """Until a save has failed; then the job must save again."""
@@ -208,13 +223,13 @@ class Run:
             return "no save failed though the disk was full"
         return "" if wait_for(lambda: self.newest() > newest or self.is_over(), 60) else "no save after the disk was full"
 
-    def wait_for_restart(self, restarts):
-        if not wait_for(lambda: self.restarts() > restarts or self.is_over(), BOUND):
-            return f"neither an end nor a restart within {BOUND} s"
+    def wait_for_restart(self, restarts, bound):
+        if not wait_for(lambda: self.restarts() > restarts or self.is_over(), bound):
+            return f"neither an end nor a restart within {bound} s"
         return self.judge_end() if self.is_over() else ""
 
-    def wait_for_end(self):
-        return self.judge_end() if wait_for(self.is_over, BOUND) else f"no end within {BOUND} s"
+    def wait_for_end(self, bound):
+        return self.judge_end() if wait_for(self.is_over, bound) else f"no end within {bound} s"
 
     def judge_end(self):
         """Of all launchers: a killed one's other half needs a moment."""
@@ -270,14 +285,17 @@ def random_faults(run):
             run.start(*random.choice(STRATEGIES), over_network=random.random() < 0.5)
         kinds = [*OF_RANKS * 4, *OF_LAUNCHERS, DISK, *([CUT] * 3 if run.over_network else [])]
         kind = random.choice(kinds)
+        seconds = [*OF_RANKS, *OF_LAUNCHERS, *([CUT] if run.over_network else [])]
+        second = random.choice(seconds) if kind != DISK and random.random() < 0.25 else None
         # Before the nodes have met, a cut ends nothing.
-        yield kind, random.choice(("start" if kind == CUT else "at once", "start", "steps", "steps", "save"))
+        early = "start" if CUT in (kind, second) else "at once"
+        yield kind, random.choice((early, "start", "steps", "steps", "save")), second
 
 
 def go_through(run, faults):
     """Disturbs the run until one fault has a bad end; what was wrong, or ""."""
     try:
-        problems = (run.disturb(kind, moment) for kind, moment in faults)
+        problems = (run.disturb(*fault) for fault in faults)
         return next(filter(None, problems), None) or run.finish()
     finally:
         run.end_all()
@@ -286,6 +304,7 @@ def go_through(run, faults):
 def count(run, counts):
     counts["restarts by dtrun"] += run.restarts()
     counts["starts by the campaign"] += run.starts
+    counts["faults just after another"] += run.pairs
     counts.update(run.faults)
     for kind, seconds in run.slowest.items():
         counts[f"slowest, {kind}"] = max(counts[f"slowest, {kind}"], seconds)

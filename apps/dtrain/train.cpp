@@ -78,6 +78,15 @@ void note_default_model(const config::Config& config) {
       "configs/experiments/small.json, 25m.json or prod.json");
 }
 
+// Before a launcher may start the run again.
+void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& checkpoint) {
+  const bool is_first_start = env.max_restarts > 0 && env.restart_count == 0;
+  if (!is_first_start || !checkpoint.every.is_never() || checkpoint.keep_best) return;
+  base::log_info(
+      "a restart would repeat all steps, since this run writes no checkpoint before it ends; give "
+      "it, for example, --checkpoint-every 10m");
+}
+
 }  // namespace
 
 int run_train(const Arguments& arguments) {
@@ -97,6 +106,7 @@ int run_train(const Arguments& arguments) {
   check_data(*configured);
   if (first && !alone.notice.empty()) base::log_info("{}", alone.notice);
   warn(config::Command::train, *configured);
+  if (first) note_lost_steps(configured->env, config.checkpoint);
   const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config);
   return library.run({config::Command::train, config, {configured->asked, origin}});

@@ -1,6 +1,8 @@
 // The connections between the launchers of a job while its ranks run.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -93,10 +95,11 @@ class Channel {
     ClockOffset clock;
   };
 
-  void watch(const Peer& peer, bool add) const;
+  void watch(Peer& peer, bool add) const;
   void post(Peer& peer, NodeMessage kind, std::string_view body);
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
+  void take_messages(Peer& peer, std::vector<NodeEvent>& events);
   void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
   void beat(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
@@ -106,7 +109,8 @@ class Channel {
   int attempt_ = 0;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor timer_;
-  std::vector<Peer> peers_;
+  std::vector<Peer> peers_;         // never moved: epoll_ has their addresses
+  std::vector<epoll_event> ready_;  // room for all
   std::vector<NodeEvent> put_back_;
 };
 

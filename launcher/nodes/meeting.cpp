@@ -40,6 +40,12 @@ SilenceLimits silence_limits(const Options& options) {
           .starting = std::max(options.heartbeat_timeout, options.rdzv_timeout)};
 }
 
+std::chrono::milliseconds meeting_silence_limit(const Options& options) {
+  constexpr std::chrono::duration<double> kLeast{5.0};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::max(kLeast, options.heartbeat_timeout));
+}
+
 WaitingLines::WaitingLines(const Options& options)
     : prefix_(own_prefix(options)),
       deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)),

@@ -46,6 +46,10 @@ struct Meeting {
 /// How long the others may be silent once they have come. Private to nodes/.
 [[nodiscard]] SilenceLimits silence_limits(const Options& options);
 
+/// How long launchers that meet may hear nothing of each other: node 0 says every 2 s who is
+/// missing. Private to nodes/.
+[[nodiscard]] std::chrono::milliseconds meeting_silence_limit(const Options& options);
+
 /// What the launchers lack that could not be let in. Private to nodes/.
 inline constexpr const char* kNodeSecretAdvice =
     "give every dtrun the same DTRAIN_JOB_TOKEN or DTRAIN_JOB_TOKEN_FILE";

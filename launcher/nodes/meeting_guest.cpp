@@ -231,6 +231,7 @@ class Guest {
   }
 
   Meeting wait_for_start() {
+    auto heard = dtrain::base::Clock::now();
     while (true) {
       while (auto message = input_.take_message()) {
         if (auto meeting = handle(*message)) return *std::move(meeting);
@@ -239,9 +240,11 @@ class Guest {
       const Deadline soon(shortened(500ms));
       int error = 0;
       const Transfer transfer = dtrain::net::receive_some(socket_, input_, soon, error);
-      if (transfer == Transfer::closed || input_.is_broken()) {
+      if (transfer == Transfer::done) heard = dtrain::base::Clock::now();
+      const bool is_silent = dtrain::base::Clock::now() - heard > meeting_silence_limit(options_);
+      if (transfer == Transfer::closed || input_.is_broken() || is_silent) {
         missing_.clear();
-        throw TryAgain{"its dtrun has left"};
+        throw TryAgain{is_silent ? "nothing is heard of it any more" : "its dtrun has left"};
       }
     }
   }

@@ -1,6 +1,7 @@
 // Node 0's part in the meeting of launchers.
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -53,6 +54,13 @@ struct Guest {
   NodeHello hello;
 };
 
+/// Breaks the connection when what was sent is not received for that long; 0: as the kernel has it.
+/// A machine that vanished closes no connection.
+void limit_silence(const Descriptor& socket, std::chrono::milliseconds limit) {
+  const auto milliseconds = static_cast<unsigned>(limit.count());
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds));
+}
+
 std::string framed_message(NodeMessage kind, std::string_view body) {
   return dtrain::net::framed(encode(kind, 0, body));
 }
@@ -94,7 +102,7 @@ class Host {
 
   [[nodiscard]] const Guest* guest_of(int node) const {
     const auto found = std::ranges::find_if(guests_, [&](const Guest& guest) {
-      return guest.has_come && guest.hello.node_rank == node;
+      return guest.has_come && !guest.is_over && guest.hello.node_rank == node;
     });
     return found == guests_.end() ? nullptr : &*found;
   }
@@ -179,6 +187,7 @@ class Host {
     }
     Guest guest;
     guest.socket = std::move(socket);
+    limit_silence(guest.socket, meeting_silence_limit(options_));
     guest.exchange.host_challenge = dtrain::net::new_challenge();
     guest.patience = Clock::now() + kStrangerPatience;
     MessageWriter offer;
@@ -352,6 +361,7 @@ Meeting host_meeting(const Options& options, const std::string& token, const std
 
   std::vector<NodeLink> links;
   for (Guest& guest : guests) {
+    limit_silence(guest.socket, 0ms);  // from here on heartbeats tell
     links.push_back({guest.hello.node_rank, std::move(guest.socket), std::move(guest.input)});
   }
   meeting.channel = std::make_shared<Channel>(0, std::move(links), silence_limits(options));

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import subprocess
+import unittest
 
 from dtrun_harness import DTRUN, DtrunTest, main, number_of_gpus
 
@@ -98,6 +99,15 @@ class EnvironmentTest(PythonTest):
         process = self.dtrun("--nproc_per_node=auto", "--standalone", "--nnodes=1", "sh", "-c",
                              "echo $WORLD_SIZE")
         self.assertEqual(number_of_gpus() or len(os.sched_getaffinity(0)), len(process.out.splitlines()))
+
+    @unittest.skipIf(os.geteuid() != 0 or number_of_gpus(), "only root can show GPUs, and where there are none")
+    def test_the_gpus_that_cuda_is_shown_count(self):
+        script = 'mount -t tmpfs none /dev && touch /dev/null /dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidiactl && exec "$@"'
+        for shown, count in (("0,2", 2), ("1", 1), (None, 3)):
+            command = ["unshare", "--mount", "sh", "-c", script, "sh", DTRUN, "-n", "gpu", "--", "sh", "-c", "echo"]
+            environment = {"CUDA_VISIBLE_DEVICES": shown} if shown else {}
+            out = subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, check=True).stdout
+            self.assertEqual(count, len(out.splitlines()))
 
     def test_the_rest_of_the_environment_and_the_arguments_pass_unchanged(self):
         text = 'import os, sys\nprint(sys.argv[1:], os.environ["OTHER"], os.getcwd())\n'

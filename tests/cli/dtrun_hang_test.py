@@ -1,9 +1,11 @@
 """dtrun finds the rank that a job which stands still waits for."""
 
+import contextlib
 import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -11,8 +13,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
-
-USAGE, TIMEOUT = 2, 5
+from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest  # noqa: E402
 
 # A rank that speaks to dtrun (docs/dtrun.md): each argument RANK:WORDS tells what that rank does, "*" any other.
 #   steps      two steps          busy       signs of life for 1.5 s, then the end
@@ -125,6 +126,21 @@ class Stubs(DtrunTest):
             process = self.dtrun("--hang-timeout", text, "true")
             self.assertEqual((process.returncode, process.err.count("\n")), (USAGE, 1), process.err)
             self.assertIn("--hang-timeout", process.err)
+
+
+class Nodes(NodesTest):
+    def test_another_node_answers_once(self):
+        """A rank that goes on after its answer: node 0 must not take the old answer for a new one."""
+        program = ("import os, socket, time\nlink = socket.socket(fileno=int(os.environ['DTRUN_CONTROL_FD']))\n"
+                   "link.recv(4096)\nlink.sendall(b'where it was\\nrecords-end\\n')\n"
+                   "for _ in range(5):\n    time.sleep(0.02)\n    link.sendall(b'busy\\n')\n")
+        with socket.create_server(("127.0.0.1", self.port)) as server:
+            other = self.node(1, "-n", "1", sys.executable, "-S", "-c", program)
+            with contextlib.closing(Judge(server)) as judge:
+                judge.start()
+                judge.tell(judge.ASK)
+                kinds = judge.kinds_until(judge.NODE_DONE)
+            self.assertEqual((1, [COMM]), (kinds.count(judge.RECORDS), self.ends(other)), other.err)
 
 
 @unittest.skipUnless(shutil.which("strace"), "strace holds up one thread of a rank")

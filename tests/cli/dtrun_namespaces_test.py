@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import DTRUN, DtrunTest, main  # noqa: E402
+from dtrun_harness import DTRUN, DtrunTest, main, wait_until  # noqa: E402
 
 SECRET = "0123456789abcdef0123456789abcdef"
 DTRAIN = str(pathlib.Path(DTRUN).with_name("dtrain"))
@@ -52,14 +52,26 @@ class Namespaces(DtrunTest):
             ip("-n", name, "link", "set", end, "up")
             ip("-n", name, "link", "set", "lo", "up")
 
-    def job(self, *program, ranks=2, address=None, options=(), secret=SECRET):
+    def job(self, *program, secret=SECRET, **options):
         environment = {"DTRAIN_JOB_TOKEN": secret} if secret else {}
-        return [subprocess.Popen(["ip", "netns", "exec", name, DTRUN, "--nnodes", "2", "--node-rank", str(node),
-                                  "--master-addr", address or self.ADDRESSES[0], "--master-port", "29600",
-                                  "-n", str(ranks), *options, "--", *program],
-                                 env=self.environment(**environment), cwd=self.folder, text=True,
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                for node, name in enumerate(self.names)]
+        return [self.node(node, *program, environment=environment, **options) for node in range(2)]
+
+    def node(self, node, *program, nodes=2, ranks=2, address=None, options=(), environment):
+        return subprocess.Popen(["ip", "netns", "exec", self.names[min(node, 1)], DTRUN, "--nnodes", str(nodes),
+                                 "--node-rank", str(node), "--master-addr", address or self.ADDRESSES[0],
+                                 "--master-port", "29600", "-n", str(ranks), *options, "--", *program],
+                                env=self.environment(**environment), cwd=self.folder, text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def cut(self, how="add"):
+        """Or, with "del", mends the network."""
+        for name, other in zip(self.names, reversed(self.ADDRESSES)):
+            ip("-n", name, "route", how, "blackhole", other + "/32")
+
+    def connections(self, name, *states):
+        """The rows of /proc/net/tcp with these states."""
+        rows = subprocess.run(["ip", "netns", "exec", name, "cat", "/proc/net/tcp"], capture_output=True, text=True, check=True)
+        return [line for line in rows.stdout.splitlines()[1:] if line.split()[3] in states]
 
     def ends(self, launchers, limit=20):
         for each in launchers:
@@ -134,9 +146,8 @@ class Namespaces(DtrunTest):
         launchers = self.job("sh", "-c", SAVING, options=("--heartbeat-timeout", "1"))
         self.wait_for_files(*(f"here{rank}" for rank in range(4)))
         time.sleep(0.3)
-        for name, other in zip(self.names, reversed(self.ADDRESSES)):
-            ip("-n", name, "route", "add", "blackhole", other + "/32")
         started = time.monotonic()
+        self.cut()
         self.assertEqual(self.ends(launchers), [5, 5])
         self.assertGreater(time.monotonic() - started, 0.7)
         self.assertLess(time.monotonic() - started, 5)
@@ -144,10 +155,23 @@ class Namespaces(DtrunTest):
         self.assertIn("failed: node 0 ", launchers[1].err)
         for each in launchers:
             self.assertIn("was silent for 1.0 s (--heartbeat-timeout)", each.err)
+        all_but_time_wait = [f"{state:02X}" for state in range(1, 13) if state != 6]
         for name in self.names:  # neither a connection nor a port is left
-            sockets = subprocess.run(["ip", "netns", "exec", name, "cat", "/proc/net/tcp"], capture_output=True,
-                                     text=True, check=True).stdout.splitlines()[1:]
-            self.assertEqual([line for line in sockets if line.split()[3] != "06"], [])  # but for TIME_WAIT
+            self.assertEqual(self.connections(name, *all_but_time_wait), [])
+
+    def test_a_machine_that_vanishes_while_the_nodes_meet_may_come_again(self):
+        established = "01"
+        options = {"nodes": 3, "ranks": 1, "options": ("--heartbeat-timeout", "1"), "environment": {"DTRAIN_JOB_TOKEN": SECRET}}
+        launchers = [self.node(node, "true", **options) for node in range(2)]
+        wait_until(lambda: "waiting for node 2," in launchers[0].stderr.readline(), "node 1's coming")
+        self.cut()
+        for name in self.names:
+            wait_until(lambda name=name: not self.connections(name, established), "the end of the connection")
+        launchers[1].kill()
+        launchers[1].communicate()
+        self.cut("del")
+        launchers[1:] = [self.node(node, "true", **options) for node in (1, 2)]
+        self.assertEqual(self.ends(launchers), [0, 0, 0], launchers[0].err)
 
 
 if __name__ == "__main__":

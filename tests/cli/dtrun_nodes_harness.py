@@ -23,6 +23,45 @@ def text_field(text):
     return struct.pack("<Q", len(text)) + text
 
 
+class Judge:
+    """A node 0 that says what a test wants, to one other node; each has one rank. See launcher/nodes/messages.h."""
+
+    START, NODE_DONE, RECORDS, ASK = 5, 18, 27, 28
+
+    def __init__(self, server):
+        server.settimeout(LIMIT)
+        self.link = server.accept()[0]
+        self.link.settimeout(LIMIT)
+        same_user, welcome = 1, 1
+        self.link.sendall(b"dtrun/2\n" + text_field(struct.pack("<Q", same_user) + text_field(bytes(32))))
+        self.heard = self.link.makefile("rb")
+        self.next_message()  # its hello
+        self.link.sendall(text_field(struct.pack("<QQ", welcome, 0) + text_field(b"") + text_field(b"")))
+
+    def close(self):
+        self.heard.close()
+        self.link.close()
+
+    def next_message(self):
+        (length,) = struct.unpack("<Q", self.heard.read(8))
+        return self.heard.read(length)
+
+    def tell(self, kind, body=b""):
+        self.link.sendall(text_field(struct.pack("<QQ", kind, 0) + body))
+
+    def start(self):
+        nodes = b"".join(text_field(host) + struct.pack("<Q", 1) for host in (b"hosta", b"hostb"))
+        self.tell(self.START, text_field(b"127.0.0.1") + struct.pack("<Q", 29999) + text_field(b"run") + text_field(b"token")
+                  + struct.pack("<dddQQ", 2, 60, 10, 0, 2) + nodes)
+
+    def kinds_until(self, last):
+        """Of what it is told, up to a message of kind `last`."""
+        kinds = []
+        while last not in kinds:
+            kinds.append(struct.unpack("<Q", self.next_message()[:8])[0])
+        return kinds
+
+
 def supervisor_of(launcher):
     return wait_until(lambda: children_of(launcher.pid), "a supervisor")[0]
 

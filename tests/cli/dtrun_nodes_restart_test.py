@@ -7,7 +7,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrun_harness import main, wait_until  # noqa: E402
+from dtrun_harness import main, state_of, wait_until  # noqa: E402
 from dtrun_nodes_harness import COMM, WAIT, NodesTest, supervisor_of  # noqa: E402
 
 
@@ -75,6 +75,38 @@ class Restart(NodesTest):
         os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
         self.assertEqual(self.ends(*launchers)[0], COMM)
         self.assertIn("not started again: the job has fewer nodes now", launchers[0].err)
+
+    def test_neither_is_one_that_lost_a_node_just_after_a_rank_had_failed(self):
+        launchers = self.nodes("[ $RANK = 1 ] && exec sleep 30; echo $$ > pid; until [ -e go ]; do :; done; exit 7", *self.AGAIN,
+                               "0.05")
+        self.wait_for_files("pid")
+        first, second = (supervisor_of(launcher) for launcher in launchers)
+        os.kill(first, signal.SIGSTOP)  # so that it sees both at once
+        (self.folder / "go").touch()
+        rank = (self.folder / "pid").read_text()
+        wait_until(lambda: state_of(rank.strip()) == "Z", "the end of rank 0")
+        os.kill(second, signal.SIGKILL)
+        os.kill(first, signal.SIGCONT)
+        self.assertEqual(self.ends(*launchers)[0], 7)
+        self.assertIn("not started again: the job has fewer nodes now", launchers[0].err)
+
+    def test_a_node_lost_while_the_ranks_end_is_to_blame_where_a_rank_only_says_that_another_failed(self):
+        """As after the end of big ranks, whose dtrun closes its connection last."""
+        launchers = self.nodes("trap '' TERM; : > here$RANK; [ $RANK = 0 ] && exit 4; while :; do sleep 0.05; done", *self.AGAIN,
+                               "0.05")
+        wait_until(lambda: "ending the others" in launchers[0].stderr.readline(), "the order to end")
+        os.kill(supervisor_of(launchers[1]), signal.SIGKILL)
+        self.assertEqual(self.ends(*launchers)[0], COMM)
+        self.assertRegex(launchers[0].err, r"dtrun: ended because of it: rank 0 \(exited with status 4, .*\n"
+                                           r"dtrun: failed: node 1 \(.*\) with rank 1 closed its connection: .*\n"
+                                           r"dtrun: not started again: the job has fewer nodes now\n$")
+
+    def test_a_node_that_cannot_prepare_a_restart_says_why(self):
+        text = "[ $RANK = 0 ] && exec sleep 30; for run in logs1/*; do touch $run/attempt_1; done; exit 7"
+        launchers = [self.node(rank, "--log-dir", f"logs{rank}", *self.AGAIN, "0.05", *self.shell(text, ranks=1))
+                     for rank in range(2)]
+        self.assertEqual([2, 2], self.ends(*launchers), launchers[0].err + launchers[1].err)
+        self.assertRegex(launchers[0].err, r"dtrun: failed: node 1 \(.*\) with rank 1 did not start: --log-dir: cannot create ")
 
 
 if __name__ == "__main__":

@@ -200,6 +200,27 @@ class Meeting(NodesTest):
             self.assertEqual(self.ends(launcher), [USAGE], launcher.err)
         self.assertIn("node 7 (elsewhere) is not among --nnodes 2", launcher.err)
 
+    def test_a_node_may_come_again_before_node_0_has_seen_its_end(self):
+        version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
+        hello = text_field(version) + struct.pack("<QQQ", 1, 3, 1) + text_field(b"elsewhere")
+        introduction = text_field(text_field(bytes(32)) + text_field(hello) + text_field(b""))
+        launcher = self.node(0, "-n", "1", "true", nodes=3)
+        first, second = (wait_until(self.try_connect, "node 0") for _ in range(2))
+        for guest in (first, second):
+            guest.settimeout(LIMIT)
+            guest.recv(64, socket.MSG_WAITALL)  # the greeting and an offer
+        first.sendall(introduction)
+        first.recv(16, socket.MSG_WAITALL)
+        os.kill(launcher.pid, signal.SIGSTOP)  # so that it sees both at once
+        first.close()
+        second.sendall(introduction)
+        os.kill(launcher.pid, signal.SIGCONT)
+        welcome = 1
+        self.assertEqual(welcome, struct.unpack("<QQ", second.recv(16, socket.MSG_WAITALL))[1])
+        second.close()
+        launcher.terminate()
+        self.ends(launcher)
+
     def test_a_node_that_does_not_tell_how_its_ranks_ended_is_lost(self):
         version = subprocess.run([DTRUN, "--version"], capture_output=True, check=True).stdout.split()[1]
         hello = text_field(version) + struct.pack("<QQQ", 1, 2, 1) + text_field(b"elsewhere")
@@ -354,6 +375,15 @@ class Loss(NodesTest):
             self.assert_nothing_left(1)
             for path in self.folder.glob("here*"):
                 path.unlink()
+
+    def test_who_lost_node_0_says_nothing_of_the_ranks_of_other_nodes(self):
+        launchers = self.nodes(WAIT, ranks=(1, 1, 2))
+        self.wait_for_files(*(f"here{rank}" for rank in range(4)))
+        os.kill(supervisor_of(launchers[0]), signal.SIGKILL)
+        self.assertEqual(self.ends(*launchers)[1:], [COMM, COMM])
+        for node, other in ((1, r"rank [023] \("), (2, r"rank [01] \(")):
+            self.assertIn("ended because of it: rank ", launchers[node].err)
+            self.assertNotRegex(launchers[node].err, other)
 
     def test_a_healthy_job_outlives_the_heartbeat_timeout(self):
         process = self.emulated("sleep 1", "--heartbeat-timeout", "0.3")

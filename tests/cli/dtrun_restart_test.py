@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -53,16 +54,6 @@ class Budget(RestartTest):
         self.assertEqual("dtrun: failed, and not started again: all 2 restarts are used up; "
                          "rank 1 was killed by signal 9 (SIGKILL)", self.last_line(process))
 
-    def test_dtrain_without_checkpoints_is_told_of_before_it_starts(self):
-        (self.folder / "dtrain").symlink_to("/bin/true")
-        for words, is_told in ((("--strategy", "ddp"), True), (("train", "--checkpoint-every", "none"), True),
-                               (("--config", "c.json", "--checkpoint-every=0"), True), (("--config", "c.json"), False),
-                               (("--strategy", "ddp", "--checkpoint-every", "10m"), False), (("verify", "run"), False)):
-            with self.subTest(words):
-                process = self.dtrun("--max-restarts", "1", "--", "./dtrain", *words)
-                self.assertEqual((0, is_told), (process.returncode, "dtrun: note: a restart would repeat all steps" in process.err))
-        self.assertEqual("", self.dtrun("--", "./dtrain", "--strategy", "ddp").err)
-
     def test_without_the_option_nothing_is_started_again(self):
         process = self.dtrun(*self.shell("touch attempt-$TORCHELASTIC_RESTART_COUNT-$TORCHELASTIC_MAX_RESTARTS; exit 7",
                                          ranks=1))
@@ -72,6 +63,14 @@ class Budget(RestartTest):
     def test_underscores_are_torchruns(self):
         process = self.dtrun("--max_restarts=1", *QUICKLY, *self.shell("exit 7", ranks=1))
         self.assertEqual([("1", "1")], self.restarts_of(process))
+
+    def test_a_restart_that_cannot_start_the_ranks_is_part_of_the_history(self):
+        shutil.copy("/bin/sh", self.folder / "program")
+        process = self.dtrun("-n", "1", "--max-restarts", "2", *QUICKLY, "--", "./program", "-c", "rm program; exit 7")
+        self.assertEqual(12, process.returncode, process.err)
+        self.assertRegex(process.err, r"dtrun: 2 attempts:\ndtrun:   attempt 0: rank 0 exited with status 7 after .*\n"
+                                      r"dtrun:   attempt 1: did not start after .*\n"
+                                      r"dtrun: error: cannot start './program': .*\n$")
 
     def test_errors_that_would_come_again_and_requests_are_no_reason(self):
         for status in (2, 3, 12):
@@ -277,6 +276,7 @@ class Training(RestartTest):
         losses = [[(line["step"], line["loss"]) for line in metrics_of(folder) if "loss" in line] for folder in (whole, killed)]
         self.assertEqual(*losses)
         self.check_history(metrics_of(killed), error)
+        self.assertNotIn("a restart would repeat", error)
 
     def check_history(self, lines, error):
         starts = [line["provenance"] for line in lines if line.get("event") == "start"]
@@ -293,7 +293,8 @@ class Training(RestartTest):
     def test_a_run_without_a_name_or_a_checkpoint_begins_again_in_its_folder(self):
         process = self.start_training("--checkpoint-every", "none", steps=600)
         self.kill_after(0, "runs/text-1", start=1, mark='"step":20,')
-        self.end_of(process)
+        error = self.end_of(process)
+        self.assertEqual(1, error.count("dtrain: a restart would repeat all steps"), error)
         self.assertEqual(["text-1"], os.listdir(self.folder / "runs"))
         steps = [line["step"] for line in metrics_of(self.folder / "runs/text-1") if "loss" in line]
         self.assertEqual(list(range(1, 601)), steps)

@@ -204,6 +204,7 @@ void read_restart(const Reader& reader, RankEnv& env) {
   env.launch = reader.text("TORCHELASTIC_RUN_ID");
   if (env.launch == "none") env.launch.clear();  // torchrun's for every launch without --rdzv-id
   env.restart_count = reader.number("TORCHELASTIC_RESTART_COUNT", 0, kMaxRestarts).value_or(0);
+  env.max_restarts = reader.number("TORCHELASTIC_MAX_RESTARTS", 0, kMaxRestarts).value_or(0);
   env.restart_reason = reader.text("DTRUN_RESTART_REASON");
 }
 

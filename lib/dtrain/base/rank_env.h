@@ -42,6 +42,7 @@ struct RankEnv {
 
   std::string launch;              ///< the launcher's name for this launch; empty: it gives none
   std::int64_t restart_count = 0;  ///< times that the launcher has started the job again
+  std::int64_t max_restarts = 0;   ///< how often it may
   std::string restart_reason;      ///< how the attempt before this one ended, as dtrun tells it
 };
 

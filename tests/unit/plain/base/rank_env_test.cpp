@@ -133,9 +133,11 @@ TEST_CASE("A launcher that is itself a task decides") {
 TEST_CASE("A launcher tells its launch and how often it has started the job again") {
   const RankEnv env = read({{"TORCHELASTIC_RUN_ID", "a-1"},
                             {"TORCHELASTIC_RESTART_COUNT", "2"},
+                            {"TORCHELASTIC_MAX_RESTARTS", "3"},
                             {"DTRUN_RESTART_REASON", "rank 1 exited with status 7"}});
   CHECK(env.launch == "a-1");
   CHECK(env.restart_count == 2);
+  CHECK(env.max_restarts == 3);
   CHECK(env.restart_reason == "rank 1 exited with status 7");
   CHECK(read({{"TORCHELASTIC_RUN_ID", "none"}}).launch.empty());  // torchrun's for every launch
   CHECK(read({}).restart_count == 0);

@@ -69,6 +69,8 @@ TEST_CASE("a rank that its node has not reported yet has no process id in the li
   CHECK(last_line(verdict, ranks, two_nodes())
             .ends_with(
                 "rank 2 (pid 102 cannot be killed), rank 3 (its node has not reported its start)"));
+  ranks[3].lost = true;
+  CHECK(last_line(verdict, ranks, two_nodes()).ends_with("rank 3 (its end is not known)"));
 }
 
 TEST_CASE("a lost node has its own status and line") {
