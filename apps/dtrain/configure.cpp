@@ -41,7 +41,8 @@ std::string count_variable(const std::string& rank_variable) {
   return end == rank_variable.npos ? rank_variable : rank_variable.substr(0, end) + "SIZE";
 }
 
-void require_rendezvous(const base::RankEnv& env) {
+void require_rendezvous(const base::RankEnv& env, config::Backend backend) {
+  if (backend == config::Backend::mpi) return;  // MPI itself is where they meet
   if (env.world_size == 1 || (!env.master_addr.empty() && env.master_port != 0)) return;
   if (env.slurm_step) return;  // its ranks find their place to meet
   base::fail(ErrorKind::usage,
@@ -156,7 +157,7 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
     }
     return std::nullopt;
   }
-  require_rendezvous(env);
+  require_rendezvous(env, configured.config.machine.backend);
   return configured;
 }
 

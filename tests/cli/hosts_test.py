@@ -22,10 +22,10 @@ class Hosts(RendezvousTest):
         self.hosts = TwoHosts(self, self.root)
         self.port = free_port()
 
-    def start_on(self, host, rank, address, *flags, size=2, names="", identity=None, steps=4):
+    def start_on(self, host, rank, address, *flags, size=2, names="", identity=None, steps=4, before=()):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": address,
                        "MASTER_PORT": str(self.port), "DTRAIN_JOB_TOKEN": SECRET}
-        command = self.ddp_command("--comm-timeout", "20", *flags, steps=steps)
+        command = [*before, *self.ddp_command("--comm-timeout", "20", *flags, steps=steps)]
         return self.start(self.hosts.command(host, command, names, identity), env=environment)
 
     def listening(self, host):
@@ -36,6 +36,12 @@ class Hosts(RendezvousTest):
         ends = [row[1].split(":") for row in rows if row[3] == LISTENING]
         return {(address, int(port, 16)) for address, port in ends}
 
+    def shared_bytes(self, rank):
+        """The size of the memory that a rank shares, as it maps it."""
+        lines = pathlib.Path(f"/proc/{rank.pid}/maps").read_text().splitlines()
+        begin, end = next(line.split()[0] for line in lines if "/memfd:dtrain " in line).split("-")
+        return int(end, 16) - int(begin, 16)
+
     def start_line(self):
         return self.metrics()[0]
 
@@ -45,9 +51,12 @@ class Hosts(RendezvousTest):
         self.hosts.on(1, "route", "add", "10.77.0.3/32", "via", "10.77.0.1")
         self.hosts.on(0, "route", "add", "blackhole", "10.77.0.3/32")
 
+        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        limited = ["prlimit", f"--as={pages * page * 5 // 2}"]
+
         def rank_on(host, rank, names):
             return self.start_on(host, rank, "head", "--global-batch", "3", "--log-every", "1", size=3, names=names,
-                                 steps=1_000_000)
+                                 steps=1_000_000, before=limited)
 
         start = time.monotonic()
         ranks = [rank_on(0, 0, here)]
@@ -57,11 +66,14 @@ class Hosts(RendezvousTest):
         self.assertNotIn("00000000", store)
         ranks += [rank_on(0, 1, here), rank_on(1, 2, there)]
         wait_until(lambda: self.has_trained() or any(rank.poll() is not None for rank in ranks), "a step")
+        # Half of the address space is for the memory of a host's ranks, not of all ranks.
+        shared = [self.shared_bytes(rank) for rank in ranks]
         gloo = [{address for address, _ in self.listening(host)} for host in range(2)]
         for rank in ranks:
             rank.terminate()
         for rank in ranks:
             self.end_of(rank, 9)
+        self.assertEqual(shared, [pages * 5 // 8 * page, pages * 5 // 8 * page, pages * page])
         self.assertEqual(gloo, [{"01004D0A"}, {"02004D0A"}])
         self.assertLess(time.monotonic() - start, 15)
 

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -14,6 +15,12 @@ from rendezvous_test import RendezvousTest, processes_below  # noqa: E402
 from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
 
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+# Starts a daemon of mpirun "on another host": this one under another name.
+ELSEWHERE = """#!/bin/sh
+host=$1
+shift
+exec unshare --uts sh -c 'hostname "$1"; shift; exec sh -c "$*"' sh "$host" "$@"
+"""
 PLUGIN = BUILD / "lib" / "libdtrain_mpi.so"
 WHY_NOT = None if shutil.which("mpirun") else "no mpirun (openmpi-bin)"
 NO_PLUGIN = WHY_NOT or (None if PLUGIN.exists() else "libdtrain_mpi.so was not built (libopenmpi-dev)")
@@ -78,6 +85,19 @@ class Training(Mpirun):
                 self.assertEqual(mine[0]["backend"], "mpi")
                 self.assertEqual([line.get("loss") for line in mine], [line.get("loss") for line in theirs])
                 self.assertEqual(final_model(by_mpi).read_bytes(), final_model(by_shm).read_bytes())
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can give a process another host's name")
+    def test_hosts_of_different_numbers_of_ranks_need_no_address(self):
+        agent = self.root / "elsewhere"
+        agent.write_text(ELSEWHERE)
+        agent.chmod(0o755)
+        hosts = ["--host", f"{socket.gethostname()}:2,elsewhere:1", "--mca", "plm_rsh_agent", str(agent)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+        result = subprocess.run([*MPIRUN, *hosts, "-n", "3", str(DTRAIN), "doctor", "--backend", "mpi", "--threads", "1"],
+                                env=environment, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn(f"hosts           {socket.gethostname()} (ranks 0-1); elsewhere (rank 2)\n", result.stdout)
+        self.assertRegex(result.stdout, r"meeting         through MPI, in [\d.]+ s; backend mpi\n")
 
     def test_fast_reductions_and_16_bits_train(self):
         self.train(2, "--strategy", "ddp", "--backend", "mpi", "--reduction", "fast", "--dtype", "bfloat16")

@@ -13,6 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import BUILD, SOURCE, final_model  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
 
 NOBODY = 65534
@@ -356,7 +357,60 @@ class Secrets(RendezvousTest):
             self.assertIn("world size of 4", self.one_error(self.end_of(rank, 2)))
 
 
+class Nodes(RendezvousTest):
+    """Two launchers whose nodes differ: in ranks, and so in the threads of each."""
+
+    def train(self, *flags, status=0, **options):
+        port = free_port()
+        words = [*self.ddp_command("--global-batch", "3", "--microbatch", "1", "--threads", "0", *flags, **options)]
+        nodes = [self.start([DTRUN, "--nnodes", "2", "--node-rank", str(node), "--master-addr", "127.0.0.1",
+                             "--master-port", str(port), "-n", str(node + 1), "--", *words],
+                            env={**os.environ, "OMP_NUM_THREADS": str(2 - node)}) for node in range(2)]
+        return [self.end_of(node, status) for node in nodes]
+
+    def test_threads_follow_from_the_node_and_change_no_bit(self):
+        large = ("--width", "128", "--neurons", "512")  # enough for threads to share it
+        self.train(*large)
+        alike = self.root / "alike"
+        self.ddp("--global-batch", "3", "--microbatch", "1", *large, ranks=3, run_dir=alike)
+        self.assertEqual(final_model(self.run_dir).read_bytes(), final_model(alike).read_bytes())
+
+    def test_threads_that_change_bits_must_be_given(self):
+        for error in self.train("--kernels", "plain", status=2):
+            self.assertIn("ranks 0 and 1 do not agree on machine.threads, which follows from each node unless --threads "
+                          "gives it: 2 on rank 0, 1 on rank 1", error)
+
+
 class Errors(RendezvousTest):
+    def test_ranks_of_two_builds_do_not_train_together(self):
+        for name in ("bin", "lib"):
+            (self.root / name).mkdir()
+        (self.root / "lib" / "libdtrain.so").symlink_to(BUILD / "lib" / "libdtrain.so")
+        shown = subprocess.run([DTRAIN, "--version"], capture_output=True, check=True).stdout
+        commit = re.search(rb"commit ([^)]+)", shown)[1]
+        other = pathlib.Path(shutil.copy(DTRAIN, self.root / "bin"))
+        other.write_bytes(DTRAIN.read_bytes().replace(commit, b"f" * len(commit)))
+        torch = os.pathsep.join(str(path) for path in (SOURCE / ".deps").rglob("torch/lib"))
+        port = free_port()
+        ranks = [self.start_rank(0, port),
+                 self.start_rank(1, port, before=["sh", "-c", 'shift; exec "$0" "$@"', other], LD_LIBRARY_PATH=torch)]
+        for rank in ranks:
+            self.assertRegex(self.one_error(self.end_of(rank, 2)),
+                             r"ranks 0 and 1 do not agree on the build: dtrain \S+ \(commit .*\), LibTorch \S+ on rank 0, "
+                             r"dtrain \S+ \(commit f+\), LibTorch \S+ on rank 1; start every rank with the same program")
+
+    def test_a_port_that_is_taken_at_a_names_first_address_is_not_taken_at_its_second(self):
+        if os.getuid() != 0:
+            self.skipTest("only root can give a name addresses")
+        table = self.root / "hosts"
+        table.write_text("127.0.0.1 head\n127.0.0.2 head\n")
+        named = ["unshare", "--mount", "sh", "-c", f"mount --bind {table} /etc/hosts && exec \"$@\"", "sh"]
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            port = holder.getsockname()[1]
+            rank = self.start_rank(0, port, "--comm-timeout", "1", before=named, MASTER_ADDR="head")
+            error = self.one_error(self.end_of(rank, 11))
+        self.assertIn(f"rank 0 cannot serve the store at head:{port}: Address already in use", error)
+
     def test_a_foreign_program_at_the_port_is_told_from_a_store(self):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]

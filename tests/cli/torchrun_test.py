@@ -4,7 +4,7 @@ import subprocess
 import unittest
 
 import reader_python
-from dtrain_harness import DTRUN, final_model
+from dtrain_harness import DTRAIN, DTRUN, final_model
 from rendezvous_test import RendezvousTest, free_port
 from two_hosts import TwoHosts, why_not
 
@@ -29,9 +29,11 @@ class Torchrun(RendezvousTest):
         if not self.plain.exists():
             self.ddp(run_dir=self.plain)
 
+    def launcher(self, *words):
+        return [str(reader_python.PYTHON), "-m", "torch.distributed.run", *words, "--no-python"]
+
     def command(self, *words):
-        return [str(reader_python.PYTHON), "-m", "torch.distributed.run", *words, "--no-python",
-                *self.ddp_command("--comm-timeout", "30")]
+        return [*self.launcher(*words), *self.ddp_command("--comm-timeout", "30")]
 
     def check_run(self, agents, backend):
         for agent in agents:
@@ -41,6 +43,13 @@ class Torchrun(RendezvousTest):
 
     def test_ranks_under_torchrun_meet_and_train_with_the_bits_of_dtrun(self):
         self.check_run([self.start(self.command("--nproc-per-node", "2", "--master-port", str(free_port())))], "shm")
+
+    def test_the_doctor_says_where_they_met(self):
+        port = free_port()
+        result = subprocess.run([*self.launcher("--nproc-per-node", "2", "--master-port", str(port)), str(DTRAIN), "doctor",
+                                 "--threads", "1"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, rf"meeting +at a port of rank 0's, told in torchrun's store at \S+ port {port}, in ")
 
     @unittest.skipIf(WHY_NOT, WHY_NOT)
     def test_ranks_under_torchrun_on_two_hosts_find_their_secret_in_its_store(self):

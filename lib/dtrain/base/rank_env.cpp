@@ -35,7 +35,7 @@ constexpr Source kOpenMpi = {"OMPI_COMM_WORLD_RANK",
                              "OMPI_COMM_WORLD_LOCAL_RANK",
                              "OMPI_COMM_WORLD_LOCAL_SIZE",
                              nullptr,
-                             nullptr};
+                             "OMPI_MCA_orte_num_nodes"};
 constexpr Source kPmi = {"PMI_RANK",        "PMI_SIZE", "MPI_LOCALRANKID",
                          "MPI_LOCALNRANKS", nullptr,    nullptr};
 
@@ -136,7 +136,7 @@ void complete_from_step(const Reader& reader, RankEnv& env) {
   env.slurm_step = step_of(reader, env);
   // Tasks may be bound to their cores, which are then not all of the machine's ranks'.
   if (env.threads_hint == 0 && reader.has("SLURM_CPUS_PER_TASK")) {
-    env.threads_hint = env.slurm_step->cores;
+    env.threads_hint = std::min(env.slurm_step->cores, usable_cores());
   }
   if (env.world_size == 1) return;
   env.master_port = port_of(*env.slurm_step);
@@ -160,6 +160,13 @@ void require_agreement(const RankEnv& a, const RankEnv& b) {
        a.source, a.rank, a.world_size, b.source, b.rank, b.world_size);
 }
 
+// What srun --mpi=pmi2 tells its tasks besides their step, which tells more: where they meet, and
+// the local rank. The launchers of MPI tell that one, too.
+bool is_of_srun(const RankEnv& env, const Reader& reader, const std::optional<RankEnv>& slurm) {
+  return slurm && env.source == kPmi.rank && !reader.has(kPmi.local_world_size) &&
+         env.rank == slurm->rank && env.world_size == slurm->world_size;
+}
+
 RankEnv read_rank(const Reader& reader) {
   const std::optional<RankEnv> torch = read_source(reader, kTorch);
   // A launcher of ranks may itself be a task of SLURM or MPI, whose variables are then its own.
@@ -170,7 +177,8 @@ RankEnv read_rank(const Reader& reader) {
   std::vector<RankEnv> found;
   if (torch) found.push_back(*torch);
   for (const Source& source : {kOpenMpi, kPmi}) {
-    if (const auto env = read_source(reader, source)) found.push_back(*env);
+    const auto env = read_source(reader, source);
+    if (env && !is_of_srun(*env, reader, slurm)) found.push_back(*env);
   }
   // mpirun in a SLURM job starts one daemon a node as a step; the ranks inherit its variables.
   const bool only_mpi = !found.empty() && !torch;

@@ -18,6 +18,7 @@
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/commands/build_text.h"
 #include "dtrain/commands/layout_choice.h"
 #include "dtrain/commands/verifier.h"
 #include "dtrain/config/layout.h"
@@ -282,6 +283,7 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const data::Split split = data::open_split(data::split_options(asked.config));
   const auto tokenizer = train::sample_tokenizer(asked.config, split);
   const std::shared_ptr<comm::World> world = join();
+  comm::check_agreement(world->control(), {{"the build", build_text(asked.record)}});
   const config::Config config = after_earlier_attempt(world->control(), asked, env);
   return train_settled(settle_layout(config, asked.record, *world, env),
                        {env, link, split, tokenizer, world});

@@ -119,13 +119,20 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
     layout.shard_size = whole;
     return;
   }
-  if (layout.shard_size == 0) {
+  const bool follows_from_node = layout.shard_size == 0;
+  if (follows_from_node) {
     // Those of a node; ranks of the axes inside lie between neighbours of the data axis.
     const std::int64_t stride = mesh_of(layout).stride(Axis::dp);
     const std::int64_t on_node = std::max<std::int64_t>(1, launch.local_world_size / stride);
     layout.shard_size = std::min(on_node, layout.dp);
   }
   if (layout.dp % layout.shard_size != 0) {
+    if (follows_from_node) {
+      fail(ErrorKind::usage,
+           "--fsdp-sharding hybrid shards over the data-parallel ranks of a node, but this one's "
+           "{} do not divide all {}: give every rank the same --shard-size, a divisor of {}",
+           layout.shard_size, layout.dp, layout.dp);
+    }
     fail(ErrorKind::usage,
          "--shard-size {} does not divide the {} data-parallel rank{}: choose a divisor",
          layout.shard_size, layout.dp, plural(layout.dp));

@@ -10,10 +10,10 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
 #include "dtrain/comm/long_task.h"
-#include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/device/out_of_memory.h"
 #include "dtrain/device/plugin.h"
+#include "dtrain/job/agreed_settings.h"
 #include "dtrain/job/machine_memory.h"
 #include "dtrain/metrics/cpu_memory.h"
 #include "dtrain/metrics/format.h"
@@ -52,26 +52,25 @@ config::DeviceName device_of(const config::Config& config, const base::RankEnv& 
   return own ? config::DeviceName{device.kind, own} : config::DeviceName{"cpu"};
 }
 
-// Where the ranks meet if no MASTER_ADDR says it.
-std::string step_addr(const base::RankEnv& env) {
+std::string meeting_addr(const base::RankEnv& env) {
+  if (!env.master_addr.empty()) return env.master_addr;
   const bool spans_nodes = env.slurm_step && env.num_nodes != 1;
   return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
 }
 
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
-  auto host =
-      comm::create_world({.backend = std::string(text_of(config.machine.backend)),
-                          .rank = env.rank,
-                          .size = env.world_size,
-                          .master_addr = env.master_addr.empty() ? step_addr(env) : env.master_addr,
-                          .master_port = env.master_port,
-                          .store_fd = env.store_fd,
-                          .is_one_host = env.num_nodes == 1,
-                          .token = env.job_token,
-                          .token_file = env.job_token_file,
-                          .agent_store_key = env.agent_store_key,
-                          .group = group_options(config),
-                          .count_memory = metrics::count_other_memory});
+  auto host = comm::create_world({.backend = std::string(text_of(config.machine.backend)),
+                                  .rank = env.rank,
+                                  .size = env.world_size,
+                                  .master_addr = meeting_addr(env),
+                                  .master_port = env.master_port,
+                                  .store_fd = env.store_fd,
+                                  .is_one_host = env.num_nodes == 1,
+                                  .token = env.job_token,
+                                  .token_file = env.job_token_file,
+                                  .agent_store_key = env.agent_store_key,
+                                  .group = group_options(config),
+                                  .count_memory = metrics::count_other_memory});
   return on_device(config, env, std::move(host));
 }
 
@@ -119,7 +118,7 @@ void Job::warn_of_memory_limit(const config::Config& config) const {
 }
 
 void Job::check_ranks_agree(const config::Config& config) const {
-  std::vector<comm::NamedValue> values = config::value_texts(config::Command::train, config);
+  std::vector<comm::NamedValue> values = agreed_settings(config);
   for (const param::ParameterSpec& spec : whole_model_->parameters) {
     values.emplace_back("shape of " + spec.name, fmt::format("{}", spec.shape));
   }

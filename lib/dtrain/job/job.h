@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/world.h"
@@ -18,6 +19,12 @@ namespace dtrain::job {
 
 /// Returns where a rank computes, without an index where that follows from its local rank.
 [[nodiscard]] config::DeviceName device_of(const config::Config& config, const base::RankEnv& env);
+
+/// Where ranks meet that a network joins: MASTER_ADDR, else the first node of SLURM's step, else
+/// the loopback.
+///
+/// Throws: Error{usage} if the node's address is unknown.
+[[nodiscard]] std::string meeting_addr(const base::RankEnv& env);
 
 /// The world that the configuration and the launcher's environment describe.
 ///

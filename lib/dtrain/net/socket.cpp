@@ -206,6 +206,8 @@ int listen_at(const std::string& host, std::int64_t port) {
     if (socket.get() >= 0) return socket.release();
     is_taken = errno == EADDRINUSE;
     reason = std::strerror(errno);
+    // Others try this address first, and would meet whoever holds it.
+    if (is_taken) break;
   }
   fail_to_listen(host, port, is_taken, reason);
 }

@@ -4,8 +4,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -25,7 +27,7 @@ std::int64_t limit_of(decltype(RLIMIT_AS) resource) {
                  : std::numeric_limits<std::int64_t>::max();
 }
 
-/// The largest size of each rank's segment with which a process can map all of them.
+/// The largest size of each segment with which a process can map those of all ranks of its host.
 std::int64_t most_segment_bytes(std::int64_t num_ranks) {
   const std::int64_t space = std::min(kAddressSpace, limit_of(RLIMIT_AS) / 2);  // half for the rest
   return std::min(space / num_ranks, limit_of(RLIMIT_FSIZE));
@@ -50,13 +52,11 @@ std::vector<std::int64_t> all_ranks(const SurveyOptions& options) {
   return ranks;
 }
 
-/// This rank's announcement, and the memory that it can share.
+/// This rank's announcement.
 ShmCard own_card(const SurveyOptions& options, HostSurvey& survey) {
   ShmCard card;
   try {
     card.host = host_of_process();
-    survey.segment =
-        std::make_shared<Segment>(most_segment_bytes(options.size), options.count_memory);
     // Any of them may be its host's first.
     survey.member.listener = open_listen_socket(options.rank);
   } catch (const base::Error& error) {
@@ -99,18 +99,41 @@ void find_first(const SurveyOptions& options, StoreClient& store, HostSurvey& su
   member.socket_name = names[static_cast<std::size_t>(first)];
 }
 
+std::string cannot_share(std::int64_t rank, std::string_view reason) {
+  return fmt::format("rank {} cannot share memory: {}", rank, reason);
+}
+
+/// Makes the memory that this rank shares. Returns why there is none; empty: there is.
+std::string make_segment(const SurveyOptions& options, HostSurvey& survey) {
+  try {
+    survey.segment = std::make_shared<Segment>(most_segment_bytes(std::ssize(survey.member.ranks)),
+                                               options.count_memory);
+    return {};
+  } catch (const base::Error& error) {
+    return cannot_share(options.rank, error.what());
+  }
+}
+
 /// Machines may share a name: only ranks of one host reach its first rank's listening socket.
-std::string twins_among(const SurveyOptions& options, StoreClient& store, const HostSurvey& survey,
-                        bool is_here, const base::Deadline& deadline) {
-  const auto notes =
-      exchange_notes(store, "one host", all_ranks(options), is_here ? "" : "elsewhere", deadline);
-  const auto other = std::ranges::find_if(notes, [](const auto& note) { return !note.empty(); });
-  if (other == notes.end()) return {};
-  const std::int64_t rank = other - notes.begin();
+std::string reach_first(std::int64_t rank, HostSurvey& survey) {
+  const std::int64_t first = survey.member.ranks.front();
+  if (rank == first) return {};
+  Reach reached = reach(survey.member.socket_name);
+  survey.member.to_first = std::move(reached.connection);
+  if (reached.is_here) return {};
   return fmt::format(
       "ranks {} and {} are on different hosts, though both have one boot id (virtual machines of "
       "one snapshot?)",
-      first_on_host(survey.host_of_rank, rank), rank);
+      first, rank);
+}
+
+/// The first of what keeps the ranks from sharing memory; empty: nothing does.
+std::string first_obstacle(const SurveyOptions& options, StoreClient& store, const std::string& own,
+                           const base::Deadline& deadline) {
+  for (const auto& note : exchange_notes(store, "one host", all_ranks(options), own, deadline)) {
+    if (!note.empty()) return base::printable(note);
+  }
+  return {};
 }
 
 }  // namespace
@@ -118,7 +141,7 @@ std::string twins_among(const SurveyOptions& options, StoreClient& store, const 
 std::string refusal_among(const std::vector<ShmCard>& cards) {
   for (std::size_t rank = 0; rank < cards.size(); ++rank) {
     if (!cards[rank].refusal.empty()) {
-      return fmt::format("rank {} cannot share memory: {}", rank, cards[rank].refusal);
+      return cannot_share(static_cast<std::int64_t>(rank), cards[rank].refusal);
     }
   }
   return {};
@@ -148,11 +171,9 @@ HostSurvey survey_hosts(const SurveyOptions& options, StoreClient& store,
   if (!survey.obstacle.empty()) return survey;
   survey.host_of_rank = hosts_of(cards);
   find_first(options, store, survey, deadline);
-  const bool is_first = survey.member.ranks.front() == options.rank;
-  Reach to_first =
-      is_first ? Reach{.is_here = true, .connection = {}} : reach(survey.member.socket_name);
-  survey.obstacle = twins_among(options, store, survey, to_first.is_here, deadline);
-  survey.member.to_first = std::move(to_first.connection);
+  std::string own = reach_first(options.rank, survey);
+  if (own.empty()) own = make_segment(options, survey);
+  survey.obstacle = first_obstacle(options, store, own, deadline);
   return survey;
 }
 

@@ -34,7 +34,7 @@ struct SurveyOptions {
 /// What all ranks know then, and this rank's part in the meeting on its host.
 struct HostSurvey {
   std::string obstacle;                    ///< to sharing memory anywhere; empty: none
-  std::vector<std::int64_t> host_of_rank;  ///< of every rank; empty with an obstacle
+  std::vector<std::int64_t> host_of_rank;  ///< of every rank, as far as they could tell; or empty
   std::shared_ptr<Segment> segment;
   HostMember member;
 

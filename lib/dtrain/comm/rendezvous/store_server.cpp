@@ -28,7 +28,6 @@ namespace {
 using base::Clock;
 using base::ErrorKind;
 
-constexpr std::chrono::seconds kStrangerPatience(10);
 // At least; a large job's ranks may all come at once.
 constexpr std::int64_t kMostStrangers = 256;
 
@@ -166,7 +165,8 @@ void StoreServer::greet(base::Descriptor socket, Trust trust) {
   if (strangers >= std::max(kMostStrangers, 2 * options_.size)) (void)drop_a_stranger();
   Connection connection{.socket = std::move(socket), .trust = trust};
   connection.challenge = net::new_challenge();
-  connection.patience = Clock::now() + kStrangerPatience;
+  connection.patience =
+      trust == Trust::handed_down ? Clock::time_point::max() : Clock::now() + options_.patience;
   net::MessageWriter offer;
   offer.number(static_cast<std::uint64_t>(trust)).text(connection.challenge);
   if (trust == Trust::munge) {

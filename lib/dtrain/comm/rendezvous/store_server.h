@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -31,6 +32,9 @@ class StoreServer {
     std::vector<base::Descriptor> listeners;  ///< they connect here
     std::string token;  ///< of the job; empty: ranks are processes of one user of this machine
     bool seals_token = false;  ///< those who come are given it, in a credential of munge
+    /// The time in which a stranger must prove to be a rank. Who comes from dtrun, through the
+    /// door, is none, and may take as long as the job waits for it.
+    std::chrono::milliseconds patience = std::chrono::seconds(10);
   };
 
   /// Throws: Error{comm} where the system refuses sockets or a thread.

@@ -14,7 +14,8 @@
 #include "dtrain/commands/doctor/machine_facts.h"
 #include "dtrain/commands/doctor/measure.h"
 #include "dtrain/commands/doctor/run_folder_check.h"
-#include "dtrain/config/assign.h"
+#include "dtrain/job/agreed_settings.h"
+#include "dtrain/job/job.h"
 #include "dtrain/job/ranks.h"
 
 namespace dtrain::commands {
@@ -22,21 +23,29 @@ namespace {
 
 using doctor::Findings;
 
-void find_meeting(const comm::World& world, const base::RankEnv& env, double seconds,
-                  Findings& findings) {
+std::string meeting_place(const config::Config& config, const base::RankEnv& env) {
+  using config::Backend;
+  const Backend backend = config.machine.backend;
+  if (backend == Backend::none || backend == Backend::local) return "in one process";
+  if (backend == Backend::mpi) return "through MPI";
+  if (env.store_fd >= 0) return "through dtrun's sockets, which need no port";
+  const std::string addr = job::meeting_addr(env);
+  if (env.agent_store_key.empty()) return fmt::format("at {} port {}", addr, env.master_port);
+  return fmt::format("at a port of rank 0's, told in torchrun's store at {} port {}", addr,
+                     env.master_port);
+}
+
+void find_meeting(const comm::World& world, const std::string& place, const base::RankEnv& env,
+                  double seconds, Findings& findings) {
   findings.fact("ranks", fmt::format("{}, by {}", world.size(),
                                      env.source.empty() ? "no launcher" : env.source));
-  const std::string place = world.backend() == "local" ? "in one process"
-                            : env.store_fd >= 0
-                                ? "through dtrun's sockets, which need no port"
-                                : fmt::format("at {} port {}", env.master_addr, env.master_port);
   findings.fact("meeting",
                 fmt::format("{}, in {:.3f} s; backend {}", place, seconds, world.backend()));
 }
 
 void find_configuration(comm::ProcessGroup& world, const config::Config& config,
                         Findings& findings) {
-  const auto values = config::value_texts(config::Command::train, config);
+  const auto values = job::agreed_settings(config);
   try {
     comm::check_agreement(world, values);
   } catch (const base::Error& error) {
@@ -57,7 +66,7 @@ void examine(const config::Config& config, const config::StartRecord& record,
   const double seconds = base::seconds_since(begin);
   if (world->rank() == 0) base::tell_plain_output();
   Findings findings(world->rank() == 0 ? output : [](std::string_view) {});
-  find_meeting(*world, env, seconds, findings);
+  find_meeting(*world, meeting_place(config, env), env, seconds, findings);
   doctor::find_machine_facts(*world, config, record, findings);
   find_configuration(world->control(), config, findings);
   doctor::check_run_folder(world->control(), config.run.dir, findings);

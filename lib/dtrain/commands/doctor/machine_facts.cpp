@@ -1,7 +1,6 @@
 #include "dtrain/commands/doctor/machine_facts.h"
 
 #include <fmt/format.h>
-#include <torch/headeronly/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "dtrain/base/cpu_list.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/commands/build_text.h"
 #include "dtrain/job/cpu_type.h"
 #include "dtrain/metrics/format.h"
 
@@ -27,18 +27,18 @@ std::string host_name() {
 }
 
 // A rank's own facts, as texts and numbers.
-Json own_facts(const comm::World& world, const config::Config& config, const Json& record) {
-  Json facts{
-      {"host", host_name()},
-      {"version", fmt::format("dtrain {} (commit {}), LibTorch {}", record.value("version", "?"),
-                              record.value("commit", "?"), TORCH_VERSION)},
-      {"cpu", record.value("cpu", "unknown")},
-      {"type", job::cpu_type()},
-      {"mask", base::cpu_list_text(base::affinity_mask())},
-      {"cores", base::usable_cores()},
-      {"threads", config.machine.threads},
-      {"device", fmt::format("{}; plugins: {}; GPUs with a driver: {}", world.device().str(),
-                             record.value("plugins", "none"), record.value("gpus", 0))}};
+Json own_facts(const comm::World& world, const config::Config& config,
+               const config::StartRecord& start) {
+  const Json record = Json::parse(start.provenance);
+  Json facts{{"host", host_name()},
+             {"version", build_text(start)},
+             {"cpu", record.value("cpu", "unknown")},
+             {"type", job::cpu_type()},
+             {"mask", base::cpu_list_text(base::affinity_mask())},
+             {"cores", base::usable_cores()},
+             {"threads", config.machine.threads},
+             {"device", fmt::format("{}; plugins: {}; GPUs with a driver: {}", world.device().str(),
+                                    record.value("plugins", "none"), record.value("gpus", 0))}};
   const auto bounds = base::memory_bounds();
   const auto least = std::ranges::min_element(bounds, {}, &base::MemoryBound::bytes);
   facts["memory"] = least == bounds.end() ? -1 : least->bytes;
@@ -87,8 +87,8 @@ void find_memory(const std::vector<Json>& ranks, Findings& findings) {
 
 void find_machine_facts(comm::World& world, const config::Config& config,
                         const config::StartRecord& record, Findings& findings) {
-  const std::string own_text = own_facts(world, config, Json::parse(record.provenance))
-                                   .dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string own_text =
+      own_facts(world, config, record).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::vector<Json> ranks;
   for (const std::string& text : comm::exchange_texts(world.control(), own_text)) {
     ranks.push_back(Json::parse(text));

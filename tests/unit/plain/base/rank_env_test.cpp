@@ -89,6 +89,13 @@ TEST_CASE("Open MPI, PMI and SLURM name the rank") {
   CHECK(mpi.world_size == 4);
   CHECK(mpi.local_world_size == 2);
   CHECK(mpi.num_nodes == 2);
+  // As on the second node of `mpirun --host a:3,b:1`.
+  const Variables uneven = {{"OMPI_COMM_WORLD_RANK", "3"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                            {"OMPI_MCA_orte_num_nodes", "2"}};
+  CHECK(read(uneven).num_nodes == 2);
 
   const RankEnv pmi = read({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
   CHECK(pmi.rank == 2);
@@ -128,6 +135,24 @@ TEST_CASE("A launcher that is itself a task decides") {
   daemons["SLURM_STEP_NUM_TASKS"] = "2";
   daemons["SLURM_PROCID"] = "0";
   CHECK(read(kOpenMpi + daemons).rank == 1);
+}
+
+TEST_CASE("The step decides where srun --mpi=pmi2 gives its tasks the variables of PMI as well") {
+  const RankEnv env = read(kSlurm + Variables{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}});
+  CHECK(env.source == "SLURM_PROCID");
+  CHECK(env.local_rank == 1);
+  CHECK(env.num_nodes == 2);
+  CHECK(env.master_port != 0);
+  CHECK(env.slurm_step);
+
+  Variables one_task_a_node = kSlurm;
+  one_task_a_node["SLURM_STEP_NUM_TASKS"] = "2";
+  one_task_a_node["SLURM_PROCID"] = "1";
+  CHECK(read(one_task_a_node + Variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).slurm_step);
+  // MPICH's launcher: both ranks are on this node, and the step is one of its daemons.
+  const Variables hydra = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  CHECK(read(one_task_a_node + hydra).source == "PMI_RANK");
 }
 
 TEST_CASE("A launcher tells its launch and how often it has started the job again") {

@@ -64,7 +64,11 @@ TEST_CASE("Ranks of a step meet at its own port") {
   REQUIRE(env.slurm_step);
   CHECK(env.master_port == port_of(*env.slurm_step));
   CHECK(env.threads_hint == 0);
-  CHECK(read(Variables{{"SLURM_CPUS_PER_TASK", "3"}} + kStep).threads_hint == 3);
+  const auto threads_of = [&](const std::string& cores) {
+    return read(Variables{{"SLURM_CPUS_PER_TASK", cores}} + kStep).threads_hint;
+  };
+  CHECK(threads_of("1") == 1);
+  CHECK(threads_of("100000") == dtrain::base::usable_cores());  // more than the task may use
   CHECK(env.master_addr.empty());  // of a host whose address is still to be found
 
   Variables own = kStep;

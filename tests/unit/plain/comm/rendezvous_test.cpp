@@ -133,12 +133,15 @@ TEST_CASE("A proof holds for one exchange, one side and one secret alone") {
 
 /// A store of `size` ranks behind a door, and rank 0's client.
 struct Meeting {
-  explicit Meeting(std::int64_t size) {
+  explicit Meeting(std::int64_t size, milliseconds patience = std::chrono::seconds(10)) {
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     door = base::Descriptor(ends[1]);
-    server = std::make_unique<StoreServer>(StoreServer::Options{
-        .size = size, .door = base::Descriptor(ends[0]), .listeners = {}, .token = {}});
+    server = std::make_unique<StoreServer>(StoreServer::Options{.size = size,
+                                                                .door = base::Descriptor(ends[0]),
+                                                                .listeners = {},
+                                                                .token = {},
+                                                                .patience = patience});
     world_size = size;
     clients[0] = std::make_unique<StoreClient>(server->take_own_connection(), newcomer(0), soon());
   }
@@ -287,6 +290,13 @@ TEST_CASE("Ranks that meet ask the store once each, however many they are") {
   // Each says hello and takes its leave, too.
   CHECK(wiretap.messages() <= (kRanks - 1) * 4);
   CHECK(wiretap.messages() >= (kRanks - 1) * 3);
+}
+
+TEST_CASE("A rank that comes through the door may be slower than a stranger") {
+  Meeting meeting(2, milliseconds(1));
+  base::Descriptor connection = meeting.connect();
+  std::this_thread::sleep_for(milliseconds(30));
+  CHECK_NOTHROW(StoreClient(std::move(connection), meeting.newcomer(1), soon()));
 }
 
 TEST_CASE("Nobody is taken in once every rank has come") {

@@ -94,6 +94,13 @@ TEST_CASE("The batch and the shards count data-parallel ranks alone") {
   set(config, "layout.fsdp_sharding", "hybrid");
   CHECK(resolve(Command::train, config, {.world_size = 8, .num_nodes = 2, .local_world_size = 4})
             .layout.shard_size == 2);
+  // Nodes of 2 and 4 ranks.
+  config = with_strategy("fsdp");
+  set(config, "layout.fsdp_sharding", "hybrid");
+  CHECK_THROWS_WITH(
+      resolve(Command::train, config, {.world_size = 6, .num_nodes = 2, .local_world_size = 4}),
+      Catch::Contains("--fsdp-sharding hybrid shards over the data-parallel ranks of a node, but "
+                      "this one's 4 do not divide all 6: give every rank the same --shard-size"));
 }
 
 TEST_CASE("A pipeline takes as many microbatches as it has stages, unless the batch says more") {

@@ -1,0 +1,38 @@
+#include "dtrain/job/agreed_settings.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "support/settings.h"
+
+namespace dtrain::job {
+namespace {
+
+config::Config with_kernels(const char* kernels) {
+  config::Config config;
+  set(config, "machine.kernels", kernels);
+  return config;
+}
+
+/// The name under which a setting is compared; empty: it is not.
+std::string name_of(const config::Config& config, const std::string& key) {
+  for (const auto& [name, value] : agreed_settings(config)) {
+    if (name.starts_with(key)) return name;
+  }
+  return {};
+}
+
+TEST_CASE("Ranks need not agree on what differs between nodes and changes no bit") {
+  const config::Config config = with_kernels("fused");
+  CHECK(name_of(config, "layout.nnodes").empty());
+  CHECK(name_of(config, "machine.threads").empty());
+  CHECK(name_of(config, "train.seed") == "train.seed");
+}
+
+TEST_CASE("Where threads change bits, ranks must agree on them, and are told how") {
+  CHECK(name_of(with_kernels("plain"), "machine.threads") ==
+        "machine.threads, which follows from each node unless --threads gives it");
+}
+
+}  // namespace
+}  // namespace dtrain::job
