@@ -17,7 +17,9 @@ OUTPUT = ROOT / "build" / "bench" / "compress"
 MINI = ROOT / "configs" / "experiments" / "mini.json"
 ADDRESSES = ("10.213.78.1", "10.213.78.2")
 SCHEMES = ("none", "bf16", "topk:0.01", "powersgd:4")
-LOSSES = (("none", 0), ("bf16", 0), ("powersgd:4", 0), ("powersgd:4", 150), ("powersgd:16", 0), ("topk:0.01", 0), ("topk:0.01", 150))
+LOSSES = (("none", 0), ("bf16", 0),
+          *(("powersgd:4", warmup) for warmup in (0, 50, 100, 150)), ("powersgd:8", 0), ("powersgd:16", 0),
+          *(("topk:0.01", warmup) for warmup in (0, 50, 100, 150)), ("topk:0.05", 0))
 
 
 def ip(*words):
@@ -53,10 +55,15 @@ class Link:
                   "--master-port", "29621", "-n", "1", "--", BIN / "dtrain", *flags] for node, name in enumerate(self.names)]
         environment = {**os.environ, "DTRAIN_JOB_TOKEN": "0123456789abcdef0123456789abcdef"}
         running = [subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for words in nodes]
-        for each in running:
-            output = each.communicate(timeout=600)[0]
-            if each.returncode != 0:
-                sys.exit(f"bench_compress: a run ended with status {each.returncode}:\n{output}")
+        try:
+            for each in running:
+                output = each.communicate(timeout=600)[0]
+                if each.returncode != 0:
+                    sys.exit(f"bench_compress: a run ended with status {each.returncode}:\n{output}")
+        finally:
+            for each in running:
+                each.terminate()  # dtrun ends its rank; without effect on one that has ended
+                each.wait()
 
 
 def steps_of(folder):

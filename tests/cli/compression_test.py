@@ -70,6 +70,32 @@ class Compression(FolderTest):
                    strategy=("--strategy", "fsdp", "--fsdp-sharding", "hybrid", "--shard-size", 2))
         self.train("stages", "--compress", "topk:0.02", "--grad-accum", 2, ranks=4, strategy=("--strategy", "3d", "--pp", 2, "--dp", 2))
 
+    def test_what_is_due_at_once_is_no_spike(self):
+        flags = ["--spike-guard", "skip", "--lr", 0.003, "--compress"]
+        self.train("guarded", *flags, "topk:0.01", steps=60)
+        before = self.steps("guarded")
+        for name, more in (("warmup", ["topk:0.01", "--compress-warmup", 200]), ("min", ["topk:0.01", "--compress-min-elements", 10**6]),
+                           ("bf16", ["bf16"])):
+            result = self.train(name, *flags, *more, "--resume", self.folder / "guarded", steps=62)
+            after = self.steps(name)
+            self.assertGreater(after[0]["grad_norm"], 3 * before[-1]["grad_norm"], "this test needs a debt")
+            self.assertLess(after[1]["residual_norm"], 0.1 * before[-1]["residual_norm"], "which is paid")
+            self.assertNotIn("a spike", result.stderr)
+        # Nor are compressed steps after a warm-up, whose norms are larger.
+        result = self.train("end", *flags, "topk:0.01", "--compress-warmup", 60, "--spike-threshold", 3, steps=80)
+        self.assertNotIn("a spike", result.stderr)
+
+    def test_several_nodes_learn_what_would_pay_without_compression(self):
+        result = run(DTRUN, "--emulate-nodes", 2, "-n", 1, "--", DTRAIN, *SMALL, "--strategy", "ddp", "--steps", 1,
+                     "--run-dir", self.folder / "nodes")
+        (line,) = [line for line in result.stderr.splitlines() if "compression     " in line]
+        self.assertRegex(line, r"none: [\d.]+ KiB a step and rank; would pay: bf16 below .*, fp16 below .*, topk:0.01 below ")
+        start = self.lines("nodes")[0]["compression"]
+        self.assertEqual(start["bytes"], start["whole_bytes"])
+        self.assertNotIn("none", start["pays_below_bits_per_second"])
+        self.train("one", steps=1)
+        self.assertNotIn("compression", self.lines("one")[0])
+
     def test_what_cannot_be_is_refused_or_noted(self):
         for value in ("topk:0", "topk:1", "topk:-0.1", "topk:nan", "topk:", "topk", "powersgd:0", "powersgd:1025", "powersgd:1.5", "gzip", ""):
             with self.subTest(value):
@@ -81,6 +107,9 @@ class Compression(FolderTest):
         self.assertIn("no part is large enough to be compressed", result.stderr + result.stdout)
         result = self.train("alike", "--compress", "topk:0.0100", steps=1)
         self.assertIn("compression     topk:0.01: ", result.stderr + result.stdout)
+        for flags, text in ((("topk:0.5", "--reduce-dtype", "bfloat16"), "--compress topk:0.5 on 2 replicas sends 1 times the bytes"),
+                            (("bf16", "--reduce-dtype", "bfloat16"), "--compress bf16 saves nothing: gradients already travel in bfloat16")):
+            self.assertIn(text, self.train("no", "--compress", *flags, status=USAGE).stderr)
         for strategy in (("fsdp",), ("zero", "--zero-stage", 1), ("zero", "--zero-stage", 3)):
             result = self.train("no", "--compress", "bf16", strategy=("--strategy", *strategy), status=USAGE)
             self.assertIn("--compress bf16 acts between ranks that hold the same gradients", result.stderr)

@@ -113,13 +113,14 @@ std::vector<config::Config> layouts(const config::Config& config) {
   config::Config hybrid_stages = config;
   set(hybrid_stages, "layout.data_axis", "fsdp");
   set(hybrid_stages, "layout.fsdp_sharding", "hybrid");
-  set(hybrid_stages, "layout.shard_size", "2");
+  hybrid_stages.layout.shard_size = 2;
   return {laid_out(config, 2, 4),
           laid_out(config, 4, 2),
           sharded(config, 4, 2, "hybrid:2"),
           sharded(config, 4, 2, "hybrid:2+local"),
           meshed(config, {{Axis::dp, 2}, {Axis::tp, 2}}, 4),
-          meshed(config, {{Axis::pp, 2}, {Axis::dp, 2}}, 4)};
+          meshed(config, {{Axis::pp, 2}, {Axis::dp, 2}}, 4),
+          meshed(hybrid_stages, {{Axis::pp, 2}, {Axis::dp, 4}}, 2)};
 }
 
 TEST_CASE("Under every layout all ranks have equal bits, and a resumed run those of a whole one") {
@@ -141,11 +142,11 @@ TEST_CASE("Under every layout all ranks have equal bits, and a resumed run those
 TEST_CASE("What ranks have not sent goes on in any layout, and training with it") {
   const config::Config config = compressed("topk:0.05");
   const std::vector<config::Config> all = layouts(config);
-  for (const std::size_t from : {std::size_t{1}, std::size_t{2}, std::size_t{5}}) {
+  for (const std::size_t from : {1U, 2U, 5U, 6U}) {
     const TempFolder folder;
     const Residuals saved = train_and_save(all[from], 2, folder.path("c"));
     REQUIRE(saved.size() > 2);
-    for (const std::size_t to : {std::size_t{0}, std::size_t{2}, std::size_t{4}, std::size_t{5}}) {
+    for (const std::size_t to : {0U, 2U, 4U, 5U, 6U}) {
       INFO("from layout " << from << " to " << to);
       const Resumed resumed = load_and_train(all[to], folder.path("c"));
       for (const auto& [name, sum] : saved) {
@@ -169,6 +170,21 @@ TEST_CASE("Runs with and without compression go on from each other's checkpoints
     (void)train_and_save(from, 2, folder.path("c"));
     CHECK_NOTHROW(load_and_train(to, folder.path("c")));
   }
+}
+
+TEST_CASE("What ranks have not sent of a parameter that is frozen now is dropped") {
+  const config::Config config = laid_out(compressed("topk:0.05"), 2, 4);
+  const TempFolder folder;
+  const Residuals saved = train_and_save(config, 2, folder.path("c"));
+  config::Config frozen = config;
+  frozen.train.freeze = {"encoder"};
+  const Resumed resumed = load_and_train(frozen, folder.path("c"));
+  for (const auto& [name, sum] : saved) {
+    INFO(name);
+    const at::Tensor expected = name == "encoder" ? at::zeros_like(sum) : sum;
+    CHECK(largest_error(resumed.residuals.at(name), expected) < 1e-6);
+  }
+  CHECK(saved.at("encoder").count_nonzero().item<std::int64_t>() > 0);
 }
 
 TEST_CASE("Steps of the warm-up are those of a run that sends whole gradients") {

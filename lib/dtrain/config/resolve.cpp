@@ -297,6 +297,7 @@ Config resolve(Command command, Config config, const Launch& launch) {
   if (is_open_layout) check_open_device(config.machine.device);
   resolve_sharding(config.layout, config.machine, ranks);
   resolve_dtypes(config.machine);
+  check_compression(config.layout, config.machine);
   resolve_kernels(config.model, config.machine);
   if (command == Command::train) {
     if (is_open_layout) {

@@ -139,14 +139,26 @@ void resolve_shard_size(LayoutConfig& layout, const Launch& launch) {
   }
 }
 
-// Shards travel as they are: each rank needs its own whole.
-void check_compression(const LayoutConfig& layout, const Compression& compression) {
-  if (compression.is_none() || layout.dp == 1 || layout.shard_size < layout.dp) return;
+std::int64_t bytes_of(Dtype dtype) {
+  return dtype == Dtype::float64 ? 8 : dtype == Dtype::float32 ? 4 : 2;
+}
+
+// docs/compression.md: whole gradients travel twice, 1/R at a time; messages of topk, of 4 bytes a
+// value, once to each rank.
+void check_bytes(const Compression& compression, std::int64_t replicas, Dtype whole) {
+  using Kind = Compression::Kind;
+  const bool is_rounding = compression.kind == Kind::bfloat16 || compression.kind == Kind::float16;
+  if (is_rounding && bytes_of(whole) == 2) {
+    fail(ErrorKind::usage, "--compress {} saves nothing: gradients already travel in {}",
+         compression, whole);
+  }
+  if (compression.kind != Kind::top_k) return;
+  const double bound = static_cast<double>(bytes_of(whole)) / (2 * static_cast<double>(replicas));
+  if (compression.ratio < bound) return;
   fail(ErrorKind::usage,
-       "--compress {} acts between ranks that hold the same gradients, and --strategy {} on {} "
-       "ranks leaves each a shard of its own: use --strategy ddp, or fsdp with --fsdp-sharding "
-       "hybrid and a --shard-size below {}",
-       compression, layout.strategy, layout.dp, layout.dp);
+       "--compress {} on {} replicas sends {:.3g} times the bytes of whole gradients in {}: use a "
+       "ratio below {:.3g}",
+       compression, replicas, compression.ratio / bound, whole, bound);
 }
 
 }  // namespace
@@ -195,7 +207,6 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch) {
 
 void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch) {
   resolve_shard_size(layout, launch);
-  check_compression(layout, machine.compress);
   const bool is_power_of_two = (layout.shard_size & (layout.shard_size - 1)) == 0;
   if (layout.shard_size != layout.dp && !is_power_of_two && machine.reduction != Reduction::fast) {
     fail(ErrorKind::usage,
@@ -213,6 +224,21 @@ void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const 
          "have: use fsdp or zero with stage 2 or 3 on several ranks, or --accumulate local",
          layout.strategy, layout.dp, plural(layout.dp));
   }
+}
+
+// Shards travel as they are: each rank needs its own whole.
+void check_compression(const LayoutConfig& layout, const MachineConfig& machine) {
+  const Compression& compression = machine.compress;
+  if (compression.is_none() || layout.dp == 1) return;
+  if (layout.shard_size == layout.dp) {
+    fail(ErrorKind::usage,
+         "--compress {} acts between ranks that hold the same gradients, and --strategy {} on {} "
+         "ranks leaves each a shard of its own: use --strategy ddp, or fsdp with --fsdp-sharding "
+         "hybrid and a --shard-size below {}",
+         compression, layout.strategy, layout.dp, layout.dp);
+  }
+  check_bytes(compression, layout.dp / layout.shard_size,
+              layout.shard_size > 1 ? wide_dtype(machine) : machine.reduce_dtype);
 }
 
 void check_pipeline(const Config& config, bool knows_model) {

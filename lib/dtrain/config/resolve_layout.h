@@ -20,6 +20,11 @@ void resolve_layout(LayoutConfig& layout, const Launch& launch);
 /// Settles how many data-parallel ranks share one copy of the state, and what accumulates it.
 void resolve_sharding(LayoutConfig& layout, const MachineConfig& machine, const Launch& launch);
 
+/// Of a settled layout and dtypes.
+///
+/// Throws: Error{usage} where compression of gradients has no place, or saves no bytes.
+void check_compression(const LayoutConfig& layout, const MachineConfig& machine);
+
 /// Throws: Error{usage} where the pipeline's settings do not go together, with the microbatches or
 ///         with the model, where `knows_model`.
 void check_pipeline(const Config& config, bool knows_model);

@@ -115,16 +115,23 @@ std::string format_bandwidth(double bits_per_second) {
                                 : fmt::format("{:.0f} Mbit/s", bits_per_second / 1e6);
 }
 
-// Nothing where gradients are sent whole.
+constexpr std::string_view kWhole = "none";  // the scheme of gradients that are sent whole
+
+std::string pay_off_text(const parallel::PayOff& own) {
+  const std::string sent = format_bytes(own.bytes_sent) + " a step and rank";
+  if (own.scheme == kWhole) return sent;
+  return fmt::format("{} in place of {}, {}", sent, format_bytes(own.bytes_whole),
+                     own.seconds == 0        ? "no part is large enough to be compressed"
+                     : own.pays_below() == 0 ? "never pays: it sends no less than whole gradients"
+                                             : "pays below " + format_bandwidth(own.pays_below()));
+}
+
+// Nothing where compression could save nothing.
 std::string compression_line(const StartFacts& facts) {
   if (facts.pay_offs.empty()) return {};
   const parallel::PayOff& own = facts.pay_offs.front();
-  std::string text =
-      fmt::format("compression     {}: {} a step and rank in place of {}, {}", own.scheme,
-                  format_bytes(own.bytes_sent), format_bytes(own.bytes_whole),
-                  own.seconds == 0 ? "no part is large enough to be compressed"
-                                   : "pays below " + format_bandwidth(own.pays_below()));
-  std::string_view separator = "; here ";
+  std::string text = fmt::format("compression     {}: {}", own.scheme, pay_off_text(own));
+  std::string_view separator = own.scheme == kWhole ? "; would pay: " : "; here ";
   for (const parallel::PayOff& other : facts.pay_offs | std::views::drop(1)) {
     text += fmt::format("{}{} below {}", std::exchange(separator, ", "), other.scheme,
                         format_bandwidth(other.pays_below()));
@@ -133,8 +140,10 @@ std::string compression_line(const StartFacts& facts) {
 }
 
 nlohmann::ordered_json compression_fields(const std::vector<parallel::PayOff>& pay_offs) {
-  nlohmann::ordered_json below;
-  for (const parallel::PayOff& each : pay_offs) below[each.scheme] = each.pays_below();
+  auto below = nlohmann::ordered_json::object();
+  for (const parallel::PayOff& each : pay_offs) {
+    if (each.scheme != kWhole) below[each.scheme] = each.pays_below();
+  }
   return {{"bytes", pay_offs.front().bytes_sent},
           {"whole_bytes", pay_offs.front().bytes_whole},
           {"pays_below_bits_per_second", below}};
@@ -145,9 +154,12 @@ nlohmann::ordered_json compression_fields(const std::vector<parallel::PayOff>& p
 std::vector<parallel::PayOff> pay_offs_of(const config::Config& config,
                                           const parallel::RankPlan& plan, c10::Device device) {
   const std::int64_t replicas = config.layout.dp / config.layout.shard_size;
-  const parallel::Compression& compression = plan.options.data.compression;
-  if (compression.scheme.is_none() || replicas == 1) return {};
-  return parallel::measure_pay_offs(parallel::sums_over_replicas(plan), replicas, device);
+  const bool compresses = !plan.options.data.compression.scheme.is_none();
+  const bool might_compress = compresses || config.layout.nnodes > 1;  // a network may be slow
+  if (!might_compress || replicas == 1) return {};
+  auto found = parallel::measure_pay_offs(parallel::sums_over_replicas(plan), replicas, device);
+  if (!compresses && found.size() == 1) return {};  // nothing would pay
+  return found;
 }
 
 std::string mesh_lines(const mesh::DeviceMesh& mesh) {

@@ -29,7 +29,8 @@ struct StartFacts {
   const parallel::RankPlan& plan;
   const CpuTypes& cpus;
   const data::Split& split;
-  /// Of compression, the run's own scheme first; empty: nothing is compressed.
+  /// Of compression, the run's own scheme first; empty: nothing is compressed, on one node or
+  /// without replicas.
   std::vector<parallel::PayOff> pay_offs = {};
 };
 

@@ -12,10 +12,11 @@ enum class InstructionSet : std::uint8_t { baseline, avx2, avx512 };
 /// The set that LibTorch's kernels use, so that ATEN_CPU_CAPABILITY lowers both.
 [[nodiscard]] InstructionSet instruction_set();
 
-/// The variant of a table of kernels that this process uses.
+/// The variant of a table of kernels for a set.
 template <typename Table>
-[[nodiscard]] const Table& choose(const Table& baseline, const Table& avx2, const Table& avx512) {
-  switch (instruction_set()) {
+[[nodiscard]] const Table& choose(const Table& baseline, const Table& avx2, const Table& avx512,
+                                  InstructionSet set = instruction_set()) {
+  switch (set) {
     case InstructionSet::avx512:
       return avx512;
     case InstructionSet::avx2:

@@ -13,11 +13,11 @@ constexpr std::int64_t kDepthBlock = 256;
 constexpr std::int64_t kMarginRows = 32;
 
 template <typename T>
-const ProductKernels<T>& chosen_kernels() {
+const ProductKernels<T>& kernels_of(InstructionSet set) {
   if constexpr (std::is_same_v<T, float>) {
-    return choose(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
+    return choose(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512, set);
   } else {
-    return choose(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512);
+    return choose(kDoubleProductBaseline, kDoubleProductAvx2, kDoubleProductAvx512, set);
   }
 }
 
@@ -29,8 +29,8 @@ bool is_panel(const Matrix<T>& b) {
 }  // namespace
 
 template <typename T>
-Product<T>::Product()
-    : kernels_(chosen_kernels<T>()),
+Product<T>::Product(InstructionSet set)
+    : kernels_(kernels_of<T>(set)),
       packed_(static_cast<std::size_t>(kDepthBlock * kPanelColumns<T>)),
       margin_(static_cast<std::size_t>(kMarginRows * kPanelColumns<T>)) {}
 

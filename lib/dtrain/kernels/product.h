@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtrain/kernels/instruction_set.h"
 #include "dtrain/kernels/matrix.h"
 #include "dtrain/kernels/product_kernels.h"
 
@@ -33,7 +34,10 @@ class Product {
  public:
   using Sum = typename SumOf<T>::Type;
 
-  Product();
+  /// With the kernels of this CPU, whose rounding depends on its type.
+  Product() : Product(instruction_set()) {}
+  /// With those of a set that the CPU has: with the baseline's all CPUs round alike, and are slower.
+  explicit Product(InstructionSet set);
 
   /// c = a b
   void write(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<Sum>& c) {

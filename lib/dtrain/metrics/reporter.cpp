@@ -59,6 +59,7 @@ std::vector<Scalar> curves_of(const StepRecord& record) {
   if (record.mfu) curves.push_back({"speed/mfu", *record.mfu});
   if (record.loss_scaling) curves.push_back({"train/loss_scale", record.loss_scaling->scale});
   if (record.compression) {
+    curves.push_back({"machine/bytes_saved", static_cast<double>(record.compression->bytes_saved)});
     curves.push_back({"train/residual_norm", record.compression->residual_norm});
     curves.push_back({"speed/compress_seconds", record.compression->seconds});
   }

@@ -2,13 +2,16 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -106,6 +109,12 @@ TORCH_LIBRARY_IMPL(dtrain, CPU, kernels) {
   kernels.impl("scale_", scale_on_cpu);
 }
 
+void add_norm_sums(const at::Tensor& values, const at::Tensor& blocks, const at::Tensor& sums) {
+  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
+      kNormSums("dtrain::norm_sums_");
+  kNormSums(values, blocks, sums);
+}
+
 // A block of the layout, and where its sum goes.
 struct Block {
   ElementRange range;
@@ -189,10 +198,8 @@ GlobalNorm::GlobalNorm(const param::ArenaLayout& layout, const param::ParameterS
 }
 
 at::Tensor GlobalNorm::sums_of(const param::Arena& values) const {
-  static const device::Operator<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>
-      kNormSums("dtrain::norm_sums_");
   at::Tensor sums = at::zeros({num_slots_}, values.flat().options().dtype(at::kDouble));
-  for (const OwnBlocks& own : own_) kNormSums(values.slice(own.range), own.table, sums);
+  for (const OwnBlocks& own : own_) add_norm_sums(values.slice(own.range), own.table, sums);
   return sums;
 }
 
@@ -210,6 +217,16 @@ double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                    const param::ParameterSpecs& specs) {
   const GlobalNorm norm(layout, specs, param::ShardId(0), values.flat().device());
   return norm.norm(norm.squares(norm.sums_of(values))).item<double>();
+}
+
+at::Tensor norm_of(const at::Tensor& values) {
+  const at::Tensor slots =
+      at::arange((values.numel() + kNormBlock - 1) / kNormBlock, values.options().dtype(at::kLong));
+  const at::Tensor first = slots.mul(kNormBlock);
+  const at::Tensor count = first.sub(values.numel()).neg_().clamp_max_(kNormBlock);
+  const at::Tensor sums = at::zeros(slots.sizes(), values.options().dtype(at::kDouble));
+  add_norm_sums(values, at::stack({first, count, slots, at::zeros_like(slots)}, 1), sums);
+  return device::ordered_sum(sums).sqrt_();
 }
 
 at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {

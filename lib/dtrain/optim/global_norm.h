@@ -52,6 +52,10 @@ class GlobalNorm {
 [[nodiscard]] double global_norm(const param::Arena& values, const param::ArenaLayout& layout,
                                  const param::ParameterSpecs& specs);
 
+/// The norm of values (n), contiguous, () float64: sums over blocks of kNormBlock elements are added
+/// in order, so the bits do not depend on threads. Copies no values.
+[[nodiscard]] at::Tensor norm_of(const at::Tensor& values);
+
 /// Returns the factor that scales gradients to a norm of at most max_norm, () float64; 1 where the
 /// norm () is that small or not finite, or where max_norm is 0.
 [[nodiscard]] at::Tensor clip_factor(const at::Tensor& norm, double max_norm);

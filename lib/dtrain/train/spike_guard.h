@@ -45,6 +45,9 @@ class SpikeGuard {
   /// Takes the figures of that step, which are finite.
   void note(double loss, double grad_norm);
 
+  /// Starts anew, warm-up included.
+  void forget() { statistics_ = {}; }
+
   [[nodiscard]] const SpikeStatistics& statistics() const { return statistics_; }
 
  private:

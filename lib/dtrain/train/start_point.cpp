@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <system_error>
+#include <tuple>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
@@ -19,6 +20,7 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/config/assign.h"
+#include "dtrain/config/conditions.h"
 #include "dtrain/config/json.h"
 #include "dtrain/train/model_description.h"
 #include "dtrain/train/model_tokenizer.h"
@@ -131,11 +133,13 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   parts.engine.load_state(source);
-  return {.step = chosen.manifest.step,
-          .samples = chosen.manifest.samples,
-          .tokens = chosen.manifest.tokens,
-          .checkpoint = chosen.path,
-          .history = parse_history(chosen.manifest.history, chosen.path)};
+  StartPoint start{.step = chosen.manifest.step,
+                   .samples = chosen.manifest.samples,
+                   .tokens = chosen.manifest.tokens,
+                   .checkpoint = chosen.path,
+                   .history = parse_history(chosen.manifest.history, chosen.path)};
+  if (!have_equal_norms(parts.config, config_of(chosen))) start.history.spikes = {};
+  return start;
 }
 
 // The weights of a checkpoint, wherever else its run stands.
@@ -187,6 +191,19 @@ void check_loaded_weights(const StartParts& parts) {
 }
 
 }  // namespace
+
+bool have_equal_norms(const config::Config& now, const config::Config& saved) {
+  const auto compresses = config::conditions::kCompresses;
+  if (!compresses(now) && !compresses(saved)) return true;
+  const auto terms = [&](const config::Config& config) {
+    const config::MachineConfig& machine = config.machine;
+    const config::LayoutConfig& layout = config.layout;
+    return std::tuple(compresses(config), machine.compress, machine.compress_warmup,
+                      machine.compress_min_elements, layout.pp, layout.dp, layout.tp,
+                      layout.shard_size);
+  };
+  return terms(now) == terms(saved);
+}
 
 Differences compare_settings(const config::Config& now, const config::Config& saved) {
   Differences differences;

@@ -49,4 +49,8 @@ struct Differences {
 };
 [[nodiscard]] Differences compare_settings(const config::Config& now, const config::Config& saved);
 
+/// False where gradients are compressed in another way or by another layout: their norms are on
+/// another level, and what ranks have not sent yet may be due at once.
+[[nodiscard]] bool have_equal_norms(const config::Config& now, const config::Config& saved);
+
 }  // namespace dtrain::train

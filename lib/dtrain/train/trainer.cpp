@@ -11,6 +11,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/config/conditions.h"
 #include "dtrain/job/ranks.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/call_answers.h"
@@ -221,6 +222,9 @@ void Trainer::write_sample() {
 parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
   check_folder_();
   const SaveVotes save = checkpoints_.votes(requests_.take_save());
+  // What norms were while gradients were sent whole says nothing of compressed ones.
+  const bool is_end_of_warmup = step_ == config_.machine.compress_warmup;
+  if (is_end_of_warmup && config::conditions::kCompresses(config_)) spikes_.forget();
   const bool skips_spikes = config_.train.spike_guard == config::SpikeGuard::skip;
   const parallel::StepLimits limits = spikes_.limits();
   parallel::StepResult result;

@@ -1,13 +1,11 @@
 #include "dtrain/parallel/compress/compressed_sum.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/dot.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "dtrain/base/check.h"
+#include "dtrain/optim/global_norm.h"
 
 namespace dtrain::parallel {
 namespace {
@@ -16,18 +14,6 @@ std::unique_ptr<param::Arena> arena_for(const RankSumSetup& setup,
                                         const param::ArenaAllocator& allocate) {
   return std::make_unique<param::Arena>(
       param::Arena::of_shard(setup.layout, setup.shard, setup.dtype, allocate));
-}
-
-// In windows: the whole in float64 would be another arena.
-double norm_of(const at::Tensor& values) {
-  constexpr std::int64_t kWindow = std::int64_t{1} << 20;  // elements
-  double squares = 0;
-  for (std::int64_t begin = 0; begin < values.numel(); begin += kWindow) {
-    const at::Tensor window =
-        values.narrow(0, begin, std::min(kWindow, values.numel() - begin)).to(at::kDouble);
-    squares += at::dot(window, window).item<double>();
-  }
-  return std::sqrt(squares);
 }
 
 }  // namespace
@@ -169,8 +155,10 @@ Carried CompressedSum::carried() const {
 }
 
 std::optional<CompressionReport> CompressedSum::report() const {
+  const auto start = base::Clock::now();
   CompressionReport report = report_;
-  report.residual_norm = norm_of(residual_->flat());
+  report.residual_norm = optim::norm_of(residual_->flat()).item<double>();
+  report.seconds += base::seconds_since(start);
   return report;
 }
 

@@ -34,6 +34,7 @@ class CompressedSum final : public RankSum {
   void end_step(bool has_updated) override;
   [[nodiscard]] bool waits_in_begin() const override { return waits_in_begin_; }
   [[nodiscard]] Carried carried() const override;
+  /// Reads the residuals once for their norm.
   [[nodiscard]] std::optional<CompressionReport> report() const override;
 
  private:

@@ -19,7 +19,7 @@ using Kind = config::Compression::Kind;
 
 constexpr int kTrials = 3;                                     // of which the fastest counts
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20;  // that a trial compresses
-constexpr std::array kUsual = {"bf16", "topk:0.01", "powersgd:4"};
+constexpr std::array kUsual = {"bf16", "fp16", "topk:0.01", "powersgd:4"};
 
 std::shared_ptr<comm::ProcessGroup> group_of_one() {
   const std::array<std::int64_t, 1> alone{0};
@@ -67,13 +67,21 @@ double seconds_of(const GradientPart& part, const config::Compression& scheme,
   return best;
 }
 
+// Without padding.
+std::int64_t whole_bytes(const RankSumSetup& setup, std::int64_t num_ranks) {
+  std::int64_t elements = 0;
+  for (const param::ParameterId id : setup.layout.parameters()) {
+    elements += setup.layout.range_in(id, setup.shard).size();
+  }
+  return bytes_in_ring(setup.codec->sent_bytes(elements), num_ranks);
+}
+
 PayOff pay_off_of(const RankSumSetup& setup, std::int64_t num_ranks, c10::Device device) {
   const config::Compression& scheme = setup.compression.scheme;
-  const std::int64_t whole =
-      setup.codec->sent_bytes(setup.layout.num_elements()) / setup.layout.num_shards();
-  PayOff pay_off{.scheme = scheme.text(),
-                 .bytes_sent = CompressedSum::costs(setup, num_ranks).sent,
-                 .bytes_whole = bytes_in_ring(whole, num_ranks)};
+  const std::int64_t whole = whole_bytes(setup, num_ranks);
+  PayOff pay_off{.scheme = scheme.text(), .bytes_sent = whole, .bytes_whole = whole};
+  if (scheme.is_none()) return pay_off;
+  pay_off.bytes_sent = CompressedSum::costs(setup, num_ranks).sent;
   std::vector<GradientPart> parts = gradient_parts(setup.layout, setup.shard, setup.compression);
   std::erase_if(parts, [](const GradientPart& part) { return !part.is_compressed; });
   if (parts.empty()) return pay_off;
@@ -104,7 +112,7 @@ std::vector<PayOff> measure_pay_offs(const RankSumSetup& setup, std::int64_t num
     RankSumSetup other = setup;
     other.compression.scheme = config::Compression::parse(usual).value();
     const PayOff pay_off = pay_off_of(other, num_ranks, device);
-    if (pay_off.seconds > 0) found.push_back(pay_off);
+    if (pay_off.pays_below() > 0) found.push_back(pay_off);
   }
   return found;
 }

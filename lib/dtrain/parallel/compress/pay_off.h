@@ -20,8 +20,8 @@ struct PayOff {
   [[nodiscard]] double pays_below() const;
 };
 
-/// Measures the scheme of the setup first, then others that are usual, on this rank's CPU or
-/// device: as much of the largest part as 2^20 elements is compressed and decompressed a few times.
+/// Measures the scheme of the setup first, then others that are usual and save bytes, on this rank's
+/// CPU or device: as much of the largest part as 2^20 elements is compressed and decompressed a few times.
 ///
 /// num_ranks: that hold the same gradients. Takes some milliseconds for each scheme.
 [[nodiscard]] std::vector<PayOff> measure_pay_offs(const RankSumSetup& setup,

@@ -69,7 +69,7 @@ void PowerSgd::advance() {
 
 void PowerSgd::finish(const at::Tensor& sum) {
   work_.wait();
-  multiply(left_, next_right_.t(), sum.view({left_.size(0), right_.size(0)}));
+  multiply_alike(left_, next_right_.t(), sum.view({left_.size(0), right_.size(0)}));
 }
 
 void PowerSgd::keep() {

@@ -36,8 +36,9 @@ struct Carried {
 struct CompressionReport {
   std::int64_t bytes_sent = 0;   ///< by the group, as it has counted
   std::int64_t bytes_whole = 0;  ///< that gradients sent whole would take, in a ring
-  double seconds = 0;            ///< to compress and decompress, without waits; the host's
-  double residual_norm = 0;      ///< of what this rank has not sent yet
+  /// To compress, decompress and find this report's norm, without waits; the host's.
+  double seconds = 0;
+  double residual_norm = 0;  ///< of what this rank has not sent yet
 };
 
 /// Sums gradients of ranges, which begin while others are under way.

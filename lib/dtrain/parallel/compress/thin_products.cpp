@@ -25,11 +25,12 @@ kernels::Matrix<T> matrix_of(const at::Tensor& tensor) {
 
 template <typename T>
 void multiply_by_rows(const at::Tensor& a, const at::Tensor& b, const at::Tensor& product,
-                      bool adds) {
+                      bool adds, kernels::InstructionSet set = kernels::instruction_set()) {
   const auto left = matrix_of<const T>(a);
   const auto right = matrix_of<const T>(b);
   const auto result = matrix_of<T>(product);
-  std::vector<kernels::Product<T>> products(static_cast<std::size_t>(kernels::num_workers()));
+  std::vector<kernels::Product<T>> products(static_cast<std::size_t>(kernels::num_workers()),
+                                            kernels::Product<T>(set));
   const std::int64_t tasks = (result.rows + kRowsOfTask - 1) / kRowsOfTask;
   kernels::run_tasks(tasks, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t first = task * kRowsOfTask;
@@ -48,6 +49,13 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& produc
   }
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "multiply",
                              [&] { multiply_by_rows<scalar_t>(a, b, product, /*adds=*/false); });
+}
+
+void multiply_alike(const at::Tensor& a, const at::Tensor& b, const at::Tensor& product) {
+  if (!a.is_cpu()) return multiply(a, b, product);
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), "multiply_alike", [&] {
+    multiply_by_rows<scalar_t>(a, b, product, /*adds=*/false, kernels::InstructionSet::baseline);
+  });
 }
 
 void subtract_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& from) {

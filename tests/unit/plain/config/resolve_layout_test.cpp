@@ -66,6 +66,35 @@ TEST_CASE("Another size than the ranks make is refused and pointed to 3d") {
   check_refused(config, 4, "--strategy 3d");
 }
 
+TEST_CASE("Compression that sends as many bytes as whole gradients is refused with the bound") {
+  const auto compressed = [](const char* scheme, const char* reduce_dtype = "auto") {
+    Config config = with_strategy("ddp");
+    set(config, "machine.compress", scheme);
+    set(config, "machine.reduce_dtype", reduce_dtype);
+    return config;
+  };
+  check_refused(compressed("topk:0.5"), 8,
+                "--compress topk:0.5 on 8 replicas sends 2 times the bytes of whole gradients in "
+                "float32: use a ratio below 0.25");
+  check_refused(compressed("topk:0.25"), 8, "ratio below 0.25");
+  CHECK_NOTHROW(resolved(compressed("topk:0.24"), 8));
+  CHECK_NOTHROW(resolved(compressed("topk:0.99"), 1));
+  check_refused(compressed("topk:0.5", "bfloat16"), 2, "in bfloat16: use a ratio below 0.5");
+  check_refused(compressed("bf16", "bfloat16"), 2,
+                "--compress bf16 saves nothing: gradients already travel in bfloat16");
+  check_refused(compressed("fp16", "bfloat16"), 2, "--compress fp16 saves nothing");
+  CHECK_NOTHROW(resolved(compressed("bf16"), 2));
+  // Shards travel between replicas in float32.
+  Config hybrid = compressed("bf16", "bfloat16");
+  set(hybrid, "layout.strategy", "fsdp");
+  set(hybrid, "layout.fsdp_sharding", "hybrid");
+  hybrid.layout.shard_size = 2;
+  CHECK_NOTHROW(resolved(hybrid, 4));
+  set(hybrid, "machine.compress", "topk:0.5");
+  CHECK_NOTHROW(resolved(hybrid, 4));
+  check_refused(hybrid, 8, "on 4 replicas sends 1 times the bytes");
+}
+
 TEST_CASE("With 3d the third size follows from the other two") {
   CHECK(sizes_of(three_axes(2, 2, 2), 8) == Sizes{2, 2, 2});
   CHECK(sizes_of(three_axes(0, 2, 2), 8) == Sizes{2, 2, 2});

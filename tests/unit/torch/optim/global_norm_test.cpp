@@ -103,6 +103,18 @@ TEST_CASE("A gradient that is not finite shows in the norm") {
   }
 }
 
+TEST_CASE("The norm of values alone has the same bits with any number of threads") {
+  const std::int64_t size = GENERATE(1, 4'096, 50'001);
+  const at::Tensor values = testing::values_of(3, size, at::kFloat);
+  const double expected = values.to(at::kDouble).norm().item<double>();
+  const double found = norm_of(values).item<double>();
+  CHECK(found == Approx(expected).epsilon(1e-12));
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  CHECK(norm_of(values).item<double>() == found);
+  at::set_num_threads(before);
+}
+
 TEST_CASE("Clipping scales to the norm that is allowed, and never up") {
   const auto factor = [](double norm, double max_norm) {
     return clip_factor(at::scalar_tensor(norm, at::kDouble), max_norm).item<double>();

@@ -64,6 +64,29 @@ TEST_CASE("Steps and decay steps are noted where the rate follows them") {
   CHECK(compare_settings(now, saved).noted == "train.steps is 2000, the checkpoint has 1000");
 }
 
+TEST_CASE("Norms are on another level where gradients are compressed in another way") {
+  config::Config saved;
+  saved.layout.dp = 4;
+  saved.layout.shard_size = 1;
+  config::Config now = saved;
+  now.layout.dp = 2;
+  now.machine.compress_warmup = 5;
+  CHECK(have_equal_norms(now, saved));  // nothing is compressed
+  set(saved, "machine.compress", "topk:0.01");
+  CHECK_FALSE(have_equal_norms(now, saved));
+  CHECK(have_equal_norms(saved, saved));
+  for (const auto change : {+[](config::Config& c) { c.layout.dp = 2; },
+                            +[](config::Config& c) { c.machine.compress_warmup = 5; },
+                            +[](config::Config& c) { c.machine.compress_min_elements = 5; },
+                            +[](config::Config& c) { set(c, "machine.compress", "bf16"); },
+                            +[](config::Config& c) { set(c, "machine.compress", "none"); }}) {
+    now = saved;
+    change(now);
+    CHECK_FALSE(have_equal_norms(now, saved));
+    CHECK_FALSE(have_equal_norms(saved, now));
+  }
+}
+
 TEST_CASE("Settings of an optimizer that is not in use may differ without a word") {
   config::Config saved;
   config::Config now;

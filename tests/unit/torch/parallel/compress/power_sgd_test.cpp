@@ -95,6 +95,35 @@ TEST_CASE("Of a matrix of that rank everything travels, after a step of nothing 
   });
 }
 
+// Without fused multiply-adds, which some CPUs lack.
+at::Tensor product_by_hand(const at::Tensor& left, const at::Tensor& right) {
+  const at::Tensor product = at::zeros({left.size(0), right.size(1)}, left.options());
+  for (std::int64_t k = 0; k < left.size(1); ++k) {
+    product.add_(left.narrow(1, k, 1).mul(right.narrow(0, k, 1)));
+  }
+  return product;
+}
+
+TEST_CASE("The sum that ranks apply has the same bits on any CPU") {
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
+  const auto [rows, columns] = GENERATE(std::pair(300, 96), std::pair(61, 50));
+  const GradientPart part = matrix(rows, columns);
+  testing::on_threads(2, [&](comm::World& world) {
+    PowerSgd scheme(part, 5, world.control(), dtype, param::private_memory);
+    const at::Tensor values = values_of(world.rank(), part.size(), dtype);
+    const at::Tensor left = at::empty({rows, 5}, values.options());
+    multiply(values.view({rows, columns}), scheme.factor(), left);
+    world.control().all_reduce(left).wait();
+    make_orthonormal(left);
+    const at::Tensor sum = at::empty({rows, columns}, values.options());
+    scheme.begin(values);
+    scheme.advance();
+    scheme.finish(sum.view(-1));
+    scheme.keep();
+    expect(same_bits(sum, product_by_hand(left, scheme.factor().t())), "of plain operations");
+  });
+}
+
 TEST_CASE("Thin products have the same bits on any number of threads") {
   const at::Tensor matrix = values_of(0, 1'000 * 300, at::kFloat).view({1'000, 300});
   const at::Tensor thin = values_of(1, 300 * 4, at::kFloat).view({300, 4});
