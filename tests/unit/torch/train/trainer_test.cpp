@@ -51,9 +51,20 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
           {.config = resolved, .run = "test", .data_fingerprint = "", .folder = run_folder});
       StopRequests requests({});
       const auto check_folder = [&] { run_folder.check(); };
-      Trainer({resolved, job.groups(), world.control(), job.engine(), job.whole_model(),
-               job.plan().memory.total(), /*peak_flops=*/1e12, job.cpus().are_mixed, split,
-               reporter, link, checkpoints, requests, check_folder},
+      Trainer({resolved,
+               job.groups(),
+               world.control(),
+               job.engine(),
+               job.whole_model(),
+               {.memory = job.plan().memory.total()},
+               /*peak_flops=*/1e12,
+               job.cpus().are_mixed,
+               split,
+               reporter,
+               link,
+               checkpoints,
+               requests,
+               check_folder},
               {})
           .run();
     } catch (const base::Error& error) {
