@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
@@ -131,11 +132,15 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   parts.engine.load_state(source);
+  RunHistory history = parse_history(chosen.manifest.history, chosen.path);
+  // Losses of other text are no measure for new ones.
+  const config::Sequences saved = config_of(chosen).report.eval_sequences;
+  if (saved.count != parts.config.report.eval_sequences.count) history.validation = {};
   return {.step = chosen.manifest.step,
           .samples = chosen.manifest.samples,
           .tokens = chosen.manifest.tokens,
           .checkpoint = chosen.path,
-          .history = parse_history(chosen.manifest.history, chosen.path)};
+          .history = std::move(history)};
 }
 
 // The weights of a checkpoint, wherever else its run stands.
