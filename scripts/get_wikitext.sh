@@ -9,12 +9,14 @@ fail() {
   exit "$2"
 }
 
-case ${1-} in
+usage="usage: get_wikitext.sh 2|103 FOLDER"
+[ $# -eq 2 ] || fail "$usage" 2
+case $1 in
   2) checksum=ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11 ;;
   103) checksum=91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794 ;;
-  *) fail "usage: get_wikitext.sh 2|103 FOLDER" 2 ;;
+  *) fail "$usage" 2 ;;
 esac
-folder=${2:?usage: get_wikitext.sh 2|103 FOLDER}
+folder=$2
 url=${WIKITEXT_URL:-https://wikitext.smerity.com/wikitext-$1-raw-v1.zip}
 for program in curl unzip sha256sum; do
   command -v "$program" >/dev/null || fail "$program is missing: apt-get install $program" 2

@@ -89,6 +89,16 @@ class TextCommand {
   bool help_ = false;
 };
 
+// The bar shows how much of the texts is read; how far SentencePiece is then, nobody knows.
+data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
+  ProgressBar bar;
+  training.texts.on_progress = [&bar](const data::PrepareProgress& progress) {
+    const bool is_read = progress.bytes == progress.total_bytes;
+    bar.show(progress.bytes, progress.total_bytes, is_read ? "training" : "reading");
+  };
+  return data::train_tokenizer(training);
+}
+
 }  // namespace
 
 int run_prepare(const Arguments& arguments) {
@@ -152,7 +162,7 @@ int run_tokenizer(const Arguments& arguments) {
          training.type);
   }
   training.texts = command.texts();
-  const data::TokenizerReport report = data::train_tokenizer(training);
+  const data::TokenizerReport report = trained_with_bar(training);
   print(fmt::format("{}: {} tokens, made of {} of {} bytes\n", training.texts.output, report.vocab,
                     report.num_used_bytes, report.num_bytes));
   return 0;

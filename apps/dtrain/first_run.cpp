@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "dtrain/config/command_line.h"
+#include "dtrain/data/split.h"
 
 namespace dtrain::app {
 namespace {
@@ -35,7 +36,8 @@ bool is_alone(const config::CommandLine& command_line) {
 FirstRun first_run(const Arguments& arguments) {
   const auto command_line = config::parse_command_line(config::Command::train, arguments);
   if (!is_alone(command_line)) return {};
-  const std::string& data = config::load(command_line).config.data.train;
+  const config::Config config = config::load(command_line).config;
+  const std::string& data = config.data.train;
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(data, error);
   FirstRun run;
@@ -43,8 +45,10 @@ FirstRun first_run(const Arguments& arguments) {
     run.flags = {"--val-fraction", "0.05", "--eval-every", "100"};
   }
   run.flags.insert(run.flags.end(), {"--checkpoint-every", "100"});
-  // A token file may be of other tokens than bytes.
-  if (!data.ends_with(".dtok")) run.flags.insert(run.flags.end(), {"--sample-every", "200"});
+  // Samples take memory of their own, which a limit may not leave.
+  if (data::has_tokenizer(data) && config.machine.memory_limit.count == 0) {
+    run.flags.insert(run.flags.end(), {"--sample-every", "200"});
+  }
   run.notice = fmt::format(
       "only --data is given, so these flags are added: {}; none is added once you give a setting "
       "of the training yourself",

@@ -50,7 +50,8 @@ dtrain data tokenizer train INPUT... --output FILE.model --vocab-size N [flags]
 
   --vocab-size N            tokens, the 256 bytes included
   --type bpe|unigram        (default bpe)
-  --field NAME, --dataset wikitext, --overwrite    as above
+  --field NAME, --dataset wikitext, --overwrite    as above; of a folder of WikiText it reads
+                            wiki.train.raw alone
 
 dtrain data baseline --data FILE [--val-fraction F | --val-data FILE] [flags of train]
   Prints as JSON the validation loss, in nats per token, of bigram and trigram models of

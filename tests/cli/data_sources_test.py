@@ -125,6 +125,9 @@ class WikiText(Sources):
                      environment={"WIKITEXT_URL": archive.as_uri()})
         self.assertRegex(result.stderr, r"\Aget_wikitext.sh: error: [^\n]*SHA-256[^\n]*\n\Z")
         self.assertEqual(list((self.folder / "raw").iterdir()), [])
+        for words in ((), (2,), (3, "raw"), (2, "raw", "more")):
+            result = run(SOURCE / "scripts" / "get_wikitext.sh", *words, cwd=self.folder, status=USAGE)
+            self.assertEqual(result.stderr, "get_wikitext.sh: error: usage: get_wikitext.sh 2|103 FOLDER\n")
 
 
 class OtherTrainers(Sources):
@@ -138,6 +141,8 @@ class OtherTrainers(Sources):
         tokens = [1, 2, 50256, 300, 4, 50256, 5] * 9
         found = self.prepare(self.write("train.bin", little(tokens)))
         self.assertEqual((found.vocab, found.tokens, found.document_ends[:3]), (50257, tokens, [3, 6, 10]))
+        found = self.prepare(self.write("all.bin", little([0, 60000, 65535] * 30)), "--vocab", 65536)
+        self.assertEqual((found.vocab, found.tokens), (65536, [0, 60000, 65535] * 30))
         letters = [i % 65 for i in range(400)]
         found = self.prepare(self.write("letters.bin", little(letters)), "--vocab", 65)
         self.assertEqual((found.vocab, found.tokens, found.tokenizer), (65, letters, 0))
@@ -146,6 +151,10 @@ class OtherTrainers(Sources):
         good = llm_c(range(1000))
         self.refused(self.write("s.bin", struct.pack(">256i", 20240520, 1, 5, *[0] * 253)), parts=["s.bin", "byte-swapped"])
         self.refused(self.write("n.bin", struct.pack(">100H", *range(1000, 1100))), parts=["n.bin", "byte-swapped"])
+        letters = [i % 65 for i in range(400)]
+        self.refused(self.write("b.bin", struct.pack(">400H", *letters)), "--vocab", 65, parts=["b.bin", "byte-swapped"])
+        for code in "IQ":
+            self.refused(self.write("w.bin", little(letters, code)), parts=["w.bin", "32- or 64-bit", "'<u2'"])
         self.refused(self.write("v.bin", llm_c([1], version=3)), parts=["v.bin", "version 3"])
         self.refused(self.write("c.bin", good[:-10]), parts=["c.bin", "truncated", "1000 tokens"])
         self.refused(self.write("o.bin", little(range(100, 300))), "--vocab", 250,

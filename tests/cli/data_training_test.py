@@ -59,6 +59,9 @@ class Tokenizers(Training):
         self.dtrain("generate", "--from", "run", "--max-tokens", 5)
         self.write("bad.txt", b"caf\xe9")
         self.one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "bad.txt", status=DATA), "UTF-8", "byte 3")
+        self.write("long.txt", "a" + "\u00e9" * 1_200_000)
+        self.one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "long.txt", status=USAGE), "more than 2097152 bytes",
+                       "65536 positions")
         self.dtrain("checkpoint", "export", "run", "exported.safetensors")
         self.one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "exported.safetensors",
                        "tokenizer.model", "copy it")
@@ -85,6 +88,30 @@ class Tokenizers(Training):
         self.write("mine/tokenizer.model", "precious")
         self.one_error(self.train("--data", "a.dtok", run_dir="mine", status=USAGE), "mine/tokenizer.model", "move it")
         self.assertEqual((self.folder / "mine" / "tokenizer.model").read_text(), "precious")
+        self.assertFalse((self.folder / "mine" / "config.json").exists())
+
+    def test_overwriting_replaces_the_tokenizer_of_the_old_run_alone(self):
+        self.tokens("a")
+        self.tokens("b", vocab=500)
+        kept = self.folder / "run" / "tokenizer.model"
+        self.train("--data", "a.dtok")
+        self.train("--data", "b.dtok", "--overwrite")
+        self.assertEqual(kept.read_bytes(), (self.folder / "b.model").read_bytes())
+        kept.write_text("precious")
+        before = {path: path.read_bytes() for path in (self.folder / "run").rglob("*") if path.is_file() and path.name != "lock"}
+        self.one_error(self.train("--data", "a.dtok", "--overwrite", status=USAGE), "run/tokenizer.model", "move it")
+        after = {path: path.read_bytes() for path in (self.folder / "run").rglob("*") if path.is_file() and path.name != "lock"}
+        self.assertEqual(after, before)
+        self.train("--data", "book.txt", "--overwrite")
+        self.assertEqual(kept.read_text(), "precious")
+
+    def test_a_mixture_has_the_tokenizer_of_the_file_that_knows_its_own(self):
+        self.tokens("a")
+        self.write("u.bin", struct.pack("<400H", *(i % 400 for i in range(400))))
+        self.dtrain("data", "prepare", "u.bin", "--vocab", 400, "--output", "u.dtok")
+        self.train("--data", "u.dtok:1,a.dtok:1", "--sample-every", 2)
+        self.assertEqual((self.folder / "run" / "tokenizer.model").read_bytes(), (self.folder / "a.model").read_bytes())
+        self.assertTrue(header_of(final_model(self.folder / "run"))["dtrain.tokenizer"].startswith("sentencepiece xxh3 "))
 
     def test_samples_need_a_tokenizer(self):
         self.write("train.bin", struct.pack("<400H", *(i % 65 for i in range(400))))

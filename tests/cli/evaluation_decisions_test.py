@@ -101,6 +101,33 @@ class Decisions(RunTest):
         again, _ = self.train(*self.flags, "--init-from", path, "--lr", "0", "--steps", "1", "--eval-every", "0")
         self.assertAlmostEqual(evaluations(again)[0][1], best[1], places=6)
 
+    def test_the_best_checkpoint_stays_while_the_save_of_a_better_one_fails(self):
+        flags = [*self.flags, "--checkpoint-every", "5", "--keep-last", "2", "--keep-best"]
+        left_alone, _ = self.train(*self.flags, "--steps", "60")
+        lowest, bests = float("inf"), []
+        for step, loss in evaluations(left_alone):
+            if loss < lowest:
+                lowest, bests = loss, [*bests, step]
+        earlier, best = bests[-2:]
+        self.assertLess(best, 55, "this test needs a loss that rises")
+        run_dir, _ = self.train(*flags, "--steps", str(earlier))
+        in_the_way = run_dir / "checkpoints" / f"step-{best}"
+        in_the_way.mkdir()
+        (in_the_way / "notes.txt").write_text("mine")
+        _, output = self.train("--resume", "auto", "--steps", "60", run_dir=run_dir)
+        self.assertIn(f"checkpoint of step {best} failed", output)
+        self.assertEqual(kept_steps(run_dir), [earlier, best, 55, 60])
+        self.train("--resume", "auto", "--steps", "70", run_dir=run_dir)
+        self.assertEqual(kept_steps(run_dir), [earlier, best, 65, 70])
+
+    def test_losses_on_other_sequences_are_no_measure_for_new_ones(self):
+        flags = [*self.flags, "--checkpoint-every", "4", "--patience", "9"]
+        run_dir, _ = self.train(*flags, "--steps", "8")
+        _, output = self.train("--resume", "auto", "--steps", "12", "--eval-sequences", "3", run_dir=run_dir)
+        self.assertIn("report.eval_sequences is 3, the checkpoint has 16", output)
+        manifest = json.loads((run_dir / "checkpoints" / "step-12" / "manifest.json").read_text())
+        self.assertEqual(manifest["history"]["validation"]["best_step"], 12)
+
     def test_what_needs_evaluations_says_so_without(self):
         _, output = self.train("--data", TEXT, "--steps", "1", "--patience", "2", "--keep-best")
         self.assertIn("--patience 2 has no effect without --val-data or --val-fraction", output)

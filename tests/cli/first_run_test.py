@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
@@ -74,6 +75,22 @@ class FirstRun(FolderTest):
             self.assertEqual(plain[group], mini[group])
         for key in ("steps", "lr"):
             self.assertEqual(plain["train"][key], mini["train"][key])
+
+    def added(self, *flags):
+        """The flags that a command of --data alone stands for."""
+        error = self.run_here(DTRAIN, "--threads", "1", "--time-limit", "0.001s", *flags, status=STOPPED).stderr
+        (line,) = [line for line in error.splitlines() if "these flags are added" in line]
+        return re.search(r"added: ([^;]*);", line).group(1)
+
+    def test_data_alone_gets_flags_that_fit_it(self):
+        every = "--checkpoint-every 100 --sample-every 200"  # and more for a text to take validation from
+        self.assertEqual(self.added("--data", "my book.txt"), every)
+        self.assertEqual(self.added("--data", "my book.txt", "--memory-limit", "1GiB"), every.removesuffix(" --sample-every 200"))
+        self.run_here(DTRAIN, "data", "prepare", "my book.txt", "--output", "book.dtok")
+        self.assertEqual(self.added("--data", "book.dtok:1,my book.txt:1"), every)
+        (self.folder / "t.bin").write_bytes(struct.pack("<400H", *(i % 65 for i in range(400))))
+        self.run_here(DTRAIN, "data", "prepare", "t.bin", "--vocab", "65", "--output", "t.tokens")
+        self.assertEqual(self.added("--data", "t.tokens"), "--checkpoint-every 100")
 
     def test_ranks_share_one_folder(self):
         self.run_here(*launched(2), "--strategy", "ddp", "--data", "my book.txt", "--steps", "1",

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -78,6 +79,20 @@ class Memory(TestCase):
                 # Commands that differ only in reports and folders are one.
                 kept = re.sub(r" --(resume|checkpoint-every|run-dir|data|val-fraction|threads) \S+", "", " ".join(words))
                 self.assertLess(self.gibibytes(*kept.split()), 4)
+
+
+class Vocabulary(TestCase):
+    def test_every_experiment_takes_the_vocabulary_of_tokens(self):
+        model, tokens = self.folder / "t.model", self.folder / "t.dtok"
+        for command in (["tokenizer", "train", TEXT, "--vocab-size", 400, "--output", model],
+                        ["prepare", TEXT, "--tokenizer", model, "--output", tokens]):
+            result = run([BIN / "dtrain", "data", *command])
+            self.assertEqual(result.returncode, 0, result.stderr)
+        for path in sorted(SOURCE.glob("configs/experiments/*.json")):
+            for data, vocab in ((TEXT, 256), (tokens, 400)):
+                result = run([BIN / "dtrain", "--config", path, "--strategy", "single", "--data", data, "--print-config"])
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(json.loads(result.stdout)["model"]["vocab"], vocab, path.name)
 
 
 class Batch(TestCase):

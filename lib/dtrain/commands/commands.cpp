@@ -69,9 +69,9 @@ std::string job_name(comm::ProcessGroup& world) {
 }
 
 // Begins a job in the run folder: makes the folder this job's and cuts it back to the start.
-void begin_in(job::RunFolder& folder, const train::StartPoint& start) {
-  if (start.checkpoint.empty()) return folder.begin();
-  const checkpoint::store::SetAside aside = folder.go_on(start.step);
+void begin_in(job::RunFolder& folder, const train::StartPoint& start, std::string_view tokenizer) {
+  if (start.checkpoint.empty()) return folder.begin(tokenizer);
+  const checkpoint::store::SetAside aside = folder.go_on(start.step, tokenizer);
   for (const std::string& path : aside.paths) {
     base::log_warning("a later checkpoint was set aside as {}; remove it if it is not needed",
                       path);
@@ -248,7 +248,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const bool are_cpus_mixed = job.cpus().are_mixed;
   train::StartPoint start =
       train::load_start({config, world, job.engine(), model, data,
-                         split.train.first().file().tokenizer(), are_cpus_mixed});
+                         split.train.tokenized_file().tokenizer(), are_cpus_mixed});
   train::StopRequests requests(stop_options(config, env));
   metrics::Reporter reporter = make_reporter(config, env, link, start);
   train::Checkpointer checkpoints(job.engine(), world, reporter, link,
@@ -257,8 +257,7 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
-    begin_in(*folder, start);
-    folder->keep_tokenizer(split.train.first().file().tokenizer_model());
+    begin_in(*folder, start, split.train.tokenized_file().tokenizer_model());
   });
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);

@@ -79,16 +79,20 @@ Prompt tokenized_prompt(const config::GenerateConfig& generate, const data::Toke
   const bool has_bytes = tokenizer.kind() == data::TokenizerKind::bytes;
   // A token stands for a few bytes, hardly ever for more than these.
   const std::int64_t bytes_per_token = has_bytes ? 1 : 32;
-  Prompt prompt{.text = read_prompt(generate, max_positions * bytes_per_token), .tokens = {}};
-  const auto bytes = static_cast<std::int64_t>(prompt.text.size());
-  const bool is_cut = bytes > max_positions * bytes_per_token;
+  const std::int64_t most_bytes = max_positions * bytes_per_token;
+  Prompt prompt{.text = read_prompt(generate, most_bytes), .tokens = {}};
+  // What was read of it may end within a character.
+  if (std::ssize(prompt.text) > most_bytes) {
+    base::fail(ErrorKind::usage,
+               "the prompt has more than {} bytes: the model has {} positions; shorten it",
+               most_bytes, max_positions);
+  }
   prompt.tokens = data::prompt_tokens(tokenizer, prompt.text, "the prompt");
   const std::int64_t count = prompt.text.empty() ? 0 : std::ssize(prompt.tokens);
   if (count + generate.max_tokens > max_positions) {
     base::fail(ErrorKind::usage,
-               "--max-tokens {} after a prompt of {} {}{}: the model has {} positions; shorten one",
-               generate.max_tokens, count, has_bytes ? "bytes" : "tokens", is_cut ? " or more" : "",
-               max_positions);
+               "--max-tokens {} after a prompt of {} {}: the model has {} positions; shorten one",
+               generate.max_tokens, count, has_bytes ? "bytes" : "tokens", max_positions);
   }
   return prompt;
 }

@@ -39,6 +39,17 @@ bool ends_with_number(std::string_view text) {
   return colon != text.npos && base::number_in<double>(text.substr(colon + 1)).has_value();
 }
 
+void check_together(const std::vector<WeightedFile>& files) {
+  if (files.size() > kMostMixedFiles) {
+    fail(ErrorKind::usage, "--data names {} files, at most {} can be mixed; join some of them",
+         files.size(), kMostMixedFiles);
+  }
+  double total = 0;
+  for (const WeightedFile& file : files) total += file.weight;
+  if (std::isfinite(total)) return;
+  fail(ErrorKind::usage, "--data: the sum of the weights is too large; divide all of them");
+}
+
 }  // namespace
 
 std::vector<WeightedFile> parse_mixture(const std::string& text) {
@@ -51,6 +62,7 @@ std::vector<WeightedFile> parse_mixture(const std::string& text) {
     files.push_back(weighted_file(std::string_view(text).substr(begin, end - begin), text));
     begin = end + 1;
   }
+  check_together(files);
   return files;
 }
 

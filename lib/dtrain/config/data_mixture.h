@@ -1,10 +1,14 @@
 // The value of data.train: one file, or several with weights.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace dtrain::config {
+
+/// Each file of a mixture has at least one of so many samples.
+inline constexpr std::size_t kMostMixedFiles = std::size_t{1} << 16;
 
 struct WeightedFile {
   std::string path;
@@ -14,7 +18,8 @@ struct WeightedFile {
 /// "book.dtok" gives one file, "a.dtok:0.7,b.dtok:0.3" two. A file that has the whole text as its
 /// name is one.
 ///
-/// Throws: Error{usage} naming the part that has no weight, or one that is not above 0.
+/// Throws: Error{usage} naming the part that has no weight, or one that is not above 0; for more
+///         than kMostMixedFiles files, and for weights whose sum is no number.
 [[nodiscard]] std::vector<WeightedFile> parse_mixture(const std::string& text);
 
 /// The inverse.

@@ -301,7 +301,7 @@ constexpr Setting kSettings[] = {
      "not start, a device gives no more; 0: what the machine has for all its ranks",
      kTrain, FIELD(machine.memory_limit), form("a size: 2GiB, 500MB, or bytes; 0 for none")},
     {"machine.mixed_cpus", "--mixed-cpus", "on|off", "",
-     "let ranks run on CPUs of several types, whose rounding differs: every evaluation and "
+     "let ranks run on CPUs of several types, whose rounding differs: every evaluation, sample and "
      "checkpoint makes their copies of weights and moments equal again",
      kEngine, FIELD(machine.mixed_cpus)},
 
@@ -314,7 +314,7 @@ constexpr Setting kSettings[] = {
      "of validation data per evaluation, spread evenly over it; the same ones on any number of "
      "ranks",
      kTrain, FIELD(report.eval_sequences), form("a number of sequences from 1 to 2^31, or all"),
-     kValueNeeds<kValidation>},
+     kValueNeeds<kValidation>, kNotedWith<kValidation>},
     {"report.sample_every", "--sample-every", "N", "steps",
      "between texts that the model generates as it trains; 0 is off", kTrain,
      FIELD(report.sample_every), between(0, kMaxSteps)},

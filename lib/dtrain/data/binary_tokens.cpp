@@ -59,12 +59,35 @@ void check_header(const base::InputFile& file, const KnownHeader& known,
        there);
 }
 
+// Small numbers that are wider or byte-swapped pass for 16-bit tokens, but each second unit of
+// theirs, or each low byte, is 0.
+void refuse_other_numbers(const std::string& path, std::span<const std::uint16_t> units) {
+  constexpr std::size_t kFewest = 64;
+  if (units.size() < kFewest) return;
+  bool have_low_bytes = false;
+  bool have_odd_units = false;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    have_low_bytes = have_low_bytes || (units[i] & 0xFF) != 0;
+    have_odd_units = have_odd_units || (i % 2 == 1 && units[i] != 0);
+  }
+  if (!have_low_bytes) refuse_swapped(path);
+  if (have_odd_units) return;
+  fail(ErrorKind::data,
+       "token file '{}' holds 32- or 64-bit numbers, and a .bin without a header is read as 16-bit "
+       "ones; write it anew (numpy: astype('<u2').tofile)",
+       path);
+}
+
 // nanoGPT's files have no header. Texts are told apart by having no NUL byte.
 std::optional<BinaryFormat> without_header(const std::string& path,
-                                           std::span<const std::uint16_t> units, bool has_nul) {
+                                           std::span<const std::uint16_t> units, bool has_nul,
+                                           std::int64_t vocab) {
   if (!path.ends_with(".bin") || units.empty() || !has_nul) return std::nullopt;
-  const auto fits = [](std::uint16_t unit) { return unit < kGpt2Vocab; };
-  if (std::ranges::all_of(units, fits)) return kNanoGpt;
+  const auto fits = [vocab](std::uint16_t unit) { return unit < vocab; };
+  if (std::ranges::all_of(units, fits)) {
+    refuse_other_numbers(path, units);
+    return kNanoGpt;
+  }
   if (std::ranges::all_of(units, [&](std::uint16_t unit) { return fits(swapped(unit)); })) {
     refuse_swapped(path);
   }
@@ -160,7 +183,7 @@ void convert(const std::string& path, const BinaryFormat& format, std::int64_t v
 
 }  // namespace
 
-std::optional<BinaryFormat> binary_format_of(const std::string& path) {
+std::optional<BinaryFormat> binary_format_of(const std::string& path, std::int64_t vocab) {
   const base::InputFile file = base::InputFile::open(path, text_file_role());
   constexpr std::int64_t kExamined = 64 * 1024;
   std::vector<char> start(static_cast<std::size_t>(std::min(file.size(), kExamined)));
@@ -174,7 +197,8 @@ std::optional<BinaryFormat> binary_format_of(const std::string& path) {
     return known.format;
   }
   const bool has_nul = std::ranges::find(start, '\0') != start.end();
-  return without_header(path, numbers_in<std::uint16_t>(start), has_nul);
+  return without_header(path, numbers_in<std::uint16_t>(start), has_nul,
+                        std::max(vocab, kGpt2Vocab));
 }
 
 void convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,

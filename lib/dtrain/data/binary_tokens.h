@@ -25,9 +25,12 @@ struct BinaryFormat {
 /// The format of a token file; nothing for what is none. Files without a header are recognised by
 /// the end of their name (.bin) and by their tokens.
 ///
+/// vocab: of the tokens, where it is known; 0: usual.
+///
 /// Throws: Error{data} naming a file of llm.c that is truncated, of another version or
-///         byte-swapped, and one without a header that is byte-swapped.
-[[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path);
+///         byte-swapped, and one without a header that is byte-swapped or has wider numbers.
+[[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path,
+                                                           std::int64_t vocab);
 
 /// Appends the tokens and documents of a file. vocab: of the writer.
 ///

@@ -8,8 +8,11 @@
 namespace dtrain::data {
 namespace {
 
+// dtrain data prepare takes tokens without a header from files of this name alone.
 constexpr std::string_view kMakeTokens =
-    "make a token file of it: dtrain data prepare FILE.bin --output FILE.dtok";
+    "make a token file of it, under a name that ends with .bin: dtrain data prepare FILE.bin "
+    "--output FILE.dtok";
+constexpr std::string_view kGiveOther = "give a text, or the tokens that such models train on";
 constexpr std::string_view kConvertText = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 FILE";
 constexpr std::string_view kConvertText32 = "convert it to UTF-8: iconv -f UTF-32 -t UTF-8 FILE";
 
@@ -18,12 +21,12 @@ constexpr std::uint16_t kLargestVocab = 50304;
 
 struct Magic {
   std::uint32_t number;
-  std::string_view what;
+  ForeignData meaning;
 };
-constexpr Magic kMagics[] = {{20240520, "a token file of llm.c (GPT-2 tokens)"},
-                             {20240801, "a token file of llm.c (Llama 3 tokens)"},
-                             {20240522, "an evaluation file of llm.c"},
-                             {20240326, "a model of llm.c"}};
+constexpr Magic kMagics[] = {{20240520, {"a token file of llm.c (GPT-2 tokens)", kMakeTokens}},
+                             {20240801, {"a token file of llm.c (Llama 3 tokens)", kMakeTokens}},
+                             {20240522, {"an evaluation file of llm.c", kGiveOther}},
+                             {20240326, {"a model of llm.c", kGiveOther}}};
 
 std::uint16_t unit_at(std::string_view bytes, std::size_t index) {
   std::uint16_t unit = 0;
@@ -74,7 +77,7 @@ ForeignData recognise_foreign(std::string_view start) {
   std::uint32_t number = 0;
   std::memcpy(&number, start.data(), std::min(start.size(), sizeof(number)));
   const auto* magic = std::ranges::find(kMagics, number, &Magic::number);
-  if (magic != std::end(kMagics)) return {magic->what, kMakeTokens};
+  if (magic != std::end(kMagics)) return magic->meaning;
   if (start.find('\0') == start.npos) return {};
   if (is_utf16(start, false)) {
     return {"UTF-16 text", "convert it to UTF-8: iconv -f UTF-16LE -t UTF-8 FILE"};

@@ -2,8 +2,12 @@
 
 #include <utility>
 
+#include "dtrain/config/data_mixture.h"
+
 namespace dtrain::data {
 namespace {
+
+static_assert(config::kMostMixedFiles == SourceOrder::kBlock);
 
 std::vector<double> weights_of(const Mixture& mixture) {
   std::vector<double> weights;

@@ -25,43 +25,25 @@ struct Task {
   std::vector<std::string> files;
 };
 
-void check_output(const PrepareOptions& options, const Task& task) {
-  std::error_code error;
-  if (!fs::exists(task.output, error)) return;
-  if (fs::is_directory(task.output, error)) {
-    fail(ErrorKind::usage, "output '{}' is a directory; name the token file", task.output);
-  }
-  if (!options.overwrite) {
-    fail(ErrorKind::usage, "output '{}' exists; name another file or give --overwrite",
-         task.output);
-  }
-  for (const std::string& file : task.files) {
-    if (fs::equivalent(file, task.output, error)) {
-      fail(ErrorKind::usage, "output '{}' is among the inputs; write it elsewhere", task.output);
-    }
-  }
-}
-
-// JSON that is read as text would train a model of JSON.
 void check_field(const PrepareOptions& options, const std::vector<std::string>& files) {
   if (!options.field.empty()) return;
   for (const std::string& file : files) {
-    std::string_view name = file;
-    for (const std::string_view suffix : {".gz", ".zst"}) {
-      if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
-    }
-    if (!name.ends_with(".jsonl") && !name.ends_with(".ndjson")) continue;
+    if (!is_named_json_lines(file)) continue;
     fail(ErrorKind::usage,
          "data file '{}' is JSON lines by its name; say which field holds the text: --field text",
          file);
   }
 }
 
+std::string wikitext_file(const std::string& folder, std::string_view part) {
+  return fmt::format("{}/wiki.{}.raw", folder, part);
+}
+
 /// The parts of WikiText in a folder, and the files they become.
 std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::string& folder) {
   std::vector<Task> tasks;
   for (const std::string_view part : {"train", "valid", "test"}) {
-    const std::string file = fmt::format("{}/wiki.{}.raw", folder, part);
+    const std::string file = wikitext_file(folder, part);
     std::error_code error;
     if (!fs::exists(file, error)) continue;
     tasks.push_back({fmt::format("{}/{}.dtok", options.output, part), {file}});
@@ -73,19 +55,22 @@ std::vector<Task> wikitext_tasks(const PrepareOptions& options, const std::strin
        folder);
 }
 
-std::vector<Task> tasks_of(const PrepareOptions& options) {
+bool is_wikitext_folder(const PrepareOptions& options) {
   std::error_code error;
-  const bool is_folder =
-      options.inputs.size() == 1 && fs::is_directory(options.inputs.front(), error);
-  if (options.is_wikitext && is_folder) return wikitext_tasks(options, options.inputs.front());
+  return options.is_wikitext && options.inputs.size() == 1 &&
+         fs::is_directory(options.inputs.front(), error);
+}
+
+std::vector<Task> tasks_of(const PrepareOptions& options) {
+  if (is_wikitext_folder(options)) return wikitext_tasks(options, options.inputs.front());
   return {{options.output, list_inputs(options.inputs)}};
 }
 
 /// The format that all files have: of other trainers' tokens, or nothing for texts.
-std::optional<BinaryFormat> format_of(const std::vector<std::string>& files) {
-  const std::optional<BinaryFormat> first = binary_format_of(files.front());
+std::optional<BinaryFormat> format_of(const std::vector<std::string>& files, std::int64_t vocab) {
+  const std::optional<BinaryFormat> first = binary_format_of(files.front(), vocab);
   for (const std::string& file : files) {
-    const auto format = binary_format_of(file);
+    const auto format = binary_format_of(file, vocab);
     if ((format ? format->name : "") == (first ? first->name : "")) continue;
     fail(ErrorKind::usage, "'{}' and '{}' hold different things: {} and {}; prepare them apart",
          files.front(), file, first ? first->name : "a text", format ? format->name : "a text");
@@ -186,13 +171,13 @@ class OutputFolder {
 
 std::vector<PrepareReport> prepare(const PrepareOptions& options) {
   const std::vector<Task> tasks = tasks_of(options);
-  for (const Task& task : tasks) check_output(options, task);
+  for (const Task& task : tasks) check_output(options, task.output, task.files);
   const OutputFolder folder(options, tasks.front().output != options.output);
   Progress progress(options, tasks);
   std::vector<std::unique_ptr<TokenWriter>> writers;
   std::vector<PrepareReport> reports;
   for (const Task& task : tasks) {
-    const auto format = format_of(task.files);
+    const auto format = format_of(task.files, options.vocab);
     writers.push_back(format ? convert(options, task, *format, progress)
                              : encode(options, task, progress));
     writers.back()->finish();
@@ -205,17 +190,42 @@ std::vector<PrepareReport> prepare(const PrepareOptions& options) {
   return reports;
 }
 
-void read_texts(const PrepareOptions& options, const std::function<void(std::string_view)>& visit) {
-  const std::vector<std::string> files = list_inputs(options.inputs);
+void check_output(const PrepareOptions& options, const std::string& output,
+                  const std::vector<std::string>& files) {
+  std::error_code error;
+  if (!fs::exists(output, error)) return;
+  if (fs::is_directory(output, error)) {
+    fail(ErrorKind::usage, "output '{}' is a directory; name a file", output);
+  }
+  if (!options.overwrite) {
+    fail(ErrorKind::usage, "output '{}' exists; name another file or give --overwrite", output);
+  }
+  for (const std::string& file : files) {
+    if (fs::equivalent(file, output, error)) {
+      fail(ErrorKind::usage, "output '{}' is among the inputs; write it elsewhere", output);
+    }
+  }
+}
+
+std::vector<std::string> training_texts(const PrepareOptions& options) {
+  if (!is_wikitext_folder(options)) return list_inputs(options.inputs);
+  return {wikitext_file(options.inputs.front(), "train")};
+}
+
+void read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
+                const std::function<void(std::string_view)>& visit) {
   check_field(options, files);
   BlockOptions by_lines = block_options(files, options, *byte_tokenizer());
   by_lines.cut = [](std::string_view text) { return text.rfind('\n') + 1; };
   BlockReader reader(by_lines);
+  const std::int64_t total = total_bytes(files);
   Block block;
   while (reader.next(block)) {
     check_utf8(block);
     std::string storage;
     for (const Part& part : parts_of(block, {.field = options.field}, storage)) visit(part.text);
+    if (options.on_progress)
+      options.on_progress({.bytes = reader.consumed(), .total_bytes = total});
   }
 }
 

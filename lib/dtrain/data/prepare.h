@@ -50,9 +50,22 @@ struct PrepareReport {
 ///         output exists and overwrite is off.
 std::vector<PrepareReport> prepare(const PrepareOptions& options);
 
-/// Reads all inputs and calls visit(text) for each stretch of a document, in order.
+/// Throws: Error{usage} if the output is a folder or among the files, or exists and overwrite is
+///         off.
+void check_output(const PrepareOptions& options, const std::string& output,
+                  const std::vector<std::string>& files);
+
+/// The files that a tokenizer is trained on: all inputs, and of a folder of WikiText the training
+/// part alone.
 ///
 /// Throws: as prepare.
-void read_texts(const PrepareOptions& options, const std::function<void(std::string_view)>& visit);
+[[nodiscard]] std::vector<std::string> training_texts(const PrepareOptions& options);
+
+/// Reads the files, which are of the options' format, and calls visit(text) for each stretch of a
+/// document, in order.
+///
+/// Throws: as prepare.
+void read_texts(const std::vector<std::string>& files, const PrepareOptions& options,
+                const std::function<void(std::string_view)>& visit);
 
 }  // namespace dtrain::data

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <queue>
+#include <tuple>
 
 #include "dtrain/base/check.h"
 
@@ -43,6 +45,40 @@ std::int64_t count_below(std::int64_t count, std::int64_t bound) {
          floor_sum(count, kBlock, kStep, kBlock - bound);
 }
 
+/// Whole numbers of at least 1 that are nearest to the weights and whose sum is kBlock: rounded, and
+/// where that gives too many or too few, one after another changes that was rounded furthest (of
+/// equals the largest, then the first).
+std::vector<std::int64_t> shares_of(std::span<const double> weights) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  DTRAIN_CHECK(!weights.empty() && std::isfinite(total) && total > 0 &&
+               std::ssize(weights) <= SourceOrder::kBlock);
+  const auto exact = [&](std::size_t i) {
+    return weights[i] / total * static_cast<double>(SourceOrder::kBlock);
+  };
+  std::vector<std::int64_t> shares;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    shares.push_back(std::max<std::int64_t>(1, std::llround(exact(i))));
+  }
+  std::int64_t excess =
+      std::accumulate(shares.begin(), shares.end(), std::int64_t{0}) - SourceOrder::kBlock;
+  const std::int64_t change = excess > 0 ? -1 : 1;
+  std::priority_queue<std::tuple<double, std::int64_t, std::int64_t>> candidates;
+  const auto add = [&](std::size_t i) {
+    if (change < 0 && shares[i] == 1) return;
+    const double rounded_by = static_cast<double>(shares[i]) - exact(i);
+    candidates.emplace(-static_cast<double>(change) * rounded_by, shares[i],
+                       -static_cast<std::int64_t>(i));
+  };
+  for (std::size_t i = 0; i < shares.size(); ++i) add(i);
+  for (; excess != 0; excess += change) {
+    const auto i = static_cast<std::size_t>(-std::get<2>(candidates.top()));
+    candidates.pop();
+    shares[i] += change;
+    add(i);
+  }
+  return shares;
+}
+
 }  // namespace
 
 SampleOrder::SampleOrder(std::int64_t num_samples, std::uint64_t seed)
@@ -73,18 +109,8 @@ std::int64_t SampleOrder::shift(std::int64_t consumed, std::int64_t seq_len) con
 }
 
 SourceOrder::SourceOrder(std::span<const double> weights) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  DTRAIN_CHECK(!weights.empty() && std::isfinite(total) && total > 0 &&
-               std::ssize(weights) <= kBlock);
-  std::vector<std::int64_t> shares;
-  for (const double weight : weights) {
-    shares.push_back(std::max<std::int64_t>(1, std::llround(weight / total * double(kBlock))));
-  }
-  // The largest share takes what rounding has left or taken.
-  *std::ranges::max_element(shares) +=
-      kBlock - std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   begins_.push_back(0);
-  for (const std::int64_t share : shares) begins_.push_back(begins_.back() + share);
+  for (const std::int64_t share : shares_of(weights)) begins_.push_back(begins_.back() + share);
 }
 
 SourceOrder::Place SourceOrder::operator()(std::int64_t consumed) const {

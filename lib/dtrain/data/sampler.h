@@ -51,7 +51,8 @@ class SourceOrder {
  public:
   static constexpr std::int64_t kBlock = 1 << 16;
 
-  /// weights: at least one, all finite and above 0. Rounded to shares of kBlock, at least 1 each.
+  /// weights: 1 to kBlock, all above 0, with a finite sum. Rounded to shares of kBlock, at least 1
+  /// each.
   explicit SourceOrder(std::span<const double> weights);
 
   struct Place {

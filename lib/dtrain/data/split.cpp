@@ -40,6 +40,12 @@ std::int64_t Mixture::size() const noexcept {
   return size;
 }
 
+const TokenFile& Mixture::tokenized_file() const noexcept {
+  const auto knows = [](const Source& source) { return source.samples.file().knows_tokenizer(); };
+  const auto found = std::ranges::find_if(sources_, knows);
+  return (found == sources_.end() ? sources_.front() : *found).samples.file();
+}
+
 namespace {
 
 /// `part` is "for training" or "for validation".
@@ -61,16 +67,42 @@ std::shared_ptr<const TokenFile> open_validation(const SplitOptions& options) {
   }
 }
 
-// Token files of versions 1 and 2 do not say whose their tokens are.
+std::string tokenizer_text(const TokenFile& file) {
+  if (file.knows_tokenizer()) return file.tokenizer();
+  return fmt::format("an unknown one with a vocabulary of {}", file.vocab());
+}
+
+// Token files of other trainers and of versions 1 and 2 do not say whose their tokens are. Theirs
+// may be the same tokenizer as another file's only if its vocabulary is the same.
 void check_same_tokenizer(const TokenFile& first, const TokenFile& other) {
-  const auto is_unknown = [](const TokenFile& file) {
-    return file.details().tokenizer == TokenizerKind::unknown;
-  };
-  if (is_unknown(first) || is_unknown(other) || first.tokenizer() == other.tokenizer()) return;
+  const bool are_known = first.knows_tokenizer() && other.knows_tokenizer();
+  if (are_known ? first.tokenizer() == other.tokenizer() : first.vocab() == other.vocab()) return;
   fail(ErrorKind::data,
        "data files '{}' and '{}' have tokens of different tokenizers: {} and {}; prepare both with "
        "one",
-       first.path(), other.path(), first.tokenizer(), other.tokenizer());
+       first.path(), other.path(), tokenizer_text(first), tokenizer_text(other));
+}
+
+/// The files of data.train, opened and checked; of each the part before val_fraction.
+Mixture open_training(const SplitOptions& options) {
+  const std::vector<config::WeightedFile> files = config::parse_mixture(options.train);
+  if (files.size() > 1 && options.val_fraction > 0) {
+    fail(ErrorKind::usage,
+         "--val-fraction takes the end of one file, and --data names {}; give --val-data FILE",
+         files.size());
+  }
+  std::vector<Mixture::Source> sources;
+  std::shared_ptr<const TokenFile> compared;  // the first that knows its tokenizer, else the first
+  for (const config::WeightedFile& each : files) {
+    const auto file = std::make_shared<const TokenFile>(TokenFile::open(each.path, options.vocab));
+    const auto cut = file->size() - static_cast<std::int64_t>(static_cast<double>(file->size()) *
+                                                              options.val_fraction);
+    sources.push_back({Samples(file, {0, cut}, options.seq_len), each.weight});
+    check_has_sample(sources.back().samples, "for training");
+    if (compared != nullptr) check_same_tokenizer(*compared, *file);
+    if (compared == nullptr || !compared->knows_tokenizer()) compared = file;
+  }
+  return Mixture(std::move(sources));
 }
 
 }  // namespace
@@ -87,30 +119,14 @@ Split open_split(const SplitOptions& options) {
   const bool has_file = !options.validation.empty();
   DTRAIN_CHECK(options.val_fraction >= 0 && options.val_fraction < 1);
   DTRAIN_CHECK(!has_file || options.val_fraction == 0);
-  const std::vector<config::WeightedFile> files = config::parse_mixture(options.train);
-  if (files.size() > 1 && options.val_fraction > 0) {
-    fail(ErrorKind::usage,
-         "--val-fraction takes the end of one file, and --data names {}; give --val-data FILE",
-         files.size());
-  }
-  std::vector<Mixture::Source> sources;
-  std::int64_t cut = 0;
-  for (const config::WeightedFile& each : files) {
-    const auto file = std::make_shared<const TokenFile>(TokenFile::open(each.path, options.vocab));
-    cut = file->size() -
-          static_cast<std::int64_t>(static_cast<double>(file->size()) * options.val_fraction);
-    sources.push_back({Samples(file, {0, cut}, options.seq_len), each.weight});
-    check_has_sample(sources.back().samples, "for training");
-    check_same_tokenizer(sources.front().samples.file(), *file);
-  }
-  Mixture train(std::move(sources));
+  Mixture train = open_training(options);
   const Samples& first = train.first();
-  Samples validation(first.shared_file(), {cut, first.file().size()}, options.seq_len);
-  if (files.size() > 1) validation = Samples(first.shared_file(), {0, 0}, options.seq_len);
+  Samples validation(first.shared_file(), {first.range().end, first.file().size()},
+                     options.seq_len);
   if (has_file) {
     const auto other = open_validation(options);
     validation = Samples(other, {0, other->size()}, options.seq_len);
-    check_same_tokenizer(first.file(), *other);
+    check_same_tokenizer(train.tokenized_file(), *other);
   }
   if (has_file || options.val_fraction > 0) check_has_sample(validation, "for validation");
   return {std::move(train), std::move(validation)};
@@ -125,6 +141,17 @@ std::optional<std::int64_t> vocab_of_data(const std::string& train) {
     return vocab;
   } catch (const base::Error&) {
     return std::nullopt;
+  }
+}
+
+bool has_tokenizer(const std::string& train) {
+  try {
+    return std::ranges::any_of(config::parse_mixture(train), [](const config::WeightedFile& each) {
+      const TokenFile file = TokenFile::open(each.path, kAnyVocab);
+      return file.knows_tokenizer() || file.vocab() == kByteVocab;
+    });
+  } catch (const base::Error&) {
+    return false;
   }
 }
 

@@ -66,6 +66,8 @@ class Mixture {
 
   [[nodiscard]] const std::vector<Source>& sources() const noexcept { return sources_; }
   [[nodiscard]] const Samples& first() const noexcept { return sources_.front().samples; }
+  /// The first file that knows its tokenizer, which is that of all; else the first.
+  [[nodiscard]] const TokenFile& tokenized_file() const noexcept;
   [[nodiscard]] std::int64_t seq_len() const noexcept { return first().seq_len(); }
   /// Samples of all sources; of one file, those of an epoch.
   [[nodiscard]] std::int64_t size() const noexcept;
@@ -94,12 +96,17 @@ struct Split {
 /// Opens and checks the data of a run.
 ///
 /// Throws: Error{data} as TokenFile::open, if training or a validation that was asked for has not
-///         one sample, and if files have tokens of different tokenizers; Error{usage} as
+///         one sample, and if files have tokens of different tokenizers (or, where one of two does
+///         not know its tokenizer, of different vocabularies); Error{usage} as
 ///         config::parse_mixture, and for a val_fraction of several files.
 [[nodiscard]] Split open_split(const SplitOptions& options);
 
 /// The vocabulary of the training data, which a model has unless it is told otherwise; nothing
 /// where a file cannot be read, which open_split reports.
 [[nodiscard]] std::optional<std::int64_t> vocab_of_data(const std::string& train);
+
+/// Whether a model of the training data can write text: a file brings its tokenizer. False where a
+/// file cannot be read, which open_split reports.
+[[nodiscard]] bool has_tokenizer(const std::string& train);
 
 }  // namespace dtrain::data

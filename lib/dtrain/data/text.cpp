@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "dtrain/data/foreign_tokens.h"
+#include "dtrain/data/source/compressed.h"
 
 namespace dtrain::data {
 
@@ -75,6 +76,28 @@ std::string_view beginning(const base::MappedFile& file) {
 bool is_token_file(const base::MappedFile& file) {
   return beginning(file).substr(0, kTokenMagic.size()) ==
          kTokenMagic.substr(0, file.bytes().size());
+}
+
+bool is_named_json_lines(std::string_view path) {
+  for (const std::string_view suffix : {".gz", ".zst"}) {
+    if (path.ends_with(suffix)) path.remove_suffix(suffix.size());
+  }
+  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
+}
+
+void check_needs_no_preparing(std::string_view start, const std::string& path) {
+  if (is_named_json_lines(path)) {
+    fail(ErrorKind::data,
+         "data file '{}' is JSON lines by its name; make a token file of the field that holds the "
+         "text: dtrain data prepare {} --field text --output FILE.dtok",
+         path, path);
+  }
+  const std::string_view format = is_gzip(start) ? "gzip" : is_zstd(start) ? "zstd" : "";
+  if (format.empty()) return;
+  fail(ErrorKind::data,
+       "data file '{}' is {}-compressed; make a token file of it: dtrain data prepare {} --output "
+       "FILE.dtok",
+       path, format, path);
 }
 
 void check_is_text(std::string_view start, const std::string& path) {

@@ -24,6 +24,17 @@ inline constexpr std::string_view kTokenMagic =
 /// Throws: Error{data} naming the file, what it looks like and what to do.
 void check_is_text(std::string_view start, const std::string& path);
 
+/// Whether a file is JSON lines by its name, compressed or not.
+[[nodiscard]] bool is_named_json_lines(std::string_view path);
+
+/// Refuses what `dtrain data prepare` reads and nothing else does: compressed files and JSON lines,
+/// which read as text would train a model of JSON.
+///
+/// start: as check_is_text.
+///
+/// Throws: Error{data} naming the file and the command.
+void check_needs_no_preparing(std::string_view start, const std::string& path);
+
 /// The first 64 KiB of a file, or all of it.
 [[nodiscard]] std::string_view beginning(const base::MappedFile& file);
 

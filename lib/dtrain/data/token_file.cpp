@@ -56,6 +56,7 @@ TokenFile::TokenFile(base::MappedFile file, std::int64_t vocab)
     check_tokens();
     return;
   }
+  check_needs_no_preparing(beginning(file_), path());
   check_is_text(beginning(file_), path());
   if (vocab_ < kByteVocab) {
     fail(ErrorKind::data,
@@ -110,18 +111,11 @@ void TokenFile::read_tail(std::span<const std::byte> tail, std::size_t padding) 
   if (base::checksum_of(tail) != details_.tail_checksum) {
     refuse_token_file(path(), "is damaged: its documents or its tokenizer changed");
   }
-  documents_ = tail.subspan(padding, count * sizeof(std::uint64_t));
-  const auto model = tail.subspan(padding + documents_.size());
+  const auto model = tail.subspan(padding + count * sizeof(std::uint64_t));
   model_ = {reinterpret_cast<const char*>(model.data()), model.size()};
 }
 
 std::string TokenFile::tokenizer() const { return identity_of(details_.tokenizer, model_); }
-
-std::int64_t TokenFile::document_end(std::int64_t index) const {
-  DTRAIN_CHECK(0 <= index && index < details_.num_documents, "document {} of {}", index,
-               details_.num_documents);
-  return static_cast<std::int64_t>(token_at<std::uint64_t>(documents_.data(), index));
-}
 
 void TokenFile::check_tokens() const {
   if (vocab_ >= std::int64_t{1} << (8 * bytes_per_token_)) return;

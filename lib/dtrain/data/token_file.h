@@ -19,9 +19,9 @@ inline constexpr std::int64_t kAnyVocab = std::int64_t{1} << 32;
 /// A memory-mapped sequence of tokens: a token file, or any text, one token a byte.
 ///
 /// Throws:  open(): Error{data} naming the file and what is wrong: missing, a folder, empty,
-///          truncated, another format or version, binary where text is expected, a vocabulary
-///          larger than `vocab`, a token outside of it. Where the width of a token does not rule
-///          that out, open() reads the whole file once.
+///          truncated, another format or version, compressed, JSON lines or binary where text is
+///          expected, a vocabulary larger than `vocab`, a token outside of it. Where the width of a
+///          token does not rule that out, open() reads the whole file once.
 ///          copy(): Error{data} for a token outside the vocabulary (the file changed).
 /// Threads: any number of readers.
 class TokenFile {
@@ -36,10 +36,11 @@ class TokenFile {
   [[nodiscard]] const TokenDetails& details() const noexcept { return details_; }
   /// The tokenizer's model; empty for bytes and unknown ones.
   [[nodiscard]] std::string_view tokenizer_model() const noexcept { return model_; }
+  [[nodiscard]] bool knows_tokenizer() const noexcept {
+    return details_.tokenizer != TokenizerKind::unknown;
+  }
   /// identity_of its tokenizer.
   [[nodiscard]] std::string tokenizer() const;
-  /// Tokens before the end of document `index` < details().num_documents, its own included.
-  [[nodiscard]] std::int64_t document_end(std::int64_t index) const;
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
   /// XXH3, 64 bits, of all tokens as they lie in the file, without its header: a text and the token
@@ -60,8 +61,7 @@ class TokenFile {
   void check_tokens() const;
 
   base::MappedFile file_;
-  std::span<const std::byte> tokens_;     // size() * bytes_per_token_
-  std::span<const std::byte> documents_;  // ends, 8 bytes each
+  std::span<const std::byte> tokens_;  // size() * bytes_per_token_
   std::string_view model_;
   std::int64_t vocab_;
   std::int64_t own_vocab_ = kByteVocab;

@@ -13,10 +13,12 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/log.h"
+#include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/run_files.h"
 #include "dtrain/config/run_folder.h"
+#include "dtrain/data/tokenizer/tokenizer.h"
 #include "dtrain/job/shared_folder.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
@@ -37,6 +39,11 @@ std::string made_folder(const config::Config& config) {
                error.message());
   }
   return config.run.dir;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -78,11 +85,13 @@ void RunFolder::check() const {
              dir_);
 }
 
-void RunFolder::begin() {
+void RunFolder::begin(std::string_view tokenizer) {
   if (config_.checkpoint.resume.is_automatic()) check_is_new();
+  check_tokenizer(tokenizer);
   check_writable();
   if (config_.run.overwrite) remove_old_run();
   write_config();
+  keep_tokenizer(tokenizer);
   is_for_removal_ = false;
 }
 
@@ -105,11 +114,13 @@ void RunFolder::check_is_new() const {
              path, checkpoint, checkpoints_);
 }
 
-store::SetAside RunFolder::go_on(std::int64_t step) {
+store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer) {
+  check_tokenizer(tokenizer);
   check_writable();
   auto aside = store::set_aside_after(disk_, checkpoints_, step, run_);
   metrics::cut_back(metrics_file(dir_), step);
   write_config();
+  keep_tokenizer(tokenizer);
   is_for_removal_ = false;
   return aside;
 }
@@ -126,19 +137,34 @@ void RunFolder::ask_for_requeue(std::int64_t step, const std::string& reason) {
 
 std::string RunFolder::stop_file(const std::string& run_dir) { return run_dir + "/STOP"; }
 
-void RunFolder::keep_tokenizer(std::string_view model) const {
-  if (model.empty()) return;
+void RunFolder::check_tokenizer(std::string_view model) const {
   const std::string path = tokenizer_file(dir_);
-  if (fs::exists(path)) {
-    std::ifstream stream(path, std::ios::binary);
-    const std::string found(std::istreambuf_iterator<char>(stream), {});
-    if (found == model) return;
-    base::fail(ErrorKind::usage,
-               "'{}' is not the tokenizer of the run's data, which would replace it; move it, or "
-               "name another --run-dir",
-               path);
+  if (model.empty() || !fs::exists(path) || content_of(path) == model) return;
+  if (config_.run.overwrite && replaces_tokenizer()) return;
+  base::fail(ErrorKind::usage,
+             "'{}' is not the tokenizer of the run's data, which would replace it; move it, or "
+             "name another --run-dir",
+             path);
+}
+
+void RunFolder::keep_tokenizer(std::string_view model) const {
+  const std::string path = tokenizer_file(dir_);
+  if (!model.empty() && !fs::exists(path)) write_file(path, std::string(model));
+}
+
+// Whether tokenizer.model is that of the old run's final model.
+bool RunFolder::replaces_tokenizer() const {
+  const std::string model = store::final_model(dir_);
+  const std::string path = tokenizer_file(dir_);
+  if (!fs::exists(model) || !fs::exists(path)) return false;
+  try {
+    const auto file = checkpoint::format::SafetensorsFile::open(model);
+    const auto found = file.metadata().find(store::kTokenizerKey);
+    return found != file.metadata().end() &&
+           found->second == data::identity_of(data::TokenizerKind::sentencepiece, content_of(path));
+  } catch (const base::Error&) {
+    return false;  // an empty file
   }
-  write_file(path, std::string(model));
 }
 
 std::string RunFolder::tokenizer_file(const std::string& run_dir) {
@@ -177,8 +203,9 @@ void RunFolder::remove_old_run() {
     base::log_warning("--overwrite left alone: {}", why);
   }
   metrics::remove_event_files(event_folder(dir_));
-  for (const std::string& path : {metrics_file(dir_), store::final_model(dir_),
-                                  tokenizer_file(dir_), trace_file(dir_), dir_ + "/config.json"}) {
+  if (replaces_tokenizer()) disk_.remove_file(tokenizer_file(dir_));
+  for (const std::string& path :
+       {metrics_file(dir_), store::final_model(dir_), trace_file(dir_), dir_ + "/config.json"}) {
     disk_.remove_file(path);
   }
 }

@@ -35,21 +35,22 @@ class RunFolder {
   void check() const;
 
   /// Starts a run at step 0: with overwrite removes what the old one wrote, and nothing else, once
-  /// it is known that the new one can write what it will.
-  /// Writes config.json, which does not overwrite when it is used again.
+  /// it is known that the new one can write what it will. A tokenizer.model goes only if the old
+  /// run's final model names it: another may be somebody's.
+  /// Writes config.json, which does not overwrite when it is used again, and keeps `tokenizer`, the
+  /// model of that of the run's data, as tokenizer.model; an empty one is none.
   ///
   /// Throws: as check(); also Error{usage} if --resume auto found nothing to go on from in a run
-  /// that is finished or has had checkpoints.
-  void begin();
+  /// that is finished or has had checkpoints, or if another tokenizer.model is there: then nothing
+  /// is removed.
+  void begin(std::string_view tokenizer = {});
 
   /// Goes on after `step`: takes later checkpoints out of the way, cuts metrics.jsonl back and
-  /// writes config.json.
-  [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step);
-
-  /// Keeps the tokenizer of the run's data as tokenizer.model; an empty one is none.
+  /// writes config.json and tokenizer.model.
   ///
-  /// Throws: Error{checkpoint} if it cannot be written; Error{usage} if another is there.
-  void keep_tokenizer(std::string_view model) const;
+  /// Throws: as begin().
+  [[nodiscard]] checkpoint::store::SetAside go_on(std::int64_t step,
+                                                  std::string_view tokenizer = {});
 
   /// Leaves word that the run was stopped early and should be started again.
   void ask_for_requeue(std::int64_t step, const std::string& reason);
@@ -65,6 +66,9 @@ class RunFolder {
  private:
   void check_is_new() const;
   void check_writable();
+  void check_tokenizer(std::string_view model) const;
+  void keep_tokenizer(std::string_view model) const;
+  [[nodiscard]] bool replaces_tokenizer() const;
   void remove_old_run();
   void remove_leftovers();
   void write_config() const;

@@ -5,12 +5,17 @@
 #include <optional>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/train/run_history.h"
 
 namespace dtrain::train {
 namespace {
+
+namespace store = checkpoint::store;
 
 constexpr double kBytesPerMegabyte = 1e6;
 // How long training waits for the last checkpoint when the next one is due: longer than small ones
@@ -27,10 +32,32 @@ checkpoint::format::Manifest manifest_of(const Checkpointer::Options& options) {
 
 checkpoint::SaverOptions saver_options(const Checkpointer::Options& options) {
   const config::CheckpointConfig& config = options.config.checkpoint;
-  return {.checkpoints = checkpoint::store::checkpoints_folder(options.config.run.dir),
+  return {.checkpoints = store::checkpoints_folder(options.config.run.dir),
           .manifest = manifest_of(options),
           .retention = {.keep_last = config.keep_last, .keep_every = config.keep_every},
           .bytes_per_second = config.write_limit_mbps * kBytesPerMegabyte};
+}
+
+// The step of the lowest validation loss whose checkpoint stands, as the newest checkpoints up to
+// `last` tell; negative: there is none. Of the best one the save may have failed, so that an
+// earlier one was kept.
+std::int64_t standing_best(const std::string& checkpoints, std::int64_t last) {
+  const auto folder_of = [&](std::int64_t step) {
+    return fmt::format("{}/{}", checkpoints, store::checkpoint_name(step));
+  };
+  for (const std::int64_t step : store::list_steps(checkpoints)) {
+    if (step > last) continue;
+    const std::string path = folder_of(step);
+    try {
+      const RunHistory history = parse_history(store::read_manifest(path).history, path);
+      const std::int64_t best = history.validation.best_step;
+      if (best < 0) return best;
+      if (base::is_there(fmt::format("{}/{}", folder_of(best), store::kManifestName))) return best;
+    } catch (const base::Error&) {
+      continue;  // a damaged one tells nothing
+    }
+  }
+  return -1;
 }
 
 }  // namespace
@@ -48,6 +75,9 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       saved_step_(options.saved_step),
       newest_(options.saved_path) {
   if (!config_.every.is_never()) saver_.stage(engine_.state());
+  if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
+    best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_);
+  }
 }
 
 SaveVotes Checkpointer::votes(bool save_requested) const {
@@ -86,14 +116,20 @@ void Checkpointer::make_room(std::int64_t step) {
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {
   check_();
-  saver_.begin(point, engine_.state());
+  saves_best_ = point.best_step == point.step;
+  checkpoint::SavePoint kept = point;
+  if (!saves_best_) kept.best_step = best_step_;
+  saver_.begin(kept, engine_.state());
   last_ = base::Clock::now();
   saved_step_ = point.step;
   is_waiting_ = is_late_ = false;
 }
 
 void Checkpointer::save_at(const checkpoint::SavePoint& point) {
-  if (saved_step_ == point.step) return;
+  if (saved_step_ == point.step) {
+    best_step_ = point.best_step;
+    return;
+  }
   finish();
   begin(point);
   if (config_.every.is_never()) finish();
@@ -154,6 +190,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
     return;
   }
   newest_ = report.path;
+  if (saves_best_) best_step_ = report.step;
   reporter_.checkpoint({.step = report.step,
                         .path = report.path,
                         .bytes = report.bytes,

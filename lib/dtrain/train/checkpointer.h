@@ -26,7 +26,8 @@ struct SaveVotes {
 /// save that is due while the last one is being written waits for it for a second; after that
 /// training goes on, and the save is made as soon as the last one is over. A save that fails is
 /// reported and counted, and training goes on; the last one of a run is tried once more first.
-/// Before each save a check may refuse the state.
+/// The checkpoint of SavePoint::best_step stays until that of a newer one stands: one whose save
+/// fails does not take its place. Before each save a check may refuse the state.
 ///
 /// Threads: one.
 class Checkpointer {
@@ -99,8 +100,10 @@ class Checkpointer {
   checkpoint::Saver saver_;
   base::Clock::time_point last_ = base::Clock::now();  // start of the last save
   std::int64_t saved_step_;
-  bool is_waiting_ = false;  // a save is due, and the last one not over
-  bool is_late_ = false;     // training has waited for it, in vain
+  bool is_waiting_ = false;      // a save is due, and the last one not over
+  bool is_late_ = false;         // training has waited for it, in vain
+  bool saves_best_ = false;      // the last save is of the best step so far
+  std::int64_t best_step_ = -1;  // the newest best one whose checkpoint stands; rank 0's counts
   std::int64_t num_failures_ = 0;
   std::string last_error_;  // of the last save
   std::string last_warning_;

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/job/run_folder.h"
 
 namespace dtrain::train {
@@ -13,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::ErrorKind;
+using checkpoint::store::kTokenizerKey;
 using data::TokenizerKind;
 
 constexpr std::int64_t kByteVocabulary = 256;
@@ -67,7 +69,14 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
                "that of the model's run",
                path.string(), file.path(), identity, found->second);
   }
-  return data::open_tokenizer(std::move(model), path.string());
+  auto tokenizer = data::open_tokenizer(std::move(model), path.string());
+  if (tokenizer->vocab() > vocab) {
+    base::fail(ErrorKind::checkpoint,
+               "model file '{}' has a vocabulary of {}, its tokenizer '{}' one of {}; train it on "
+               "data that dtrain data prepare makes",
+               file.path(), vocab, path.string(), tokenizer->vocab());
+  }
+  return tokenizer;
 }
 
 std::string saved_tokenizer(const std::string& model_file_or_checkpoint) {

@@ -9,9 +9,6 @@
 
 namespace dtrain::train {
 
-/// In the metadata of a model file: data::identity_of its tokenizer. Models of bytes have none.
-inline constexpr const char* kTokenizerKey = "dtrain.tokenizer";
-
 /// The tokenizer of a model file of this vocabulary: bytes, or the tokenizer.model beside the file
 /// or in the folder above it, which is the run's.
 ///

@@ -8,6 +8,7 @@
 #include <optional>
 #include <system_error>
 #include <tuple>
+#include <utility>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
@@ -133,13 +134,18 @@ StartPoint resume(const StartParts& parts, const Chosen& chosen) {
   store::Reader reader(chosen.path, chosen.manifest);
   checkpoint::ReaderSource source(reader);
   parts.engine.load_state(source);
-  StartPoint start{.step = chosen.manifest.step,
-                   .samples = chosen.manifest.samples,
-                   .tokens = chosen.manifest.tokens,
-                   .checkpoint = chosen.path,
-                   .history = parse_history(chosen.manifest.history, chosen.path)};
-  if (!have_equal_norms(parts.config, config_of(chosen))) start.history.spikes = {};
-  return start;
+  const config::Config saved = config_of(chosen);
+  RunHistory history = parse_history(chosen.manifest.history, chosen.path);
+  // Losses of other text are no measure for new ones.
+  if (saved.report.eval_sequences.count != parts.config.report.eval_sequences.count) {
+    history.validation = {};
+  }
+  if (!have_equal_norms(parts.config, saved)) history.spikes = {};
+  return {.step = chosen.manifest.step,
+          .samples = chosen.manifest.samples,
+          .tokens = chosen.manifest.tokens,
+          .checkpoint = chosen.path,
+          .history = std::move(history)};
 }
 
 // The weights of a checkpoint, wherever else its run stands.

@@ -19,7 +19,7 @@ namespace dtrain::train {
 std::shared_ptr<const data::Tokenizer> sample_tokenizer(const config::Config& config,
                                                         const data::Split& split) {
   if (config.report.sample_every == 0) return nullptr;
-  const data::TokenFile& file = split.train.first().file();
+  const data::TokenFile& file = split.train.tokenized_file();
   auto tokenizer = data::tokenizer_of(file);
   if (tokenizer == nullptr) {
     base::fail(base::ErrorKind::usage,

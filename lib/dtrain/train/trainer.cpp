@@ -106,7 +106,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       requests_(parts.requests),
       check_folder_(parts.check_folder),
       tokenizer_(parts.tokenizer),
-      tokenizer_identity_(parts.split.train.first().file().tokenizer()),
+      tokenizer_identity_(parts.split.train.tokenized_file().tokenizer()),
       validation_(validation_of(config_, parts.split)),
       units_(data::units_of(parts.split.validation.file())),
       probe_(parts.split.train.first(),

@@ -20,6 +20,9 @@ namespace dtrain::checkpoint::store {
 /// have it.
 inline constexpr const char* kModelKey = "dtrain.model";
 
+/// There: data::identity_of the model's tokenizer. Models of bytes have none.
+inline constexpr const char* kTokenizerKey = "dtrain.tokenizer";
+
 /// RUN/final/model.safetensors
 [[nodiscard]] std::string final_model(const std::string& run_dir);
 

@@ -47,7 +47,7 @@ struct BlockOptions {
   std::size_t block_bytes = std::size_t{1} << 20;
   /// A document without a place to cut, or a line of JSON, is at most so long; longer documents are
   /// cut between two characters.
-  std::size_t longest_part = std::size_t{64} << 20;
+  std::size_t longest_part = std::size_t{16} << 20;
 };
 
 /// Reads files one after the other. The blocks depend on nothing but the files and the options.

@@ -43,8 +43,8 @@ std::unique_ptr<ByteStream> open_bytes(const std::string& path) {
   file.read(0, std::as_writable_bytes(found));
   const std::string_view magic(found.data(), found.size());
   auto plain = std::make_unique<PlainStream>(std::move(file));
-  if (magic.starts_with("\x1f\x8b")) return gunzip(std::move(plain), path);
-  if (magic == "\x28\xb5\x2f\xfd") return unzstd(std::move(plain), path);
+  if (is_gzip(magic)) return gunzip(std::move(plain), path);
+  if (is_zstd(magic)) return unzstd(std::move(plain), path);
   return plain;
 }
 

@@ -2,7 +2,10 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
+#include <cstdint>
+#include <cstring>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -14,6 +17,7 @@ using base::ErrorKind;
 using base::fail;
 
 constexpr std::size_t kBufferBytes = 256 * 1024;
+constexpr std::size_t kMostWindow = std::size_t{1} << 27;  // ZSTD_createDStream's own
 
 /// What both formats share: compressed bytes come in buffers, text goes where the caller wants it.
 class Decompressing : public ByteStream {
@@ -39,6 +43,7 @@ class Decompressing : public ByteStream {
     return std::span(buffer_).first(available_).subspan(taken_);
   }
   void take(std::size_t count) { taken_ += count; }
+  [[nodiscard]] const std::string& path() const { return path_; }
   [[noreturn]] void refuse_damaged(std::string_view reason) const {
     fail(ErrorKind::data,
          "data file '{}' is damaged: its {} data is wrong near byte {} ({}); fetch or compress it "
@@ -124,11 +129,20 @@ class ZstdStream final : public Decompressing {
     ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
     ZSTD_outBuffer out{to.data(), to.size(), 0};
     const std::size_t status = ::ZSTD_decompressStream(state_.get(), &out, &in);
-    if (::ZSTD_isError(status) != 0) refuse_damaged(::ZSTD_getErrorName(status));
+    if (::ZSTD_isError(status) != 0) refuse(status);
     take(in.pos);
     is_complete_ = status == 0;
     is_full_ = out.pos == out.size && !is_complete_;
     return out.pos;
+  }
+  [[noreturn]] void refuse(std::size_t status) const {
+    if (::ZSTD_getErrorCode(status) != ZSTD_error_frameParameter_windowTooLarge) {
+      refuse_damaged(::ZSTD_getErrorName(status));
+    }
+    fail(ErrorKind::data,
+         "data file '{}' was compressed with a window of more than {} MiB (zstd --long=28 or "
+         "above); decompress it: zstd -d --long=31",
+         path(), kMostWindow >> 20);
   }
   [[nodiscard]] bool is_complete() const override { return is_complete_; }
   [[nodiscard]] bool has_more_text() const override { return is_full_; }
@@ -139,6 +153,16 @@ class ZstdStream final : public Decompressing {
 };
 
 }  // namespace
+
+bool is_gzip(std::string_view start) { return start.starts_with("\x1f\x8b"); }
+
+bool is_zstd(std::string_view start) {
+  constexpr std::uint32_t kFirstToSkip = 0x184D2A50;  // of 16 numbers
+  std::uint32_t magic = 0;
+  if (start.size() < sizeof(magic)) return false;
+  std::memcpy(&magic, start.data(), sizeof(magic));
+  return magic == ZSTD_MAGICNUMBER || (magic & ~std::uint32_t{0xF}) == kFirstToSkip;
+}
 
 std::unique_ptr<ByteStream> gunzip(std::unique_ptr<ByteStream> from, std::string path) {
   return std::make_unique<GzipStream>(std::move(from), std::move(path));

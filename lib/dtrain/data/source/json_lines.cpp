@@ -41,6 +41,22 @@ Json parse(const Place& place, std::string_view line) {
   }
 }
 
+// The first ones: a stranger's object may have any number of them, of any length.
+std::string fields_with_texts(const Json& object) {
+  constexpr std::size_t kMostNames = 10;
+  constexpr std::size_t kLongestName = 40;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) {
+    if (!value.is_string()) continue;
+    if (names.size() == kMostNames) {
+      names.emplace_back("...");
+      break;
+    }
+    names.push_back(name.size() > kLongestName ? name.substr(0, kLongestName) + "..." : name);
+  }
+  return names.empty() ? "none" : base::printable(fmt::format("{}", fmt::join(names, ", ")));
+}
+
 std::string text_in(const Place& place, std::string_view line, const std::string& field) {
   Json object = parse(place, line);
   if (!object.is_object()) {
@@ -48,12 +64,8 @@ std::string text_in(const Place& place, std::string_view line, const std::string
   }
   const auto found = object.find(field);
   if (found == object.end()) {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : object.items()) {
-      if (value.is_string()) names.push_back(name);
-    }
     refuse(place, "it has no field \"{}\"; its texts are in: {}; name one with --field", field,
-           names.empty() ? "none" : base::printable(fmt::format("{}", fmt::join(names, ", "))));
+           fields_with_texts(object));
   }
   if (!found->is_string()) {
     refuse(place, "its field \"{}\" is {}, not a text; name another with --field", field,

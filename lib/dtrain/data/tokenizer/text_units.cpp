@@ -15,6 +15,17 @@ std::optional<double> tokens_per(const TokenFile& file, std::int64_t count) {
   return static_cast<double>(file.size()) / static_cast<double>(count);
 }
 
+// A prompt's tokens must be among the model's.
+std::shared_ptr<const Tokenizer> piece_tokenizer_of(const TokenFile& file) {
+  auto tokenizer = open_tokenizer(std::string(file.tokenizer_model()), file.path());
+  if (tokenizer->vocab() > file.vocab()) {
+    refuse_token_file(file.path(),
+                      fmt::format("has a vocabulary of {}, and its tokenizer one of {}",
+                                  file.vocab(), tokenizer->vocab()));
+  }
+  return tokenizer;
+}
+
 }  // namespace
 
 std::optional<double> TextUnits::bits_per_byte(double loss) const {
@@ -37,7 +48,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file) {
     case TokenizerKind::bytes:
       return byte_tokenizer();
     case TokenizerKind::sentencepiece:
-      return open_tokenizer(std::string(file.tokenizer_model()), file.path());
+      return piece_tokenizer_of(file);
     case TokenizerKind::unknown:
       break;
   }

@@ -28,7 +28,8 @@ struct TextUnits {
 
 /// The tokenizer of a file's tokens; null where the file does not have it.
 ///
-/// Throws: Error{usage} as open_tokenizer.
+/// Throws: as open_tokenizer; Error{data} naming a file whose tokenizer has more tokens than the
+///         file's vocabulary.
 [[nodiscard]] std::shared_ptr<const Tokenizer> tokenizer_of(const TokenFile& file);
 
 /// The tokens of a text that a model continues; of an empty one, what comes before a document.

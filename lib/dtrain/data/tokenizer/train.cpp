@@ -1,8 +1,6 @@
 #include "dtrain/data/tokenizer/train.h"
 
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "dtrain/base/atomic_file.h"
@@ -78,11 +76,10 @@ class SpreadLines {
   std::size_t next_ = 0;
 };
 
-void check_output(const PrepareOptions& options) {
-  std::error_code error;
-  if (options.overwrite || !std::filesystem::exists(options.output, error)) return;
-  fail(ErrorKind::usage, "output '{}' exists; name another file or give --overwrite",
-       options.output);
+// Finds now what could not be written after minutes of training.
+void check_writable(const PrepareOptions& options, const std::vector<std::string>& files) {
+  check_output(options, options.output, files);
+  const base::AtomicFile probe(options.output, ErrorKind::data);
 }
 
 PieceLibrary::Words trainer_words(const TokenizerTraining& training) {
@@ -111,10 +108,11 @@ std::string reason_of(const std::string& obstacle) {
 }  // namespace
 
 TokenizerReport train_tokenizer(const TokenizerTraining& training) {
-  check_output(training.texts);
+  const std::vector<std::string> files = training_texts(training.texts);
+  check_writable(training.texts, files);
   PieceLibrary& library = piece_library();
   SpreadLines lines;
-  read_texts(training.texts, [&](std::string_view text) { lines.add(text); });
+  read_texts(files, training.texts, [&](std::string_view text) { lines.add(text); });
   if (lines.num_used_bytes() == 0) {
     fail(ErrorKind::data, "the texts hold no line that is not empty; give more text");
   }

@@ -9,7 +9,9 @@
 namespace dtrain::data {
 
 struct TokenizerTraining {
-  PrepareOptions texts{};    ///< inputs and how to read them; output: the model's file
+  /// Inputs (of a folder of WikiText the training part is read) and how to read them; output: the
+  /// model's file.
+  PrepareOptions texts{};
   std::int64_t vocab = 0;    ///< pieces, those of the 256 bytes included
   std::string type = "bpe";  ///< or unigram
 };

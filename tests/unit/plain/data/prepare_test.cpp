@@ -1,6 +1,7 @@
 #include "dtrain/data/prepare.h"
 
 #include "dtrain/data/token_file.h"
+#include "dtrain/data/tokenizer/train.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data {
@@ -54,6 +55,31 @@ TEST_CASE("A text is never replaced by its own tokens") {
                Contains("among the inputs"));
   }
   CHECK(folder.read("in/text") == "precious");
+}
+
+TEST_CASE("A tokenizer never replaces its own text, and finds a missing folder before it reads") {
+  const TempFolder folder;
+  const std::string text = folder.write("in/text", "precious");
+  const auto refusal = [&](ErrorKind kind, const std::string& output) {
+    return message_of(kind, [&] {
+      train_tokenizer(
+          {.texts = {.inputs = {folder.path("in")}, .output = output, .overwrite = true},
+           .vocab = 300});
+    });
+  };
+  CHECK_THAT(refusal(ErrorKind::usage, text), Contains("among the inputs"));
+  CHECK(folder.read("in/text") == "precious");
+  CHECK_THAT(refusal(ErrorKind::usage, folder.path("in")), Contains("is a directory"));
+  folder.write("in/text", "not UTF-8: \xff");  // which would be found as it is read
+  CHECK_THAT(refusal(ErrorKind::data, folder.path("no/out")), Contains(folder.path("no/out")));
+}
+
+TEST_CASE("A tokenizer is trained on WikiText's training part alone") {
+  const TempFolder folder;
+  const std::string train = folder.write("raw/wiki.train.raw", "x");
+  folder.write("raw/wiki.test.raw", "y");
+  const PrepareOptions options{.inputs = {folder.path("raw")}, .is_wikitext = true};
+  CHECK(training_texts(options) == std::vector<std::string>{train});
 }
 
 TEST_CASE("A bad input is named and no output appears") {

@@ -142,6 +142,37 @@ TEST_CASE("Sources of a mixture get their shares, and count their own samples wi
   }
 }
 
+std::vector<std::int64_t> shares_of(const std::vector<double>& weights) {
+  const SourceOrder order(weights);
+  std::vector<std::int64_t> shares;
+  for (std::size_t i = 0; i < weights.size(); ++i) shares.push_back(order.share(i));
+  return shares;
+}
+
+TEST_CASE("Shares are the weights to the next whole number, however many files there are") {
+  for (const int count : {3, 416, 40'000}) {
+    std::vector<double> weights(static_cast<std::size_t>(count), 1);
+    const auto equal = shares_of(weights);
+    CHECK(std::accumulate(equal.begin(), equal.end(), std::int64_t{0}) == SourceOrder::kBlock);
+    const auto [least, most] = std::ranges::minmax(equal);
+    CHECK(most - least <= 1);
+  }
+  std::vector<double> tail(1000, 1e-9);
+  tail.push_back(3);
+  tail.push_back(1);
+  const auto shares = shares_of(tail);
+  CHECK(shares[0] == 1);
+  CHECK(shares[1000] + shares[1001] == SourceOrder::kBlock - 1000);
+  CHECK(std::abs(shares[1000] - 3 * SourceOrder::kBlock / 4) <= 500);
+}
+
+TEST_CASE("Shares of mixtures that runs go on with stay as they are") {
+  CHECK(shares_of({0.7, 0.3}) == std::vector<std::int64_t>{45875, 19661});
+  CHECK(shares_of({1, 1, 1}) == std::vector<std::int64_t>{21846, 21845, 21845});
+  CHECK(shares_of({5, 1e-9}) == std::vector<std::int64_t>{65535, 1});
+  CHECK(shares_of({2, 0.5, 40, 7}) == std::vector<std::int64_t>{2648, 662, 52959, 9267});
+}
+
 TEST_CASE("A position far in a mixture needs no earlier one") {
   const SourceOrder order(std::vector<double>{0.7, 0.3});
   const std::int64_t far = std::int64_t{1} << 50;

@@ -1,5 +1,6 @@
 #include "dtrain/data/split.h"
 
+#include "dtrain/data/token_writer.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::data {
@@ -130,6 +131,10 @@ TEST_CASE("A mixture reads each file by itself") {
   CHECK(split.train.size() == 14);
   CHECK(split.validation.size() == 7);
   CHECK(open_split({.train = b, .seq_len = 4}).train.sources().size() == 1);
+  const std::string longer = folder.write("longer", counting_text(40));
+  const Split alone = open_split({.train = a + ":1," + longer + ":1", .seq_len = 4});
+  CHECK(alone.train.size() == 7 + 9);
+  CHECK(alone.validation.size() == 0);
 }
 
 TEST_CASE("A mixture without good weights is refused in one line") {
@@ -157,6 +162,74 @@ TEST_CASE("A mixture without good weights is refused in one line") {
                               {.train = a + ":1," + folder.path("missing") + ":1", .seq_len = 4});
                         }),
              Contains("missing") && Contains("does not exist"));
+}
+
+/// A token file of a tokenizer that is named by its kind and model, or unknown.
+std::string tokens_of(const TempFolder& folder, const std::string& name,
+                      const TokenWriter::Origin& origin) {
+  TokenWriter writer(folder.path(name), origin);
+  writer.add(std::vector<std::byte>(
+      static_cast<std::size_t>(30 * bytes_per_token(origin.vocab))));  // 30 tokens 0
+  writer.finish();
+  writer.commit();
+  return folder.path(name);
+}
+
+TEST_CASE("Tokens of an unknown tokenizer match no others of another vocabulary") {
+  const TempFolder folder;
+  const std::string text = folder.write("text", counting_text(30));
+  const std::string gpt2 = tokens_of(folder, "gpt2", {.vocab = 50257});
+  const std::string llama3 = tokens_of(folder, "llama3", {.vocab = 128256});
+  const std::string letters = tokens_of(folder, "letters", {.vocab = 256});
+  const auto open = [](const std::string& train, const std::string& validation = "") {
+    return open_split({.train = train, .validation = validation, .seq_len = 4, .vocab = 1'000'000});
+  };
+  const auto refusal = [&](const std::string& train, const std::string& validation = "") {
+    return message_of(ErrorKind::data, [&] { std::ignore = open(train, validation); });
+  };
+  CHECK_THAT(refusal(gpt2, text), Contains(gpt2) && Contains(text) && Contains("50257"));
+  CHECK_THAT(refusal(text, gpt2), Contains("different tokenizers"));
+  CHECK_THAT(refusal(gpt2 + ":0.5," + llama3 + ":0.5"), Contains("50257") && Contains("128256"));
+  CHECK(open(gpt2, gpt2).validation.size() > 0);
+  CHECK(open(letters, text).validation.size() > 0);  // bytes, as far as anybody knows
+}
+
+TEST_CASE("Files are compared with the first that knows its tokenizer, and it is the mixture's") {
+  const TempFolder folder;
+  const std::string unknown = tokens_of(folder, "unknown", {.vocab = 300});
+  const auto known = [&](const std::string& name, const std::string& model) {
+    return tokens_of(folder, name,
+                     {.tokenizer = TokenizerKind::sentencepiece, .vocab = 300, .model = model});
+  };
+  const std::string a = known("a", "A");
+  const std::string b = known("b", "B");
+  const auto open = [](const std::string& train, const std::string& validation = "") {
+    return open_split({.train = train, .validation = validation, .seq_len = 4, .vocab = 300});
+  };
+  const std::string mixed = unknown + ":1," + a + ":1";
+  CHECK(open(mixed).train.tokenized_file().path() == a);
+  CHECK(open(unknown).train.tokenized_file().path() == unknown);
+  for (const auto& [train, validation] : std::vector<std::pair<std::string, std::string>>{
+           {mixed + "," + b + ":1", ""}, {mixed, b}, {a + ":1," + b + ":1", ""}}) {
+    CHECK_THAT(message_of(ErrorKind::data, [&] { std::ignore = open(train, validation); }),
+               Contains(a) && Contains(b));
+  }
+  CHECK(has_tokenizer(mixed));
+  CHECK_FALSE(has_tokenizer(unknown));
+  CHECK_FALSE(has_tokenizer(folder.path("missing")));
+}
+
+TEST_CASE("A mixture of too many files, or of weights without a sum, is refused") {
+  const TempFolder folder;
+  const std::string a = folder.write("a", counting_text(30));
+  const auto refusal = [&](const std::string& text) {
+    return message_of(ErrorKind::usage,
+                      [&] { std::ignore = open_split({.train = text, .seq_len = 4}); });
+  };
+  CHECK_THAT(refusal(a + ":1e308," + a + ":1e308"), Contains("sum of the weights"));
+  std::string many = "a:1";
+  for (int i = 0; i < 1 << 16; ++i) many += ",a:1";
+  CHECK_THAT(refusal(many), Contains("65537 files"));
 }
 
 }  // namespace

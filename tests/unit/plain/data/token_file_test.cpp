@@ -170,8 +170,7 @@ TEST_CASE("A token file tells its documents, its text's size and its tokenizer")
   const auto file =
       TokenFile::open(folder.write("t", file_of_version_3({7, 299, 5}, "model")), 300);
   CHECK(all_tokens(file) == std::vector<std::int64_t>{7, 299, 5});
-  CHECK(file.document_end(0) == 1);
-  CHECK(file.document_end(1) == 3);
+  CHECK(file.details().num_documents == 2);
   CHECK(file.details().num_bytes == 11);
   CHECK(file.details().num_words == 4);
   CHECK(file.tokenizer_model() == "model");
@@ -241,6 +240,33 @@ TEST_CASE("A token that left the vocabulary after open is found when it is read"
 TEST_CASE("A text needs a vocabulary of 256") {
   const TempFolder folder;
   CHECK_THAT(refusal(folder.write("t", "text"), 255), Contains("model.vocab 255"));
+}
+
+TEST_CASE("What data prepare reads is refused with its command") {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& name, std::string_view content) {
+    const std::string path = folder.write(name, content);
+    const std::string message = refusal(path);
+    CHECK_THAT(message, Contains("dtrain data prepare " + path));
+    return message;
+  };
+  for (const std::string_view name : {"a.jsonl", "a.ndjson", "a.jsonl.gz", "a.jsonl.zst"}) {
+    CHECK_THAT(refused(std::string(name), "{\"text\": \"x\"}\n"),
+               Contains("JSON lines") && Contains("--field"));
+  }
+  CHECK_THAT(refused("a.txt.gz", "\x1f\x8b\x08xxxx"), Contains("gzip-compressed"));
+  CHECK_THAT(refused("a.zst", "\x28\xb5\x2f\xfdxxx"), Contains("zstd-compressed"));
+  CHECK_THAT(refused("p.zst", std::string_view("\x50\x2a\x4d\x18\x04\0\0\0", 8)),
+             Contains("zstd-compressed"));
+}
+
+TEST_CASE("Files of llm.c that hold no training tokens are not sent to data prepare") {
+  const TempFolder folder;
+  for (const std::uint32_t magic : {20240522U, 20240326U}) {
+    std::string content;
+    append(content, magic);
+    CHECK_THAT(refusal(folder.write("f", content)), Contains("llm.c") && !Contains("data prepare"));
+  }
 }
 
 TEST_CASE("Files that are no text are refused with what they are") {

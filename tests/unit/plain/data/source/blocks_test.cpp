@@ -107,6 +107,10 @@ TEST_CASE("A line without the field, or that is no JSON, is named with its numbe
   };
   CHECK_THAT(refusal("{\"body\": \"x\", \"n\": 1}"),
              Contains("no field \"text\"") && Contains("body") && Contains("--field"));
+  std::string many = "{";
+  for (int i = 10; i < 40; ++i) many += fmt::format("\"k{}\": \"\", ", i);
+  CHECK_THAT(refusal(many + "\"" + std::string(999, 'a') + "\": \"\"}"),
+             Contains("aaaa..., k10") && Contains("k18, ...;") && !Contains("k19"));
   CHECK_THAT(refusal("{\"text\": 5}"), Contains("number"));
   CHECK_THAT(refusal("[1]"), Contains("array"));
   CHECK_THAT(refusal("{\"text\": \"x\""), Contains("not JSON"));

@@ -94,5 +94,26 @@ TEST_CASE("Damaged compressed bytes are refused by name and place") {
   }
 }
 
+TEST_CASE("A zstd file may begin with a frame to be skipped") {
+  const TempFolder folder;
+  const std::string frame("\x5f\x2a\x4d\x18\x04\0\0\0abcd", 12);
+  CHECK(content_of(folder.write("p.zst", frame + zstandard("text")), 64) == "text");
+}
+
+TEST_CASE("A zstd file with a window that is too large is not called damaged") {
+  const TempFolder folder;
+  ZSTD_CCtx* state = ::ZSTD_createCCtx();
+  ::ZSTD_CCtx_setParameter(state, ZSTD_c_windowLog, 28);
+  std::string out(4096, '\0');
+  ZSTD_outBuffer to{out.data(), out.size(), 0};
+  ZSTD_inBuffer from{"text", 4, 0};
+  REQUIRE(::ZSTD_isError(::ZSTD_compressStream2(state, &to, &from, ZSTD_e_flush)) == 0);
+  ::ZSTD_freeCCtx(state);
+  const std::string path = folder.write("long.zst", out.substr(0, to.pos));
+  CHECK_THAT(
+      message_of(ErrorKind::data, [&] { content_of(path, 64); }),
+      Contains(path) && Contains("128 MiB") && Contains("--long=31") && !Contains("damaged"));
+}
+
 }  // namespace
 }  // namespace dtrain::data

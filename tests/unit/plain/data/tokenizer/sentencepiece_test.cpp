@@ -1,6 +1,8 @@
 #include <deque>
 
+#include "dtrain/data/token_writer.h"
 #include "dtrain/data/tokenizer/piece_cuts.h"
+#include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/data/tokenizer/tokenizer.h"
 #include "support/temp_folder.h"
 
@@ -153,6 +155,19 @@ TEST_CASE("A model of ours gives back every text") {
     }
     CHECK(found == expected);
   }
+}
+
+TEST_CASE("A file with a smaller vocabulary than its tokenizer has no tokenizer to write with") {
+  const dtrain::testing::TempFolder folder;
+  const std::string model = our_model();
+  TokenWriter writer(folder.path("t"),
+                     {.tokenizer = TokenizerKind::sentencepiece, .vocab = 256, .model = model});
+  writer.add(std::vector<std::byte>(9));
+  writer.finish();
+  writer.commit();
+  const auto file = TokenFile::open(folder.path("t"), 256);
+  CHECK_THAT(message_of(ErrorKind::data, [&] { std::ignore = tokenizer_of(file); }),
+             Contains(folder.path("t")) && Contains("256") && Contains("600"));
 }
 
 TEST_CASE("What is no model is refused by name") {
