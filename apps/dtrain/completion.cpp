@@ -28,12 +28,15 @@ _dtrain_words() {
   if [ "$COMP_CWORD" = 2 ]; then
     case "$command" in
       checkpoint) values="list inspect verify diff export import" ;;
-      data) values="prepare baseline" ;;
+      data) values="prepare tokenizer baseline" ;;
       completion) values="bash zsh" ;;
       help) values="@commands@" ;;
     esac
   fi
-  if [ "$command" = checkpoint ]; then command="checkpoint ${COMP_WORDS[2]}"; fi
+  case "$command" in
+    checkpoint|data) command="$command ${COMP_WORDS[2]}" ;;
+  esac
+  if [ "$COMP_CWORD" = 3 ] && [ "$command" = "data tokenizer" ]; then values="train"; fi
   case "$command" in
 @flags@  esac
   case "$before" in
@@ -83,7 +86,8 @@ struct OtherFlags {
   std::string_view flags;
 };
 constexpr OtherFlags kOtherFlags[] = {
-    {"data", "--output --overwrite --help"},
+    {"data prepare", "--output --tokenizer --field --dataset --vocab --threads --overwrite --help"},
+    {"data tokenizer", "--output --vocab-size --type --field --dataset --overwrite --help"},
     {"report", "--output --csv --overwrite --help"},
     {"schedule", "--schedule-pp --pp --microbatches --help"},
     {"checkpoint list", "--help"},
@@ -91,6 +95,13 @@ constexpr OtherFlags kOtherFlags[] = {
     {"checkpoint verify", "--help"},
     {"checkpoint diff", "--help"},
 };
+
+// Words of these commands' flags.
+struct OtherWords {
+  std::string_view flag;
+  std::string_view words;
+};
+constexpr OtherWords kOtherWords[] = {{"--dataset", "wikitext"}, {"--type", "bpe unigram"}};
 
 std::string filled(std::string text, std::string_view name, std::string_view value) {
   for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size())) {
@@ -117,23 +128,27 @@ std::string flag_cases() {
   for (const config::Command command : config::kCommands) {
     add(name_of(command), flags_of(command));
   }
-  add("doctor", flags_of(config::Command::train));
+  for (const std::string_view command : {"doctor", "data baseline"}) {
+    add(command, flags_of(config::Command::train));
+  }
   for (const OtherFlags& other : kOtherFlags) add(other.command, other.flags);
   return text;
 }
 
 std::string value_cases() {
   std::string text;
+  const auto add = [&](std::string_view flag, std::string_view words) {
+    text += fmt::format("    {}) values=\"{}\" ;;\n", flag, words);
+  };
   for (const config::Setting& setting : config::settings()) {
     std::string words;
     for (const config::Choice& choice : setting.choices) {
       if (choice.works()) words += fmt::format("{}{}", words.empty() ? "" : " ", choice.name);
     }
     if (setting.value_name == "on|off") words = "on off";
-    if (!words.empty() && !setting.is_word()) {
-      text += fmt::format("    {}) values=\"{}\" ;;\n", setting.flag, words);
-    }
+    if (!words.empty() && !setting.is_word()) add(setting.flag, words);
   }
+  for (const OtherWords& other : kOtherWords) add(other.flag, other.words);
   return text;
 }
 

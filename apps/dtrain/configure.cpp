@@ -10,6 +10,7 @@
 #include "dtrain/config/fitting_ranks.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/notices.h"
+#include "dtrain/config/open_layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
@@ -110,6 +111,7 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   refuse_empty_run_dir(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
+  config::check_open_layout(command_line, given.config);
   take_vocab_of_data(given, command);
   const bool starts = command == config::Command::train && !command_line.print_config;
   if (starts) config::check_run_dir_named(given.config);

@@ -11,6 +11,7 @@
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/train.h"
 #include "help.h"
+#include "parse_words.h"
 #include "progress_bar.h"
 #include "stop_signals.h"
 
@@ -40,11 +41,7 @@ class TextCommand {
 
   /// Returns false where help was asked for, and given.
   [[nodiscard]] bool parse(const Arguments& arguments) {
-    try {
-      app_.parse(Arguments(arguments.rbegin(), arguments.rend()));
-    } catch (const CLI::Error& error) {
-      fail(ErrorKind::usage, "{}: {}; dtrain data --help shows the flags", name_, error.what());
-    }
+    parse_words(app_, arguments, name_, "dtrain data --help");
     if (help_) {
       print(data_help());
       return false;

@@ -14,6 +14,7 @@
 #include "dtrain/report/csv.h"
 #include "dtrain/report/page.h"
 #include "help.h"
+#include "parse_words.h"
 #include "provenance.h"
 
 namespace dtrain::app {
@@ -42,11 +43,7 @@ ReportOptions parse(const Arguments& arguments) {
   app.add_option("-o,--output", options.output);
   app.add_option("--csv", options.csv);
   app.add_flag("--overwrite", options.overwrite);
-  try {
-    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::Error& error) {
-    fail(ErrorKind::usage, "dtrain report: {}; dtrain report --help shows the flags", error.what());
-  }
+  parse_words(app, arguments, "dtrain report", "dtrain report --help");
   if (options.runs.empty() && !options.help) {
     fail(ErrorKind::usage, "dtrain report: name run folders, as in dtrain report runs/book-1");
   }

@@ -12,6 +12,7 @@
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 #include "help.h"
+#include "parse_words.h"
 #include "schedule_grid.h"
 
 namespace dtrain::app {
@@ -39,11 +40,7 @@ ScheduleOptions parse(const Arguments& arguments) {
   app.add_option("--schedule-pp", options.schedule);
   app.add_option("--pp", options.stages);
   app.add_option("--microbatches", options.microbatches);
-  try {
-    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::Error& error) {
-    fail(ErrorKind::usage, "schedule: {}; dtrain schedule --help shows the flags", error.what());
-  }
+  parse_words(app, arguments, "schedule", "dtrain schedule --help");
   return options;
 }
 

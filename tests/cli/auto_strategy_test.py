@@ -76,6 +76,14 @@ class AutoStrategy(FolderTest):
         text = self.train(1, "--steps", "6", "--run-dir", "run", "--resume", "auto")
         self.assertIn("has chosen --strategy single", text)
 
+    def test_a_run_that_goes_on_keeps_its_microbatch_unless_another_is_given(self):
+        run(*launched(2, *TINY, "--data", "text", "--strategy", "ddp", "--global-batch", "8", "--grad-accum", "2", "--steps", "2",
+                      "--run-dir", "run"), cwd=self.folder)
+        for steps, flags, microbatch in (("3", (), 2), ("4", ("--microbatch", "4"), 4)):
+            text = self.train(2, "--global-batch", "8", "--steps", steps, "--run-dir", "run", "--resume", "auto", *flags)
+            self.assertIn("--strategy auto goes on with the layout of run", text)
+            self.assertEqual(self.configuration()["resolved"]["batch"]["microbatch"], microbatch)
+
     def test_a_restarted_job_keeps_its_layout(self):
         script = ('if [ $RANK = 1 ] && mkdir died 2>&-; then "$@" & until [ -e run/checkpoints/step-500 ]; do sleep 0.05; done; '
                   'kill -9 $!; wait $!; exit 9; fi; exec "$@"')

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -30,6 +31,13 @@ class Flags(unittest.TestCase):
         # In a value, and after another name, nothing changes.
         self.assertEqual(resolved("--run_dir", "my_run")["run"]["dir"], "my_run")
         self.assertIn("unknown flag --no_such_flag", run(DTRAIN, "--no_such_flag", status=USAGE).stderr)
+
+    def test_commands_without_settings_take_underscores_too(self):
+        dashes, underscores = (run(DTRAIN, "schedule", "--pp", "2", "--microbatches", "2", flag, "gpipe").stdout
+                               for flag in ("--schedule-pp", "--schedule_pp"))
+        self.assertEqual(underscores, dashes)
+        refused = run(DTRAIN, "data", "tokenizer", "train", "x", "--output", "y", "--vocab_size=5", status=USAGE).stderr
+        self.assertIn("--vocab-size: found 5, but it must be", refused)
 
     def test_names_of_other_trainers_are_answered_with_ours(self):
         for theirs, ours in (("--local_rank=0", "ranks learn their place from dtrun"), ("--use_fsdp", "--strategy (--strategy fsdp)"),
@@ -130,7 +138,16 @@ class DeepSpeed(FolderTest):
             self.assertIn("ds.json", error)
             self.assertIn(expected, error)
             self.assertEqual(len(error.splitlines()), 1, error)
+        self.assertIn("--deepspeed-config is empty: name a file", run(DTRAIN, "--deepspeed-config", "", status=USAGE).stderr)
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
+
+
+    def test_what_auto_chooses_is_refused_by_the_key_that_says_it(self):
+        for content, expected in (({"gradient_accumulation_steps": 4}, "ds.json: gradient_accumulation_steps 4 does not go with"),
+                                  ({"zero_optimization": {"stage": 3}}, "ds.json: zero_optimization.stage 3 does not go with")):
+            error = run(DTRAIN, "--strategy", "auto", "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
+            self.assertIn(expected, error)
+            self.assertEqual(len(error.splitlines()), 1, error)
 
 
 class Alone(FolderTest):
@@ -185,7 +202,10 @@ class Completion(unittest.TestCase):
                                 (["dtrain", "--tie-levels", "of"], ["off"]), (["dtrain", "checkpoint", "ex"], ["export"]),
                                 (["dtrain", "--optimizer", "=", "s"], ["sgd"]), (["dtrain", "report", "--c"], ["--csv"]),
                                 (["dtrun", "-n", "2", "--", "dtrain", "--spike-g"], ["--spike-guard"]),
-                                (["dtrun", "--max-r"], ["--max-restarts"]), (["dtrain", "--data", str(TEXT)[:-2]], [str(TEXT)])):
+                                (["dtrun", "--max-r"], ["--max-restarts"]), (["dtrain", "--data", str(TEXT)[:-2]], [str(TEXT)]),
+                                (["dtrain", "data", "tok"], ["tokenizer"]), (["dtrain", "data", "tokenizer", ""], ["train"]),
+                                (["dtrain", "data", "baseline", "--val-f"], ["--val-fraction"]),
+                                (["dtrain", "data", "prepare", "x", "--dataset", ""], ["wikitext"])):
             self.assertEqual(self.bash(*words), expected, words)
 
     def typed_in_zsh(self, typed, expected):
@@ -222,6 +242,13 @@ class Completion(unittest.TestCase):
             flag = line.split()[0] if line.startswith("  --") else ""
             if flag and flag != "--version":
                 self.assertRegex(script, rf'[ "]{flag}[ "]')
+
+    def test_every_flag_of_the_data_tools_help_is_known(self):
+        for part in run(DTRAIN, "data", "--help").stdout.split("dtrain data ")[1:]:
+            tool = part.split()[0]
+            flags = set(re.findall(r"--[a-z][a-z-]+", part))
+            self.assertTrue(flags, tool)
+            self.assertEqual(flags - set(self.bash("dtrain", "data", tool, "--")), set(), tool)
 
     def test_another_shell_is_refused(self):
         self.assertIn("did you mean bash", run(DTRAIN, "completion", "bsh", status=USAGE).stderr)

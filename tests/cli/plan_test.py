@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import unittest
 
 from dtrain_harness import DTRAIN, USAGE, FolderTest, launched, run
@@ -78,9 +79,52 @@ class Plan(FolderTest):
         sent = [next(iter(self.rows(self.plan(*flags, "--link", link)).values()))[2] for link in ("100GB", "10MB")]
         self.assertLess(sent[1], sent[0])
 
+    def test_a_limit_that_the_whole_model_does_not_meet_leaves_what_is_sharded(self):
+        flags = ("--levels", "6", "--tie-levels", "off", "--width", "64", "--heads", "2", "--neurons", "1024", "--seq-len", "16",
+                 "--microbatch", "1", "--global-batch", "2", "--threads", "1", "--show", "99")
+        (single,) = self.rows(self.plan(*flags, "--ranks", "1")).values()
+        open_rows = self.rows(self.plan(*flags, "--ranks", "2"))
+        fsdp = "--strategy fsdp --microbatch 1"
+        limit = (single[1] + open_rows[fsdp][1]) // 2
+        rows = self.rows(self.plan(*flags, "--ranks", "2", "--memory-limit", int(limit)))
+        self.assertEqual(set(rows), {layout for layout, row in open_rows.items() if row[1] <= limit})
+        self.assertIn(fsdp, rows)
+
+    def test_a_plan_for_gpus_is_that_of_their_kernels(self):
+        flags = (*TINY, "--ranks", "2", "--device-memory", "80GiB", "--device-tflops", "100", "--seq-len", "512", "--show", "99")
+        gpus, cuda, cpus = (self.plan(*flags, "--device", device) for device in ("auto", "cuda", "cpu"))
+        self.assertEqual(self.rows(cuda), self.rows(gpus))
+        self.assertIn("on cuda", gpus.stdout.splitlines()[0])
+        # Fused kernels, which GPUs do not have, keep less for the backward pass.
+        layout = "--strategy ddp --microbatch 2"
+        self.assertGreater(self.rows(gpus)[layout][1], 1.2 * self.rows(cpus)[layout][1])
+        self.assertNotIn("--threads", gpus.stdout.splitlines()[-1])
+        error = self.plan(*TINY, "--device", "cuda", status=USAGE).stderr
+        self.assertRegex(error, r"plan measures CPUs alone, and --device is cuda: give --device-tflops")
+        self.assertEqual(len(error.splitlines()), 1)
+
+    def test_an_open_global_batch_is_one_that_all_ranks_share(self):
+        there = ("--ranks", "12", "--device-memory", "80GiB", "--device-tflops", "100", "--show", "99")
+        for flags, batch in ((TINY[:10], 12), ((*TINY[:10], "--microbatch", "16"), 192),
+                             ((*TINY[:10], "--microbatch", "4", "--grad-accum", "8"), 384)):
+            result = self.plan(*flags, *there)
+            self.assertIn("--strategy ddp", "".join(self.rows(result)))
+            self.assertIn(f" --global-batch {batch}", result.stdout.splitlines()[-1])
+
+    def test_the_best_as_a_shell_would_take_it(self):
+        best = self.plan(*TINY, "--ranks", "2", "--device-memory", "80GiB", "--device-tflops", "100", "--sample-prompt", "Once upon",
+                         "--sample-every", "5", "--epochs", "2").stdout.splitlines()[-1]
+        words = shlex.split(best)
+        self.assertEqual(words[words.index("--sample-prompt") + 1], "Once upon")
+        self.assertEqual(words[words.index("--epochs") + 1], "2")
+        (self.folder / "config.json").write_text(json.dumps({"train": {"steps": 5, "epochs": 2}}))
+        best = self.plan("--config", "config.json", *TINY, "--ranks", "2", "--device-memory", "80GiB", "--device-tflops",
+                         "100").stdout.splitlines()[-1]
+        self.assertNotIn("--steps", best)
+
     def test_what_fits_nowhere_is_refused_with_a_reason(self):
         error = self.plan(*LARGE, "--ranks", "1", "--device-memory", "1GiB", status=USAGE).stderr
-        self.assertRegex(error, r"plan: no layout fits: --strategy single .*: takes [\d.]+ TiB a rank, which may take 1.0 GiB\n$")
+        self.assertRegex(error, r"plan: no layout fits: --strategy single .*: takes [\d.]+ GiB a rank, which may take 1.0 GiB\n$")
         error = self.plan("--ranks", "0.5", status=USAGE).stderr
         self.assertIn("--ranks", error)
         error = self.plan("--heads", "3", "--neurons", "7", "--ranks", "2", status=USAGE).stderr

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -46,9 +47,10 @@ def curves_of(lines):
                     curves[key]["steps"].append(line["step"])
                     curves[key]["values"].append(line[key])
         elif line["event"] == "eval":
-            curve = curves.setdefault("val_loss", {"steps": [], "values": []})
-            curve["steps"].append(line["step"])
-            curve["values"].append(line["val_loss"])
+            for key in line.keys() - {"event", "step", "tokens"}:
+                curve = curves.setdefault(key, {"steps": [], "values": []})
+                curve["steps"].append(line["step"])
+                curve["values"].append(line[key])
     return curves
 
 
@@ -105,6 +107,50 @@ class Page(FolderTest):
         for step, value in zip(curve["steps"], curve["values"], strict=True):
             self.assertEqual(value, lines[step - 1]["grad_norm"])
         self.assertIn(7777, curve["steps"])
+
+    def test_spikes_beside_numbers_that_are_not_finite_stay_in_long_curves(self):
+        odd = {step: "nan" for step in range(10, 20001, 10)} | {5003: "inf", 9001: "-inf"}
+        lines = [step_line(step, loss=odd.get(step, 50.0 if step == 7777 else 2.0 if step == 5001 else 1.0)) for step in range(1, 20001)]
+        write_run(self.folder / "spikes", lines)
+        (found,) = page_data(self.page_of("spikes"))["runs"]
+        curve = found["curves"]["loss"]
+        self.assertLessEqual(len(curve["steps"]), 2000)
+        shown = dict(zip(curve["steps"], curve["values"], strict=True))
+        self.assertEqual((shown.get(7777), shown.get(5001)), (50.0, 2.0))
+        self.assertIn("nan", shown.values())
+
+    def test_what_evaluations_find_by_byte_and_by_word_is_there(self):
+        write_run(self.folder / "words", [step_line(1), {"event": "eval", "step": 1, "val_loss": 2.0, "tokens": 9, "bits_per_byte": 1.5,
+                                                         "perplexity_per_word": 99.5}])
+        curves = page_data(self.page_of("words"))["runs"][0]["curves"]
+        self.assertEqual((curves["bits_per_byte"]["values"], curves["perplexity_per_word"]["values"]), ([1.5], [99.5]))
+        self.assertEqual(curves["tokens"]["values"], [512])
+        (row,) = csv.DictReader(io.StringIO(self.report("words", "--csv", "-").stdout))
+        self.assertEqual((row["bits_per_byte"], row["perplexity_per_word"]), ("1.5", "99.5"))
+
+    def test_folders_that_mean_harm(self):
+        deep = '{"event": "start", "x": ' + "[" * 200_000 + "]" * 200_000 + "}\n"
+        folder = write_run(self.folder / "odd", [step_line(1, **{"a,b": 1.0})])
+        (folder / "metrics.jsonl").write_text(deep + (folder / "metrics.jsonl").read_text())
+        (folder / "config.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+        (found,) = page_data(self.page_of("odd"))["runs"]
+        self.assertEqual(found["curves"]["loss"]["steps"], [1])
+        self.assertIn('"a,b"', self.report("odd", "--csv", "-").stdout.splitlines()[0])
+        (folder / "config.json").unlink()
+        os.mkfifo(folder / "config.json")
+        self.assertEqual(page_data(self.report("odd", "--output", "-", timeout=20).stdout)["runs"][0]["settings"], {})
+
+    def test_a_finished_run_that_was_started_again_is_not_over(self):
+        lines = [start_line(), step_line(1), {"event": "end", "step": 1}]
+        write_run(self.folder / "over", lines)
+        write_run(self.folder / "again", [*lines, start_line()])
+        states = [run["state"] for run in page_data(self.page_of("over", "again"))["runs"]]
+        self.assertEqual(states, ["finished", "at step 1: it runs, or has failed"])
+
+    def test_memory_of_ranks_that_are_threads_is_compared_with_that_of_all(self):
+        write_run(self.folder / "threads", [start_line(), step_line(1), {"event": "memory", "step": 1, "predicted_bytes": 6, "peak_bytes": 7}])
+        layout = page_data(self.page_of("threads"))["runs"][0]["layout"]
+        self.assertEqual([fact[1] for fact in layout if fact[0] in ("predicted memory", "measured")], [6, 7])
 
     def test_numbers_that_are_not_finite_are_kept(self):
         write_run(self.folder / "odd", [step_line(1), step_line(2, loss="nan", grad_norm="inf"), step_line(3, loss="-inf")])

@@ -104,7 +104,8 @@ class Fence(FolderTest):
         other = self.root / "other-run"
         self.single(*EVERY, run_dir=other)
         before = content_of(other)
-        for name in ("checkpoints", "final"):
+        (other / "profile").mkdir()
+        for name in ("checkpoints", "final", "profile"):
             self.run_dir = self.root / ("linked-" + name)
             self.run_dir.mkdir()
             (self.run_dir / name).symlink_to(other / name)

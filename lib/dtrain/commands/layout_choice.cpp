@@ -1,7 +1,6 @@
 #include "dtrain/commands/layout_choice.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,13 +15,12 @@
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/commands/rank_with_progress.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/notices.h"
 #include "dtrain/job/job.h"
-#include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
-#include "dtrain/planner/planner.h"
 
 namespace dtrain::commands {
 namespace {
@@ -48,14 +46,18 @@ config::Config open(const config::Config& config, const Launched& launched) {
   return open;
 }
 
-// As flags, without what has its default.
-Layout layout_of(const config::Config& asked, std::int64_t ranks) {
-  Layout layout{.ranks = ranks, .flags = {}};
+// The layout of a run that went before as flags, without what has its default. A microbatch that
+// followed from other settings then is kept as well: another one gives other bits.
+Layout layout_of(const config::SavedRun& saved, const config::Config& open) {
+  Layout layout{.ranks = saved.ranks, .flags = {}};
   for (const config::Setting& setting : config::settings()) {
     const bool is_of_layout = setting.key.starts_with("layout.") && setting.key != "layout.nnodes";
-    if (!is_of_layout && setting.key != "batch.microbatch") continue;
-    if (config::is_default(setting, asked)) continue;
-    layout.flags.emplace_back(setting.flag, config::value_text(setting, asked));
+    if (!is_of_layout || config::is_default(setting, saved.asked)) continue;
+    layout.flags.emplace_back(setting.flag, config::value_text(setting, saved.asked));
+  }
+  const std::int64_t microbatch = saved.resolved.batch.microbatch;
+  if (open.batch.microbatch == 0 && microbatch > 0) {
+    layout.flags.emplace_back("--microbatch", std::to_string(microbatch));
   }
   return layout;
 }
@@ -84,7 +86,7 @@ std::optional<Layout> kept_layout(const config::Config& config, const config::Co
                          layout.strategy != config::Strategy::automatic &&
                          !config::strategy_of(layout).is_local();
   if (!is_usable) return std::nullopt;
-  Layout kept = layout_of(saved.asked, launched.ranks);
+  Layout kept = layout_of(saved, open);
   return fits(open, kept, launched.site) ? std::optional(kept) : std::nullopt;
 }
 
@@ -98,20 +100,11 @@ planner::Ranking rank_here(const config::Config& open, const planner::Site& site
                            const planner::LinkRate& link) {
   planner::MachineRates measured(link);
   const std::int64_t limit = open.machine.memory_limit.count;
-  metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
-  const planner::Ranking ranking = planner::rank_layouts(
-      open, site, {.measured = &measured},
-      [&](std::int64_t ranks) {
-        const std::int64_t available = planner::memory_of_rank(ranks);
-        return limit > 0 ? std::min(limit, available) : available;
-      },
-      [&](const std::string& layout) { console.show_progress("--strategy auto: " + layout); });
-  console.show_progress("");
-  if (ranking.choices.empty()) {
-    base::fail(base::ErrorKind::usage, "--strategy auto: no layout fits: {}: {}",
-               ranking.misfits.front().layout.text(), ranking.misfits.front().reason);
-  }
-  return ranking;
+  return rank_with_progress("--strategy auto", open, site, {.measured = &measured},
+                            [&](std::int64_t ranks) {
+                              const std::int64_t available = planner::memory_of_rank(ranks);
+                              return limit > 0 ? std::min(limit, available) : available;
+                            });
 }
 
 std::string words_on(const planner::Ranking& ranking, double seconds) {

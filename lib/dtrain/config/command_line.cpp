@@ -59,6 +59,14 @@ void add_settings(CommandLine& result, CLI::App& app) {
       ->trigger_on_parse();
 }
 
+// A script's variable that is not set must not mean that there is no file.
+void add_file(CLI::App& app, const std::string& flag, std::string& path) {
+  app.add_option_function<std::string>(flag, [&path, flag](const std::string& file) {
+    if (file.empty()) fail(ErrorKind::usage, "{} is empty: name a file", flag);
+    path = file;
+  });
+}
+
 // The form of an option's value: "auto|PATH|none".
 std::string value_name_of(const std::string& flag, Command command) {
   if (flag == "--config" || flag == "--deepspeed-config") return "FILE";
@@ -100,15 +108,6 @@ void require_value(Command command, const std::string& flag, const std::string* 
   fail(ErrorKind::usage,
        "{} needs a value: {}; found {} (a value that begins with -- is given as {}=VALUE)", flag,
        value, *next, flag);
-}
-
-// "--batch_size=8" as "--batch-size=8", where that is a flag.
-std::string with_dashes(const CLI::App& app, const std::string& word) {
-  const std::size_t end = std::min(word.find('='), word.size());
-  if (!word.starts_with("--") || word.substr(0, end).find('_') == word.npos) return word;
-  std::string dashed = word;
-  std::replace(dashed.begin(), dashed.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
-  return app.get_option_no_throw(dashed.substr(0, end)) == nullptr ? word : dashed;
 }
 
 // The arguments as the parser takes them, each flag with the value that follows it.
@@ -173,6 +172,14 @@ void forget_unused(Command command, Config& config) {
 
 }  // namespace
 
+std::string with_dashes(const CLI::App& app, const std::string& word) {
+  const std::size_t end = std::min(word.find('='), word.size());
+  if (!word.starts_with("--") || word.substr(0, end).find('_') == word.npos) return word;
+  std::string dashed = word;
+  std::replace(dashed.begin(), dashed.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  return app.get_option_no_throw(dashed.substr(0, end)) == nullptr ? word : dashed;
+}
+
 CommandLine parse_command_line(Command command, const std::vector<std::string>& arguments) {
   CommandLine result;
   result.command = command;
@@ -182,12 +189,9 @@ CommandLine parse_command_line(Command command, const std::vector<std::string>& 
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_flag("-h,--help", result.help);
   app.add_flag("--print-config", result.print_config);
-  app.add_option_function<std::string>("--config", [&result](const std::string& file) {
-    if (file.empty()) fail(ErrorKind::usage, "--config is empty: name a file");
-    result.config_file = file;
-  });
+  add_file(app, "--config", result.config_file);
   const bool trains = (static_cast<unsigned>(command) & static_cast<unsigned>(Command::train)) != 0;
-  if (trains) app.add_option("--deepspeed-config", result.deepspeed_file);
+  if (trains) add_file(app, "--deepspeed-config", result.deepspeed_file);
   add_settings(result, app);
   const std::vector<std::string> words = checked_words(command, app, arguments);
   try {

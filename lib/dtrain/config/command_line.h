@@ -6,6 +6,10 @@
 
 #include "dtrain/config/schema.h"
 
+namespace CLI {
+class App;
+}
+
 namespace dtrain::config {
 
 /// One flag or --set, in the order given.
@@ -32,6 +36,9 @@ struct CommandLine {
 ///         a missing value, words that are no flags. Values are checked by load().
 [[nodiscard]] CommandLine parse_command_line(Command command,
                                              const std::vector<std::string>& arguments);
+
+/// "--batch_size=8" as "--batch-size=8" where that is a flag of `app`; any other word as it is.
+[[nodiscard]] std::string with_dashes(const CLI::App& app, const std::string& word);
 
 /// A configuration as the user asked for it, before anything is resolved.
 struct Loaded {

@@ -1,6 +1,8 @@
 #include "dtrain/config/open_layout.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
@@ -18,6 +20,17 @@ bool is_chosen(const Setting& setting) {
          setting.key == "batch.grad_accum";
 }
 
+void check_chosen(const Config& config,
+                  const std::function<std::string(const Setting&)>& origin_of) {
+  for (const Setting& setting : settings()) {
+    if (!is_chosen(setting) || is_default(setting, config)) continue;
+    fail(ErrorKind::usage,
+         "{} {} does not go with --strategy auto, which chooses it: leave it out, or name a "
+         "strategy (dtrain plan compares them)",
+         origin_of(setting), value_text(setting, config));
+  }
+}
+
 }  // namespace
 
 void check_open_layout(Command command, const Config& config) {
@@ -27,13 +40,19 @@ void check_open_layout(Command command, const Config& config) {
          "another strategy",
          name_of(command));
   }
-  for (const Setting& setting : settings()) {
-    if (!is_chosen(setting) || is_default(setting, config)) continue;
-    fail(ErrorKind::usage,
-         "{} {} does not go with --strategy auto, which chooses it: leave it out, or name a "
-         "strategy (dtrain plan compares them)",
-         setting.flag, value_text(setting, config));
-  }
+  check_chosen(config, [](const Setting& setting) { return std::string(setting.flag); });
+}
+
+void check_open_layout(const CommandLine& command_line, const Config& config) {
+  const bool is_open = config.layout.strategy == Strategy::automatic;
+  if (!is_open || command_line.command != Command::train) return;
+  check_chosen(config, [&](const Setting& setting) {
+    std::string origin(setting.flag);
+    for (const Assignment& given : command_line.assignments) {
+      if (given.setting == &setting) origin = given.origin;
+    }
+    return origin;
+  });
 }
 
 void check_open_device(const DeviceName& device) {
@@ -46,7 +65,8 @@ void check_open_device(const DeviceName& device) {
 
 void resolve_open_batch(BatchConfig& batch, std::int64_t num_ranks) {
   if (batch.global != 0) return;
-  const std::int64_t at_once = num_ranks * std::max<std::int64_t>(1, batch.microbatch);
+  const std::int64_t at_once = num_ranks * std::max<std::int64_t>(1, batch.microbatch) *
+                               std::max<std::int64_t>(1, batch.grad_accum);
   batch.global = (kDefaultGlobalBatch + at_once - 1) / at_once * at_once;
 }
 

@@ -1,12 +1,17 @@
 // --strategy auto: the part of config::resolve for a layout that the ranks choose later.
 #pragma once
 
+#include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 
 namespace dtrain::config {
 
 /// Throws: Error{usage} where a setting says a part of the layout, or `command` has none to choose.
 void check_open_layout(Command command, const Config& config);
+
+/// The same where `command_line` asks for it: the error names the flag, or the file and its key,
+/// that said it. config: as given there.
+void check_open_layout(const CommandLine& command_line, const Config& config);
 
 /// Throws: Error{usage} on a device whose layouts nothing here can measure.
 void check_open_device(const DeviceName& device);

@@ -24,7 +24,7 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "final/model.safetensors",
 constexpr const char* kRuns = "runs";
 constexpr int kMostRuns = 10'000;
 // Folders that a run writes to and removes from below its own.
-constexpr const char* kOwnFolders[] = {"checkpoints", "final", "tensorboard"};
+constexpr const char* kOwnFolders[] = {"checkpoints", "final", "tensorboard", "profile"};
 
 // The nearest parent that exists, where missing folders would be made.
 fs::path existing_parent(const fs::path& folder) {

@@ -285,6 +285,8 @@ void Reporter::warn(std::int64_t step, const std::string& message) {
   console_->print("dtrain: warning: " + message);
 }
 
+std::size_t Reporter::room() const { return console_ ? console_->room() : std::string::npos; }
+
 void Reporter::note(const std::string& message) {
   if (options_.writes) console_->print(wrap_words(message, console_->room()));
 }

@@ -116,6 +116,8 @@ class Reporter {
   void recovery(std::int64_t step, double seconds);
   /// A line for people and an "error" line with the same message.
   void warn(std::int64_t step, const std::string& message);
+  /// The width of the terminal; unlimited on anything else.
+  [[nodiscard]] std::size_t room() const;
   /// A line for people, above the live line.
   void note(const std::string& message);
   void end(const Summary& summary);

@@ -33,8 +33,11 @@ double seconds_of(const base::TraceSpan& span) {
 
 using Figure = std::function<double(const PartTimes&)>;
 
+constexpr std::string_view kExtremes = "               least                most";
+
 // "forward   12.1  38.5 %   11.9 (rank 2)   12.4 (rank 0)"; nothing of a part that took no time.
-std::string row(std::string_view name, const std::vector<PartTimes>& ranks, const Figure& seconds) {
+std::string row(std::string_view name, const std::vector<PartTimes>& ranks, bool shows_extremes,
+                const Figure& seconds) {
   const auto less = [&](const PartTimes& a, const PartTimes& b) { return seconds(a) < seconds(b); };
   const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), less);
   if (seconds(*most) <= 0) return {};
@@ -50,7 +53,7 @@ std::string row(std::string_view name, const std::vector<PartTimes>& ranks, cons
   std::string line = fmt::format(
       "\n  {:<32}{:>10.3f}{:>9.1f} %", name,
       milliseconds(sum / static_cast<double>(ranks.size()), ranks.front()), 100 * sum / steps);
-  if (ranks.size() == 1) return line;
+  if (!shows_extremes) return line;
   const auto extreme = [&](const auto& rank) {
     return fmt::format("{:>12.3f} (rank {})", milliseconds(seconds(*rank), *rank),
                        rank - ranks.begin());
@@ -103,21 +106,28 @@ PartTimes times_from(const std::string& text) {
   return times;
 }
 
-std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clock) {
+std::string time_table(const std::vector<PartTimes>& ranks, std::string_view clock,
+                       std::size_t room) {
   const std::int64_t steps = ranks.front().steps;
-  std::string text = fmt::format(
-      "profile of {} step{}{}{}\n  {:<32}{:>10}{:>11}{}", steps, steps == 1 ? "" : "s",
-      clock.empty() ? "" : fmt::format(", {}", clock),
-      ranks.size() == 1 ? "" : fmt::format(", mean of {} ranks", ranks.size()), "of a step", "ms",
-      "share", ranks.size() == 1 ? "" : "               least                most");
+  std::string text =
+      fmt::format("profile of {} step{}{}{}", steps, steps == 1 ? "" : "s",
+                  clock.empty() ? "" : fmt::format(", {}", clock),
+                  ranks.size() == 1 ? "" : fmt::format(", mean of {} ranks", ranks.size()));
+  const std::string columns = fmt::format("  {:<32}{:>10}{:>11}", "of a step", "ms", "share");
+  const std::size_t extreme = 20 + std::to_string(ranks.size() - 1).size();  // as row() has it
+  const bool shows_extremes = ranks.size() > 1 && columns.size() + 2 * extreme <= room;
+  text += fmt::format("\n{}{}", columns, shows_extremes ? kExtremes : "");
+  const auto add = [&](std::string_view name, const Figure& seconds) {
+    text += row(name, ranks, shows_extremes, seconds);
+  };
   for (const Row& part : kStepRows) {
-    text += row(part.name, ranks, [&](const PartTimes& rank) { return rank.of(part.part); });
+    add(part.name, [&](const PartTimes& rank) { return rank.of(part.part); });
   }
-  text += row("rest", ranks, [](const PartTimes& rank) { return rank.rest(); });
-  text += row("whole step", ranks, [](const PartTimes& rank) { return rank.step_seconds; });
+  add("rest", [](const PartTimes& rank) { return rank.rest(); });
+  add("whole step", [](const PartTimes& rank) { return rank.step_seconds; });
   for (const Row& part : kRowsBeside) {
-    text += row(fmt::format("beside the steps: {}", part.name), ranks,
-                [&](const PartTimes& rank) { return rank.of(part.part); });
+    add(fmt::format("beside the steps: {}", part.name),
+        [&](const PartTimes& rank) { return rank.of(part.part); });
   }
   return text;
 }

@@ -35,9 +35,10 @@ struct PartTimes {
 [[nodiscard]] std::string to_text(const PartTimes& times);
 [[nodiscard]] PartTimes times_from(const std::string& text);
 
-/// The table for people: the mean over ranks, and the ranks with the least and the most. clock:
-/// whose the times are, where that is not the host.
+/// The table for people: the mean over ranks, and the ranks with the least and the most if lines of
+/// `room` characters can hold them. clock: whose the times are, where that is not the host.
 [[nodiscard]] std::string time_table(const std::vector<PartTimes>& ranks,
-                                     std::string_view clock = {});
+                                     std::string_view clock = {},
+                                     std::size_t room = std::string::npos);
 
 }  // namespace dtrain::metrics

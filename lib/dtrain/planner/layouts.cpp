@@ -5,44 +5,47 @@
 #include <algorithm>
 
 #include "dtrain/config/assign.h"
+#include "dtrain/config/layout.h"
 
 namespace dtrain::planner {
 namespace {
 
 using Flags = std::vector<std::pair<std::string, std::string>>;
-
-// The ways in which ranks that see different data hold state.
-struct Sharing {
-  Flags alone;       // of a job whose ranks all lie on dp
-  Flags among_axes;  // with other axes beside it
-};
-const Sharing kSharings[] = {
-    {{{"--strategy", "ddp"}}, {{"--data-axis", "ddp"}}},
-    {{{"--strategy", "zero"}, {"--zero-stage", "1"}},
-     {{"--data-axis", "zero"}, {"--zero-stage", "1"}}},
-    {{{"--strategy", "zero"}, {"--zero-stage", "2"}},
-     {{"--data-axis", "zero"}, {"--zero-stage", "2"}}},
-    {{{"--strategy", "fsdp"}}, {{"--data-axis", "fsdp"}}},
-};
-const Sharing kHybrid = {
-    {{"--strategy", "fsdp"}, {"--fsdp-sharding", "hybrid"}},
-    {{"--data-axis", "fsdp"}, {"--fsdp-sharding", "hybrid"}},
-};
+using config::DataAxisKind;
+using config::Strategy;
 
 Flags joined(Flags first, const Flags& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
 
+Flags strategy_flag(Strategy strategy) { return {{"--strategy", std::string(text_of(strategy))}}; }
+
+// One of the ways in which ranks that see different data hold state.
+struct Sharing {
+  DataAxisKind axis;
+  Flags options;
+
+  // Of a job whose ranks all lie on dp.
+  [[nodiscard]] Flags alone() const {
+    return joined(strategy_flag(config::strategy_with(axis)), options);
+  }
+  // With other axes beside it.
+  [[nodiscard]] Flags among_axes() const {
+    return joined({{"--data-axis", std::string(text_of(axis))}}, options);
+  }
+};
+
 std::vector<Sharing> sharings(std::int64_t ranks, const Site& site) {
-  std::vector<Sharing> all(std::begin(kSharings), std::end(kSharings));
+  std::vector<Sharing> all{{DataAxisKind::ddp, {}},
+                           {DataAxisKind::zero, {{"--zero-stage", "1"}}},
+                           {DataAxisKind::zero, {{"--zero-stage", "2"}}},
+                           {DataAxisKind::fsdp, {}}};
   const std::int64_t share = site.ranks_per_node;
   if (ranks > share && share > 1) {
-    Sharing hybrid = kHybrid;
-    const std::pair<std::string, std::string> size("--shard-size", std::to_string(share));
-    hybrid.alone.push_back(size);
-    hybrid.among_axes.push_back(size);
-    all.push_back(hybrid);
+    const std::string hybrid(text_of(config::FsdpSharding::hybrid));
+    all.push_back({DataAxisKind::fsdp,
+                   {{"--fsdp-sharding", hybrid}, {"--shard-size", std::to_string(share)}}});
   }
   return all;
 }
@@ -57,38 +60,37 @@ void add_meshes(std::vector<Flags>& all, std::int64_t ranks, std::int64_t levels
       if (ranks / pp % tp != 0 || (pp == 1 && tp == 1)) continue;
       const std::int64_t dp = ranks / pp / tp;
       if (dp == 1 && (pp == 1 || tp == 1)) {
-        all.push_back({{"--strategy", pp == 1 ? "tp" : "pp"}});
+        all.push_back(strategy_flag(pp == 1 ? Strategy::tp : Strategy::pp));
         continue;
       }
-      const Flags mesh{{"--strategy", "3d"},
-                       {"--pp", std::to_string(pp)},
-                       {"--dp", std::to_string(dp)},
-                       {"--tp", std::to_string(tp)}};
+      const Flags mesh =
+          joined(strategy_flag(Strategy::three_axes), {{"--pp", std::to_string(pp)},
+                                                       {"--dp", std::to_string(dp)},
+                                                       {"--tp", std::to_string(tp)}});
       if (dp == 1) {
         all.push_back(mesh);
         continue;
       }
       for (const Sharing& sharing : sharings(dp, {.ranks_per_node = site.ranks_per_node / tp})) {
-        all.push_back(joined(mesh, sharing.among_axes));
+        all.push_back(joined(mesh, sharing.among_axes()));
       }
     }
   }
 }
 
 std::vector<Flags> strategies(const config::Config& asked, std::int64_t ranks, const Site& site) {
-  if (ranks == 1) return {{{"--strategy", "single"}}};
+  if (ranks == 1) return {strategy_flag(Strategy::single)};
   std::vector<Flags> all;
-  for (const Sharing& sharing : sharings(ranks, site)) all.push_back(sharing.alone);
+  for (const Sharing& sharing : sharings(ranks, site)) all.push_back(sharing.alone());
   add_meshes(all, ranks, asked.model.levels, site);
   return all;
 }
 
 std::vector<std::int64_t> microbatches(const config::BatchConfig& batch) {
   if (batch.microbatch != 0) return {batch.microbatch};
-  const std::int64_t global = batch.global == 0 ? config::kDefaultGlobalBatch : batch.global;
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = 1; size <= global; size *= 2) {
-    if (global % size == 0) sizes.push_back(size);
+  for (std::int64_t size = 1; size <= batch.global; size *= 2) {
+    if (batch.global % size == 0) sizes.push_back(size);
   }
   return sizes;
 }
@@ -117,7 +119,6 @@ config::Config given_layout(const config::Config& asked, const Layout& layout) {
   config::Config config = asked;
   config.layout = {};
   config.batch.grad_accum = 0;
-  if (config.batch.global == 0) config.batch.global = config::kDefaultGlobalBatch;
   for (const auto& [flag, value] : layout.flags) {
     config::assign_text(*config::find_flag(flag), value, flag, config);
   }
@@ -126,11 +127,15 @@ config::Config given_layout(const config::Config& asked, const Layout& layout) {
 
 config::Config with_layout(const config::Config& asked, const Layout& layout, const Site& site) {
   const std::int64_t on_node = std::min(layout.ranks, site.ranks_per_node);
-  return config::resolve(config::Command::train, given_layout(asked, layout),
-                         {.world_size = layout.ranks,
-                          .num_nodes = (layout.ranks + on_node - 1) / on_node,
-                          .local_world_size = on_node,
-                          .usable_cores = site.cores});
+  config::Launch launch{.world_size = layout.ranks,
+                        .num_nodes = (layout.ranks + on_node - 1) / on_node,
+                        .local_world_size = on_node,
+                        .usable_cores = site.cores};
+  if (site.device != "cpu") {
+    launch.devices = {site.device};
+    launch.num_gpus = on_node;
+  }
+  return config::resolve(config::Command::train, given_layout(asked, layout), launch);
 }
 
 std::vector<std::int64_t> ranks_to_plan(const config::Config& asked, std::int64_t cores) {

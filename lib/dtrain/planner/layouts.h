@@ -14,6 +14,7 @@ namespace dtrain::planner {
 struct Site {
   std::int64_t ranks_per_node = 1;  ///< at most
   std::int64_t cores = 1;           ///< of a node, for its ranks' threads
+  std::string device = "cpu";       ///< kind of device that each rank has
 };
 
 /// A layout as the flags that ask for it.
@@ -27,7 +28,7 @@ struct Layout {
 
 /// All layouts of `ranks` ranks that differ in memory, traffic or time: one axis or several, each
 /// way of sharding state and, unless `asked` fixes it, each microbatch that is a power of two and
-/// divides the global batch. Some may not fit the model.
+/// divides the global batch, which must be known. Some may not fit the model.
 [[nodiscard]] std::vector<Layout> layouts_of(const config::Config& asked, std::int64_t ranks,
                                              const Site& site);
 

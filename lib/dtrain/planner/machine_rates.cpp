@@ -4,21 +4,31 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <mutex>
+#include <limits>
+#include <memory>
 #include <vector>
 
+#include "dtrain/base/available_memory.h"
 #include "dtrain/base/clock.h"
+#include "dtrain/base/error.h"
 #include "dtrain/comm/local/local_world.h"
 #include "dtrain/comm/silent/silent_world.h"
 #include "dtrain/data/batch.h"
 #include "dtrain/job/job.h"
+#include "dtrain/metrics/format.h"
+#include "dtrain/model/registry.h"
+#include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::planner {
 namespace {
 
+using mesh::Axis;
+
 // Enough for a quiet median, little beside a run.
 constexpr double kSeconds = 1.0;
 constexpr std::size_t kMostSteps = 5;
+// What LibTorch and the program take beside tensors.
+constexpr std::int64_t kProcessBytes = 200 << 20;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -43,6 +53,7 @@ data::Batch made_up_batch(const config::Config& config) {
 
 // The same work for one rank, without its other axes.
 config::Config alone(config::Config config) {
+  using Recompute = config::RecomputeSetting;
   config.layout.pp = 1;
   config.layout.dp = 1;
   config.layout.shard_size = 1;
@@ -51,11 +62,25 @@ config::Config alone(config::Config config) {
   config.batch.global = config.batch.microbatch;
   config.layout.pp_split = {};
   config.layout.schedule_pp = {};
+  config.machine.memory_limit = {};
+  config.checkpoint.every = {};
+  // Gates are within the kernels of a level, and no action of the engine.
+  if (config.machine.recompute.kind != Recompute::Kind::gates) config.machine.recompute = {};
   return config;
 }
 
+std::unique_ptr<model::Model> whole_model(const config::Config& config) {
+  return model::make_model(config.model, config.data.seq_len, {},
+                           parallel::computation_of(config.machine));
+}
+
+std::int64_t memory_of(const config::Config& config) {
+  return parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}}).memory.total();
+}
+
 ComputeTimes measure(const config::Config& asked) {
-  const config::Config config = alone(asked);
+  const TimedJob timed = timed_job(asked, memory_of_rank(1));
+  const config::Config& config = timed.config;
   at::set_num_threads(static_cast<int>(config.machine.threads));
   job::Job job(config, comm::make_silent_world(config.layout.tp));
   parallel::StepEngine& engine = job.engine();
@@ -76,7 +101,7 @@ ComputeTimes measure(const config::Config& asked) {
   // The first step touches new memory.
   passes.erase(passes.begin());
   updates.erase(updates.begin());
-  return {median(passes), median(updates)};
+  return {timed.pass_factor * median(passes), timed.update_factor * median(updates)};
 }
 
 double seconds_of_all_reduce(comm::ProcessGroup& group, const at::Tensor& values, int repetitions) {
@@ -99,6 +124,36 @@ LinkRate link_of_threads() {
 
 double ring_share(std::int64_t ranks) {
   return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+}
+
+std::int64_t memory_of_rank(std::int64_t ranks) {
+  std::int64_t available = std::numeric_limits<std::int64_t>::max();
+  for (const base::MemoryBound& bound : base::memory_bounds()) {
+    available = std::min(available, bound.bytes);
+  }
+  return std::max<std::int64_t>(0, available / ranks - kProcessBytes);
+}
+
+TimedJob timed_job(const config::Config& config, std::int64_t memory) {
+  TimedJob timed{alone(config)};
+  config::Config& job = timed.config;
+  // What fits no better than that brings a warning (job/machine_memory.h).
+  while (base::fit_of(memory_of(job), memory) != base::Fit::well) {
+    if (job.model.levels == 1) {
+      base::fail(base::ErrorKind::usage,
+                 "its time cannot be measured here: one level alone takes {}, and {} are available",
+                 metrics::format_bytes(memory_of(job)), metrics::format_bytes(memory));
+    }
+    job.model.levels /= 2;
+    job.train.freeze.clear();  // may name a level that is not there
+  }
+  if (job.model.levels == config.model.levels) return timed;
+  const auto whole = whole_model(config);
+  const auto part = whole_model(job);
+  timed.pass_factor = whole->training_flops_per_token() / part->training_flops_per_token();
+  timed.update_factor =
+      static_cast<double>(whole->num_elements()) / static_cast<double>(part->num_elements());
+  return timed;
 }
 
 LinkRate measure_link(comm::ProcessGroup& group) {

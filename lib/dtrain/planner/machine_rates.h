@@ -1,4 +1,4 @@
-// How fast this machine computes and communicates, measured by short runs.
+// How fast this machine computes and communicates, measured by short runs, and what memory it has.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,23 @@ struct LinkRate {
 
 /// Bytes that a rank sends in a ring all-reduce, divided by the bytes of the tensor.
 [[nodiscard]] double ring_share(std::int64_t ranks);
+
+/// Bytes of tensors that each of so many ranks on this machine may take.
+[[nodiscard]] std::int64_t memory_of_rank(std::int64_t ranks);
+
+/// A job of one rank, or of those that share a tensor axis, whose times stand for those of another.
+struct TimedJob {
+  config::Config config;
+  double pass_factor = 1;    ///< of a pass of the other job to one of this
+  double update_factor = 1;  ///< the same of updates
+};
+
+/// What is timed for `config`: the same model without other axes, without --memory-limit and
+/// without levels that run again, which predict() adds. Of a model that does not fit `memory` bytes
+/// it has fewer levels, and the factors are those of FLOPs and of parameters.
+///
+/// Throws: Error{usage} if even one level takes more; as parallel::rank_plan.
+[[nodiscard]] TimedJob timed_job(const config::Config& config, std::int64_t memory);
 
 /// Runs the engine itself on made-up tokens, as one rank of those that share a tensor axis; the
 /// others are silent (comm/silent). Remembers what it has measured.

@@ -3,22 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
-#include <optional>
 #include <variant>
 
-#include "dtrain/base/available_memory.h"
 #include "dtrain/base/error.h"
+#include "dtrain/config/open_layout.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::planner {
 namespace {
 
 using Outcome = std::variant<Choice, Misfit>;
-
-// What LibTorch and the program take beside tensors.
-constexpr std::int64_t kProcessBytes = 200 << 20;
 
 // All flags but the last one, which is the microbatch.
 std::string without_microbatch(const Layout& layout) {
@@ -63,22 +58,17 @@ class Planner {
 
 }  // namespace
 
-std::int64_t memory_of_rank(std::int64_t ranks) {
-  std::int64_t available = std::numeric_limits<std::int64_t>::max();
-  for (const base::MemoryBound& bound : base::memory_bounds()) {
-    available = std::min(available, bound.bytes);
-  }
-  return std::max<std::int64_t>(0, available / ranks - kProcessBytes);
-}
-
 Ranking rank_layouts(const config::Config& asked, const Site& site, const Rates& rates,
                      const std::function<std::int64_t(std::int64_t)>& memory,
                      const std::function<void(const std::string&)>& progress) {
-  const Planner planner(asked, site, rates, memory);
+  const std::vector<std::int64_t> all_ranks = ranks_to_plan(asked, site.cores);
+  config::Config open = asked;
+  config::resolve_open_batch(open.batch, std::ranges::max(all_ranks));
+  const Planner planner(open, site, rates, memory);
   std::map<std::string, Choice> best;  // by all flags but the microbatch
   std::map<std::string, Misfit> misfits;
-  for (const std::int64_t ranks : ranks_to_plan(asked, site.cores)) {
-    for (const Layout& layout : layouts_of(asked, ranks, site)) {
+  for (const std::int64_t ranks : all_ranks) {
+    for (const Layout& layout : layouts_of(open, ranks, site)) {
       const std::string key = without_microbatch(layout);
       // A larger microbatch takes more.
       const auto before = misfits.find(key);

@@ -31,12 +31,10 @@ struct Ranking {
   std::vector<Misfit> misfits;
 };
 
-/// Bytes of tensors that each of so many ranks on this machine may take.
-[[nodiscard]] std::int64_t memory_of_rank(std::int64_t ranks);
-
 /// Predicts every layout of the ranks to plan for, each with the microbatch that is fastest.
 ///
-/// asked:    before anything is resolved.
+/// asked:    before anything is resolved. Without a global batch all layouts have the same one, as
+///           config::resolve_open_batch sets it for the most ranks.
 /// memory:   bytes that a rank of a job of so many ranks on a node may take.
 /// progress: told what comes next; for people who wait.
 [[nodiscard]] Ranking rank_layouts(const config::Config& asked, const Site& site,

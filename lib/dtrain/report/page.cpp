@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <system_error>
 
+#include "dtrain/base/shell_word.h"
 #include "dtrain/report/page_parts.h"
 
 namespace dtrain::report {
@@ -34,22 +36,14 @@ std::string text_at(const Json& object, std::string_view key) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 // A command as a shell would take it.
 std::string command_text(const Json& words) {
   if (!words.is_array()) return {};
   std::string text;
   for (const Json& word : words) {
     const std::string plain = word.is_string() ? word.get<std::string>() : word.dump();
-    const bool is_plain =
-        !plain.empty() && plain.find_first_of(" '\"\\$&|;<>*?(){}[]#~`!\t\n") == plain.npos;
     if (!text.empty()) text += ' ';
-    text += is_plain ? plain : quoted(plain);
+    text += base::shell_word(plain);
   }
   return text;
 }
@@ -96,7 +90,10 @@ Json curves_json(const RunRecord& run) {
 std::string state_of(const RunRecord& run) {
   const std::int64_t last = run.last_step();
   const auto ends = run.events_named("end");
-  if (!ends.empty() && ends.back()->value("step", Json()) == last) {
+  const auto starts = run.events_named("start");
+  // In the order of the file: a run that has ended may have been started again.
+  const bool is_over = !ends.empty() && (starts.empty() || starts.back() < ends.back());
+  if (is_over && ends.back()->value("step", Json()) == last) {
     const std::string reason = text_at(*ends.back(), "reason");
     return reason.empty() ? "finished" : "finished: " + reason;
   }
@@ -113,7 +110,8 @@ void add_validation(Json& facts, const RunRecord& run) {
   const Curve* curve = curve_of(run, "val_loss");
   if (curve == nullptr) return;
   add_fact(facts, "validation loss", json_number(curve->values.back()), "number");
-  const auto best = std::min_element(curve->values.begin(), curve->values.end());
+  const auto nan_last = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
+  const auto best = std::min_element(curve->values.begin(), curve->values.end(), nan_last);
   const std::int64_t step = curve->steps[static_cast<std::size_t>(best - curve->values.begin())];
   add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", *best, step), "text");
 }
@@ -206,9 +204,11 @@ Json layout_json(const RunRecord& run) {
            fmt::format("{}, {}", setting(run, "machine.device"), setting(run, "machine.dtype")),
            "text");
   add_fact(facts, "equal bits with", text_at(start, "bitwise_class"), "text");
-  add_fact(facts, "predicted memory of a rank", predicted_memory(start), "bytes");
-  if (const auto measured = run.events_named("memory"); !measured.empty()) {
-    add_fact(facts, "measured", measured.back()->value("peak_bytes", Json()), "bytes");
+  if (const auto found = run.events_named("memory"); !found.empty()) {
+    add_fact(facts, "predicted memory", found.back()->value("predicted_bytes", Json()), "bytes");
+    add_fact(facts, "measured", found.back()->value("peak_bytes", Json()), "bytes");
+  } else {
+    add_fact(facts, "predicted memory of a rank", predicted_memory(start), "bytes");
   }
   if (run.num_unreadable > 0) {
     add_fact(facts, "unreadable lines", run.num_unreadable, "count");
@@ -261,25 +261,41 @@ Json run_json(const RunRecord& run) {
           {"command", command}};
 }
 
+// Of the values from begin to end: the places of the lowest and of the highest finite one, and of
+// the first that is not finite.
+std::set<std::size_t> marks_of(const std::vector<double>& values, std::size_t begin,
+                               std::size_t end) {
+  std::optional<std::size_t> lowest;
+  std::optional<std::size_t> highest;
+  std::optional<std::size_t> odd;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (!std::isfinite(values[i])) {
+      if (!odd) odd = i;
+      continue;
+    }
+    if (!lowest || values[i] < values[*lowest]) lowest = i;
+    if (!highest || values[i] > values[*highest]) highest = i;
+  }
+  std::set<std::size_t> marks;
+  for (const auto& mark : {lowest, highest, odd}) {
+    if (mark) marks.insert(*mark);
+  }
+  return marks;
+}
+
 }  // namespace
 
 Curve thinned(const Curve& curve, std::size_t most) {
   if (curve.size() <= most) return curve;
-  std::vector<std::size_t> kept{0};
-  const std::size_t num_stretches = (most - 2) / 2;
+  const auto is_finite = [](double value) { return std::isfinite(value); };
+  const std::size_t marks = std::ranges::all_of(curve.values, is_finite) ? 2 : 3;  // of a stretch
+  const std::size_t num_stretches = (most - 2) / marks;
   const std::size_t inner = curve.size() - 2;
+  std::set<std::size_t> kept{0, curve.size() - 1};
   for (std::size_t stretch = 0; stretch < num_stretches; ++stretch) {
-    const auto begin =
-        curve.values.begin() + 1 + static_cast<std::ptrdiff_t>(stretch * inner / num_stretches);
-    const auto end = curve.values.begin() + 1 +
-                     static_cast<std::ptrdiff_t>((stretch + 1) * inner / num_stretches);
-    const auto [lowest, highest] = std::minmax_element(begin, end);
-    for (const auto& place : {std::min(lowest, highest), std::max(lowest, highest)}) {
-      const auto index = static_cast<std::size_t>(place - curve.values.begin());
-      if (index != kept.back()) kept.push_back(index);
-    }
+    kept.merge(marks_of(curve.values, 1 + stretch * inner / num_stretches,
+                        1 + (stretch + 1) * inner / num_stretches));
   }
-  kept.push_back(curve.size() - 1);
   Curve thin;
   for (const std::size_t index : kept) {
     thin.steps.push_back(curve.steps[index]);

@@ -14,8 +14,8 @@ inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain repo
 /// Curves of more points are thinned: of neighbours the page shows the lowest and the highest.
 inline constexpr std::size_t kMaxPoints = 2000;
 
-/// The first, the last and, of each stretch in between, the lowest and the highest point of a
-/// curve; all of them if there are no more than `most`.
+/// The first, the last and, of each stretch in between, the lowest and the highest finite point of a
+/// curve and its first that is not finite; all of them if there are no more than `most`.
 [[nodiscard]] Curve thinned(const Curve& curve, std::size_t most);
 
 /// The page's data, as docs/views.md describes it.

@@ -55,6 +55,8 @@
   const CHARTS = [
     { key: "loss", title: "Training loss", unit: "nats per token" },
     { key: "val_loss", title: "Validation loss", unit: "nats per token", dots: true },
+    { key: "bits_per_byte", title: "Validation, by byte", unit: "bits per byte", dots: true },
+    { key: "perplexity_per_word", title: "Validation, by word", unit: "perplexity per word", dots: true },
     { key: "grad_norm", title: "Gradient norm", unit: "before clipping" },
     { key: "learning_rate", title: "Learning rate", unit: "" },
     { key: "tokens_per_second", title: "Tokens per second", unit: "all ranks" },

@@ -43,9 +43,20 @@ void add(RunRecord& run, std::string_view key, std::int64_t step, const Json& va
   curve.values.push_back(*number);
 }
 
+// Parses what may not be ours; not JSON: a discarded value. What is nested more deeply than a run
+// writes is left out: to copy and to print it takes room on the stack for each level.
+template <typename Input>
+Json parsed(Input&& input) {
+  constexpr int kDeepest = 32;
+  const auto is_kept = [](int depth, Json::parse_event_t, const Json&) {
+    return depth <= kDeepest;
+  };
+  return Json::parse(std::forward<Input>(input), is_kept, /*allow_exceptions=*/false);
+}
+
 // Takes a line of metrics.jsonl. Returns false if it is none.
 bool take(RunRecord& run, const std::string& text) {
-  Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json line = parsed(text);
   if (!line.is_object()) return false;
   const auto found = line.find("step");
   const bool has_step = found != line.end() && found->is_number_integer();
@@ -57,8 +68,10 @@ bool take(RunRecord& run, const std::string& text) {
     }
     return true;
   }
-  if (line["event"] == "eval" && has_step && line.contains("val_loss")) {
-    add(run, "val_loss", step, line["val_loss"]);
+  if (line["event"] == "eval" && has_step) {
+    for (const char* key : {"val_loss", "bits_per_byte", "perplexity_per_word"}) {
+      add(run, key, step, line.value(key, Json()));
+    }
   }
   run.events.push_back(std::move(line));
   return true;
@@ -77,12 +90,13 @@ void flatten(const Json& object, const std::string& prefix, RunRecord& run) {
 
 // The file may be of another build: its settings are shown, not checked.
 void read_settings(const std::string& path, RunRecord& run) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return;  // opening a pipe would wait for its writer
   std::ifstream file(path, std::ios::binary);
-  Json config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const Json config = parsed(file);
   if (!config.is_object()) return;
   const auto resolved = config.find("resolved");
-  const Json settings = resolved == config.end() ? config : *resolved;
-  flatten(settings, "", run);
+  flatten(resolved == config.end() ? config : *resolved, "", run);
 }
 
 [[noreturn]] void refuse_folder(const std::string& folder) {

@@ -26,7 +26,7 @@ struct Curve {
 struct RunRecord {
   std::string folder;
   std::string name;  ///< the folder's; unlike that of other runs once name_apart() has seen them
-  /// By key of metrics.jsonl: of step lines, and val_loss of evaluations.
+  /// By key of metrics.jsonl: of step lines, and what evaluations found.
   std::map<std::string, Curve, std::less<>> curves = {};
   std::vector<Json> events = {};  ///< lines with an "event", in order
   /// Key and value of what config.json says was resolved; empty where there is none.

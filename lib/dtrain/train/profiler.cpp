@@ -125,7 +125,7 @@ void Profiler::tell(const metrics::PartTimes& own, std::string_view clock) {
   for (const std::string& text : comm::gather_texts(world_, to_text(own))) {
     ranks.push_back(metrics::times_from(text));
   }
-  if (world_.rank() == 0) reporter_.note(metrics::time_table(ranks, clock));
+  if (world_.rank() == 0) reporter_.note(metrics::time_table(ranks, clock, reporter_.room()));
 }
 
 void Profiler::write(const std::vector<std::string>& parts, std::int64_t step) const {

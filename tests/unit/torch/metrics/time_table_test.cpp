@@ -64,6 +64,10 @@ TEST_CASE("The table gives means per step, and names the ranks that differ most"
   CHECK_THAT(table, Contains("whole step                          10.000    100.0 %"));
   CHECK_THAT(table, !Contains("data") && !Contains("evaluation"));
   CHECK_THAT(time_table({first}), !Contains("(rank"));
+  // A narrow terminal shows the means, with lines unbroken.
+  const std::string narrow = time_table({first, second}, {}, 80);
+  CHECK_THAT(narrow, Contains("70.0 %\n") && !Contains("(rank") && !Contains("least"));
+  CHECK(time_table({first, second}, {}, 97) == table);
 }
 
 }  // namespace

@@ -1,16 +1,14 @@
 // dtrain plan: the ranking as a table, and the command line of its first row.
-#include "dtrain/planner/planner.h"
-
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/shell_word.h"
 #include "dtrain/commands/commands.h"
+#include "dtrain/commands/rank_with_progress.h"
 #include "dtrain/config/assign.h"
-#include "dtrain/metrics/console.h"
 #include "dtrain/metrics/format.h"
 
 namespace dtrain::commands {
@@ -31,22 +29,28 @@ std::string row(std::size_t number, const Choice& choice) {
                      choice.layout.text());
 }
 
+// Else of machines whose rate was given.
+bool is_here(const config::PlanConfig& plan) { return plan.device_tflops == 0; }
+
 bool is_layout(const config::Setting& setting) {
   return setting.key.starts_with("layout.") || setting.key.starts_with("plan.") ||
          setting.key == "batch.microbatch" || setting.key == "batch.grad_accum" ||
          setting.key == "batch.global" || setting.key == "machine.threads";
 }
 
-// What was asked for beside the layout, as flags.
+// What was asked for beside the layout, as flags. Epochs, where given, say how many steps.
 std::string other_flags(const config::Config& asked) {
   std::string text;
   for (const config::Setting& setting : config::settings()) {
-    if (!setting.is_used(config::Command::train, asked) || is_layout(setting) ||
+    const bool follows = setting.key == "train.steps" && asked.train.epochs > 0;
+    if (!setting.is_used(config::Command::train, asked) || is_layout(setting) || follows ||
         config::is_default(setting, asked)) {
       continue;
     }
     text += fmt::format(" {}", setting.flag);
-    if (!setting.is_switch()) text += fmt::format(" {}", config::value_text(setting, asked));
+    if (setting.is_switch()) continue;
+    const std::string value = config::value_text(setting, asked);
+    text += fmt::format("{}{}", value.starts_with("--") ? '=' : ' ', base::shell_word(value));
   }
   return asked.data.train.empty() ? " --data FILE" + text : text;
 }
@@ -60,14 +64,33 @@ std::string command_line(const config::Config& asked, const Choice& best,
                        : fmt::format("dtrun --nnodes {} --node-rank R --master-addr HOST -n {} -- ",
                                      nodes, site.ranks_per_node);
   }
-  return fmt::format("{}dtrain{} {} --global-batch {} --threads {}", text, other_flags(asked),
-                     best.layout.text(), best.config.batch.global, best.config.machine.threads);
+  text += fmt::format("dtrain{} {} --global-batch {}", other_flags(asked), best.layout.text(),
+                      best.config.batch.global);
+  // This machine's cores say nothing about another's.
+  if (is_here(asked.plan)) text += fmt::format(" --threads {}", best.config.machine.threads);
+  return text;
+}
+
+// Where the ranks would be. A machine that is not here has GPUs unless another device is named.
+planner::Site site_of(const config::Config& asked) {
+  const config::PlanConfig& plan = asked.plan;
+  const config::DeviceName& device = asked.machine.device;
+  planner::Site site{.ranks_per_node = plan.ranks_per_node, .cores = base::usable_cores()};
+  if (site.ranks_per_node == 0) site.ranks_per_node = std::max(plan.ranks, site.cores);
+  if (is_here(plan) && !device.is_cpu()) {
+    base::fail(base::ErrorKind::usage,
+               "plan measures CPUs alone, and --device is {}: give --device-tflops, the rate that "
+               "a rank reaches on it",
+               device);
+  }
+  if (!is_here(plan)) site.device = device.kind == "auto" ? "cuda" : device.kind;
+  return site;
 }
 
 std::string rates_line(const planner::Rates& rates, const planner::Site& site) {
-  std::string text = rates.flops > 0
-                         ? fmt::format("{:g} TFLOP/s a rank as given", rates.flops / 1e12)
-                         : "passes and updates measured on this machine";
+  std::string text = rates.flops > 0 ? fmt::format("{:g} TFLOP/s a rank as given, on {}",
+                                                   rates.flops / 1e12, site.device)
+                                     : "passes and updates measured on this machine";
   if (rates.measured == nullptr) {
     text += "; communication within a node counted as free";
   } else {
@@ -87,29 +110,16 @@ std::string rates_line(const planner::Rates& rates, const planner::Site& site) {
 
 void plan_layouts(const config::Config& asked, const Output& output) {
   const config::PlanConfig& plan = asked.plan;
-  const std::int64_t cores = base::usable_cores();
-  const std::int64_t most_ranks = std::max(plan.ranks, cores);
-  const planner::Site site{
-      .ranks_per_node = plan.ranks_per_node == 0 ? most_ranks : plan.ranks_per_node,
-      .cores = cores};
+  const planner::Site site = site_of(asked);
   planner::MachineRates measured;
-  const bool is_here = plan.device_tflops == 0;
   const planner::Rates rates{.flops = plan.device_tflops * 1e12,
                              .link_bytes_per_second = static_cast<double>(plan.link.count),
-                             .measured = is_here ? &measured : nullptr};
-  metrics::Console console({.live = ::isatty(STDERR_FILENO) == 1});
-  const planner::Ranking ranking = planner::rank_layouts(
-      asked, site, rates,
-      [&](std::int64_t ranks) {
+                             .measured = is_here(plan) ? &measured : nullptr};
+  const planner::Ranking ranking =
+      rank_with_progress("plan", asked, site, rates, [&](std::int64_t ranks) {
         const std::int64_t given = plan.device_memory.count;
         return given > 0 ? given : planner::memory_of_rank(ranks);
-      },
-      [&](const std::string& layout) { console.show_progress("plan: " + layout); });
-  console.show_progress("");
-  if (ranking.choices.empty()) {
-    base::fail(base::ErrorKind::usage, "plan: no layout fits: {}: {}",
-               ranking.misfits.front().layout.text(), ranking.misfits.front().reason);
-  }
+      });
   output(fmt::format("plan: {}\n", rates_line(rates, site)));
   output(fmt::format("{:>3} {:>6} {:>10} {:>10} {:>7} {:>9} {:>6} {:>10}  layout\n", "", "ranks",
                      "memory", "sent", "bubble", "step", "comm", "tokens/s"));

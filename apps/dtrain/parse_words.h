@@ -1,0 +1,22 @@
+// Arguments of subcommands that take no settings.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace dtrain::app {
+
+/// Has `app` parse the arguments. As for settings, words of a flag may be joined by _.
+///
+/// name:   of the command, for errors. help: the command that shows its flags.
+/// Throws: Error{usage} for whatever the parser does not take.
+void parse_words(CLI::App& app, const Arguments& arguments, std::string_view name,
+                 std::string_view help);
+
+}  // namespace dtrain::app

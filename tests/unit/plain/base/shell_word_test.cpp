@@ -1,0 +1,17 @@
+#include "dtrain/base/shell_word.h"
+
+#include <catch2/catch.hpp>
+
+namespace {
+
+using dtrain::base::shell_word;
+
+TEST_CASE("A shell reads each word back as it was") {
+  CHECK(shell_word("runs/a-1.txt") == "runs/a-1.txt");
+  CHECK(shell_word("Once upon") == "'Once upon'");
+  CHECK(shell_word("it's") == "'it'\\''s'");
+  CHECK(shell_word("") == "''");
+  CHECK(shell_word("$HOME") == "'$HOME'");
+}
+
+}  // namespace
