@@ -47,12 +47,13 @@ void write_generated(std::string_view text) {
   require_written(reason);
 }
 
-// LibTorch keeps two pools for its arithmetic, one of them for each rank; a rank also reads ahead
-// and talks to the launcher.
+// LibTorch keeps two pools for its arithmetic, one of them for each rank, which has helpers for fused
+// kernels beside it (kernels/tasks.h); a rank also reads ahead and talks to the launcher.
 void require_threads(const config::Config& config) {
   const bool is_local = config::strategy_of(config.layout).is_local();
   const std::int64_t ranks = is_local ? config.layout.local_ranks : 1;
-  base::require_threads(config.machine.threads + ranks * (config.machine.threads + 2));
+  const std::int64_t threads = config.machine.threads;
+  base::require_threads(threads + ranks * (threads + std::max<std::int64_t>(0, threads - 1) + 2));
 }
 
 // A shell writes its prompt after the text.

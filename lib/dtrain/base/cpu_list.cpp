@@ -13,6 +13,13 @@ namespace dtrain::base {
 namespace {
 
 constexpr int kMostCpus = 1 << 13;  // that Linux can be built for
+constexpr std::size_t kSetBytes = CPU_ALLOC_SIZE(kMostCpus);
+
+using CpuSet = std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)>;
+
+CpuSet new_cpu_set() {
+  return {CPU_ALLOC(kMostCpus), [](cpu_set_t* memory) { CPU_FREE(memory); }};
+}
 
 // "3" or "0-3".
 bool add_range(std::string_view text, CpuList& cpus) {
@@ -54,15 +61,21 @@ std::string cpu_list_text(const CpuList& cpus) {
 }
 
 CpuList affinity_mask() {
-  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
-      CPU_ALLOC(kMostCpus), [](cpu_set_t* memory) { CPU_FREE(memory); });
-  const std::size_t size = CPU_ALLOC_SIZE(kMostCpus);
+  const CpuSet set = new_cpu_set();
   CpuList cpus;
-  if (!set || ::sched_getaffinity(0, size, set.get()) != 0) return cpus;
+  if (!set || ::sched_getaffinity(0, kSetBytes, set.get()) != 0) return cpus;
   for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), size, set.get())) cpus.push_back(cpu);
+    if (CPU_ISSET_S(static_cast<std::size_t>(cpu), kSetBytes, set.get())) cpus.push_back(cpu);
   }
   return cpus;
+}
+
+void bind_thread(const CpuList& cpus) {
+  const CpuSet set = new_cpu_set();
+  if (!set || cpus.empty()) return;
+  CPU_ZERO_S(kSetBytes, set.get());
+  for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), kSetBytes, set.get());
+  (void)::sched_setaffinity(0, kSetBytes, set.get());
 }
 
 }  // namespace dtrain::base

@@ -15,7 +15,10 @@ using CpuList = std::vector<int>;
 [[nodiscard]] std::optional<CpuList> parse_cpu_list(std::string_view text);
 [[nodiscard]] std::string cpu_list_text(const CpuList& cpus);
 
-/// The affinity mask of this process; empty where it cannot be read.
+/// Where the calling thread may run: where its process may, unless the thread was bound; empty where
+/// it cannot be read.
 [[nodiscard]] CpuList affinity_mask();
+/// Binds the calling thread to `cpus`. Nothing changes where there are none or the system refuses.
+void bind_thread(const CpuList& cpus);
 
 }  // namespace dtrain::base

@@ -1,4 +1,5 @@
-// Starts threads as far as the system does, and finds out beforehand whether it will.
+// Starts threads as far as the system does, and finds out beforehand whether it will; what a thread
+// does that waits in a loop.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,15 @@ template <typename Task>
     here();
     return here.get_future();
   }
+}
+
+/// Tells the core that the caller waits in a loop.
+inline void pause_briefly() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
 }
 
 }  // namespace dtrain::base

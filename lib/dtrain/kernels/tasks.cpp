@@ -2,85 +2,85 @@
 
 #include <ATen/Parallel.h>
 #include <omp.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
 
+#include "dtrain/base/cpu_list.h"
+#include "dtrain/base/cpu_quota.h"
+#include "dtrain/kernels/crew.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::kernels {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using std::chrono::duration_cast;
-using std::chrono::nanoseconds;
-
-// Processor time of the calling thread.
-nanoseconds processor_time() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
-}
-
-// How many threads of a rank work. Where another process takes a core, the thread on it holds up
-// all others at the end of the work, for as long as the kernel lets that process run: more than the
-// thread is good for. So it is left out for a while, and tried again after a longer one each time.
-// Results do not depend on the number.
-class Crew {
+// The calling thread has no others while it works on tasks, as one of OpenMP's would.
+class OneThread {
  public:
-  [[nodiscard]] std::int64_t size(std::int64_t most) {
-    if (missing_ > 0 && Clock::now() >= again_) missing_ = 0;
-    return std::max<std::int64_t>(1, most - missing_);
-  }
-
-  // lost: the longest that a thread had no processor for; of: all of the work.
-  void report(nanoseconds lost, nanoseconds of) {
-    constexpr nanoseconds kNoticed = std::chrono::microseconds(200);
-    const bool is_disturbed = lost > kNoticed && lost * 4 > of;
-    if (!is_disturbed) {
-      if (++calm_ > kCalm) pause_ = kShortest;
-      return;
-    }
-    calm_ = 0;
-    ++missing_;
-    again_ = Clock::now() + pause_;
-    pause_ = std::min<nanoseconds>(2 * pause_, kLongest);
-  }
+  OneThread() : before_(at::get_num_threads()) { ::omp_set_num_threads(1); }
+  ~OneThread() { ::omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
 
  private:
-  static constexpr nanoseconds kShortest = std::chrono::milliseconds(20);
-  static constexpr nanoseconds kLongest = std::chrono::milliseconds(640);
-  static constexpr std::int64_t kCalm = 1000;  // works without a disturbance
-
-  std::int64_t missing_ = 0;
-  std::int64_t calm_ = 0;
-  Clock::time_point again_{};
-  nanoseconds pause_ = kShortest;
+  const int before_;
 };
 
-void raise_to(std::atomic<std::int64_t>& most, std::int64_t value) {
-  std::int64_t before = most;
-  while (before < value && !most.compare_exchange_weak(before, value)) {
+// Where OpenMP lets each thread of this rank run, which OMP_PROC_BIND and OMP_PLACES decide.
+std::vector<base::CpuList> cpus_of_threads(std::int64_t threads) {
+  std::vector<base::CpuList> cpus(static_cast<std::size_t>(threads));
+#pragma omp parallel num_threads(static_cast <int>(threads))
+  cpus[static_cast<std::size_t>(::omp_get_thread_num())] = base::affinity_mask();
+  return cpus;
+}
+
+// Whether so many threads can have a core each.
+bool have_cores(std::int64_t threads, const std::vector<base::CpuList>& cpus) {
+  std::set<int> all;
+  for (const base::CpuList& list : cpus) all.insert(list.begin(), list.end());
+  return threads <= std::min(std::ssize(all), base::cpu_quota().value_or(threads));
+}
+
+std::unique_ptr<Crew> new_crew(std::int64_t threads) {
+  // About 10 us: longer than the gaps between the pieces of a step, and far less than the
+  // milliseconds for which a thread that spins holds up another program, and that one us.
+  constexpr std::chrono::microseconds kSpin{10};
+  const std::vector<base::CpuList> cpus = cpus_of_threads(threads);
+  return std::make_unique<Crew>(
+      Crew::Options{.workers = threads,
+                    .spin = have_cores(threads, cpus) ? kSpin : std::chrono::microseconds{},
+                    .begin = [cpus](std::int64_t worker) {
+                      base::bind_thread(cpus[static_cast<std::size_t>(worker)]);
+                    }});
+}
+
+// That of the rank that the calling thread is.
+Crew& crew_of_rank(std::int64_t threads) {
+  thread_local std::unique_ptr<Crew> crew;
+  if (!crew || crew->workers() != threads) {
+    crew.reset();
+    crew = new_crew(threads);
   }
+  return *crew;
 }
 
 }  // namespace
 
-std::int64_t num_workers() { return at::get_num_threads(); }
+std::int64_t num_workers() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
 
 void run_tasks(std::int64_t count,
                const std::function<void(std::int64_t task, std::int64_t worker)>& task) {
-  thread_local Crew crew;  // of the rank that this thread is
-  const std::int64_t most = std::min(count, num_workers());
-  const auto workers = static_cast<int>(std::min(count, crew.size(num_workers())));
   std::atomic<std::int64_t> next = 0;
-  std::atomic<std::int64_t> lost = 0;  // ns
   std::atomic_flag has_failed;
   std::exception_ptr failure;
   const auto work = [&](std::int64_t worker) {
+    const OneThread alone;
     try {
       for (std::int64_t index = next++; index < count; index = next++) task(index, worker);
     } catch (...) {
@@ -89,18 +89,11 @@ void run_tasks(std::int64_t count,
     }
     release_tiles();
   };
-  if (most <= 1 || workers <= 1) {
+  const std::int64_t threads = num_workers();
+  if (threads <= 1 || count <= 1) {
     work(0);
   } else {
-    const auto begin = Clock::now();
-#pragma omp parallel num_threads(workers)
-    {
-      const nanoseconds used = processor_time();
-      work(omp_get_thread_num());
-      const nanoseconds passed = Clock::now() - begin;
-      raise_to(lost, (passed - (processor_time() - used)).count());
-    }
-    crew.report(nanoseconds(lost), Clock::now() - begin);
+    crew_of_rank(threads).run(count - 1, std::ref(work));
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -15,13 +15,4 @@ bool sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t expected,
 /// Wakes all who sleep on `word`.
 void wake_all(std::atomic<std::uint32_t>& word) noexcept;
 
-/// Tells the core that the caller waits in a loop.
-inline void pause_briefly() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace dtrain::comm

@@ -4,6 +4,7 @@
 
 #include "dtrain/base/check.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/threads.h"
 #include "dtrain/comm/host/futex.h"
 
 namespace dtrain::comm {
@@ -58,7 +59,7 @@ template <typename Ready, typename Missing>
 void Meeting::wait(Signal& signal, const base::Deadline& deadline, Ready ready, Missing missing) {
   for (int spin = spins(); spin > 0; --spin) {
     if (ready(signal.value.load(std::memory_order_acquire))) return;
-    pause_briefly();
+    base::pause_briefly();
   }
   while (true) {
     const std::uint32_t value = signal.value.load();
