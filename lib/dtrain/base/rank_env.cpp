@@ -272,8 +272,9 @@ std::string cpu_settings_of_process() {
 }
 
 void bound_spinning() {
-  // About 10 us: longer than the gaps between the pieces of a step, and far less than the
-  // milliseconds for which a thread that spins holds up another program, and that one us.
+  // 10 to 150 us, as long as the CPU's pause takes: longer than the gaps between the pieces of a
+  // step, and far less than the milliseconds for which a thread that spins holds up another
+  // program, and that one us.
   constexpr const char* kTurns = "4000";
   if (std::getenv("OMP_WAIT_POLICY") == nullptr)
     ::setenv("GOMP_SPINCOUNT", kTurns, /*overwrite=*/0);

@@ -48,9 +48,9 @@ bool have_cores(std::int64_t threads, const std::vector<base::CpuList>& cpus) {
 }
 
 std::unique_ptr<Crew> new_crew(std::int64_t threads) {
-  // About 10 us: longer than the gaps between the pieces of a step, and far less than the
-  // milliseconds for which a thread that spins holds up another program, and that one us.
-  constexpr std::chrono::microseconds kSpin{10};
+  // Longer than the gaps between the pieces of a step, and far less than the milliseconds for which
+  // a thread that spins holds up another program, and that one us.
+  constexpr std::chrono::microseconds kSpin{50};
   const std::vector<base::CpuList> cpus = cpus_of_threads(threads);
   return std::make_unique<Crew>(
       Crew::Options{.workers = threads,
