@@ -29,7 +29,7 @@ typename FusedAttention<S>::Input FusedAttention<S>::rounded(Worker& worker,
   if constexpr (std::is_same_v<S, W>) {
     return state.read_only();
   } else {
-    worker.rounded.resize(static_cast<std::size_t>(state.rows * state.columns));
+    worker.rounded.require(work_.shape().chunk() * state.columns);
     work_.rows().narrow(state.data, stored(worker.rounded.data()), state.rows * state.columns);
     return {worker.rounded.data(), state.rows, state.columns};
   }
@@ -65,9 +65,11 @@ template <typename S>
 void FusedAttention<S>::encode(const at::Tensor& x, const at::Tensor& encoder,
                                const at::Tensor& xs) {
   work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
-    encode(worker, work_.input(x, place.sample),
-           work_.weight_rows(encoder, place.head, place.range),
-           work_.tile(xs, place.head, place.sample, place.range));
+    const Input weight = work_.weight_rows(encoder, place.head, place.range);
+    const Matrix<S> out = work_.tile(xs, place.head, place.sample, place.range);
+    for_each_span(work_.shape(), [&](const Span& span) {
+      encode(worker, part(work_.input(x, place.sample), span), weight, part(out, span));
+    });
   });
 }
 
@@ -241,6 +243,7 @@ at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::T
   // Samples of a lane follow one another, since they add to the same gradient.
   kernels::run_tasks(shape.lanes(), [&](std::int64_t lane, std::int64_t index) {
     Worker& worker = work_.worker(index);
+    worker.sums.require(shape.length * shape.chunk());  // the spans are gone through twice
     const std::int64_t head = lane / shape.groups();
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
       const std::int64_t place = head * shape.batch + sample;

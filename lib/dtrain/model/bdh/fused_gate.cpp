@@ -71,11 +71,16 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
 template <typename S>
 void FusedGate<S>::open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys) {
   work_.for_each_tile([&](auto& worker, const TilePlace& place) {
-    const Matrix<W> sums{worker.sums.data(), work_.shape().length, place.range.count};
-    const Matrix<S> out = work_.tile(ys, place.head, place.sample, place.range);
-    worker.product.write(work_.input(y_kv, place.head * work_.shape().batch + place.sample),
-                         work_.weight_rows(encoder_v, place.head, place.range).transposed(), sums);
-    work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
+    const auto rows = work_.input(y_kv, place.head * work_.shape().batch + place.sample);
+    const Matrix<S> tile = work_.tile(ys, place.head, place.sample, place.range);
+    for_each_span(work_.shape(), [&](const Span& span) {
+      const Matrix<W> sums = work_.tile_in(worker.sums, span, place.range);
+      const Matrix<S> out = part(tile, span);
+      worker.product.write(part(rows, span),
+                           work_.weight_rows(encoder_v, place.head, place.range).transposed(),
+                           sums);
+      work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
+    });
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/kernels/product.h"
+#include "dtrain/kernels/scratch.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_shape.h"
 #include "dtrain/model/bdh/gradient_sum.h"
@@ -24,23 +25,6 @@ struct RowStorage {
 template <>
 struct RowStorage<c10::BFloat16> {
   using Type = Bfloat16Bits;
-};
-
-/// Memory of one thread, which LibTorch counts; without initial values.
-template <typename T>
-class Scratch {
- public:
-  /// Makes room for `count` elements; where there is room already, nothing changes.
-  void require(std::int64_t count) {
-    if (count <= count_) return;
-    memory_ = at::empty({count * static_cast<std::int64_t>(sizeof(T))}, at::kByte);
-    count_ = count;
-  }
-  [[nodiscard]] T* data() const { return static_cast<T*>(memory_.mutable_data_ptr()); }
-
- private:
-  at::Tensor memory_;
-  std::int64_t count_ = 0;
 };
 
 /// The element-wise code for this CPU.
@@ -69,21 +53,22 @@ class FusedWork {
   using Rows = LevelRows<Storage, W>;
   using Input = kernels::Matrix<const S>;
 
-  /// What one thread works in: a tile of sums, two tiles of a span's numbers, a square of positions
-  /// or a state.
+  /// What one thread works in: a tile of sums, of a span or of all positions; two tiles of a
+  /// span's numbers; a square of positions or a state, and that state rounded for products.
   struct Worker {
     kernels::Product<S> product;
-    Scratch<W> sums;
-    Scratch<S> first;
-    Scratch<S> second;
-    Scratch<W> square;
-    std::vector<S> rounded;
+    kernels::Scratch<W> sums;
+    kernels::Scratch<S> first;
+    kernels::Scratch<S> second;
+    kernels::Scratch<W> square;
+    kernels::Scratch<S> rounded;
     std::vector<std::uint32_t> halves;
   };
 
   explicit FusedWork(const FusedShape& shape, const at::TensorOptions& options);
-  /// What all threads of this rank work in, forward or backward.
-  [[nodiscard]] static std::int64_t bytes(const FusedShape& shape, bool is_backward);
+  /// What the threads of a rank work in, forward or backward.
+  [[nodiscard]] static std::int64_t bytes(const FusedShape& shape, std::int64_t threads,
+                                          bool is_backward);
 
   [[nodiscard]] const FusedShape& shape() const { return shape_; }
   [[nodiscard]] const Rows& rows() const { return rows_; }
@@ -113,7 +98,7 @@ class FusedWork {
   }
   /// A span's part of a tile, in memory of a worker's.
   template <typename T>
-  [[nodiscard]] kernels::Matrix<T> tile_in(const Scratch<T>& memory, const Span& span,
+  [[nodiscard]] kernels::Matrix<T> tile_in(const kernels::Scratch<T>& memory, const Span& span,
                                            const NeuronRange& range) const {
     return {memory.data(), span.count, range.count};
   }
