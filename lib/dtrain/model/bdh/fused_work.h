@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <atomic>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "dtrain/model/bdh/fused_shape.h"
 #include "dtrain/model/bdh/gradient_sum.h"
 #include "dtrain/model/bdh/level_rows.h"
+#include "dtrain/model/bdh/sample_order.h"
 
 namespace dtrain::model::bdh {
 
@@ -120,8 +122,40 @@ class FusedWork {
     kernels::run_tasks(shape_.lanes() * shape_.batch, [&](std::int64_t task, std::int64_t index) {
       const std::int64_t lane = task / shape_.batch;
       for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
-        of_tile(worker(index), TilePlace{lane / shape_.groups(), task % shape_.batch, range});
+        of_tile(worker(index), TilePlace{lane, lane / shape_.groups(), task % shape_.batch, range});
       });
+    });
+  }
+
+  /// The same of tiles that add to gradients of their neurons: of_tile(Worker&, TilePlace, wait)
+  /// calls wait() before it adds, which returns when the samples before have added theirs. Lanes
+  /// are shared out with all their samples where threads have equally many, else a sample at a
+  /// time.
+  template <typename OfTile>
+  void for_each_adding_tile(const OfTile& of_tile) {
+    const std::int64_t lanes = shape_.lanes();
+    const std::int64_t at_once = lanes % kernels::num_workers() == 0 ? shape_.batch : 1;
+    constexpr std::int64_t kMostChunks = FusedShape::kGroupNeurons / FusedShape::kMinChunk;
+    SampleOrder order(lanes * kMostChunks);
+    std::atomic<std::int64_t> next = 0;  // ascending: who waits, waits for one that has begun
+    kernels::run_tasks(lanes * shape_.batch / at_once, [&](std::int64_t, std::int64_t index) {
+      const std::int64_t task = next++;
+      const std::int64_t lane = task % lanes;
+      try {
+        for (std::int64_t sample = task / lanes * at_once, end = sample + at_once; sample < end;
+             ++sample) {
+          for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
+            const std::int64_t chunk =
+                range.begin % FusedShape::kGroupNeurons / shape_.chunk() + lane * kMostChunks;
+            of_tile(worker(index), TilePlace{lane, lane / shape_.groups(), sample, range},
+                    [&] { order.wait(chunk, sample); });
+            order.pass_on(chunk, sample);
+          });
+        }
+      } catch (...) {
+        order.fail();
+        throw;
+      }
     });
   }
 
