@@ -1,5 +1,7 @@
 """Fused kernels beside plain ones, as a user chooses them: every layout, long sequences, threads, instruction sets."""
 
+import pathlib
+import re
 import unittest
 
 from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, final_model, launched, metrics_of, run
@@ -9,6 +11,9 @@ WORK = ("--levels", 2, "--width", 32, "--heads", 2, "--neurons", 72, "--seq-len"
 LAYOUTS = {"single": (1, ""), "accumulation": (1, "--microbatch 1"), "fsdp": (2, "--strategy fsdp --tie-levels off"),
            "tp": (2, "--strategy tp"), "tp, shared heads": (4, "--strategy tp"), "tp, vocabulary": (2, "--strategy tp --tp-vocab on"),
            "pp": (2, "--strategy pp"), "recompute": (1, "--recompute level"), "gates": (1, "--recompute gates")}
+
+CPU_FLAGS = re.search("^flags.*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split()
+HAS_BFLOAT16 = "avx512_bf16" in CPU_FLAGS
 
 
 def numbers(run_dir):
@@ -72,6 +77,15 @@ class Kernels(FolderTest):
                     found, text = self.train(f"{dtype} {index}", "--dtype", dtype, environment=environment)
                     self.assert_near(found, full, tolerance)
                     self.assertEqual("warning: --dtype bfloat16 will be slower" in text, dtype == "bfloat16")
+                    if dtype == "bfloat16" and HAS_BFLOAT16:
+                        self.assertIn(f"ONEDNN_MAX_CPU_ISA={environment['ONEDNN_MAX_CPU_ISA']} keeps it from", text)
+
+    @unittest.skipUnless(HAS_BFLOAT16, "this CPU has no instructions that multiply bfloat16")
+    def test_only_what_limits_onednn_keeps_bfloat16_from_the_instructions_of_the_cpu(self):
+        # MKL multiplies no bfloat16 here.
+        _, text = self.train("mkl", "--dtype", "bfloat16", "--steps", 1, environment={"MKL_CBWR": "COMPATIBLE"})
+        self.assertNotIn("will be slower", text)
+        self.assertRegex(text, "(?m)^kernels         .*, bfloat16 multiplied by " + ("AMX$" if "amx_bf16" in CPU_FLAGS else "AVX512-BF16$"))
 
     def test_the_start_table_says_what_computes(self):
         for flags, line in (((), "fused, full attention"), (("--kernels", "plain"), "plain"), (("--dtype", "float16"), "plain"),

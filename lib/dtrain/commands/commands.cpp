@@ -31,7 +31,7 @@
 #include "dtrain/job/run_folder.h"
 #include "dtrain/job/shared_folder.h"
 #include "dtrain/job/start_table.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/metrics/peak_flops.h"
 #include "dtrain/parallel/precision.h"
 #include "dtrain/train/checkpointer.h"
@@ -163,11 +163,9 @@ void warn_of_cpus(const config::Config& config, const job::CpuTypes& cpus) {
   if (machine.mixed_cpus && !cpus.are_mixed) {
     base::log_warning("--mixed-cpus has no effect: all ranks have CPUs of one type, {}", cpus.text);
   }
-  if (machine.param_dtype == config::Dtype::bfloat16 && machine.device.is_cpu() &&
-      !kernels::multiplies_bfloat16()) {
-    base::log_warning(
-        "--dtype bfloat16 will be slower than float32: this CPU has no instructions that multiply "
-        "it (AMX or AVX512-BF16)");
+  const std::string slow = kernels::why_bfloat16_is_widened();
+  if (machine.param_dtype == config::Dtype::bfloat16 && machine.device.is_cpu() && !slow.empty()) {
+    base::log_warning("--dtype bfloat16 will be slower than float32: {}", slow);
   }
 }
 

@@ -12,7 +12,7 @@
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/device/plugin.h"
-#include "dtrain/kernels/product.h"
+#include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/pipeline/simulate.h"
 
@@ -98,8 +98,14 @@ std::string bfloat16_note(const config::Config& config) {
   if (machine.param_dtype != config::Dtype::bfloat16 || machine.kernels != config::Kernels::fused) {
     return {};
   }
-  return kernels::multiplies_bfloat16() ? ", bfloat16 multiplied by the CPU"
-                                        : ", bfloat16 multiplied as float32";
+  switch (kernels::bfloat16_path()) {
+    case kernels::Bfloat16Path::amx:
+      return ", bfloat16 multiplied by AMX";
+    case kernels::Bfloat16Path::avx512_bf16:
+      return ", bfloat16 multiplied by AVX512-BF16";
+    default:
+      return ", bfloat16 multiplied as float32";
+  }
 }
 
 // Nothing without graphs.

@@ -29,10 +29,18 @@ bool is_panel(const Matrix<T>& b) {
 }  // namespace
 
 template <typename T>
-Product<T>::Product(InstructionSet set)
-    : kernels_(kernels_of<T>(set)),
-      packed_(static_cast<std::size_t>(kDepthBlock * kPanelColumns<T>)),
-      margin_(static_cast<std::size_t>(kMarginRows * kPanelColumns<T>)) {}
+Product<T>::Product(InstructionSet set) : kernels_(kernels_of<T>(set)) {}
+
+template <typename T>
+void Product<T>::reserve(const FactorSize& /*most*/) {
+  packed_.require(kDepthBlock * kPanelColumns<T>);
+  margin_.require(kMarginRows * kPanelColumns<T>);
+}
+
+template <typename T>
+std::int64_t Product<T>::bytes(const FactorSize& /*most*/) {
+  return (kDepthBlock + kMarginRows) * kPanelColumns<T> * static_cast<std::int64_t>(sizeof(T));
+}
 
 template <typename T>
 const T* Product<T>::pack(const Matrix<const T>& b) {
@@ -57,6 +65,7 @@ void Product<T>::multiply(const Matrix<const T>& a, const Matrix<const T>& b, co
                           bool adds) {
   DTRAIN_CHECK(a.columns == b.rows && a.rows == c.rows && b.columns == c.columns);
   DTRAIN_CHECK(c.column_stride == 1 && (b.column_stride == 1 || b.row_stride == 1));
+  reserve({});
   for (std::int64_t k = 0; k < b.rows; k += kDepthBlock) {
     const std::int64_t depth = std::min(kDepthBlock, b.rows - k);
     for (std::int64_t column = 0; column < c.columns; column += kPanelColumns<T>) {

@@ -4,11 +4,11 @@
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "dtrain/kernels/instruction_set.h"
 #include "dtrain/kernels/matrix.h"
 #include "dtrain/kernels/product_kernels.h"
+#include "dtrain/kernels/scratch.h"
 
 namespace dtrain::kernels {
 
@@ -20,6 +20,12 @@ struct SumOf {
 template <>
 struct SumOf<c10::BFloat16> {
   using Type = float;
+};
+
+/// How large the right factor of a product is: it decides how much memory the product works in.
+struct FactorSize {
+  std::int64_t depth = 0;
+  std::int64_t columns = 0;
 };
 
 /// Multiplies matrices of float or double. Of the strides of a factor one must be 1; rows of C have
@@ -39,6 +45,11 @@ class Product {
   /// With those of a set that the CPU has: with the baseline's all CPUs round alike, and are slower.
   explicit Product(InstructionSet set);
 
+  /// Takes the memory to work in for right factors up to this size, which the first of them would
+  /// take otherwise; bytes: as much.
+  void reserve(const FactorSize& most);
+  [[nodiscard]] static std::int64_t bytes(const FactorSize& most);
+
   /// c = a b
   void write(const Matrix<const T>& a, const Matrix<const T>& b, const Matrix<Sum>& c) {
     multiply(a, b, c, false);
@@ -57,17 +68,28 @@ class Product {
   [[nodiscard]] const T* pack(const Matrix<const T>& b);
 
   const ProductKernels<T>& kernels_;
-  std::vector<T> packed_;
-  std::vector<T> margin_;  // of c, where it is narrower than a panel
+  Scratch<T> packed_;
+  Scratch<T> margin_;  // of c, where it is narrower than a panel
 };
 
+/// The depth of the product that is computed for one of this depth of bfloat16, which zeros fill
+/// up. AMX multiplies 32 numbers of a row at once: with another depth oneDNN makes smaller steps,
+/// and with an odd one it has no kernel, which LibTorch does not notice.
+[[nodiscard]] constexpr std::int64_t padded_depth(std::int64_t depth) {
+  return (depth + 31) / 32 * 32;
+}
+
 /// The same for bfloat16, summed in float32: by oneDNN's kernels where the CPU multiplies bfloat16
-/// (multiplies_bfloat16), else after widening. Equal calls give equal bits.
+/// (bfloat16_path), else after widening. Equal calls give equal bits: the depth is cut into blocks
+/// by its size alone, whose sums are added in order.
 template <>
 class Product<c10::BFloat16> {
  public:
   using Sum = float;
   using Factor = Matrix<const c10::BFloat16>;
+
+  void reserve(const FactorSize& most);
+  [[nodiscard]] static std::int64_t bytes(const FactorSize& most);
 
   void write(const Factor& a, const Factor& b, const Matrix<float>& c) { multiply(a, b, c, false); }
   void add(const Factor& a, const Factor& b, const Matrix<float>& c) { multiply(a, b, c, true); }
@@ -75,15 +97,12 @@ class Product<c10::BFloat16> {
   void multiply(const Factor& a, const Factor& b, const Matrix<float>& c, bool adds);
 
  private:
+  // Multiply a block of the depth.
   void multiply_natively(const Factor& a, const Factor& b, const Matrix<float>& c, bool adds);
-  void turn(const Factor& a);
   void multiply_widened(const Factor& a, const Factor& b, const Matrix<float>& c, bool adds);
 
-  std::vector<c10::BFloat16> left_;   // a, with rows of neighbours
-  std::vector<c10::BFloat16> right_;  // b, with pairs of rows interleaved
+  Scratch<float> memory_;  // each word holds a float, or two neighbours of bfloat16
   Product<float> wide_;
-  std::vector<float> wide_left_;
-  std::vector<float> wide_right_;
 };
 
 extern template class Product<float>;
@@ -92,8 +111,5 @@ extern template class Product<double>;
 /// A thread that has multiplied bfloat16 calls it before other code of oneDNN's may run in it: lets
 /// go of what a CPU's tiles are set up for.
 void release_tiles();
-
-/// True where this process multiplies bfloat16 by instructions made for it.
-[[nodiscard]] bool multiplies_bfloat16();
 
 }  // namespace dtrain::kernels

@@ -3,34 +3,53 @@
 #include <algorithm>
 
 #include "dtrain/base/check.h"
-#include "dtrain/base/rank_env.h"
+#include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/kernels/product.h"
 
 namespace dtrain::kernels {
 namespace {
 
 using c10::BFloat16;
+using Factor = Matrix<const BFloat16>;
 
-std::size_t size_of(std::int64_t rows, std::int64_t columns) {
-  return static_cast<std::size_t>(rows * columns);
+// A block of b of this depth stays in a core's cache while rows pass by it.
+constexpr std::int64_t kDepthBlock = 512;
+// Rows of a that are brought into another form at once.
+constexpr std::int64_t kRowBlock = 128;
+// The same of columns of b, on a way to that form.
+constexpr std::int64_t kColumnBlock = 64;
+// The depth that is turned at once: of bfloat16, as many words as the kernel's square has.
+constexpr std::int64_t kTurnedDepth = 32;
+
+bool is_native() { return bfloat16_path() != Bfloat16Path::widened; }
+
+// Where the memory of a product lies, in words.
+struct Room {
+  float* left;     // a, kRowBlock rows of neighbours
+  float* staging;  // what is on its way to left or right
+  float* right;    // b
+};
+
+std::int64_t block_words(std::int64_t depth) {
+  return std::min(kDepthBlock, padded_depth(depth)) / (is_native() ? 2 : 1);
 }
-
-// Elements of a matrix, row by row.
-template <typename To>
-void copy_rows(const Matrix<const BFloat16>& from, std::vector<To>& to) {
-  to.resize(size_of(from.rows, from.columns));
-  To* out = to.data();
-  for (std::int64_t i = 0; i < from.rows; ++i) {
-    const BFloat16* row = from.data + i * from.row_stride;
-    for (std::int64_t j = 0; j < from.columns; ++j) {
-      *out++ = static_cast<To>(row[j * from.column_stride]);
-    }
-  }
+std::int64_t left_words(std::int64_t depth) { return kRowBlock * block_words(depth); }
+std::int64_t staging_words(std::int64_t depth) {
+  if (!is_native()) return 0;
+  return std::max(kColumnBlock * block_words(depth), kRowBlock * kTurnedDepth / 2);
+}
+std::int64_t words_for(const FactorSize& most) {
+  return left_words(most.depth) + staging_words(most.depth) +
+         block_words(most.depth) * most.columns;
+}
+Room room_in(const Scratch<float>& memory, std::int64_t depth) {
+  float* const staging = memory.data() + left_words(depth);
+  return {.left = memory.data(), .staging = staging, .right = staging + staging_words(depth)};
 }
 
 // Two neighbours of a row are a word of 32 bits, which is copied as a float is.
 const float* words(const BFloat16* data) { return reinterpret_cast<const float*>(data); }
-float* words(BFloat16* data) { return reinterpret_cast<float*>(data); }
+BFloat16* numbers(float* data) { return reinterpret_cast<BFloat16*>(data); }
 const unsigned short* halves(const BFloat16* data) {
   return reinterpret_cast<const unsigned short*>(data);
 }
@@ -39,91 +58,141 @@ const ProductKernels<float>& word_kernels() {
   return choose(kFloatProductBaseline, kFloatProductAvx2, kFloatProductAvx512);
 }
 
-// Pairs of rows, interleaved, as the CPU's instructions read them: element (k, n) lies at
-// (k / 2, 2 n + k % 2). The last row of an odd number has zeros for a partner.
-void interleave_rows(const Matrix<const BFloat16>& from, std::vector<BFloat16>& to) {
+// Rows of neighbours, filled up with zeros to `depth` numbers.
+void pad_rows(const Factor& from, std::int64_t depth, BFloat16* to) {
+  for (std::int64_t i = 0; i < from.rows; ++i, to += depth) {
+    std::copy_n(from.row(i), from.columns, to);
+    std::fill(to + from.columns, to + depth, BFloat16(0));
+  }
+}
+
+// Pairs of rows, interleaved, as the CPU's instructions read them: word (k / 2, n) holds (k, n) and
+// (k + 1, n). Rows of zeros follow, up to `depth`. Elements of a row are neighbours.
+void interleave_rows(const Factor& from, std::int64_t depth, float* to) {
   const std::int64_t pairs = from.rows / 2;
-  to.resize(size_of(2 * ((from.rows + 1) / 2), from.columns));
-  if (from.column_stride == 1) {
-    for (std::int64_t pair = 0; pair < pairs; ++pair) {
-      const BFloat16* even = from.data + 2 * pair * from.row_stride;
-      word_kernels().interleave(halves(even), halves(even + from.row_stride), from.columns,
-                                reinterpret_cast<unsigned*>(to.data() + 2 * pair * from.columns));
-    }
-  } else if (from.column_stride % 2 == 0) {
-    word_kernels().transpose(words(from.data), from.column_stride / 2, from.columns, pairs,
-                             words(to.data()), from.columns);
-  } else {
-    for (std::int64_t k = 0; k < 2 * pairs; ++k) {
-      for (std::int64_t n = 0; n < from.columns; ++n) {
-        to[size_of(k / 2 * 2, from.columns) + size_of(2, n) + size_of(k % 2, 1)] =
-            from.data[k + n * from.column_stride];
-      }
+  auto* const out = reinterpret_cast<unsigned*>(to);
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    word_kernels().interleave(halves(from.row(2 * pair)), halves(from.row(2 * pair + 1)),
+                              from.columns, out + pair * from.columns);
+  }
+  if (from.rows % 2 != 0) {
+    std::copy_n(halves(from.row(from.rows - 1)), from.columns, out + pairs * from.columns);
+  }
+  std::fill(out + (from.rows + 1) / 2 * from.columns, out + depth / 2 * from.columns, 0U);
+}
+
+bool has_whole_words(const Factor& transposed) {
+  return transposed.rows % 2 == 0 && transposed.column_stride % 2 == 0 &&
+         reinterpret_cast<std::uintptr_t>(transposed.data) % sizeof(float) == 0;
+}
+
+// The same of a matrix that has the elements of a column side by side.
+void interleave_columns(const Factor& from, std::int64_t depth, float* staging, float* to) {
+  const auto transpose = word_kernels().transpose;
+  if (has_whole_words(from)) {
+    transpose(words(from.data), from.column_stride / 2, from.columns, from.rows / 2, to,
+              from.columns);
+    std::fill(to + from.rows / 2 * from.columns, to + depth / 2 * from.columns, 0.0F);
+    return;
+  }
+  for (std::int64_t n = 0; n < from.columns; n += kColumnBlock) {
+    const Factor block = from.column_block(n, std::min(kColumnBlock, from.columns - n));
+    pad_rows(block.transposed(), depth, numbers(staging));
+    transpose(staging, depth / 2, block.columns, depth / 2, to + n, from.columns);
+  }
+}
+
+// Brings a, which has the elements of a column side by side, into rows of `depth` neighbours: pairs
+// of its columns are interleaved and then transposed as words.
+void turn(const Factor& a, std::int64_t depth, float* staging, float* to) {
+  constexpr std::int64_t kPairs = kTurnedDepth / 2;
+  for (std::int64_t k = 0; k < depth; k += kTurnedDepth) {
+    const Factor columns = a.column_block(k, std::min(kTurnedDepth, a.columns - k));
+    interleave_rows(columns.transposed(), kTurnedDepth, staging);
+    word_kernels().transpose(staging, a.rows, kPairs, a.rows, to + k / 2, depth / 2);
+  }
+}
+
+// The elements as floats, in the order in which they lie in memory.
+Matrix<const float> widen(const Factor& from, float* to) {
+  if (from.column_stride != 1) return widen(from.transposed(), to).transposed();
+  for (std::int64_t i = 0; i < from.rows; ++i) {
+    const BFloat16* const row = from.row(i);
+    for (std::int64_t j = 0; j < from.columns; ++j) {
+      to[i * from.columns + j] = static_cast<float>(row[j]);
     }
   }
-  if (from.rows % 2 == 0) return;
-  for (std::int64_t n = 0; n < from.columns; ++n) {
-    BFloat16* out = to.data() + 2 * pairs * from.columns + 2 * n;
-    out[0] = from.data[2 * pairs * from.row_stride + n * from.column_stride];
-    out[1] = BFloat16(0);
-  }
+  return {to, from.rows, from.columns};
 }
 
 }  // namespace
 
-bool multiplies_bfloat16() {
-  // A CPU with AMX has AVX512-BF16 too; oneDNN takes whichever is faster. One that is told to use
-  // less has no such kernels.
-  static const bool can = instruction_set() == InstructionSet::avx512 &&
-                          __builtin_cpu_supports("avx512bf16") != 0 &&
-                          base::cpu_settings_of_process().empty();
-  return can;
+void release_tiles() {
+  if (is_native()) at::native::cpublas::brgemm_release();
 }
 
-void release_tiles() {
-  if (multiplies_bfloat16()) at::native::cpublas::brgemm_release();
+void Product<BFloat16>::reserve(const FactorSize& most) {
+  memory_.require(words_for(most));
+  if (!is_native()) wide_.reserve(most);
+}
+
+std::int64_t Product<BFloat16>::bytes(const FactorSize& most) {
+  const std::int64_t words = words_for(most) * static_cast<std::int64_t>(sizeof(float));
+  return words + (is_native() ? 0 : Product<float>::bytes(most));
 }
 
 void Product<BFloat16>::multiply(const Factor& a, const Factor& b, const Matrix<float>& c,
                                  bool adds) {
   DTRAIN_CHECK(a.columns == b.rows && a.rows == c.rows && b.columns == c.columns);
-  if (multiplies_bfloat16()) return multiply_natively(a, b, c, adds);
-  multiply_widened(a, b, c, adds);
+  DTRAIN_CHECK(a.column_stride == 1 || a.row_stride == 1);
+  DTRAIN_CHECK(c.column_stride == 1 && (b.column_stride == 1 || b.row_stride == 1));
+  reserve({.depth = b.rows, .columns = b.columns});
+  for (std::int64_t k = 0; k < b.rows; k += kDepthBlock) {
+    const std::int64_t depth = std::min(kDepthBlock, b.rows - k);
+    const Factor left = a.column_block(k, depth);
+    const Factor right = b.row_block(k, depth);
+    if (is_native()) {
+      multiply_natively(left, right, c, adds || k > 0);
+    } else {
+      multiply_widened(left, right, c, adds || k > 0);
+    }
+  }
 }
 
 void Product<BFloat16>::multiply_natively(const Factor& a, const Factor& b, const Matrix<float>& c,
                                           bool adds) {
-  Factor left = a;
-  if (a.column_stride != 1) {
-    turn(a);
-    left = {left_.data(), a.rows, a.columns};
+  const std::int64_t depth = padded_depth(b.rows);
+  const Room room = room_in(memory_, depth);
+  if (b.column_stride == 1) {
+    interleave_rows(b, depth, room.right);
+  } else {
+    interleave_columns(b, depth, room.staging, room.right);
   }
-  interleave_rows(b, right_);
-  at::native::cpublas::brgemm(c.rows, c.columns, a.columns, left.row_stride, c.columns,
-                              c.row_stride, adds, left.data, right_.data(), c.data,
-                              /*is_vnni=*/true);
-}
-
-// Brings a, whose columns lie side by side, into rows of neighbours: pairs of its columns are
-// interleaved and then transposed as words.
-void Product<BFloat16>::turn(const Factor& a) {
-  if (a.columns % 2 != 0) return copy_rows(a, left_);
-  interleave_rows(a.transposed(), right_);
-  left_.resize(size_of(a.rows, a.columns));
-  word_kernels().transpose(words(right_.data()), a.rows, a.columns / 2, a.rows, words(left_.data()),
-                           a.columns / 2);
+  const auto multiply_rows = [&](const BFloat16* left, std::int64_t stride,
+                                 const Matrix<float>& out) {
+    at::native::cpublas::brgemm(out.rows, out.columns, depth, stride, out.columns, out.row_stride,
+                                adds, left, numbers(room.right), out.data, /*is_vnni=*/true);
+  };
+  if (a.column_stride == 1 && a.columns == depth) return multiply_rows(a.data, a.row_stride, c);
+  for (std::int64_t row = 0; row < c.rows; row += kRowBlock) {
+    const Factor rows = a.row_block(row, std::min(kRowBlock, c.rows - row));
+    if (a.column_stride == 1) {
+      pad_rows(rows, depth, numbers(room.left));
+    } else {
+      turn(rows, depth, room.staging, room.left);
+    }
+    multiply_rows(numbers(room.left), depth, c.row_block(row, rows.rows));
+  }
 }
 
 void Product<BFloat16>::multiply_widened(const Factor& a, const Factor& b, const Matrix<float>& c,
                                          bool adds) {
-  copy_rows(a, wide_left_);
-  copy_rows(b, wide_right_);
-  const Matrix<const float> left{wide_left_.data(), a.rows, a.columns};
-  const Matrix<const float> right{wide_right_.data(), b.rows, b.columns};
-  if (adds) {
-    wide_.add(left, right, c);
-  } else {
-    wide_.write(left, right, c);
+  const Room room = room_in(memory_, b.rows);
+  const Matrix<const float> right = widen(b, room.right);
+  for (std::int64_t row = 0; row < c.rows; row += kRowBlock) {
+    const std::int64_t rows = std::min(kRowBlock, c.rows - row);
+    const Matrix<const float> left = widen(a.row_block(row, rows), room.left);
+    wide_.multiply(left, right, c.row_block(row, rows), adds);
   }
 }
 

@@ -130,6 +130,7 @@ struct Computation {
   config::Kernels kernels = config::Kernels::plain;  ///< fused or plain
   config::AttentionSetting attention = {};
   bool recomputes_gates = false;  ///< of fused kernels
+  std::int64_t threads = 1;       ///< of a rank; decides nothing but the prediction of memory
 };
 
 /// A model before memory is allocated: the whole, or the part that one stage of a pipeline
@@ -140,6 +141,7 @@ struct Model {
   base::IndexedVector<BlockId, BlockCost> costs;
   std::vector<ExportedBuffer> buffers;
   std::int64_t table_values = 0;  ///< elements of constant tables that blocks share
+  bool widens_tables = false;     ///< they lie there in float32 where their dtype is narrower
   std::string kernels = {};       ///< what computes the levels, for the user
   std::int64_t width = 0;         ///< D of the (B, T, D) that passes from block to block
   bool takes_tokens = true;       ///< the first block reads token ids, else (B, T, D)

@@ -150,6 +150,7 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
   const bool is_fused = computation.kernels == config::Kernels::fused;
   const std::int64_t span =
       is_fused ? attention_span(computation.attention, seq_len, sizes.width) : 0;
+  model->widens_tables = is_fused;
   model->costs = block_costs(part, seq_len, span, computation.recomputes_gates);
   model->kernels = describe_kernels(computation, span);
   model->blocks.push_back(std::make_unique<BdhEmbedding>(part, ids.embed));
@@ -158,13 +159,15 @@ std::unique_ptr<Model> make_bdh(const BdhSizes& sizes, std::int64_t seq_len,
     if (is_fused) {
       model->blocks.push_back(std::make_unique<FusedLevel>(
           part, level, own, rope,
-          FusedLevel::Options{.span = span, .recomputes_gates = computation.recomputes_gates}));
+          FusedLevel::Options{.span = span,
+                              .recomputes_gates = computation.recomputes_gates,
+                              .threads = computation.threads}));
     } else {
       model->blocks.push_back(std::make_unique<BdhLevel>(part, level, own, rope));
     }
   }
   if (is_fused && !part.splits_vocab()) {
-    model->blocks.push_back(std::make_unique<FusedHead>(part, ids.lm_head));
+    model->blocks.push_back(std::make_unique<FusedHead>(part, ids.lm_head, computation.threads));
   } else {
     model->blocks.push_back(std::make_unique<BdhHead>(part, ids.lm_head));
   }

@@ -117,7 +117,8 @@ at::Tensor BdhLevel::attend(const at::Tensor& x, const at::Tensor& xs,
   const std::int64_t length = x.size(1);
   const std::int64_t width = x.size(2);
   const bool is_half = xs.scalar_type() == at::kHalf;
-  const at::Tensor& table = rope_->table(length, x.options().dtype(context.buffer_dtype));
+  const at::Tensor& table =
+      rope_->table(length, context.buffer_dtype, x.options().dtype(context.buffer_dtype));
   const at::Tensor q = rope_rotate(xs.view({heads * batch, length, part_.neurons}),
                                    is_half ? table.to(at::kFloat).mul(kHalfQueryScale) : table);
   const at::Tensor scores = StrictGram::apply(q);  // (nh*B, T, T)

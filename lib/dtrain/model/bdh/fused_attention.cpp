@@ -29,7 +29,7 @@ typename FusedAttention<S>::Input FusedAttention<S>::rounded(Worker& worker,
   if constexpr (std::is_same_v<S, W>) {
     return state.read_only();
   } else {
-    worker.rounded.resize(static_cast<std::size_t>(state.rows * state.columns));
+    worker.rounded.require(work_.shape().chunk() * state.columns);
     work_.rows().narrow(state.data, stored(worker.rounded.data()), state.rows * state.columns);
     return {worker.rounded.data(), state.rows, state.columns};
   }
@@ -65,9 +65,11 @@ template <typename S>
 void FusedAttention<S>::encode(const at::Tensor& x, const at::Tensor& encoder,
                                const at::Tensor& xs) {
   work_.for_each_tile([&](Worker& worker, const TilePlace& place) {
-    encode(worker, work_.input(x, place.sample),
-           work_.weight_rows(encoder, place.head, place.range),
-           work_.tile(xs, place.head, place.sample, place.range));
+    const Input weight = work_.weight_rows(encoder, place.head, place.range);
+    const Matrix<S> out = work_.tile(xs, place.head, place.sample, place.range);
+    for_each_span(work_.shape(), [&](const Span& span) {
+      encode(worker, part(work_.input(x, place.sample), span), weight, part(out, span));
+    });
   });
 }
 
@@ -238,50 +240,43 @@ at::Tensor FusedAttention<S>::backward(const at::Tensor& d_attended, const at::T
   const at::Tensor parts =
       work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
   if (shape.has_state()) parts.zero_();
-  // Samples of a lane follow one another, since they add to the same gradient.
-  kernels::run_tasks(shape.lanes(), [&](std::int64_t lane, std::int64_t index) {
-    Worker& worker = work_.worker(index);
-    const std::int64_t head = lane / shape.groups();
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      const std::int64_t place = head * shape.batch + sample;
-      const Input input = work_.input(x, sample);
-      const Input d_out = work_.input(d_attended, place);
-      const Matrix<W> d_x = work_.template stream<W>(parts, lane * shape.batch + sample);
-      bool adds = shape.has_state();
-      for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-        const Matrix<W> d_q{worker.sums.data(), shape.length, range.count};
-        const Matrix<S> neurons = work_.tile(xs, head, sample, range);
-        const Matrix<S> by_gate = work_.tile(d_xs, head, sample, range);
-        for_each_span(shape, [&](const Span& span) {
-          const Matrix<S> q = turned(worker, neurons, span, range);
-          worker.product.write(square<S>(scores, place, span).read_only(), q.read_only(),
-                               part(d_q, span));
-          if (shape.has_state()) {
-            backward_of_reading(worker, q, part(input, span), part(d_out, span), span, range,
-                                part(d_q, span));
-          }
-        });
-        for_each_span_back(shape, [&](const Span& span) {
-          if (shape.has_state()) {
-            backward_of_writing(worker, turned(worker, neurons, span, range), part(input, span),
-                                part(d_out, span), span, range, part(d_q, span), part(d_x, span));
-          }
-          const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
-          const Matrix<W> d_turned = part(d_q, span);
-          for (std::int64_t t = 0; t < span.count; ++t) {
-            work_.rows().encode_backward(d_turned.row(t), stored(part(by_gate, span).row(t)),
-                                         stored(part(neurons, span).row(t)),
-                                         turns_of(span.begin + t, range), stored(d_sums.row(t)),
-                                         range.count);
-          }
-          work_.add_gradient(worker, d_sums, part(input, span), gradient, head, range,
-                             sample > 0 || !is_last(span) || !gradient.is_first);
-          worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range),
-                                  part(d_x, span), adds);
-        });
-        adds = true;
-      });
-    }
+  work_.for_each_adding_tile([&](Worker& worker, const TilePlace& tile, const auto& wait) {
+    const auto& [lane, head, sample, range] = tile;
+    const std::int64_t place = head * shape.batch + sample;
+    const Input input = work_.input(x, sample);
+    const Input d_out = work_.input(d_attended, place);
+    const Matrix<W> d_x = work_.template stream<W>(parts, lane * shape.batch + sample);
+    worker.sums.require(shape.length * shape.chunk());  // the spans are gone through twice
+    const Matrix<W> d_q{worker.sums.data(), shape.length, range.count};
+    const Matrix<S> neurons = work_.tile(xs, head, sample, range);
+    const Matrix<S> by_gate = work_.tile(d_xs, head, sample, range);
+    for_each_span(shape, [&](const Span& span) {
+      const Matrix<S> q = turned(worker, neurons, span, range);
+      worker.product.write(square<S>(scores, place, span).read_only(), q.read_only(),
+                           part(d_q, span));
+      if (shape.has_state()) {
+        backward_of_reading(worker, q, part(input, span), part(d_out, span), span, range,
+                            part(d_q, span));
+      }
+    });
+    for_each_span_back(shape, [&](const Span& span) {
+      if (shape.has_state()) {
+        backward_of_writing(worker, turned(worker, neurons, span, range), part(input, span),
+                            part(d_out, span), span, range, part(d_q, span), part(d_x, span));
+      }
+      const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
+      const Matrix<W> d_turned = part(d_q, span);
+      for (std::int64_t t = 0; t < span.count; ++t) {
+        work_.rows().encode_backward(
+            d_turned.row(t), stored(part(by_gate, span).row(t)), stored(part(neurons, span).row(t)),
+            turns_of(span.begin + t, range), stored(d_sums.row(t)), range.count);
+      }
+      if (is_last(span)) wait();
+      work_.add_gradient(worker, d_sums, part(input, span), gradient, head, range,
+                         sample > 0 || !is_last(span) || !gradient.is_first);
+      worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder, head, range),
+                              part(d_x, span), shape.has_state() || !tile.is_first_of_lane());
+    });
   });
   const at::Tensor d_x = work_.sum_parts(parts);
   for (std::int64_t head = 0; head < shape.heads; ++head) d_x.add_(d_values[head]);

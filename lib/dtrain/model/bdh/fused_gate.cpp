@@ -71,11 +71,16 @@ at::Tensor FusedGate<S>::forward(const at::Tensor& y_kv, const at::Tensor& xs,
 template <typename S>
 void FusedGate<S>::open(const at::Tensor& y_kv, const at::Tensor& encoder_v, const at::Tensor& ys) {
   work_.for_each_tile([&](auto& worker, const TilePlace& place) {
-    const Matrix<W> sums{worker.sums.data(), work_.shape().length, place.range.count};
-    const Matrix<S> out = work_.tile(ys, place.head, place.sample, place.range);
-    worker.product.write(work_.input(y_kv, place.head * work_.shape().batch + place.sample),
-                         work_.weight_rows(encoder_v, place.head, place.range).transposed(), sums);
-    work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
+    const auto rows = work_.input(y_kv, place.head * work_.shape().batch + place.sample);
+    const Matrix<S> tile = work_.tile(ys, place.head, place.sample, place.range);
+    for_each_span(work_.shape(), [&](const Span& span) {
+      const Matrix<W> sums = work_.tile_in(worker.sums, span, place.range);
+      const Matrix<S> out = part(tile, span);
+      worker.product.write(part(rows, span),
+                           work_.weight_rows(encoder_v, place.head, place.range).transposed(),
+                           sums);
+      work_.rows().rectify(sums.data, stored(out.data), out.rows * out.columns);
+    });
   });
 }
 
@@ -87,41 +92,33 @@ at::Tensor FusedGate<S>::backward(const at::Tensor& d_decoded, const at::Tensor&
   const FusedShape& shape = work_.shape();
   const at::Tensor parts =
       work_.wide_empty({shape.lanes(), shape.batch, shape.length, shape.width});
-  // Samples of a lane follow one another, since they add to the same gradients.
-  kernels::run_tasks(shape.lanes(), [&](std::int64_t lane, std::int64_t index) {
-    auto& worker = work_.worker(index);
-    const std::int64_t head = lane / shape.groups();
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      const auto d_input = work_.template stream<W>(parts, lane * shape.batch + sample);
-      bool adds = false;
-      for_each_chunk(shape, lane, [&](const NeuronRange& range) {
-        for_each_span(shape, [&](const Span& span) {
-          const auto d_out = part(work_.input(d_decoded, sample), span);
-          const Matrix<W> d_gated = work_.tile_in(worker.sums, span, range);
-          const Matrix<S> gated = work_.tile_in(worker.first, span, range);
-          const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
-          const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
-          const Matrix<S> out = part(work_.tile(ys, head, sample, range), span);
-          worker.product.write(d_out, work_.weight_rows(decoder, head, range).transposed(),
-                               d_gated);
-          for (std::int64_t t = 0; t < span.count; ++t) {
-            work_.rows().gate_backward(d_gated.row(t), stored(by.row(t)),
-                                       mask_of(head, sample, span.begin + t, range, worker.halves),
-                                       stored(out.row(t)), stored(gated.row(t)),
-                                       stored(d_sums.row(t)), range.count);
-          }
-          const bool has_begun = sample > 0 || span.begin > 0;
-          work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range,
-                             has_begun || !gradients.decoder.is_first);
-          work_.add_gradient(
-              worker, d_sums, part(work_.input(y_kv, head * shape.batch + sample), span),
-              gradients.encoder_v, head, range, has_begun || !gradients.encoder_v.is_first);
-          worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
-                                  part(d_input, span), adds);
-        });
-        adds = true;
-      });
-    }
+  work_.for_each_adding_tile([&](auto& worker, const TilePlace& place, const auto& wait) {
+    const auto& [lane, head, sample, range] = place;
+    const auto d_input = work_.template stream<W>(parts, lane * shape.batch + sample);
+    for_each_span(shape, [&](const Span& span) {
+      const auto d_out = part(work_.input(d_decoded, sample), span);
+      const Matrix<W> d_gated = work_.tile_in(worker.sums, span, range);
+      const Matrix<S> gated = work_.tile_in(worker.first, span, range);
+      const Matrix<S> d_sums = work_.tile_in(worker.second, span, range);
+      const Matrix<S> by = part(work_.tile(xs, head, sample, range), span);
+      const Matrix<S> out = part(work_.tile(ys, head, sample, range), span);
+      worker.product.write(d_out, work_.weight_rows(decoder, head, range).transposed(), d_gated);
+      for (std::int64_t t = 0; t < span.count; ++t) {
+        work_.rows().gate_backward(d_gated.row(t), stored(by.row(t)),
+                                   mask_of(head, sample, span.begin + t, range, worker.halves),
+                                   stored(out.row(t)), stored(gated.row(t)), stored(d_sums.row(t)),
+                                   range.count);
+      }
+      if (span.begin == 0) wait();
+      const bool has_begun = sample > 0 || span.begin > 0;
+      work_.add_gradient(worker, gated, d_out, gradients.decoder, head, range,
+                         has_begun || !gradients.decoder.is_first);
+      work_.add_gradient(worker, d_sums, part(work_.input(y_kv, head * shape.batch + sample), span),
+                         gradients.encoder_v, head, range,
+                         has_begun || !gradients.encoder_v.is_first);
+      worker.product.multiply(d_sums.read_only(), work_.weight_rows(encoder_v, head, range),
+                              part(d_input, span), !place.is_first_of_lane());
+    });
   });
   return work_.sum_groups(parts);
 }

@@ -13,6 +13,7 @@
 namespace dtrain::model::bdh {
 namespace {
 
+using kernels::FactorSize;
 using kernels::Matrix;
 
 template <typename T>
@@ -20,22 +21,45 @@ Matrix<const T> factor(const at::Tensor& m) {
   return {m.const_data_ptr<T>(), m.size(0), m.size(1), m.stride(0), m.stride(1)};
 }
 
+// A block of c that one task computes.
+struct TaskSize {
+  std::int64_t rows;
+  std::int64_t columns;
+};
+
+// By sizes alone. Each task packs its block of b, which costs as much as tens of rows of the
+// product: where b is a whole weight of a large vocabulary, tasks have many rows.
+TaskSize task_size(const FactorSize& b, std::int64_t rows) {
+  constexpr std::int64_t kLarge = 4096;
+  constexpr std::int64_t kColumns = 512;  // a block of b stays in a core's cache
+  if (b.columns > kLarge) return {256, kColumns};
+  if (b.depth > kLarge) return {128, std::min<std::int64_t>(64, b.columns)};
+  // Few rows give every thread a part, many pay once for the packing of b.
+  const std::int64_t across = (b.columns + kColumns - 1) / kColumns;
+  return {rows * across >= 2048 ? 128 : 32, std::min(kColumns, b.columns)};
+}
+
+// What each thread works in.
+template <typename S>
+std::int64_t product_bytes(const FactorSize& b) {
+  return kernels::Product<S>::bytes({.depth = b.depth, .columns = task_size(b, 0).columns});
+}
+
 // c = or += a b, cut into blocks for tasks. All are (rows, columns).
 template <typename S>
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool adds) {
   using W = typename kernels::SumOf<S>::Type;
-  constexpr std::int64_t kColumns = 512;  // a block of b stays in a core's cache
   const Matrix<W> out{c.mutable_data_ptr<W>(), c.size(0), c.size(1)};
-  const std::int64_t across = (out.columns + kColumns - 1) / kColumns;
-  // Few rows give every thread a part, many pay once for the packing of b.
-  const std::int64_t height = out.rows * across >= 2048 ? 128 : 32;
-  const std::int64_t down = (out.rows + height - 1) / height;
+  const TaskSize size = task_size({.depth = b.size(0), .columns = out.columns}, out.rows);
+  const std::int64_t across = (out.columns + size.columns - 1) / size.columns;
+  const std::int64_t down = (out.rows + size.rows - 1) / size.rows;
   std::vector<kernels::Product<S>> products(static_cast<std::size_t>(kernels::num_workers()));
+  for (auto& product : products) product.reserve({.depth = b.size(0), .columns = size.columns});
   kernels::run_tasks(down * across, [&](std::int64_t task, std::int64_t worker) {
-    const std::int64_t row = task % down * height;
-    const std::int64_t column = task / down * kColumns;
-    const std::int64_t rows = std::min(height, out.rows - row);
-    const std::int64_t columns = std::min(kColumns, out.columns - column);
+    const std::int64_t row = task % down * size.rows;
+    const std::int64_t column = task / down * size.columns;
+    const std::int64_t rows = std::min(size.rows, out.rows - row);
+    const std::int64_t columns = std::min(size.columns, out.columns - column);
     products[static_cast<std::size_t>(worker)].multiply(
         factor<S>(a).row_block(row, rows), factor<S>(b).column_block(column, columns),
         out.block(row, rows, column, columns), adds);
@@ -105,7 +129,7 @@ at::Tensor FusedHead::forward(const at::Tensor& x, const BlockContext& context,
   const at::Tensor weight = context.use(ids_[0]);              // (D, V)
   const at::Tensor rows = x.reshape({-1, part_.whole.width});  // (B*T, D)
   const Targets targets(context.targets, part_.vocab);
-  return for_type(x, [&]<typename S>(S) {
+  return for_type(x.scalar_type(), [&]<typename S>(S) {
     using W = typename kernels::SumOf<S>::Type;
     const auto wide = x.options().dtype(kWideType<S>);
     const at::Tensor losses = at::empty({x.size(0), x.size(1)}, wide);
@@ -136,7 +160,7 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
   const at::Tensor weight = context.use(ids_[0]);  // (D, V)
   const at::Tensor rows = x.reshape({-1, part_.whole.width});
   const Targets targets(context.targets, part_.vocab);
-  return for_type(x, [&]<typename S>(S) {
+  return for_type(x.scalar_type(), [&]<typename S>(S) {
     using W = typename kernels::SumOf<S>::Type;
     const at::Tensor d_losses = gradient.to(kWideType<S>).contiguous();
     const at::Tensor& log_sums = saved[kLogSums];
@@ -168,6 +192,15 @@ at::Tensor FusedHead::backward(const at::Tensor& x, const at::Tensor& gradient,
   });
 }
 
+template <typename S>
+FusedHead::WorkBytes FusedHead::work_bytes(std::int64_t rows) const {
+  const std::int64_t width = part_.whole.width;
+  const std::int64_t logits = product_bytes<S>({.depth = width, .columns = part_.vocab});
+  const std::int64_t weight = product_bytes<S>({.depth = rows, .columns = part_.vocab});
+  const std::int64_t d_rows = product_bytes<S>({.depth = part_.vocab, .columns = width});
+  return {.forward = threads_ * logits, .backward = threads_ * std::max({logits, weight, d_rows})};
+}
+
 BlockMemory FusedHead::memory(const BatchShape& shape) const {
   const auto low = static_cast<std::int64_t>(c10::elementSize(shape.dtype));
   const std::int64_t wide = std::max<std::int64_t>(4, low);
@@ -176,11 +209,14 @@ BlockMemory FusedHead::memory(const BatchShape& shape) const {
   const std::int64_t logits = at_once * part_.vocab * wide;
   const std::int64_t row = shape.rows() * part_.whole.width;
   const std::int64_t rows = shape.rows() * wide;  // a number for each
+  const WorkBytes work =
+      for_type(shape.dtype, [&]<typename S>(S) { return work_bytes<S>(at_once); });
   BlockMemory memory{.output = rows, .saved = 2 * rows + (has_all ? logits : 0)};
-  memory.forward = 3 * rows + logits;
+  memory.forward = 3 * rows + logits + work.forward;
   memory.forward_without_graph = memory.forward;
   const std::int64_t rounded = low == wide ? 0 : low * row;
-  memory.backward = 2 * rows + logits + at_once * part_.vocab * low + row * wide + rounded;
+  memory.backward =
+      2 * rows + logits + at_once * part_.vocab * low + row * wide + rounded + work.backward;
   return memory;
 }
 

@@ -13,7 +13,9 @@ namespace dtrain::model::bdh {
 /// bits on any number of threads.
 class FusedHead final : public Block, private NativeBackward {
  public:
-  FusedHead(const BdhPart& part, param::ParameterId lm_head) : part_(part), ids_{lm_head} {}
+  /// threads: of the rank, for the prediction of memory.
+  FusedHead(const BdhPart& part, param::ParameterId lm_head, std::int64_t threads)
+      : part_(part), ids_{lm_head}, threads_(threads) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockContext& context) override;
   [[nodiscard]] NativeBackward* native_backward() override { return this; }
   [[nodiscard]] std::span<const param::ParameterId> parameters() const override { return ids_; }
@@ -29,8 +31,17 @@ class FusedHead final : public Block, private NativeBackward {
   /// Of `rows`, how many have their logits at once; wide: bytes of a logit.
   [[nodiscard]] std::int64_t rows_at_once(std::int64_t rows, std::int64_t wide) const;
 
+  /// What all threads work in, where `rows` have their logits at once.
+  struct WorkBytes {
+    std::int64_t forward;
+    std::int64_t backward;
+  };
+  template <typename S>
+  [[nodiscard]] WorkBytes work_bytes(std::int64_t rows) const;
+
   BdhPart part_;
   std::array<param::ParameterId, 1> ids_;
+  std::int64_t threads_;
 };
 
 }  // namespace dtrain::model::bdh

@@ -12,18 +12,6 @@
 namespace dtrain::model::bdh {
 namespace {
 
-// What threads work in, of a model of this dtype.
-std::int64_t work_bytes(const FusedShape& shape, at::ScalarType dtype, bool is_backward) {
-  switch (dtype) {
-    case at::kDouble:
-      return FusedWork<double>::bytes(shape, is_backward);
-    case at::kBFloat16:
-      return FusedWork<c10::BFloat16>::bytes(shape, is_backward);
-    default:
-      return FusedWork<float>::bytes(shape, is_backward);
-  }
-}
-
 // What forward saves, in this order.
 enum Saved : std::size_t { kXs, kYs, kScores, kYkv, kYkvRstd, kY, kYRstd, kOut, kOutRstd };
 
@@ -33,8 +21,8 @@ template <typename S>
 struct FusedLevel::Passes {
   Passes(const FusedLevel& level, const at::Tensor& x, const BlockContext& context)
       : work(level.shape_of(x.size(0), x.size(1)), x.options()),
-        attention(work, level.rope_->table(x.size(1), x.options().dtype(context.buffer_dtype))
-                            .to(kWideType<S>)),
+        attention(work, level.rope_->table(x.size(1), context.buffer_dtype,
+                                           x.options().dtype(kWideType<S>))),
         gate(work, level.dropout_of(context)) {}
 
   FusedWork<S> work;
@@ -95,12 +83,12 @@ at::Tensor FusedLevel::run(const at::Tensor& x, const BlockContext& context,
 }
 
 at::Tensor FusedLevel::forward(const at::Tensor& x, const BlockContext& context) {
-  return for_type(x, [&]<typename S>(S) { return run<S>(x, context, nullptr); });
+  return for_type(x.scalar_type(), [&]<typename S>(S) { return run<S>(x, context, nullptr); });
 }
 
 at::Tensor FusedLevel::forward(const at::Tensor& x, const BlockContext& context,
                                std::vector<at::Tensor>& saved) {
-  return for_type(x, [&]<typename S>(S) { return run<S>(x, context, &saved); });
+  return for_type(x.scalar_type(), [&]<typename S>(S) { return run<S>(x, context, &saved); });
 }
 
 template <typename S>
@@ -146,8 +134,9 @@ at::Tensor FusedLevel::run_backward(const at::Tensor& x, const at::Tensor& gradi
 at::Tensor FusedLevel::backward(const at::Tensor& x, const at::Tensor& gradient,
                                 std::span<const at::Tensor> saved, const BlockContext& context,
                                 const GradientOf& gradient_of) {
-  return for_type(
-      x, [&]<typename S>(S) { return run_backward<S>(x, gradient, saved, context, gradient_of); });
+  return for_type(x.scalar_type(), [&]<typename S>(S) {
+    return run_backward<S>(x, gradient, saved, context, gradient_of);
+  });
 }
 
 BlockMemory FusedLevel::memory(const BatchShape& shape) const {
@@ -167,6 +156,12 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
   const std::int64_t sum = part_.place.is_whole() ? 0 : 2 * row * wide;
   const std::int64_t group_sum = has_groups ? heads : 0;
 
+  const auto work = [&](bool is_backward) {  // what threads work in
+    return for_type(shape.dtype, [&]<typename S>(S) {
+      return FusedWork<S>::bytes(sizes, options_.threads, is_backward);
+    });
+  };
+
   BlockMemory memory{.output = row * low};
   const std::int64_t kept = options_.recomputes_gates ? 0 : 2 * neurons;  // xs, ys
   const std::int64_t normed = sizes.heads * (row * low + statistics);     // y_kv
@@ -181,7 +176,7 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
     const std::int64_t decoding = normed + ys + lanes + sum;
     const std::int64_t ending = 2 * (row * low + statistics) + (is_low ? 2 : 1) * row * wide;
     return neurons + scores + std::max({attending, normalizing, decoding + ending}) +
-           work_bytes(sizes, shape.dtype, /*is_backward=*/false);
+           work(/*is_backward=*/false);
   };
   memory.forward = forward(kept / 2);
   memory.forward_without_graph = forward(0);
@@ -190,7 +185,7 @@ BlockMemory FusedLevel::memory(const BatchShape& shape) const {
   const std::int64_t streams = 2 * row * wide;  // the gradients of both norms
   const std::int64_t recomputed = 2 * neurons - kept;
   memory.backward = memory.saved + recomputed + streams + std::max(at_gate, at_attention + sum) +
-                    work_bytes(sizes, shape.dtype, /*is_backward=*/true);
+                    work(/*is_backward=*/true);
   return memory;
 }
 

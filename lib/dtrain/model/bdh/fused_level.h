@@ -20,6 +20,7 @@ class FusedLevel final : public Block, private NativeBackward {
   struct Options {
     std::int64_t span = 0;          ///< positions that meet by scores (FusedAttention); 0: all
     bool recomputes_gates = false;  ///< xs and ys are computed again in the backward pass
+    std::int64_t threads = 1;       ///< of the rank, for the prediction of memory
   };
 
   FusedLevel(const BdhPart& part, std::int64_t level, LevelParameters ids,

@@ -29,11 +29,12 @@ struct FusedShape {
   [[nodiscard]] std::int64_t lanes() const { return heads * groups(); }
   [[nodiscard]] std::int64_t chunk() const {
     constexpr std::int64_t kTile = 32768;  // elements
-    const std::int64_t fitting = kTile / span / 64 * 64;
-    return std::min(neurons, std::clamp<std::int64_t>(fitting, 64, 256));
+    const std::int64_t fitting = kTile / span / kMinChunk * kMinChunk;
+    return std::min(neurons, std::clamp<std::int64_t>(fitting, kMinChunk, 256));
   }
 
   static constexpr std::int64_t kGroupNeurons = 1024;
+  static constexpr std::int64_t kMinChunk = 64;  ///< unless a head has fewer neurons
 };
 
 /// Neurons [begin, begin + count) of a head.
@@ -44,9 +45,14 @@ struct NeuronRange {
 
 /// A tile of neurons.
 struct TilePlace {
+  std::int64_t lane;
   std::int64_t head;
   std::int64_t sample;
   NeuronRange range;
+
+  [[nodiscard]] bool is_first_of_lane() const {
+    return range.begin % FusedShape::kGroupNeurons == 0;
+  }
 };
 
 /// Positions [begin, begin + count) of a sequence.

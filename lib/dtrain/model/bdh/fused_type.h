@@ -14,10 +14,10 @@ template <typename S>
 inline constexpr at::ScalarType kWideType =
     c10::CppTypeToScalarType<typename kernels::SumOf<S>::Type>::value;
 
-/// Returns pass(S{}) for the type that x holds.
+/// Returns pass(S{}) for a type that fused blocks compute in.
 template <typename Pass>
-[[nodiscard]] at::Tensor for_type(const at::Tensor& x, const Pass& pass) {
-  switch (x.scalar_type()) {
+[[nodiscard]] auto for_type(at::ScalarType type, const Pass& pass) {
+  switch (type) {
     case at::kFloat:
       return pass(float{});
     case at::kDouble:
@@ -25,8 +25,7 @@ template <typename Pass>
     case at::kBFloat16:
       return pass(c10::BFloat16{});
     default:
-      base::fail(base::ErrorKind::internal, "no fused kernels for {}",
-                 at::toString(x.scalar_type()));
+      base::fail(base::ErrorKind::internal, "no fused kernels for {}", at::toString(type));
   }
 }
 

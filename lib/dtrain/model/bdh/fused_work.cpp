@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dtrain/model/bdh/strict_lower.h"
 #include "dtrain/model/dropout_bits.h"
 
 namespace dtrain::model::bdh {
@@ -20,6 +21,13 @@ void in_blocks(std::int64_t total, std::int64_t size, const OfBlock& of_block) {
 constexpr std::int64_t kRowsOfTask = 32;
 constexpr std::int64_t kElementsOfTask = 8192;
 
+// Sums go over neurons, positions or the width; columns are neurons, the width, or positions of a
+// block of a triangle.
+kernels::FactorSize largest_factor(const FusedShape& shape) {
+  const std::int64_t columns = std::max(shape.chunk(), shape.width);
+  return {.depth = std::max(columns, shape.span), .columns = std::max(columns, kTriangleBlock)};
+}
+
 }  // namespace
 
 template <typename S>
@@ -30,7 +38,8 @@ FusedWork<S>::FusedWork(const FusedShape& shape, const at::TensorOptions& option
       workers_(static_cast<std::size_t>(kernels::num_workers())) {
   const std::int64_t chunk = shape.chunk();
   for (Worker& worker : workers_) {
-    worker.sums.require(shape.length * chunk);
+    worker.product.reserve(largest_factor(shape));
+    worker.sums.require(shape.span * chunk);
     worker.first.require(shape.span * chunk);
     worker.second.require(shape.span * chunk);
     worker.halves.resize(static_cast<std::size_t>(chunk + 2 * kDropoutBlock));
@@ -38,17 +47,19 @@ FusedWork<S>::FusedWork(const FusedShape& shape, const at::TensorOptions& option
 }
 
 template <typename S>
-std::int64_t FusedWork<S>::bytes(const FusedShape& shape, bool is_backward) {
+std::int64_t FusedWork<S>::bytes(const FusedShape& shape, std::int64_t threads, bool is_backward) {
   constexpr std::int64_t kLow = sizeof(S);
   constexpr std::int64_t kWide = sizeof(W);
-  const std::int64_t threads = kernels::num_workers();
   const std::int64_t chunk = shape.chunk();
-  const std::int64_t tiles = kWide * shape.length * chunk + 2 * kLow * shape.span * chunk;
-  const std::int64_t state = shape.has_state() ? kWide * chunk * shape.width : 0;
+  const std::int64_t positions = is_backward ? shape.length : shape.span;
+  const std::int64_t tiles = kWide * positions * chunk + 2 * kLow * shape.span * chunk;
+  const std::int64_t rounded = kLow == kWide ? 0 : kLow;
+  const std::int64_t state = shape.has_state() ? (kWide + rounded) * chunk * shape.width : 0;
+  const std::int64_t product = kernels::Product<S>::bytes(largest_factor(shape));
   // A square of sums is rounded into the place of the scores.
   const std::int64_t squares =
       is_backward && kLow != kWide ? std::min(threads, shape.heads * shape.batch) : std::int64_t{0};
-  return threads * (tiles + state) + squares * kWide * shape.span * shape.span;
+  return threads * (tiles + state + product) + squares * kWide * shape.span * shape.span;
 }
 
 template <typename S>

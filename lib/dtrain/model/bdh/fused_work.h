@@ -4,15 +4,18 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <atomic>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
 #include "dtrain/kernels/product.h"
+#include "dtrain/kernels/scratch.h"
 #include "dtrain/kernels/tasks.h"
 #include "dtrain/model/bdh/fused_shape.h"
 #include "dtrain/model/bdh/gradient_sum.h"
 #include "dtrain/model/bdh/level_rows.h"
+#include "dtrain/model/bdh/sample_order.h"
 
 namespace dtrain::model::bdh {
 
@@ -24,23 +27,6 @@ struct RowStorage {
 template <>
 struct RowStorage<c10::BFloat16> {
   using Type = Bfloat16Bits;
-};
-
-/// Memory of one thread, which LibTorch counts; without initial values.
-template <typename T>
-class Scratch {
- public:
-  /// Makes room for `count` elements; where there is room already, nothing changes.
-  void require(std::int64_t count) {
-    if (count <= count_) return;
-    memory_ = at::empty({count * static_cast<std::int64_t>(sizeof(T))}, at::kByte);
-    count_ = count;
-  }
-  [[nodiscard]] T* data() const { return static_cast<T*>(memory_.mutable_data_ptr()); }
-
- private:
-  at::Tensor memory_;
-  std::int64_t count_ = 0;
 };
 
 /// The element-wise code for this CPU.
@@ -69,21 +55,22 @@ class FusedWork {
   using Rows = LevelRows<Storage, W>;
   using Input = kernels::Matrix<const S>;
 
-  /// What one thread works in: a tile of sums, two tiles of a span's numbers, a square of positions
-  /// or a state.
+  /// What one thread works in: a tile of sums, of a span or of all positions; two tiles of a
+  /// span's numbers; a square of positions or a state, and that state rounded for products.
   struct Worker {
     kernels::Product<S> product;
-    Scratch<W> sums;
-    Scratch<S> first;
-    Scratch<S> second;
-    Scratch<W> square;
-    std::vector<S> rounded;
+    kernels::Scratch<W> sums;
+    kernels::Scratch<S> first;
+    kernels::Scratch<S> second;
+    kernels::Scratch<W> square;
+    kernels::Scratch<S> rounded;
     std::vector<std::uint32_t> halves;
   };
 
   explicit FusedWork(const FusedShape& shape, const at::TensorOptions& options);
-  /// What all threads of this rank work in, forward or backward.
-  [[nodiscard]] static std::int64_t bytes(const FusedShape& shape, bool is_backward);
+  /// What the threads of a rank work in, forward or backward.
+  [[nodiscard]] static std::int64_t bytes(const FusedShape& shape, std::int64_t threads,
+                                          bool is_backward);
 
   [[nodiscard]] const FusedShape& shape() const { return shape_; }
   [[nodiscard]] const Rows& rows() const { return rows_; }
@@ -113,7 +100,7 @@ class FusedWork {
   }
   /// A span's part of a tile, in memory of a worker's.
   template <typename T>
-  [[nodiscard]] kernels::Matrix<T> tile_in(const Scratch<T>& memory, const Span& span,
+  [[nodiscard]] kernels::Matrix<T> tile_in(const kernels::Scratch<T>& memory, const Span& span,
                                            const NeuronRange& range) const {
     return {memory.data(), span.count, range.count};
   }
@@ -135,8 +122,40 @@ class FusedWork {
     kernels::run_tasks(shape_.lanes() * shape_.batch, [&](std::int64_t task, std::int64_t index) {
       const std::int64_t lane = task / shape_.batch;
       for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
-        of_tile(worker(index), TilePlace{lane / shape_.groups(), task % shape_.batch, range});
+        of_tile(worker(index), TilePlace{lane, lane / shape_.groups(), task % shape_.batch, range});
       });
+    });
+  }
+
+  /// The same of tiles that add to gradients of their neurons: of_tile(Worker&, TilePlace, wait)
+  /// calls wait() before it adds, which returns when the samples before have added theirs. Lanes
+  /// are shared out with all their samples where threads have equally many, else a sample at a
+  /// time.
+  template <typename OfTile>
+  void for_each_adding_tile(const OfTile& of_tile) {
+    const std::int64_t lanes = shape_.lanes();
+    const std::int64_t at_once = lanes % kernels::num_workers() == 0 ? shape_.batch : 1;
+    constexpr std::int64_t kMostChunks = FusedShape::kGroupNeurons / FusedShape::kMinChunk;
+    SampleOrder order(lanes * kMostChunks);
+    std::atomic<std::int64_t> next = 0;  // ascending: who waits, waits for one that has begun
+    kernels::run_tasks(lanes * shape_.batch / at_once, [&](std::int64_t, std::int64_t index) {
+      const std::int64_t task = next++;
+      const std::int64_t lane = task % lanes;
+      try {
+        for (std::int64_t sample = task / lanes * at_once, end = sample + at_once; sample < end;
+             ++sample) {
+          for_each_chunk(shape_, lane, [&](const NeuronRange& range) {
+            const std::int64_t chunk =
+                range.begin % FusedShape::kGroupNeurons / shape_.chunk() + lane * kMostChunks;
+            of_tile(worker(index), TilePlace{lane, lane / shape_.groups(), sample, range},
+                    [&] { order.wait(chunk, sample); });
+            order.pass_on(chunk, sample);
+          });
+        }
+      } catch (...) {
+        order.fail();
+        throw;
+      }
     });
   }
 

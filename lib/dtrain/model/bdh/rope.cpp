@@ -138,10 +138,11 @@ at::Tensor rope_rotate(const at::Tensor& v, const at::Tensor& table) {
   return at::view_as_real(turned).view(v.sizes());
 }
 
-const at::Tensor& RopeTables::table(std::int64_t length, const at::TensorOptions& options) {
+const at::Tensor& RopeTables::table(std::int64_t length, at::ScalarType precision,
+                                    const at::TensorOptions& options) {
   const bool fits = table_.defined() && table_.size(0) == length &&
                     table_.scalar_type() == options.dtype() && table_.device() == options.device();
-  if (!fits) table_ = rope_rotations(0, length, neurons_, options);
+  if (!fits) table_ = rope_rotations(0, length, neurons_, options.dtype(precision)).to(options);
   return table_;
 }
 

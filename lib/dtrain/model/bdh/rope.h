@@ -40,8 +40,10 @@ class RopeTables {
  public:
   explicit RopeTables(const HeadSlice& neurons) : neurons_(neurons) {}
 
-  /// (length, neurons.count/2, 2), as rope_rotations.
-  [[nodiscard]] const at::Tensor& table(std::int64_t length, const at::TensorOptions& options);
+  /// (length, neurons.count/2, 2), as rope_rotations, of values that are rounded to `precision`;
+  /// options may be of a wider dtype, which then holds them. All calls agree on both.
+  [[nodiscard]] const at::Tensor& table(std::int64_t length, at::ScalarType precision,
+                                        const at::TensorOptions& options);
 
  private:
   HeadSlice neurons_;

@@ -154,7 +154,8 @@ RankSumSetup sums_over_replicas(const RankPlan& plan) {
 model::Computation computation_of(const config::MachineConfig& machine) {
   return {.kernels = machine.kernels,
           .attention = machine.attention,
-          .recomputes_gates = machine.recompute.kind == config::RecomputeSetting::Kind::gates};
+          .recomputes_gates = machine.recompute.kind == config::RecomputeSetting::Kind::gates,
+          .threads = std::max<std::int64_t>(1, machine.threads)};
 }
 
 comm::Reduction reduction_of(const config::MachineConfig& machine) {

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "dtrain/metrics/cpu_memory.h"
+
 namespace dtrain::kernels {
 namespace {
 
@@ -29,7 +31,8 @@ template <typename T>
 void check_sizes(double tolerance) {
   using Sum = typename SumOf<T>::Type;
   const std::tuple<int, int, int> sizes[] = {
-      {1, 1, 1}, {7, 5, 3}, {8, 32, 256}, {17, 33, 300}, {64, 96, 31}, {37, 130, 513}, {2, 16, 1}};
+      {1, 1, 1},      {7, 5, 3},  {8, 32, 256},    {17, 33, 300}, {64, 96, 31},
+      {37, 130, 513}, {2, 16, 1}, {131, 70, 1027}, {140, 9, 62},  {129, 40, 1088}};
   Product<T> product;
   for (const auto& [m, n, k] : sizes) {
     for (const bool turns_a : {false, true}) {
@@ -59,6 +62,63 @@ TEST_CASE("Product.EqualsLibTorchInFloat64ForAllSizesAndStrides") {
   check_sizes<float>(2e-5);
   check_sizes<double>(1e-13);
   check_sizes<c10::BFloat16>(2e-5);
+}
+
+// A view of `a` with `skipped` elements before it, so that words of two do not lie at multiples of
+// their size.
+at::Tensor moved(const at::Tensor& a, std::int64_t skipped) {
+  const at::Tensor memory = at::empty({skipped + a.numel()}, a.options());
+  const at::Tensor found = memory.as_strided(a.sizes(), a.strides(), skipped);
+  return found.copy_(a);
+}
+
+TEST_CASE("Product.ReadsFactorsThatBeginAnywhere") {
+  at::manual_seed(4);
+  for (const bool turns : {false, true}) {
+    const at::Tensor a = random(30, 66, turns, at::kBFloat16);
+    const at::Tensor b = random(66, 50, turns, at::kBFloat16);
+    const at::Tensor expected = at::zeros({30, 50});
+    const at::Tensor found = at::zeros({30, 50});
+    Product<c10::BFloat16> product;
+    using Numbers = c10::BFloat16;
+    product.write(view<Numbers>(a), view<Numbers>(b), {expected.mutable_data_ptr<float>(), 30, 50});
+    product.write(view<Numbers>(moved(a, 1)), view<Numbers>(moved(b, 3)),
+                  {found.mutable_data_ptr<float>(), 30, 50});
+    CHECK(at::equal(found, expected));
+  }
+}
+
+TEST_CASE("Product.MultipliesBfloat16InDepthsThatAmxHasKernelsFor") {
+  for (std::int64_t depth = 1; depth < 1100; ++depth) {
+    const std::int64_t padded = padded_depth(depth);
+    REQUIRE(padded % 32 == 0);
+    REQUIRE((padded >= depth && padded < depth + 32));
+  }
+}
+
+template <typename T>
+void check_memory(std::int64_t rows, const FactorSize& size) {
+  const at::Tensor a = at::zeros({rows, size.depth}, kType<T>);
+  const at::Tensor b = at::zeros({size.depth, size.columns}, kType<T>);
+  const at::Tensor c = at::zeros({rows, size.columns}, kType<typename SumOf<T>::Type>);
+  const std::int64_t before = metrics::memory_use().current;
+  metrics::restart_peak();
+  Product<T> product;
+  product.write(view<T>(a), view<T>(b),
+                {c.mutable_data_ptr<typename SumOf<T>::Type>(), rows, size.columns});
+  const std::int64_t taken = metrics::memory_use().peak - before;
+  INFO(rows << " rows, depth " << size.depth << ", " << size.columns << " columns");
+  CHECK(taken == Product<T>::bytes(size));
+}
+
+TEST_CASE("Product.TakesAsMuchMemoryAsItSaysHoweverManyRowsAndHoweverDeep") {
+  metrics::install_counting_allocator();
+  for (const FactorSize& size : {FactorSize{5, 7}, FactorSize{100, 64}, FactorSize{3000, 200}}) {
+    check_memory<float>(700, size);
+    check_memory<double>(700, size);
+    check_memory<c10::BFloat16>(700, size);
+  }
+  CHECK(Product<c10::BFloat16>::bytes({8192, 256}) == Product<c10::BFloat16>::bytes({512, 256}));
 }
 
 // Multiplies an m x n x k product whole and cut into blocks of `rows` and `columns`.

@@ -1,5 +1,6 @@
 // Compares each block's formula of its memory with one measured microbatch.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -124,7 +125,8 @@ std::string measure_blocks(const Case& test) {
     fixture.model = bdh::make_bdh(fixture.sizes, kLength, {},
                                   {.kernels = config::Kernels::fused,
                                    .attention = attention,
-                                   .recomputes_gates = test.recomputes_gates});
+                                   .recomputes_gates = test.recomputes_gates,
+                                   .threads = at::get_num_threads()});
   }
   fixture.randomise(3);
   const param::ParameterViews leaves = leaves_of(fixture);
@@ -220,6 +222,7 @@ TEST_CASE("Fused blocks say what one microbatch takes of memory") {
   INFO(dtype);
   check_blocks({.dtype = dtype, .is_fused = true});
   check_blocks({.dtype = dtype, .chunk = 32, .is_fused = true});
+  check_blocks({.dtype = dtype, .chunk = 32, .is_fused = true, .recomputes_gates = true});
   check_blocks({.dtype = dtype, .is_fused = true, .recomputes_gates = true});
   check_blocks({.dtype = dtype, .neurons = 1100, .vocab = 4096, .is_fused = true});
 }

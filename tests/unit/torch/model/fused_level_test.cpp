@@ -7,9 +7,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "bdh_fixture.h"
 #include "dtrain/model/bdh/bdh_blocks.h"
+#include "dtrain/model/bdh/sample_order.h"
 
 namespace dtrain::model {
 namespace {
@@ -177,7 +179,7 @@ TEST_CASE("FusedLevel.AddsToGradientsThatHaveAValue") {
 TEST_CASE("FusedLevel.HasTheSameBitsOnAnyNumberOfThreads") {
   const int before = at::get_num_threads();
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    for (const Case& test : {kCases[3], kCases[4], kCases[8]}) {
+    for (const Case& test : {kCases[2], kCases[3], kCases[4], kCases[8]}) {
       Bench bench(test, dtype);
       at::set_num_threads(1);
       const Result expected = bench.run_fused();
@@ -192,6 +194,24 @@ TEST_CASE("FusedLevel.HasTheSameBitsOnAnyNumberOfThreads") {
     }
   }
   at::set_num_threads(before);
+}
+
+TEST_CASE("SampleOrder.LetsSamplesAddInOrderAndWaitsForNoneThatHasFailed") {
+  bdh::SampleOrder order(2);
+  std::vector<int> sum;
+  const auto add = [&](int sample) {
+    order.wait(1, sample);
+    sum.push_back(sample);
+    order.pass_on(1, sample);
+  };
+  std::thread last([&] { add(2); });
+  std::thread middle([&] { add(1); });
+  add(0);
+  last.join();
+  middle.join();
+  CHECK(sum == std::vector<int>{0, 1, 2});
+  order.fail();
+  order.wait(0, 1);
 }
 
 }  // namespace

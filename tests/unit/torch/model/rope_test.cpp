@@ -122,6 +122,14 @@ TEST_CASE("A table may be of another dtype than what it turns") {
   CHECK(at::equal(rope_rotate(low, low_table), rope_rotate(low, low_table.to(at::kFloat))));
 }
 
+TEST_CASE("A narrow table that is read as float32 is made once, and lies in float32") {
+  RopeTables tables(HeadSlice{14});
+  const at::Tensor table = tables.table(9, at::kBFloat16, at::kFloat);
+  CHECK(table.scalar_type() == at::kFloat);
+  CHECK(at::equal(table, rope_rotations(0, 9, {14}, at::kBFloat16).to(at::kFloat)));
+  CHECK(tables.table(9, at::kBFloat16, at::kFloat).is_same(table));
+}
+
 TEST_CASE("The float64 table holds the float32 cosines and sines") {
   const at::Tensor wide = rope_rotations(0, 300, {12}, at::kDouble);
   const at::Tensor narrow = rope_rotations(0, 300, {12}, at::kFloat);
@@ -153,9 +161,9 @@ TEST_CASE("A part of a head that cuts a pair is refused") {
 
 TEST_CASE("Tables follow the length and dtype asked for") {
   RopeTables tables({8});
-  CHECK(tables.table(5, at::kFloat).sizes() == at::IntArrayRef({5, 4, 2}));
-  CHECK(tables.table(7, at::kFloat).sizes() == at::IntArrayRef({7, 4, 2}));
-  CHECK(tables.table(7, at::kDouble).scalar_type() == at::kDouble);
+  CHECK(tables.table(5, at::kFloat, at::kFloat).sizes() == at::IntArrayRef({5, 4, 2}));
+  CHECK(tables.table(7, at::kFloat, at::kFloat).sizes() == at::IntArrayRef({7, 4, 2}));
+  CHECK(tables.table(7, at::kDouble, at::kDouble).scalar_type() == at::kDouble);
 }
 
 }  // namespace

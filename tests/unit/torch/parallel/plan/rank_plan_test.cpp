@@ -1,5 +1,7 @@
 #include "dtrain/parallel/plan/rank_plan.h"
 
+#include <ATen/Parallel.h>
+
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/clock.h"
@@ -132,6 +134,22 @@ TEST_CASE("What a rank plans for itself is what any other process plans for it")
     const std::string found = text_of(run.job().plan());
     expect(found == plans[static_cast<std::size_t>(world.rank())], found);
   });
+}
+
+TEST_CASE("A plan's memory is that of the rank's threads, not of those that this process has") {
+  config::Config config = testing::with_dtypes(testing::laid_out(testing::tiny_config(), 1, 1));
+  set(config, "machine.kernels", "fused");
+  const auto memory = [&config](std::int64_t threads) {
+    config.machine.threads = threads;
+    return rank_plan(config, kFirst).memory.total();
+  };
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const std::int64_t of_four = memory(4);
+  CHECK(of_four > memory(1));
+  at::set_num_threads(2);
+  CHECK(memory(4) == of_four);
+  at::set_num_threads(before);
 }
 
 TEST_CASE("One value holds all dtypes of a run") {
