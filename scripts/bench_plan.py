@@ -85,7 +85,8 @@ def measured(ranks, flags, model, options, steps):
     """Figures of rank 0; seconds and bytes are medians. The bubble is that of the passes in the order of a profile."""
     threads, stages = max(1, options.cores // ranks), stages_of(ranks, flags)
     launcher = [BIN / "dtrun", "-n", ranks, "--"] if ranks > 1 else []
-    profile = ["--profile", 1] if stages > 1 and ranks > options.cores else []
+    # To its last step: a profile's end takes memory of its own.
+    profile = ["--profile", steps] if stages > 1 and ranks > options.cores else []
     with tempfile.TemporaryDirectory() as folder:
         bench.run([*launcher, BIN / "dtrain", *model, *flags.split(), "--threads", threads, "--data", OUTPUT / "text.txt",
                    "--steps", steps + WARMUP, "--log-every", 0, "--checkpoint-every", "none", "--run-dir", folder, *profile])
@@ -163,7 +164,7 @@ def main():
         print_rows(name, report[name])
     name = options.models[0]
     # Their memory, bytes and order are those of every step.
-    report[f"{name} on {MORE_RANKS} ranks"] = more = compare(model_flags(name), options, [1], 2, "--ranks", MORE_RANKS)
+    report[f"{name} on {MORE_RANKS} ranks"] = more = compare(model_flags(name), options, [1], 4, "--ranks", MORE_RANKS)
     print_more_ranks(name, more)
     (OUTPUT / "plan.json").write_text(json.dumps(report, indent=1) + "\n")
     print(f"\nwritten to {(OUTPUT / 'plan.json').relative_to(ROOT)}")
