@@ -33,7 +33,8 @@ struct RankEnv {
   std::string job_token;       ///< the secret of a job that meets over TCP (DTRAIN_JOB_TOKEN)
   std::string job_token_file;  ///< a file that holds it (DTRAIN_JOB_TOKEN_FILE)
 
-  std::int64_t threads_hint = 0;  ///< OMP_NUM_THREADS; 0: not set
+  /// OMP_NUM_THREADS, or SLURM's CPUs for a task, at most the usable cores; 0: neither is set
+  std::int64_t threads_hint = 0;
   std::int64_t terminal_columns =
       0;                           ///< COLUMNS, as dtrun sets it; 0: not under dtrun on a terminal
   bool launcher_terminal = false;  ///< dtrun shows rank 0's progress line on a terminal
@@ -49,8 +50,9 @@ struct RankEnv {
 /// The value of a variable, if it is set and not empty.
 using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
-/// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*; else,
-/// inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID (docs/configuration.md).
+/// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
+/// what srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
+/// SLURM_LOCALID (docs/configuration.md).
 ///
 /// Throws: Error{usage} naming the variable that is missing or holds no sensible number, or the two
 ///         sources that disagree.
