@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
@@ -52,10 +53,8 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
     dtrain::base::fail(dtrain::base::ErrorKind::spawn, "cannot watch the other nodes: {}",
                        std::strerror(errno));
   }
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  epoll_event event{.events = EPOLLIN, .data = {}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &event);
-  peers_.reserve(links.size());
-  ready_.resize(links.size() + 1);
   for (NodeLink& link : links) {
     const int on = 1;
     ::setsockopt(link.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -68,7 +67,6 @@ Channel::Channel(int own_node, std::vector<NodeLink> links, SilenceLimits limits
                           .begun = -1,
                           .clock = {}});
     watch(peers_.back(), true);
-    take_messages(peers_.back(), put_back_);  // read with the last of the meeting
   }
 }
 
@@ -77,8 +75,8 @@ std::int64_t Channel::now_ns() {
       .count();
 }
 
-void Channel::watch(Peer& peer, bool add) const {
-  epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
+void Channel::watch(const Peer& peer, bool add) const {
+  epoll_event event{.events = EPOLLIN, .data = {}};
   if (!peer.output.empty()) event.events |= EPOLLOUT;
   ::epoll_ctl(epoll_.get(), add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, peer.socket.get(), &event);
 }
@@ -117,14 +115,10 @@ void Channel::write_to(Peer& peer) {
 
 std::vector<NodeEvent> Channel::take() {
   std::vector<NodeEvent> events = std::exchange(put_back_, {});
-  const int count =
-      ::epoll_wait(epoll_.get(), ready_.data(), static_cast<int>(ready_.size()), /*timeout=*/0);
   // What has come is read before anybody is called silent: this process may have been stopped.
-  for (int i = 0; i < count; ++i) {
-    auto* const peer = static_cast<Peer*>(ready_[static_cast<std::size_t>(i)].data.ptr);
-    if (peer == nullptr) continue;  // the timer
-    read_from(*peer, events);
-    if (peer->socket) write_to(*peer);
+  for (Peer& peer : peers_) {
+    if (peer.socket) read_from(peer, events);
+    if (peer.socket) write_to(peer);
   }
   std::uint64_t ticks = 0;
   if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
@@ -141,17 +135,13 @@ void Channel::read_from(Peer& peer, std::vector<NodeEvent>& events) {
     int reason = 0;
     const auto transfer = dtrain::net::receive_some(peer.socket, peer.input, at_once, reason);
     if (transfer == dtrain::net::Transfer::done) peer.heard = Clock::now();
-    take_messages(peer, events);
+    while (const auto message = peer.input.take_message()) {
+      if (auto envelope = decode_envelope(*message)) handle(peer, *std::move(envelope), events);
+    }
     if (transfer == dtrain::net::Transfer::closed || peer.input.is_broken()) {
       return lose(peer, NodeLoss::closed, events);
     }
     if (transfer != dtrain::net::Transfer::done) return;
-  }
-}
-
-void Channel::take_messages(Peer& peer, std::vector<NodeEvent>& events) {
-  while (const auto message = peer.input.take_message()) {
-    if (auto envelope = decode_envelope(*message)) handle(peer, *std::move(envelope), events);
   }
 }
 

@@ -1,8 +1,6 @@
 // The connections between the launchers of a job while its ranks run.
 #pragma once
 
-#include <sys/epoll.h>
-
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -95,11 +93,10 @@ class Channel {
     ClockOffset clock;
   };
 
-  void watch(Peer& peer, bool add) const;
+  void watch(const Peer& peer, bool add) const;
   void post(Peer& peer, NodeMessage kind, std::string_view body);
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
-  void take_messages(Peer& peer, std::vector<NodeEvent>& events);
   void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
   void beat(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
@@ -109,8 +106,7 @@ class Channel {
   int attempt_ = 0;
   dtrain::base::Descriptor epoll_;
   dtrain::base::Descriptor timer_;
-  std::vector<Peer> peers_;         // never moved: epoll_ has their addresses
-  std::vector<epoll_event> ready_;  // room for all
+  std::vector<Peer> peers_;
   std::vector<NodeEvent> put_back_;
 };
 
