@@ -44,8 +44,8 @@ class Plan(FolderTest):
                 self.assertAlmostEqual(memory / last["memory_bytes"], 1, delta=0.05)
                 if "ddp" in layout:  # gradients in float32, once, in a ring of two
                     self.assertEqual(round(sent / 4096), round(4 * start["parameters"] / 4096))
-                if "pp" in layout:  # an activation and a gradient for each of four microbatches
-                    self.assertEqual(sent, 2 * 4 * 2 * 32 * 32 * 4)
+                if "pp" in layout:  # a message for each of four microbatches, and the sums of the matrices that stages share
+                    self.assertAlmostEqual(sent / last["comm_bytes"], 1, delta=0.05)
 
     def test_the_best_fits_and_its_command_line_runs(self):
         result = self.plan(*TINY, "--ranks", "2", "--dropout", "0")

@@ -1,6 +1,7 @@
 #include "dtrain/planner/prediction.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "dtrain/config/layout.h"
@@ -37,7 +38,7 @@ class StepOfRank {
     return static_cast<double>(config_.batch.microbatch * config_.data.seq_len);
   }
   [[nodiscard]] std::vector<Traffic> traffic() const {
-    return {of_shards(), of_replicas(), of_tensor_axis(), of_pipeline()};
+    return {of_shards(), of_replicas(), of_tensor_axis(), of_pipeline(), of_stages()};
   }
 
  private:
@@ -85,17 +86,40 @@ class StepOfRank {
             .calls = calls * microbatches(),
             .bytes = 4 * values * rows() * microbatches() * ring_share(ranks)};
   }
-  // An activation to the next stage and a gradient to the one before, for each chunk.
+  // Of each chunk an activation to the next part of the model and a gradient to the one before.
   [[nodiscard]] Traffic of_pipeline() const {
     const std::int64_t stages = mesh_[Axis::pp];
     if (stages == 1) return {};
-    const double messages = 2 * microbatches() * static_cast<double>(plan_.place.shape.chunks());
+    std::int64_t sent = 0;  // of a microbatch
+    for (std::int64_t chunk = 0; chunk < plan_.place.shape.chunks(); ++chunk) {
+      const std::int64_t part = chunk * stages + plan_.place.stage;
+      sent += (part > 0 ? 1 : 0) + (part + 1 < plan_.place.shape.num_parts() ? 1 : 0);
+    }
+    const double messages = microbatches() * static_cast<double>(sent);
     const double bytes = rows() * static_cast<double>(plan_.model->width) *
                          static_cast<double>(c10::elementSize(plan_.options.precision.compute));
     return {.group = stages,
             .stride = mesh_.stride(Axis::pp),
             .calls = 2 * messages,
             .bytes = messages * bytes};
+  }
+  // Sums of gradients over the stages that hold the same parameters.
+  [[nodiscard]] Traffic of_stages() const {
+    const parallel::ParameterHolders& holders = plan_.options.stage.holders;
+    if (holders.empty()) return {};
+    Traffic sums{.group = 1, .stride = mesh_.stride(Axis::pp)};
+    std::optional<param::UnitId> last;
+    for (const param::ParameterId id : plan_.units.parameters()) {
+      const std::int64_t elements = plan_.units.range(id).size() / shard_size();
+      const auto ranks = std::ssize(holders[id]);
+      if (elements <= 0 || ranks == 1) continue;
+      if (last != plan_.units.unit_of(id)) ++sums.calls;
+      last = plan_.units.unit_of(id);
+      sums.group = std::max<std::int64_t>(sums.group, ranks);
+      sums.bytes += static_cast<double>(param::bytes_of(elements, plan_.options.precision.master)) *
+                    ring_share(ranks);
+    }
+    return sums;
   }
 
   const config::Config& config_;
