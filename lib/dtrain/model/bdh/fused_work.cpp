@@ -51,15 +51,18 @@ std::int64_t FusedWork<S>::bytes(const FusedShape& shape, std::int64_t threads, 
   constexpr std::int64_t kLow = sizeof(S);
   constexpr std::int64_t kWide = sizeof(W);
   const std::int64_t chunk = shape.chunk();
-  const std::int64_t positions = is_backward ? shape.length : shape.span;
-  const std::int64_t tiles = kWide * positions * chunk + 2 * kLow * shape.span * chunk;
+  // Those that find a tile to compute take a state, and in the backward pass sums of all positions.
+  const std::int64_t busy = std::min(threads, shape.lanes() * shape.batch);
+  const std::int64_t positions =
+      is_backward ? busy * shape.length + (threads - busy) * shape.span : threads * shape.span;
+  const std::int64_t tiles = kWide * positions * chunk + threads * 2 * kLow * shape.span * chunk;
   const std::int64_t rounded = kLow == kWide ? 0 : kLow;
   const std::int64_t state = shape.has_state() ? (kWide + rounded) * chunk * shape.width : 0;
   const std::int64_t product = kernels::Product<S>::bytes(largest_factor(shape));
   // A square of sums is rounded into the place of the scores.
   const std::int64_t squares =
       is_backward && kLow != kWide ? std::min(threads, shape.heads * shape.batch) : std::int64_t{0};
-  return threads * (tiles + state + product) + squares * kWide * shape.span * shape.span;
+  return tiles + busy * state + threads * product + squares * kWide * shape.span * shape.span;
 }
 
 template <typename S>
