@@ -1,5 +1,6 @@
 #include "commands.h"
 #include "configure.h"
+#include "dtrain/data/split.h"
 #include "provenance.h"
 #include "runtime_library.h"
 
@@ -8,9 +9,11 @@ namespace dtrain::app {
 int run_doctor(const Arguments& arguments) {
   const auto configured = configure(config::Command::doctor, arguments);
   if (!configured) return 0;
+  const config::Config& config = configured->config;
+  if (!config.data.train.empty()) (void)data::open_split(data::split_options(config));
   warn(config::Command::doctor, *configured);
   return RuntimeLibrary::open().run(
-      {config::Command::doctor, configured->config, {.provenance = doctor_record()}});
+      {config::Command::doctor, config, {.provenance = doctor_record()}});
 }
 
 }  // namespace dtrain::app

@@ -5,7 +5,7 @@ import re
 import socket
 import unittest
 
-from dtrain_harness import DTRAIN, DTRUN, USAGE, FolderTest, launched, run
+from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, run
 
 # A rank's clock that is 100 s ahead.
 WRONG_CLOCK = r"""
@@ -65,6 +65,11 @@ class Doctor(FolderTest):
         facts = self.facts(self.doctor(1))
         self.assertEqual(facts["all-reduce"], ["one rank: nothing to measure"])
         self.assertIn("--run-dir", facts["run folder"][0])
+
+    def test_data_that_a_rank_cannot_read_end_it(self):
+        result = self.doctor(2, "--data", "missing.dtok", status=DATA)
+        self.assertIn("missing.dtok", result.stderr)
+        self.assertEqual(result.stdout, "")
 
     def test_ranks_with_other_settings_are_a_problem(self):
         rank = f'exec {DTRAIN} doctor --threads 1 --strategy ddp --seed $RANK'
