@@ -138,6 +138,12 @@ WhatFollows wait_for_order(const PreparedJob& job, const GuardLink& guard, int s
   }
 }
 
+/// After a restart the last line would else be that of the attempt before, which failed.
+void say_end(const PreparedJob& job, int status) {
+  say(job.options, {fmt::format("the job ended with status {} after {} restart{}", status,
+                                job.attempt, job.attempt == 1 ? "" : "s")});
+}
+
 /// The part of a launcher that does not decide.
 int follow(PreparedJob& job, const GuardLink& guard) {
   StepClock steps;
@@ -148,8 +154,13 @@ int follow(PreparedJob& job, const GuardLink& guard) {
       job.nodes->send(0, NodeMessage::stop, std::to_string(end.request));
     }
     const WhatFollows next = wait_for_order(job, guard, end.status);
-    if (const int* status = std::get_if<int>(&next)) return *status;
-    begin_attempt(job, std::get<RestartOrder>(next));
+    if (const int* status = std::get_if<int>(&next)) {
+      if (job.attempt > 0 && !end.has_failed) say_end(job, *status);
+      return *status;
+    }
+    const auto& order = std::get<RestartOrder>(next);
+    say(job.options, {fmt::format("restart {}: {}", order.attempt, order.reason)});
+    begin_attempt(job, order);
   }
 }
 

@@ -73,7 +73,11 @@ std::string find_program(const std::string& name) {
     rest.remove_prefix(colon + 1);
   }
   if (const std::string sibling = own_folder() + name; is_executable_file(sibling)) return sibling;
-  fail(ErrorKind::spawn, "cannot start '{}': not found; check the name and PATH", name);
+  const bool is_here = !name.empty() && ::access(name.c_str(), R_OK) == 0;
+  const std::string advice = !is_here                ? "check the name and PATH"
+                             : name.ends_with(".py") ? fmt::format("try python3 {}", name)
+                                                     : fmt::format("try ./{}", name);
+  fail(ErrorKind::spawn, "cannot start '{}': not found; {}", name, advice);
 }
 
 std::string job_secret_of_environment() {

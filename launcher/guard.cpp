@@ -1,6 +1,7 @@
 #include "launcher/guard.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,13 +10,18 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/readable.h"
 #include "launcher/descendants.h"
+#include "launcher/error_line.h"
+#include "launcher/options.h"
 #include "launcher/pipe.h"
+#include "launcher/signals.h"
 
 namespace launcher {
 namespace {
@@ -76,6 +82,8 @@ class StopLimit {
   /// limit: zero where there are no other nodes, so that it may stay stopped.
   StopLimit(pid_t child, std::chrono::duration<double> limit) : child_(child), limit_(limit) {}
 
+  [[nodiscard]] std::chrono::duration<double> limit() const { return limit_; }
+
   /// Returns whether the supervisor was killed for it.
   bool look() {
     siginfo_t info{};
@@ -97,10 +105,20 @@ class StopLimit {
   dtrain::base::Clock::time_point since_{};
 };
 
+/// Ends what a supervisor left that ended in such a way, and says so in its place. Returns `status`.
+int end_for(pid_t child, const std::string& how, int status, const std::string& prefix) {
+  kill_descendants(kKillLimit);  // they are this process's children now
+  write_error_for_a_while(
+      fmt::format("{}failed: dtrun's own process {}, which supervises the ranks, {}; all ranks of "
+                  "this node were ended\n",
+                  prefix, child, how));
+  return status;
+}
+
 /// Passes signals on until the child has ended, or has reported its status.
 int guard(pid_t child, const dtrain::base::Descriptor& signals,
           const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
-          StopLimit stop_limit) {
+          StopLimit stop_limit, const std::string& prefix) {
   constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;
@@ -111,8 +129,10 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
     } while (ended > 0 && ended != child);
     if (ended == child) {
       if (WIFEXITED(status)) return WEXITSTATUS(status);
-      kill_descendants(kKillLimit);  // they are this process's children now
-      return 128 + WTERMSIG(status);
+      const int signal = WTERMSIG(status);
+      return end_for(child,
+                     fmt::format("was killed by signal {} ({})", signal, signal_name(signal)),
+                     128 + signal, prefix);
     }
     unsigned char byte = 0;
     if (::read(status_pipe.get(), &byte, 1) == 1) {
@@ -120,13 +140,15 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
       return byte;
     }
     if (stop_limit.look()) {
-      kill_descendants(kKillLimit);
-      return static_cast<int>(dtrain::base::ErrorKind::timeout);
+      return end_for(child,
+                     fmt::format("was stopped (SIGSTOP or the like) for {}, and the other nodes "
+                                 "gave it up",
+                                 dtrain::base::readable_time(stop_limit.limit().count())),
+                     static_cast<int>(dtrain::base::ErrorKind::timeout), prefix);
     }
     const int signal = ::sigtimedwait(&watched, nullptr, &kLook);
     if (signal < 0 && errno == EAGAIN && hangs_in_its_end(child)) {
-      kill_descendants(kKillLimit);
-      return 128 + SIGKILL;
+      return end_for(child, "was killed, but hangs in the kernel", 128 + SIGKILL, prefix);
     }
     if (signal <= 0 || signal == SIGCHLD) continue;
     byte = static_cast<unsigned char>(signal);
@@ -166,7 +188,8 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   std::chrono::duration<double> limit{0.0};
   if (job.nodes) limit = job.options.heartbeat_timeout + kGivenUpAfter;
   job.nodes.reset();
-  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit));
+  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit),
+               own_prefix(job.options));
 }
 
 }  // namespace launcher

@@ -53,9 +53,9 @@ std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
   std::string text = fmt::format("restart {} of {} in {}: {}{}", policy.restarts(), max_restarts,
                                  readable_time(decision.wait.count()), end.how, at_step(end));
   if (policy.committed() >= 0) {
-    text += fmt::format("; the newest checkpoint is of step {}", policy.committed());
+    text += fmt::format("; the newest reported checkpoint is of step {}", policy.committed());
   } else if (end.is_reporting) {
-    text += "; it has reported no checkpoint";
+    text += "; no checkpoint was reported yet";
   }
   return text;
 }

@@ -18,7 +18,7 @@ struct History {
   std::chrono::duration<double> wall{0};    // since the first start, waits included
 };
 
-/// "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest checkpoint is of
+/// "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest reported checkpoint is of
 /// step 50".
 [[nodiscard]] std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
                                        const RestartPolicy& policy, int max_restarts);

@@ -192,6 +192,9 @@ int main(int argc, char** argv) {
         options = parse_options({argv + 1, argv + argc});
         if (options.help) return print_and_end(help_text());
         if (options.version) return print_and_end("dtrun " DTRAIN_VERSION "\n");
+        for (const std::string& note : options.notes) {
+          write_text(STDERR_FILENO, own_prefix(options) + "note: " + note + "\n");
+        }
         return run(options, open_files);
       },
       [&](int, const std::string& message) {

@@ -109,6 +109,17 @@ std::chrono::duration<double> seconds_from(std::string_view name, std::string_vi
 }
 
 constexpr double kLeastTimeout = 0.1;
+
+std::chrono::duration<double> hang_timeout_from(std::string_view name, std::string_view value) {
+  const auto number = dtrain::base::number_in<double>(value);
+  if (number && *number == 0.0) return std::chrono::duration<double>(0);
+  if (!number || !(*number >= kLeastTimeout)) {
+    fail(ErrorKind::usage, "{}: found '{}'; give 0 (never), or at least {} seconds", name, value,
+         kLeastTimeout);
+  }
+  return seconds_from(name, value, kLeastTimeout);
+}
+
 constexpr int kMaxEmulatedNodes = 64;
 constexpr int kDefaultMeetingPort = 29500;  // torchrun's
 
@@ -149,8 +160,7 @@ constexpr std::array kRows = {
         "--hang-timeout", "SECONDS",
         "a rank that does not go on for so long ends the job; 0: never [20 steps, at least 60]",
         [](Options& o, std::string_view n, std::string_view v) {
-          o.hang_timeout =
-              v == "0" ? std::chrono::duration<double>(0) : seconds_from(n, v, kLeastTimeout);
+          o.hang_timeout = hang_timeout_from(n, v);
         }},
     OptionRow{"--emulate-nodes", "K", "run K nodes on this machine, each with -n ranks, as a test",
               [](Options& o, std::string_view n, std::string_view v) {
@@ -228,6 +238,8 @@ constexpr ForeignOption kForeignOptions[] = {
 std::string canonical(std::string_view name) {
   if (name == "-n") return "--nproc-per-node";
   if (name == "-h") return "--help";
+  if (name == "-r") return "--redirects";
+  if (name == "-t") return "--tee";
   std::string dashed(name);
   std::replace(dashed.begin(), dashed.end(), '_', '-');
   return dashed;
@@ -282,7 +294,44 @@ bool is_given(const Given& given, std::string_view name) {
   return std::ranges::find(given, name) != given.end();
 }
 
+/// The address of node 0 stands alone: no port, no brackets.
+void check_master_addr(const std::string& address) {
+  if (address.find('[') != std::string::npos) {
+    fail(ErrorKind::usage, "--master-addr: found '{}'; leave out the brackets{}", address,
+         address.ends_with("]") ? "" : ", and give the port with --master-port");
+  }
+  if (std::ranges::count(address, ':') == 1) {  // an IPv6 address has more
+    fail(ErrorKind::usage, "--master-addr: found '{}'; the port goes into --master-port", address);
+  }
+}
+
+/// Without --nnodes the job is one node's, and needs no word of others.
+void check_one_node(const Options& options, const Given& given) {
+  if (is_given(given, "--nnodes") || !is_given(given, "--node-rank")) return;
+  if (options.node_rank == 0 && !is_given(given, "--master-addr")) return;
+  fail(ErrorKind::usage, "--node-rank {} tells which of several nodes this is: give --nnodes, too",
+       options.node_rank);
+}
+
+/// Notes of options that have no effect here.
+std::vector<std::string> notes_on(const Options& options, const Given& given) {
+  std::vector<std::string> notes;
+  const auto note = [&](std::string_view name, std::string_view why) {
+    if (is_given(given, name)) notes.push_back(fmt::format("{} has no effect: {}", name, why));
+  };
+  if (options.num_nodes == 1 && options.emulate_nodes == 0) {
+    note("--rdzv-timeout", "there is one node");
+    note("--heartbeat-timeout", "there is one node");
+  }
+  // Elsewhere node 0's count, and one command line may serve all nodes.
+  if (options.node_rank == 0 && options.max_restarts == 0)
+    note("--restart-backoff", "there is no --max-restarts");
+  return notes;
+}
+
 void settle_nodes(Options& options, const Given& given) {
+  if (is_given(given, "--master-addr")) check_master_addr(options.master_addr);
+  if (options.emulate_nodes == 0) check_one_node(options, given);
   if (options.emulate_nodes > 0) {
     for (const std::string_view name :
          {"--nnodes", "--node-rank", "--master-addr", "--master-port"}) {
@@ -320,6 +369,12 @@ void check_together(const Options& options) {
            rank, options.num_ranks, options.num_ranks - 1);
     }
   }
+  const int named = std::max(options.tee.last_named(), options.redirects.last_named());
+  if (named >= options.num_ranks) {
+    fail(ErrorKind::usage, "{}: found rank {} with {} ranks; give 0 to {}",
+         named == options.tee.last_named() ? "--tee" : "--redirects", named, options.num_ranks,
+         options.num_ranks - 1);
+  }
 }
 
 }  // namespace
@@ -344,6 +399,7 @@ Options parse_options(const std::vector<std::string>& arguments) {
   if (step) take_from_slurm(*step, options, given);
   settle_nodes(options, given);
   check_together(options);
+  options.notes = notes_on(options, given);
   return options;
 }
 

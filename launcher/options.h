@@ -25,6 +25,10 @@ class StreamChoice {
     const auto found = per_rank_.find(local_rank);
     return ((found == per_rank_.end() ? for_all_ : found->second) & stream) != 0;
   }
+  /// The highest rank that a map names; -1: none.
+  [[nodiscard]] int last_named() const {
+    return per_rank_.empty() ? -1 : per_rank_.rbegin()->first;
+  }
 
  private:
   int for_all_ = 0;
@@ -54,6 +58,7 @@ struct Options {
   bool help = false;
   bool version = false;
   std::vector<std::string> program;  // name and arguments
+  std::vector<std::string> notes;    // on options that have no effect, to be printed
 };
 
 /// The command line's meaning.

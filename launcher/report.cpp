@@ -61,13 +61,26 @@ void report_blames(const std::optional<int>& except, const std::vector<Rank>& ra
   }
 }
 
+bool tells_of_an_error(const std::string& line) {
+  constexpr const char* kWords[] = {"error", "exception", "assert", "terminate", "fatal", "panic"};
+  return std::ranges::any_of(
+      kWords, [&](const char* word) { return ::strcasestr(line.c_str(), word) != nullptr; });
+}
+
+/// A rank that a signal killed did not choose its last words: they count if one tells of an error.
+bool explains_itself(const Rank& rank) {
+  const auto& lines = rank.error.last_lines();
+  const bool by_signal = rank.end && rank.end->by_signal;
+  return !by_signal || std::any_of(lines.begin(), lines.end(), tells_of_an_error);
+}
+
 std::string reason_of(const Rank& culprit) {
   if (!culprit.hang.empty()) return "";
   if (culprit.stopped) return "; a stopped rank holds up all others, so the job was ended";
   if (culprit.end && culprit.end->by_signal && culprit.end->code == SIGKILL) {
     return "; it came from outside: a person, a batch system, or the kernel out of memory";
   }
-  if (culprit.error.last_lines().empty()) return "";
+  if (culprit.error.last_lines().empty() || !explains_itself(culprit)) return "";
   const bool by_signal = culprit.end && culprit.end->by_signal;  // what it wrote is no reason then
   return (by_signal ? "; the last line of its standard error: " : ": ") +
          dtrain::base::printable(culprit.error.last_lines().back());
@@ -125,7 +138,7 @@ void report_culprit(const Verdict& verdict, const std::vector<Rank>& ranks, Shar
     return;
   }
   report_blames(verdict.culprit, ranks, console);
-  if (!culprit.told &&
+  if (!culprit.told && explains_itself(culprit) &&
       culprit.error.last_lines().size() > 1) {  // a single one is in the last line below
     console.line(Stream::error, console.own_prefix(),
                  fmt::format("last lines of rank {}'s standard error:", culprit.index));

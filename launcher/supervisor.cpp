@@ -14,6 +14,7 @@
 #include <limits>
 #include <utility>
 
+#include "dtrain/base/readable.h"
 #include "launcher/descendants.h"
 #include "launcher/error_line.h"
 #include "launcher/signals.h"
@@ -267,8 +268,10 @@ void Supervisor::on_signal(int signal) {
 void Supervisor::stop_ranks(int signal) {
   verdict_.stop_signal = signal;
   tell_nodes(NodeMessage::stop, std::to_string(signal));
-  say(fmt::format("stopping because of {}; the ranks may save (a second Ctrl-C kills at once)",
-                  signal_name(signal)));
+  say(fmt::format(
+      "stopping because of {}; the ranks get SIGTERM and have {} to save (a second "
+      "Ctrl-C kills at once)",
+      signal_name(signal), dtrain::base::readable_time(job_.options.stop_grace.count())));
   for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
     ::kill(-rank.pid, SIGTERM);  // the program may lie below a shell

@@ -56,7 +56,9 @@ Descriptor listen_for_nodes(const std::string& host, int port) {
                         ? try_to_listen_everywhere(port, listener)
                         : try_to_listen(address, listener);
   if (error == EADDRINUSE) {
-    fail(ErrorKind::port, "--master-port: port {} of {} is used by {}; give all nodes another one",
+    fail(ErrorKind::port,
+         "--master-port: port {} of {} is used by {}; is another node 0 of this job running? Else "
+         "give all nodes another one",
          port, host, holder_of_port(port));
   }
   if (error == EADDRNOTAVAIL) {

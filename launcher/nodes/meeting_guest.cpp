@@ -36,7 +36,7 @@ using dtrain::net::MessageWriter;
 using dtrain::net::Transfer;
 
 // An address that does not answer costs seconds, not the kernel's minutes.
-constexpr std::chrono::milliseconds kConnectLimit = 3s;
+constexpr std::chrono::milliseconds kConnectLimit = 2s;
 constexpr std::chrono::milliseconds kHandshakeLimit = 10s;
 constexpr std::chrono::milliseconds kShortPause = 5ms;
 constexpr std::chrono::milliseconds kLongPause = 500ms;
@@ -110,10 +110,11 @@ class Guest {
     if (!waiting_.deadline().passed()) return;
     // Node 0 may have left by now, and tells more by what it said than by its silence.
     if (missing_.empty() && !answer_.empty()) fail(ErrorKind::usage, "{}", answer_);
-    fail(ErrorKind::rendezvous,
-         "{} did not come within {} (--rdzv-timeout); start dtrun there with the same "
-         "--master-addr and --master-port",
-         what, dtrain::base::readable_time(options_.rdzv_timeout.count()));
+    fail(ErrorKind::rendezvous, "{} did not come within {} (--rdzv-timeout); {}", what,
+         dtrain::base::readable_time(options_.rdzv_timeout.count()),
+         missing_.empty()
+             ? "check the name, the port and the reason above, and that dtrun runs there"
+             : "start dtrun there with the same --master-addr and --master-port");
   }
 
   void receive(const Deadline& deadline) {
@@ -121,8 +122,11 @@ class Guest {
     const Transfer transfer = dtrain::net::receive_some(socket_, input_, deadline, error);
     if (transfer == Transfer::done) return;
     missing_.clear();
-    if (transfer == Transfer::late) throw TryAgain{"it does not answer"};
-    throw TryAgain{error == 0 ? "it closed the connection" : std::strerror(error)};
+    if (transfer == Transfer::late) {
+      throw TryAgain{"something accepts connections there, but does not answer as a dtrun"};
+    }
+    if (error != 0) throw TryAgain{std::strerror(error)};
+    throw TryAgain{"it closed the connection: it may belong to another user, or be no dtrun"};
   }
 
   std::string next_message(const Deadline& deadline) {

@@ -178,7 +178,11 @@ class Host {
                                       : NodeTrust::token;
     std::optional<uid_t> user = ::geteuid();
     if (trust == NodeTrust::same_user) user = dtrain::net::user_of_tcp_peer(socket.get());
-    if (user && *user != ::geteuid()) return;
+    if (user && *user != ::geteuid()) {
+      turn_away(fmt::format("a process of user {} was turned away: it needs the job's secret; {}",
+                            *user, kNodeSecretAdvice));
+      return;
+    }
     const auto most = std::max(kMostStrangers, 2 * static_cast<std::size_t>(options_.num_nodes));
     if (static_cast<std::size_t>(std::ranges::count_if(guests_, [](const Guest& guest) {
           return !guest.has_come && !guest.is_over;
@@ -198,7 +202,8 @@ class Host {
     guest.output = std::string(kNodeGreeting) + dtrain::net::framed(offer.bytes());
     write_to(guest);
     if (!user) {  // of another machine: it was greeted, so that it can say what is missing
-      turn_away("a launcher on another machine was turned away: it has no secret");
+      turn_away(fmt::format("a launcher on another machine was turned away: there is no secret; {}",
+                            kNodeSecretAdvice));
       return;
     }
     guests_.push_back(std::move(guest));

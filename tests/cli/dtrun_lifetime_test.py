@@ -103,6 +103,7 @@ class DeathTest(DtrunTest):
         os.kill(supervisor, signal.SIGKILL)
         self.assertEqual(137, self.end(process))
         self.assert_nothing_left(limit=3)
+        self.assertRegex(process.err, r"dtrun: failed: .* was killed by signal 9 \(SIGKILL\); all ranks of this node were ended\n$")
 
     def test_nothing_outlives_a_process_group_that_is_killed(self):
         process = self.run_until_ready(GRANDCHILD + IGNORE, start_new_session=True)

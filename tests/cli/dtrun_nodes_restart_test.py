@@ -44,6 +44,8 @@ class Restart(NodesTest):
         self.assertEqual(len({port for _, _, port in last}), 1)
         self.assertIn("dtrun: restart 1 of 1 in 50 ms: rank 3 exited with status 7", process.err)
         self.assertRegex(process.err, r"dtrun:   attempt 1: ended with status 0")
+        self.assertRegex(process.err, r"dtrun \(node 1\): restart 1: rank 3 exited with status 7")
+        self.assertIn("dtrun (node 1): the job ended with status 0 after 1 restart\n", process.err)
 
     def test_the_number_of_restarts_is_node_0s_on_all_nodes(self):
         launchers = [self.node(rank, *options, *self.shell("echo $TORCHELASTIC_MAX_RESTARTS", ranks=1))

@@ -371,7 +371,8 @@ class Loss(NodesTest):
             self.assertEqual(other.returncode, TIMEOUT, other.err)
             self.assertRegex(other.err.splitlines()[-1],
                              rf"failed: node {lost} \(.*\) with rank {lost} was silent for 1.0 s")
-            launchers[lost].communicate(timeout=LIMIT)  # its guard does not wait for ever
+            errors = launchers[lost].communicate(timeout=LIMIT)[1]  # its guard does not wait for ever
+            self.assertRegex(errors, r"failed: dtrun's own process .* was stopped .* the other nodes gave it up")
             self.assert_nothing_left(1)
             for path in self.folder.glob("here*"):
                 path.unlink()

@@ -86,7 +86,7 @@ class Budget(RestartTest):
         process = self.restarted("tell 'progress 7'; tell 'committed 5'; exit 7", 50, ranks=1)
         self.assertEqual(7, process.returncode, process.err)
         self.assertEqual(3, len(self.restarts_of(process)))
-        self.assertIn("restart 3 of 50 in 80 ms: rank 0 exited with status 7 at step 7; the newest checkpoint is of step 5",
+        self.assertIn("restart 3 of 50 in 80 ms: rank 0 exited with status 7 at step 7; the newest reported checkpoint is of step 5",
                       process.err)
         self.assertIn("not started again: 3 restarts in a row brought no newer checkpoint", self.last_line(process))
 

@@ -296,6 +296,22 @@ class RefusalTest(DtrunTest):
             with self.subTest(arguments=arguments):
                 self.assertIn(words, self.refused(2, *arguments))
 
+    def test_refusals_and_notes_say_what_to_do(self):
+        for words, arguments in (("give --nnodes", ("--node-rank", "1")),
+                                 ("the port goes into --master-port", ("--master-addr", "127.0.0.1:29500")),
+                                 ("leave out the brackets", ("--master-addr", "[::1]")),
+                                 ("--tee: found rank 7 with 2 ranks", ("-n", "2", "-t", "7:1")),
+                                 ("give 0 (never), or at least 0.1", ("--hang-timeout", "-1"))):
+            self.assertIn(words, self.refused(2, *arguments, "--", "true"))
+        (self.folder / "p.py").touch()
+        self.assertIn("try python3 p.py", self.refused(12, "p.py"))
+        self.assertIn("note: --rdzv-timeout has no effect", self.dtrun("--rdzv-timeout", "9", "--", "true").err)
+
+    def test_the_last_words_of_a_killed_rank_count_if_they_tell_of_an_error(self):
+        for words, quoted in (("memory: predicted", False), ("Assertion failed", True)):
+            process = self.dtrun(*self.shell(f"echo {words} >&2; kill -SEGV $$", ranks=1))
+            self.assertEqual(quoted, words in process.err.splitlines()[-1], process.err)
+
     def test_gpu_without_a_gpu_is_refused(self):
         if number_of_gpus() == 0:
             self.assertIn("no GPU", self.refused(2, "-n", "gpu", "--", "true"))
