@@ -6,6 +6,7 @@
 #include "checkpoint.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
@@ -34,6 +35,27 @@ void refuse_piece(const std::string& path) {
        path, pieces, folder.empty() ? "." : folder);
 }
 
+// generate finds the tokenizer of a model file beside it; that of a run is in its folder.
+void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
+  constexpr const char* kName = "tokenizer.model";
+  std::error_code error;
+  const fs::path run = fs::weakly_canonical(checkpoint, error).parent_path().parent_path();
+  const fs::path from = run / kName;
+  const fs::path to = fs::path(file).parent_path() / kName;
+  if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
+  if (is_there(to.string())) {
+    base::log_warning("{} is there already; generate needs a copy of {} beside {}", to.string(),
+                      from.string(), file);
+    return;
+  }
+  fs::copy_file(from, to, error);
+  if (error) {
+    fail(ErrorKind::checkpoint, "{}: cannot be written ({}); copy {} there: generate needs it",
+         to.string(), error.message(), from.string());
+  }
+  base::log_info("also wrote {}, which generate needs beside the model", to.string());
+}
+
 }  // namespace
 
 int export_checkpoint(const Arguments& arguments) {
@@ -56,7 +78,9 @@ int export_checkpoint(const Arguments& arguments) {
   const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
   (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
   warn(kCommand, *configured);
-  return RuntimeLibrary::open().run({kCommand, configured->config});
+  const int status = RuntimeLibrary::open().run({kCommand, configured->config});
+  if (status == 0 && configured->env.rank == 0) bring_tokenizer(path, wanted.file);
+  return status;
 }
 
 int import_checkpoint(const Arguments& arguments) {

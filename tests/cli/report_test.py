@@ -171,6 +171,11 @@ class Page(FolderTest):
         (self.folder / "file").write_text("")
         for name, reason in (("empty", "it holds no metrics.jsonl"), ("file", "it is a file"), ("none", "nothing of this name exists")):
             self.assertIn(f"{name}: {reason}", self.report(name, status=DATA).stderr)
+        write_run(self.folder / "good", [step_line(1)])
+        result = self.report("empty", "good")
+        self.assertIn("empty: left out: it holds no metrics.jsonl", result.stderr)
+        self.assertEqual([each["name"] for each in page_data((self.folder / "report.html").read_text())["runs"]], ["good"])
+        (self.folder / "report.html").unlink()
         write_run(self.folder / "void", [])
         self.assertIn("it holds no line of a run", self.report("void", status=DATA).stderr)
         self.assertIn("name run folders", self.report(status=USAGE).stderr)
