@@ -1,6 +1,8 @@
 // Tools that need the model: they check here what can be checked without LibTorch, and run there.
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 
 #include "checkpoint.h"
@@ -35,6 +37,11 @@ void refuse_piece(const std::string& path) {
        path, pieces, folder.empty() ? "." : folder);
 }
 
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 // generate finds the tokenizer of a model file beside it; that of a run is in its folder.
 void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
   constexpr const char* kName = "tokenizer.model";
@@ -44,8 +51,9 @@ void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
   const fs::path to = fs::path(file).parent_path() / kName;
   if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
   if (is_there(to.string())) {
-    base::log_warning("{} is there already; generate needs a copy of {} beside {}", to.string(),
-                      from.string(), file);
+    if (content_of(from) == content_of(to)) return;
+    base::log_warning("{} is another one, and stays; generate needs a copy of {} beside {}",
+                      to.string(), from.string(), file);
     return;
   }
   fs::copy_file(from, to, error);

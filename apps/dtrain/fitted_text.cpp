@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 
 #include "commands.h"
@@ -45,11 +44,9 @@ void move_line(std::string& line, std::size_t text, std::size_t columns, std::st
 
 std::size_t columns_of_output() {
   constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-  const char* variable = std::getenv("COLUMNS");
-  std::size_t columns = variable != nullptr ? std::strtoul(variable, nullptr, 10) : 0;
   winsize size{};
-  if (columns == 0 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
-  return columns == 0 ? kUnlimited : std::max(columns, kFewestColumns);
+  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? std::max<std::size_t>(size.ws_col, kFewestColumns) : kUnlimited;
 }
 
 }  // namespace

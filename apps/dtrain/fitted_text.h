@@ -12,7 +12,7 @@ namespace dtrain::app {
 /// the following lines that are indented as far.
 [[nodiscard]] std::string fitted_text(std::string_view text, std::size_t columns);
 
-/// Prints a text of --help: fitted to COLUMNS or to the terminal, else as it is.
+/// Prints a text of --help: fitted to the terminal, else as it is.
 void print_help(std::string_view text);
 
 }  // namespace dtrain::app

@@ -1,12 +1,16 @@
 """Mistakes of people who come from other programs: each is refused in one line that says what it looks like and what
 to do. Nothing here loads LibTorch."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import struct
 import subprocess
 import tempfile
+import termios
 import unittest
 
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
@@ -230,10 +234,23 @@ class Help(Case):
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertEqual(run("help", "trian").returncode, USAGE)
 
+    def shown_on_terminal(self, columns, *arguments):
+        terminal, end = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([DTRAIN, *arguments], stdout=end)
+        os.close(end)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal tells that its other end is closed
+            while part := os.read(terminal, 65536):
+                shown += part
+        os.close(terminal)
+        self.assertEqual(process.wait(timeout=20), 0)
+        return shown.decode().replace("\r", "")
+
     def test_it_is_broken_between_words_for_a_narrow_terminal(self):
         for name in ("train", "data", "report", "checkpoint", "schedule", "completion", "doctor", "plan", "generate", "verify"):
             whole = self.help_of(name, "--help")
-            narrow = run(name, "--help", environment={"COLUMNS": "80"}).stdout
+            narrow = self.shown_on_terminal(80, name, "--help")
             self.assertLessEqual(max(map(len, narrow.splitlines())), 80, name)
             self.assertEqual(narrow.split(), whole.split(), name)
 

@@ -249,6 +249,11 @@ class Browser(FolderTest):
             self.assertEqual(len(re.findall(r"<path [^>]*d=\"M[\d.]+ [\d.]+", figure)), 2, key)
         self.assertLess(int(re.search(r"Drawn in (\d+) ms", dom).group(1)), 1000)
 
+    def test_a_curve_of_zeros_is_left_out(self):
+        folder = write_run(self.folder / "one", [start_line(), *(step_line(step, wait_seconds=0, comm_bytes=0) for step in (1, 2))])
+        keys = re.findall(r'<figure data-key="(\w+)">', self.opened(self.page_of(folder)))
+        self.assertEqual(keys, [key for key in STEP_KEYS if key not in ("wait_seconds", "comm_bytes")])
+
     def test_a_phone_needs_no_scrolling_to_the_side(self):
         folder = write_run(self.folder / "a-run-with-quite-a-long-name-that-has-to-be-broken-somewhere", [
             start_line(cpu="x" * 200), {"event": "error", "step": 1, "message": "y" * 500}, step_line(1), step_line(2)])
