@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "fitted_text.h"
 #include "help.h"
 
 namespace dtrain::app {
@@ -23,7 +24,7 @@ constexpr Tool kTools[] = {{"list", list_checkpoints},     {"inspect", inspect_c
 int run_checkpoint(const Arguments& arguments) {
   const std::string name = arguments.empty() ? "" : arguments[0];
   if (is_help(name)) {
-    print(checkpoint_help());
+    print_help(checkpoint_help());
     return 0;
   }
   std::vector<std::string_view> names;

@@ -1,11 +1,14 @@
 // Tools that need the model: they check here what can be checked without LibTorch, and run there.
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 
 #include "checkpoint.h"
 #include "configure.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
@@ -34,6 +37,33 @@ void refuse_piece(const std::string& path) {
        path, pieces, folder.empty() ? "." : folder);
 }
 
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// generate finds the tokenizer of a model file beside it; that of a run is in its folder.
+void bring_tokenizer(const std::string& checkpoint, const std::string& file) {
+  constexpr const char* kName = "tokenizer.model";
+  std::error_code error;
+  const fs::path run = fs::weakly_canonical(checkpoint, error).parent_path().parent_path();
+  const fs::path from = run / kName;
+  const fs::path to = fs::path(file).parent_path() / kName;
+  if (!fs::is_regular_file(from, error) || fs::equivalent(from, to, error)) return;
+  if (is_there(to.string())) {
+    if (content_of(from) == content_of(to)) return;
+    base::log_warning("{} is another one, and stays; generate needs a copy of {} beside {}",
+                      to.string(), from.string(), file);
+    return;
+  }
+  fs::copy_file(from, to, error);
+  if (error) {
+    fail(ErrorKind::checkpoint, "{}: cannot be written ({}); copy {} there: generate needs it",
+         to.string(), error.message(), from.string());
+  }
+  base::log_info("also wrote {}, which generate needs beside the model", to.string());
+}
+
 }  // namespace
 
 int export_checkpoint(const Arguments& arguments) {
@@ -56,7 +86,9 @@ int export_checkpoint(const Arguments& arguments) {
   const auto path = checkpoint::store::checkpoints_at(wanted.checkpoint).front();
   (void)checkpoint::store::read_manifest(path);  // refuses what is no checkpoint
   warn(kCommand, *configured);
-  return RuntimeLibrary::open().run({kCommand, configured->config});
+  const int status = RuntimeLibrary::open().run({kCommand, configured->config});
+  if (status == 0 && configured->env.rank == 0) bring_tokenizer(path, wanted.file);
+  return status;
 }
 
 int import_checkpoint(const Arguments& arguments) {

@@ -16,6 +16,7 @@
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/checkpoint/store/verify.h"
+#include "fitted_text.h"
 #include "help.h"
 
 namespace dtrain::app {
@@ -33,7 +34,7 @@ std::optional<Arguments> words(std::string_view tool, std::initializer_list<std:
   Arguments found;
   for (const std::string& argument : arguments) {
     if (is_help(argument)) {
-      print(checkpoint_help());
+      print_help(checkpoint_help());
       return std::nullopt;
     }
     if (argument.starts_with("--")) {

@@ -4,6 +4,7 @@
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/help.h"
 #include "dtrain/config/unknown_word.h"
+#include "fitted_text.h"
 #include "help.h"
 #include "provenance.h"
 
@@ -17,7 +18,7 @@ int print_version() {
 
 int run_settings(const Arguments& arguments) {
   if (!arguments.empty() && is_help(arguments[0])) {
-    print(settings_help());
+    print_help(settings_help());
     return 0;
   }
   if (!arguments.empty()) {
@@ -64,7 +65,7 @@ int run_named(const std::string& name, const Arguments& arguments) {
 // `dtrain help checkpoint export` is `dtrain checkpoint export --help`.
 int run_help(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "help") {
-    print(overview_help());
+    print_help(overview_help());
     return 0;
   }
   Arguments rest(arguments.begin() + 1, arguments.end());
@@ -78,7 +79,7 @@ int run(const Arguments& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first == "--version") return print_version();
   if (is_help(first)) {
-    print(overview_help());
+    print_help(overview_help());
     return 0;
   }
   if (arguments.empty() || first.starts_with('-')) return run_train(arguments);

@@ -7,6 +7,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/config/schema.h"
+#include "fitted_text.h"
 #include "help.h"
 
 namespace dtrain::app {
@@ -166,7 +167,7 @@ std::string script() {
 int run_completion(const Arguments& arguments) {
   const std::string shell = arguments.empty() ? "" : arguments[0];
   if (is_help(shell)) {
-    print(completion_help());
+    print_help(completion_help());
     return 0;
   }
   constexpr std::string_view kShells[] = {"bash", "zsh"};

@@ -1,6 +1,7 @@
 #include "configure.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
@@ -15,6 +16,7 @@
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "epochs.h"
+#include "fitted_text.h"
 #include "help.h"
 #include "runtime_library.h"
 
@@ -82,6 +84,34 @@ void refuse_empty_run_dir(const config::CommandLine& command_line) {
   }
 }
 
+// "--memory-limit 10" means 10 GB to everybody, and no model fits into a million bytes.
+void refuse_bare_sizes(const config::CommandLine& command_line) {
+  constexpr std::string_view kSizes[] = {"machine.memory_limit", "plan.device_memory", "plan.link"};
+  constexpr std::size_t kDigits = 6;
+  for (const config::Assignment& given : command_line.assignments) {
+    const std::string& text = given.text;
+    const bool is_size = std::ranges::find(kSizes, given.setting->key) != std::end(kSizes);
+    const bool is_bare = text != "0" && text.find_first_not_of("0123456789.") == text.npos;
+    if (!is_size || !is_bare || text.empty() || text.size() > kDigits) continue;
+    base::fail(ErrorKind::usage,
+               "{}: {} without a unit is bytes, which is too little: give one, as in {}GB",
+               given.origin, text, text);
+  }
+}
+
+// The keys of a DeepSpeed file for the flags that a message names, which nobody gave.
+std::string keys_behind(const config::CommandLine& command_line, std::string_view message) {
+  std::string keys;
+  for (const config::Assignment& given : command_line.assignments) {
+    const bool is_key = !command_line.deepspeed_file.empty() &&
+                        given.origin.starts_with(command_line.deepspeed_file + ": ");
+    const std::string flag = fmt::format("{} ", given.setting->flag);
+    if (!is_key || message.find(flag) == message.npos) continue;
+    keys += (keys.empty() ? "" : ", ") + flag + "from " + given.origin;
+  }
+  return keys.empty() ? "" : " (" + keys + ")";
+}
+
 // With --epochs the steps follow from the data and the batch, and other settings from the steps.
 config::Config resolve_with_epochs(config::Command command, config::Config config,
                                    const config::Launch& launch) {
@@ -109,6 +139,7 @@ void take_vocab_of_data(config::Loaded& loaded, config::Command command) {
 // Reads the settings of the command, or of the run that it resumes.
 Meant read_settings(const config::CommandLine& command_line, const config::Launch& launch) {
   refuse_empty_run_dir(command_line);
+  refuse_bare_sizes(command_line);
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
   config::check_open_layout(command_line, given.config);
@@ -123,8 +154,8 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
             .notice = run ? run->notice : ""};
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
-    base::fail(ErrorKind::usage, "{}",
-               config::describe_unfit_ranks(command_line, given, launch, error));
+    const std::string message = config::describe_unfit_ranks(command_line, given, launch, error);
+    base::fail(ErrorKind::usage, "{}{}", message, keys_behind(command_line, message));
   }
 }
 
@@ -133,7 +164,7 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
 std::optional<Configured> configure(config::Command command, const Arguments& arguments) {
   const config::CommandLine command_line = config::parse_command_line(command, arguments);
   if (command_line.help) {
-    print(command_help(command));
+    print_help(command_help(command));
     return std::nullopt;
   }
   const base::RankEnv env = base::rank_env_of_process();

@@ -6,6 +6,7 @@
 #include "dtrain/config/resolve.h"
 #include "dtrain/data/ngram.h"
 #include "dtrain/data/split.h"
+#include "fitted_text.h"
 #include "help.h"
 
 namespace dtrain::app {
@@ -36,14 +37,26 @@ config::CommandLine parse_baseline(const Arguments& arguments) {
   }
 }
 
+// Models of bigrams of a tokenizer's tokens would not fit memory, and say nothing of bytes.
+void check_has_bytes(const std::string& path) {
+  constexpr std::int64_t kBytes = 256;
+  const auto vocab = data::vocab_of_data(path);
+  if (!vocab || *vocab <= kBytes) return;
+  fail(ErrorKind::data,
+       "data baseline: baselines need byte tokens, but {} has those of a tokenizer (a vocabulary "
+       "of {}): give the text itself",
+       path, *vocab);
+}
+
 int run_baseline(const Arguments& arguments) {
   const auto command_line = parse_baseline(arguments);
   if (command_line.help) {
-    print(data_help());
+    print_help(data_help());
     return 0;
   }
   const config::Config config = baseline_config(command_line);
   if (config.data.train.empty()) fail(ErrorKind::usage, "data baseline: --data is missing");
+  check_has_bytes(config.data.train);
   const data::Split split = data::open_split(data::split_options(config));
   const data::NgramLoss loss = data::evaluate_ngrams(split, config.report.eval_sequences.count);
   print(fmt::format("{{\"bigram\": {}, \"trigram\": {}, \"targets\": {}}}\n", loss.bigram,
@@ -60,7 +73,7 @@ int run_data(const Arguments& arguments) {
   if (action == "tokenizer") return run_tokenizer(rest);
   if (action == "baseline") return run_baseline(rest);
   if (is_help(action)) {
-    print(data_help());
+    print_help(data_help());
     return 0;
   }
   if (action.empty()) {

@@ -10,6 +10,7 @@
 #include "dtrain/base/rank_env.h"
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/train.h"
+#include "fitted_text.h"
 #include "help.h"
 #include "parse_words.h"
 #include "progress_bar.h"
@@ -41,9 +42,13 @@ class TextCommand {
 
   /// Returns false where help was asked for, and given.
   [[nodiscard]] bool parse(const Arguments& arguments) {
+    // The flag of training, which the inputs here do not have.
+    if (std::ranges::find(arguments, "--data") != arguments.end()) {
+      fail(ErrorKind::usage, "{}: unknown flag --data: name the inputs without a flag", name_);
+    }
     parse_words(app_, arguments, name_, "dtrain data --help");
     if (help_) {
-      print(data_help());
+      print_help(data_help());
       return false;
     }
     if (texts_.output.empty()) {
@@ -138,7 +143,7 @@ int run_tokenizer(const Arguments& arguments) {
   constexpr std::string_view kActions[] = {"train"};
   const std::string action = arguments.empty() ? "" : arguments[0];
   if (is_help(action)) {
-    print(data_help());
+    print_help(data_help());
     return 0;
   }
   if (action != kActions[0]) {
@@ -147,9 +152,13 @@ int run_tokenizer(const Arguments& arguments) {
   }
   TextCommand command("data tokenizer train");
   data::TokenizerTraining training;
-  command.app().add_option("--vocab-size", training.vocab);
+  const CLI::Option* vocab_flag = command.app().add_option("--vocab-size", training.vocab);
   command.app().add_option("--type", training.type);
   if (!command.parse(Arguments(arguments.begin() + 1, arguments.end()))) return 0;
+  if (vocab_flag->empty()) {
+    fail(ErrorKind::usage,
+         "data tokenizer train: --vocab-size is missing: name the number of tokens, as 8000");
+  }
   // The 256 bytes, the unknown piece and the one that ends documents, and something to learn.
   command.check_number("--vocab-size", training.vocab, 260, 1'000'000);
   if (training.type != "bpe" && training.type != "unigram") {

@@ -3,9 +3,24 @@
 #include <CLI/CLI.hpp>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/nearest.h"
 #include "dtrain/config/command_line.h"
 
 namespace dtrain::app {
+namespace {
+
+// ": did you mean --output?", or where the flags are shown.
+std::string advice_for(const CLI::App& app, const std::string& word, std::string_view help) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  const std::string advice = base::did_you_mean(base::nearest(word, known));
+  return advice.empty() ? fmt::format("; {} shows the flags", help) : advice;
+}
+
+}  // namespace
 
 void parse_words(CLI::App& app, const Arguments& arguments, std::string_view name,
                  std::string_view help) {
@@ -15,6 +30,11 @@ void parse_words(CLI::App& app, const Arguments& arguments, std::string_view nam
   }
   try {
     app.parse(words);
+  } catch (const CLI::ExtrasError& error) {
+    const std::string word = app.remaining().empty() ? error.what() : app.remaining().front();
+    base::fail(base::ErrorKind::usage, "{}: {} {}{}", name,
+               word.starts_with('-') ? "unknown flag" : "unexpected word", word,
+               advice_for(app, word, help));
   } catch (const CLI::Error& error) {
     base::fail(base::ErrorKind::usage, "{}: {}; {} shows the flags", name, error.what(), help);
   }

@@ -21,15 +21,17 @@ void draw(std::string_view text) {
 std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double seconds,
                           std::string_view note) {
   constexpr int kWidth = 24;
-  constexpr double kMega = 1e6;
+  const bool is_large = total_bytes >= 1'000'000;
+  const double unit = is_large ? 1e6 : 1e3;
+  const std::string_view name = is_large ? "MB" : "kB";
   const double share =
       total_bytes > 0 ? std::min(1.0, static_cast<double>(bytes) / double(total_bytes)) : 0;
   const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total_bytes - bytes) / rate : 0;
   const std::string bar(static_cast<std::size_t>(share * kWidth), '#');
-  return fmt::format("[{:<{}}] {:3.0f} %  {:.0f} of {:.0f} MB  {:.0f} MB/s  {} left  {}", bar,
-                     kWidth, 100 * share, double(bytes) / kMega, double(total_bytes) / kMega,
-                     rate / kMega, base::readable_time(std::max(0.0, left)), note);
+  return fmt::format("[{:<{}}] {:3.0f} %  {:.0f} of {:.0f} {}  {:.0f} {}/s  {} left  {}", bar,
+                     kWidth, 100 * share, double(bytes) / unit, double(total_bytes) / unit, name,
+                     rate / unit, name, base::readable_time(std::max(0.0, left)), note);
 }
 
 ProgressBar::ProgressBar()

@@ -2,6 +2,7 @@
 #include <fmt/chrono.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -11,8 +12,10 @@
 #include "commands.h"
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/report/csv.h"
 #include "dtrain/report/page.h"
+#include "fitted_text.h"
 #include "help.h"
 #include "parse_words.h"
 #include "provenance.h"
@@ -90,17 +93,36 @@ std::string page_path(const ReportOptions& options) {
   return options.runs.size() == 1 ? (fs::path(options.runs.front()) / kName).string() : kName;
 }
 
+// A refused start leaves a folder without a record, which runs/* names too.
+bool has_record(const std::string& folder) {
+  std::error_code error;
+  return !fs::is_directory(folder, error) || fs::exists(fs::path(folder) / "metrics.jsonl", error);
+}
+
+std::vector<report::RunRecord> read_runs(const std::vector<std::string>& folders) {
+  const bool some = std::ranges::any_of(folders, has_record);
+  std::vector<report::RunRecord> runs;
+  for (const std::string& folder : folders) {
+    if (some && !has_record(folder)) {
+      base::log_warning("{}: left out: it holds no metrics.jsonl, so no run has begun there",
+                        folder);
+      continue;
+    }
+    runs.push_back(report::read_run(folder));
+  }
+  report::name_apart(runs);
+  return runs;
+}
+
 }  // namespace
 
 int run_report(const Arguments& arguments) {
   const ReportOptions options = parse(arguments);
   if (options.help) {
-    print(report_help());
+    print_help(report_help());
     return 0;
   }
-  std::vector<report::RunRecord> runs;
-  for (const std::string& folder : options.runs) runs.push_back(report::read_run(folder));
-  report::name_apart(runs);
+  const std::vector<report::RunRecord> runs = read_runs(options.runs);
   if (!options.csv.empty()) {
     write(options.csv, report::csv_of(runs), options.overwrite);
     return 0;

@@ -11,6 +11,7 @@
 #include "dtrain/config/pipeline.h"
 #include "dtrain/parallel/pipeline/check.h"
 #include "dtrain/parallel/pipeline/simulate.h"
+#include "fitted_text.h"
 #include "help.h"
 #include "parse_words.h"
 #include "schedule_grid.h"
@@ -88,7 +89,7 @@ std::string memory_line(const parallel::PipelineShape& shape,
 int run_schedule(const Arguments& arguments) {
   const ScheduleOptions options = parse(arguments);
   if (options.help) {
-    print(schedule_help());
+    print_help(schedule_help());
     return 0;
   }
   const parallel::PipelineShape shape = shape_of(options);

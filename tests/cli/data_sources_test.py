@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import unittest
+import zlib
 
 from data_harness import DataTest
 from dtrain_harness import DATA, DTRAIN, GOLDEN, SOURCE, USAGE, run
@@ -85,6 +86,8 @@ class Texts(Sources):
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
         packed, small = gzip.compress(TEXT), zstd(TEXT)
         self.refused(self.write("cut.gz", packed[:20000]), parts=["cut.gz", "truncated", "byte 20000"])
+        held = len(zlib.decompressobj(31).decompress(packed[:20000]))
+        self.refused(self.write("cut.gz", packed[:20000]), parts=[f"after {held} bytes"])
         self.refused(self.write("cut.zst", small[:20000]), parts=["cut.zst", "truncated", "byte 20000"])
         lines = self.write("l.jsonl", '{"text": "x"}\n{"body": "y"}\n')
         self.refused(lines, "--field", "text", parts=["l.jsonl", "line 2", "no field \"text\"", "body"])

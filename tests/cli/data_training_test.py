@@ -63,6 +63,13 @@ class Tokenizers(Training):
         self.one_error(self.dtrain("generate", "--from", "run", "--prompt-file", "long.txt", status=USAGE), "more than 2097152 bytes",
                        "65536 positions")
         self.dtrain("checkpoint", "export", "run", "exported.safetensors")
+        beside = self.folder / "tokenizer.model"
+        self.assertEqual(beside.read_bytes(), (self.folder / "a.model").read_bytes())
+        self.assertEqual(self.dtrain("checkpoint", "export", "run", "exported.safetensors", "--overwrite").stderr, "")
+        beside.write_text("another")
+        self.assertIn("tokenizer.model is another one", self.dtrain("checkpoint", "export", "run", "exported.safetensors", "--overwrite").stderr)
+        self.assertEqual(beside.read_text(), "another")
+        beside.unlink()
         self.one_error(self.dtrain("generate", "--from", "exported.safetensors", status=CHECKPOINT), "exported.safetensors",
                        "tokenizer.model", "copy it")
         shutil.copy(self.folder / "a.model", self.folder / "tokenizer.model")

@@ -129,7 +129,9 @@ class DeepSpeed(FolderTest):
         for content, expected in (
                 ({"optimizer": {"type": "Lamb"}}, 'optimizer.type: found "Lamb", but it must be one of adam, adamw, sgd'),
                 ({"scheduler": {"type": "OneCycle"}}, 'scheduler.type: found "OneCycle"'),
-                ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: found"),
+                ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: found 4, but it must be 0, 1, 2 or 3"),
+                ({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3},
+                 "--grad-accum from "),
                 ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16.enabled"),
                 ({"gradient_clipping": "much"}, "gradient_clipping: found"),
                 ({"optimizer": {"params": {"betas": [0.9]}}}, "optimizer.params.betas: found [0.9], but it must be two numbers"),
@@ -173,10 +175,24 @@ class Alone(FolderTest):
         again, _ = self.start("--data", "book.txt", "--run-dir", "runs/book-1", "--resume", "auto", "--threads", "1")
         for group in ("data", "train", "report"):
             self.assertEqual(again[group], config[group])
-        for flags in (["--steps", "5"], ["--lr", "1e-3"]):
-            config, error = self.start("--data", "book.txt", *flags)
-            self.assertIn('"sample_every": 0', json.dumps(config))
-            self.assertNotIn("--sample-every", error)
+        config, error = self.start("--data", "book.txt", "--lr", "1e-3")
+        self.assertIn('"sample_every": 0', json.dumps(config))
+        self.assertNotIn("--sample-every", error)
+        for flags in (["--steps", "5"], ["--keep-best"], ["--strategy", "ddp"]):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.start("--data", "book.txt", *flags)[0]["report"]["sample_every"], 200)
+        printed = json.loads(run(self.dtrain, "--data", "book.txt", "--print-config", cwd=self.folder).stdout)
+        self.assertEqual((printed["data"]["val_fraction"], printed["report"]["eval_every"]), (0.05, 100))
+
+    def test_ranks_without_a_layout_get_ddp(self):
+        (self.folder / "book.txt").write_bytes(b"words " * 100)
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+        def layout(*flags):
+            return json.loads(run(self.dtrain, "--data", "book.txt", "--print-config", *flags, cwd=self.folder, environment=ranks).stdout)["layout"]
+
+        self.assertEqual(layout()["strategy"], "ddp")
+        self.assertEqual(layout("--strategy", "fsdp")["strategy"], "fsdp")
 
     def test_little_text_is_all_trained_on(self):
         (self.folder / "note.txt").write_bytes(b"words " * 100)

@@ -1,12 +1,16 @@
 """Mistakes of people who come from other programs: each is refused in one line that says what it looks like and what
 to do. Nothing here loads LibTorch."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import struct
 import subprocess
 import tempfile
+import termios
 import unittest
 
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
@@ -230,6 +234,26 @@ class Help(Case):
             self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertEqual(run("help", "trian").returncode, USAGE)
 
+    def shown_on_terminal(self, columns, *arguments):
+        terminal, end = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([DTRAIN, *arguments], stdout=end)
+        os.close(end)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal tells that its other end is closed
+            while part := os.read(terminal, 65536):
+                shown += part
+        os.close(terminal)
+        self.assertEqual(process.wait(timeout=20), 0)
+        return shown.decode().replace("\r", "")
+
+    def test_it_is_broken_between_words_for_a_narrow_terminal(self):
+        for name in ("train", "data", "report", "checkpoint", "schedule", "completion", "doctor", "plan", "generate", "verify"):
+            whole = self.help_of(name, "--help")
+            narrow = self.shown_on_terminal(80, name, "--help")
+            self.assertLessEqual(max(map(len, narrow.splitlines())), 80, name)
+            self.assertEqual(narrow.split(), whole.split(), name)
+
 
 class NamesOfWhatWasGiven(Case):
     """The message has the flag or file that the user gave, and advice that can be followed."""
@@ -248,6 +272,18 @@ class NamesOfWhatWasGiven(Case):
         run_folder = self.folder / "old"
         (run_folder / "checkpoints/step-3").mkdir(parents=True)
         self.refused(USAGE, "--data is missing", "--run-dir RUN --resume auto", arguments=["--resume", run_folder])
+
+    def test_a_size_without_a_unit_that_fits_nothing_is_refused(self):
+        for flag in ("--memory-limit", "--set=machine.memory_limit"):
+            arguments = [flag, "10"] if flag == "--memory-limit" else [f"{flag}=10"]
+            self.refused(USAGE, "10 without a unit is bytes", "10GB", arguments=["--data", self.text(), *arguments])
+
+    def test_flags_of_the_data_tools_are_named(self):
+        self.refused(USAGE, "unknown flag --data: name the inputs without a flag", arguments=["data", "prepare", "--data", "x"])
+        self.refused(USAGE, "unknown flag --outptu: did you mean --output?", arguments=["data", "prepare", "--outptu", "x"])
+        self.refused(USAGE, "--vocab-size is missing", arguments=["data", "tokenizer", "train", self.text(), "--output", "m"])
+        self.refused(USAGE, "unknown flag --tokenizer", "dtrain data prepare", arguments=["--data", self.text(), "--tokenizer", "m"])
+        self.refused(USAGE, "--recompute", arguments=["--activation_checkpoint.mode", "full"])
 
     def test_a_run_folder_without_a_name_is_refused(self):
         for arguments, name in ((["--run-dir", ""], "--run-dir"), (["--set", "run.dir="], "--set run.dir")):

@@ -171,6 +171,11 @@ class Page(FolderTest):
         (self.folder / "file").write_text("")
         for name, reason in (("empty", "it holds no metrics.jsonl"), ("file", "it is a file"), ("none", "nothing of this name exists")):
             self.assertIn(f"{name}: {reason}", self.report(name, status=DATA).stderr)
+        write_run(self.folder / "good", [step_line(1)])
+        result = self.report("empty", "good")
+        self.assertIn("empty: left out: it holds no metrics.jsonl", result.stderr)
+        self.assertEqual([each["name"] for each in page_data((self.folder / "report.html").read_text())["runs"]], ["good"])
+        (self.folder / "report.html").unlink()
         write_run(self.folder / "void", [])
         self.assertIn("it holds no line of a run", self.report("void", status=DATA).stderr)
         self.assertIn("name run folders", self.report(status=USAGE).stderr)
@@ -243,6 +248,11 @@ class Browser(FolderTest):
         for key, figure in figures:
             self.assertEqual(len(re.findall(r"<path [^>]*d=\"M[\d.]+ [\d.]+", figure)), 2, key)
         self.assertLess(int(re.search(r"Drawn in (\d+) ms", dom).group(1)), 1000)
+
+    def test_a_curve_of_zeros_is_left_out(self):
+        folder = write_run(self.folder / "one", [start_line(), *(step_line(step, wait_seconds=0, comm_bytes=0) for step in (1, 2))])
+        keys = re.findall(r'<figure data-key="(\w+)">', self.opened(self.page_of(folder)))
+        self.assertEqual(keys, [key for key in STEP_KEYS if key not in ("wait_seconds", "comm_bytes")])
 
     def test_a_phone_needs_no_scrolling_to_the_side(self):
         folder = write_run(self.folder / "a-run-with-quite-a-long-name-that-has-to-be-broken-somewhere", [

@@ -50,10 +50,10 @@ class Memory(TestCase):
     @classmethod
     @functools.cache
     def gibibytes(cls, *words):
-        """The predicted memory of a command's fullest rank: it says so when it may hold one byte."""
+        """The predicted memory of a command's fullest rank: it says so when it may hold a thousand bytes."""
         words = [BIN / word if word in ("dtrain", "dtrun") else word for word in words]
         with tempfile.TemporaryDirectory(prefix="dtrain-shipped-") as folder:
-            result = run([*words, "--data", TEXT, "--run-dir", folder + "/run", "--memory-limit", "1"])
+            result = run([*words, "--data", TEXT, "--run-dir", folder + "/run", "--memory-limit", "1kB"])
         found = re.findall(r"([\d.]+) (\w*B) per rank are predicted", result.stderr)
         if result.returncode != 2 or not found:
             raise AssertionError(f"{words}: status {result.returncode}\n{result.stderr}")

@@ -167,8 +167,10 @@ void take_sharding(Reader& reader) {
   constexpr std::string_view kKey = "zero_optimization.stage";
   const Json* stage = reader.take(kKey);
   if (stage == nullptr || *stage == 0) return reader.set("layout.strategy", "ddp", kKey);
+  const std::string found = number_text(*stage);
+  if (found != "1" && found != "2" && found != "3") reader.refuse(kKey, *stage, "0, 1, 2 or 3");
   reader.set("layout.strategy", "zero", kKey);
-  reader.set("layout.zero_stage", number_text(*stage), kKey);
+  reader.set("layout.zero_stage", found, kKey);
 }
 
 void take_offload(Reader& reader) {

@@ -19,6 +19,8 @@ constexpr std::string_view kFromLauncher =
 constexpr std::string_view kNoService =
     "nothing is sent anywhere: see RUN/tensorboard, or dtrain report RUN";
 constexpr std::string_view kNoWorkers = "leave it out: data is read ahead by itself";
+constexpr std::string_view kPrepares =
+    "it belongs to dtrain data prepare, which makes the token file that --data takes";
 constexpr std::string_view kFloat16 = "--dtype float16";
 constexpr std::string_view kBfloat16 = "--dtype bfloat16";
 constexpr std::string_view kNamesDtype = "float32, bfloat16, float16 or float64";
@@ -156,6 +158,10 @@ constexpr ForeignName kForeignNames[] = {
     {"torch-dtype", "machine.dtype", kNamesDtype},
     {"gradient-checkpointing", "machine.recompute", "--recompute level"},
     {"activation-checkpointing", "machine.recompute", "--recompute level"},
+    {"activation-checkpoint.mode", "machine.recompute", "none, gates, level, every:K or auto"},
+    {"tokenizer", "", kPrepares},
+    {"tokenizer-path", "", kPrepares},
+    {"field", "", kPrepares},
     {"dist-backend", "machine.backend"},
     {"num-threads", "machine.threads"},
     {"tp-size", "layout.tp", "with --strategy tp or 3d"},
@@ -252,9 +258,13 @@ std::span<const ForeignName> foreign_names() noexcept {
 
 const ForeignName* find_foreign(std::string_view name) {
   std::string wanted = normal_form(name);
+  auto found = std::ranges::find(foreign_names(), wanted, &ForeignName::name);
   // "training.max-steps": the group is theirs, too.
-  if (const std::size_t dot = wanted.rfind('.'); dot != wanted.npos) wanted.erase(0, dot + 1);
-  const auto found = std::ranges::find(foreign_names(), wanted, &ForeignName::name);
+  const std::size_t dot = wanted.rfind('.');
+  if (found == foreign_names().end() && dot != wanted.npos) {
+    wanted.erase(0, dot + 1);
+    found = std::ranges::find(foreign_names(), wanted, &ForeignName::name);
+  }
   return found == foreign_names().end() ? nullptr : &*found;
 }
 

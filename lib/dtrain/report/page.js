@@ -107,7 +107,7 @@
   function extent(values) {
     let low = Infinity, high = -Infinity;
     for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
-    return low > high ? null : low === high ? [low - Math.abs(low || 1) / 10, high + Math.abs(high || 1) / 10] : [low, high];
+    return low > high ? null : low === high && low === 0 ? [0, 1] : low === high ? [low - Math.abs(low || 1) / 10, high + Math.abs(high || 1) / 10] : [low, high];
   }
 
   function lineOf(run, chart) {
@@ -138,7 +138,9 @@
     const horizontal = extent(lines.flatMap((line) => line.places));
     if (!vertical || !horizontal || width < 100) { figure.lines = null; return; }
     const pad = (vertical[1] - vertical[0]) * 0.04;
-    const [low, high] = [vertical[0] - pad, vertical[1] + pad];
+    // No figure that is drawn is below 0, so no axis is.
+    const floor = view.log || vertical[0] < 0 ? -Infinity : 0;
+    const [low, high] = [Math.max(floor, vertical[0] - pad), vertical[1] + pad];
     const toX = (place) => left + ((place - horizontal[0]) / (horizontal[1] - horizontal[0])) * (width - left - right);
     const toY = (value) => top + ((high - scaled(value)) / (high - low)) * (height - top - bottom);
     const format = chart.format || short;
@@ -149,7 +151,8 @@
     }
     const onAxis = view.axis === "seconds" ? seconds : short;
     for (const tick of ticks(horizontal[0], horizontal[1], Math.max(2, width / 75), short)) {
-      svg.append(drawn("text", { x: toX(tick), y: height - 6, "text-anchor": "middle" }, onAxis(tick)));
+      const x = toX(tick), anchor = x > width - right - 16 ? "end" : "middle";
+      svg.append(drawn("text", { x: anchor === "end" ? width - 1 : x, y: height - 6, "text-anchor": anchor }, onAxis(tick)));
     }
     for (const line of lines) {
       if (line.even) {
@@ -236,7 +239,7 @@
     const parts = [facts(run.layout.map(([name, value, kind]) => [name, SHOWN[kind](value)]))];
     parts.push(element("h3", {}, "Starts"), table(["at", "ranks", "layout", "machine", "version", "after"], run.starts.map(startOf)));
     if (run.checkpoints.length > 0) {
-      parts.push(element("h3", {}, "Checkpoints"), table(["step", "size", "training stood still", "until it stood", "now"],
+      parts.push(element("h3", {}, "Checkpoints"), table(["step", "size", "stall", "write time", "now"],
         run.checkpoints.map((each) => [count(each.step), bytes(each.bytes), seconds(each.stall_seconds), seconds(each.seconds), each.now])));
     }
     if (run.warnings.length > 0) {
@@ -268,7 +271,9 @@
   }
 
   // ---- the page ----
-  const charts = CHARTS.filter((chart) => runs.some((run) => run.curves[chart.key])).map((chart) => [chartOf(chart), chart]);
+  // A curve of zeros, as of waits without other ranks, says nothing.
+  const says = (run, chart) => run.curves[chart.key]?.values.some((value) => value !== 0);
+  const charts = CHARTS.filter((chart) => runs.some((run) => says(run, chart))).map((chart) => [chartOf(chart), chart]);
   function drawAll() { for (const [figure, chart] of charts) draw(figure, chart); }
   const main = document.querySelector("main");
   main.append(element("section", { class: "cards" }, ...runs.map(card)), element("h2", {}, "Curves"), controls(),

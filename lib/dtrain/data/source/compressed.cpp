@@ -27,8 +27,11 @@ class Decompressing : public ByteStream {
 
   std::size_t read(std::span<char> to) final {
     std::size_t filled = 0;
-    while (filled < to.size() && fill()) filled += decompress(to.subspan(filled));
-    text_bytes_ += static_cast<std::int64_t>(filled);
+    while (filled < to.size() && fill()) {
+      const std::size_t count = decompress(to.subspan(filled));
+      filled += count;
+      text_bytes_ += static_cast<std::int64_t>(count);
+    }
     return filled;
   }
   [[nodiscard]] std::int64_t consumed() const noexcept final { return from_->consumed(); }
