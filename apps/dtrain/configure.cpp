@@ -91,7 +91,7 @@ void refuse_bare_sizes(const config::CommandLine& command_line) {
   for (const config::Assignment& given : command_line.assignments) {
     const std::string& text = given.text;
     const bool is_size = std::ranges::find(kSizes, given.setting->key) != std::end(kSizes);
-    const bool is_bare = text != "0" && text.find_first_not_of("0123456789.") == text.npos;
+    const bool is_bare = text != "0" && text.find_first_not_of("0123456789") == text.npos;
     if (!is_size || !is_bare || text.empty() || text.size() > kDigits) continue;
     base::fail(ErrorKind::usage,
                "{}: {} without a unit is bytes, which is too little: give one, as in {}GB",

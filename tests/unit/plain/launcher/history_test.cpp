@@ -25,7 +25,8 @@ TEST_CASE("A restart's line tells which, of how many, when, why and from where")
   launcher::RestartPolicy policy({.max_restarts = 3});
   const auto decision = policy.after(failure());
   CHECK(launcher::restart_line(failure(), decision, policy, 3) ==
-        "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest checkpoint is "
+        "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest reported "
+        "checkpoint is "
         "of step 50");
 }
 
