@@ -185,7 +185,7 @@ def product_flops_per_token(sizes, length):
 def product_share(found, gflops):
     """Of the rate that one thread's products alone reach on the shapes of this model, or None where there is no such rate."""
     row = found["row"]
-    if row["model"]["length"] > 1024 or row["disturbed"] or row["flags"]:
+    if row["model"]["length"] > 512 or row["disturbed"] or row["flags"]:
         return None
     size = "25m" if row["model"]["config"] == "25m" else "small"
     rates = [rate for name, rate in gflops.items() if name.startswith(size) and name.endswith(row["dtype"])]
