@@ -16,9 +16,16 @@ namespace {
 constexpr std::array<std::string_view, 3> kFromNode{"machine.threads", "machine.device",
                                                     "layout.shard_size"};
 
+// Ranks that recompute other parts would make other collective calls.
+bool plan_depends_on_threads(const config::MachineConfig& machine) {
+  return machine.recompute.kind == config::RecomputeSetting::Kind::automatic &&
+         machine.memory_limit.count > 0;
+}
+
 bool may_differ(const config::Setting& setting, const config::Config& config) {
   if (setting.key == "layout.nnodes") return true;
-  return setting.key == "machine.threads" && !setting.changes_bits(config);
+  return setting.key == "machine.threads" && !setting.changes_bits(config) &&
+         !plan_depends_on_threads(config.machine);
 }
 
 }  // namespace

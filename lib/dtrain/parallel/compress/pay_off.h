@@ -21,7 +21,8 @@ struct PayOff {
 };
 
 /// Measures the scheme of the setup first, then others that are usual and save bytes, on this rank's
-/// CPU or device: as much of the largest part as 2^20 elements is compressed and decompressed a few times.
+/// CPU or device: as much of the largest part as 2^20 elements is compressed and decompressed a few
+/// times.
 ///
 /// num_ranks: that hold the same gradients. Takes some milliseconds for each scheme.
 [[nodiscard]] std::vector<PayOff> measure_pay_offs(const RankSumSetup& setup,

@@ -12,8 +12,8 @@ namespace dtrain::parallel {
 ///
 /// Format: P (rows, r), then Q (columns, r), in the dtype of gradients.
 ///
-/// Every rank computes P Q^T and orthonormal columns with the same bits, whatever its threads and its CPU. The
-/// first Q is drawn from the parameter's number; so is a column that has become 0.
+/// Every rank computes P Q^T and orthonormal columns with the same bits, whatever its threads and
+/// its CPU. The first Q is drawn from the parameter's number; so is a column that has become 0.
 ///
 /// Source: Vogels, Karimireddy, Jaggi, PowerSGD (NeurIPS 2019), algorithms 1 and 2.
 class PowerSgd final : public Scheme {

@@ -29,6 +29,14 @@ TEST_CASE("Ranks need not agree on what differs between nodes and changes no bit
   CHECK(name_of(config, "train.seed") == "train.seed");
 }
 
+TEST_CASE("Where memory decides what is recomputed, ranks must agree on their threads") {
+  config::Config config = with_kernels("fused");
+  set(config, "machine.recompute", "auto");
+  CHECK(name_of(config, "machine.threads").empty());
+  set(config, "machine.memory_limit", "1GiB");
+  CHECK(name_of(config, "machine.threads").starts_with("machine.threads"));
+}
+
 TEST_CASE("Where threads change bits, ranks must agree on them, and are told how") {
   CHECK(name_of(with_kernels("plain"), "machine.threads") ==
         "machine.threads, which follows from each node unless --threads gives it");
