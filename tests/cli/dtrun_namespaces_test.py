@@ -112,7 +112,7 @@ class Namespaces(DtrunTest):
             launchers = self.job("true", secret="", options=("--rdzv-timeout", seconds))
             self.assertEqual(self.ends(launchers), [10, 2], launchers[0].err + launchers[1].err)
             self.assertIn("DTRAIN_JOB_TOKEN", launchers[1].err)
-            self.assertIn("it has no secret", launchers[0].err)
+            self.assertIn("there is no secret", launchers[0].err)
 
     def test_training_has_the_bits_of_one_node(self):
         text = self.folder / "text"
