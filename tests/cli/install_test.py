@@ -75,7 +75,7 @@ class Installed(InstallTest):
 class OnAnotherMachine(InstallTest):
     def setUp(self):
         if os.geteuid() != 0 or run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("only root can show dtrain another machine")
+            self.skipTest("needs namespaces: of mounts")
         super().setUp()
         self.folder.chmod(0o755)
         self.seen = self.folder / "opt" / "a folder"
