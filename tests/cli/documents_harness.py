@@ -5,52 +5,48 @@ The word after the three backquotes says what a fence is:
   sh       commands: they run, and must succeed
   console  lines that begin with "$ " are commands: they run, and must write the lines below them
   python   a program: it runs in the page's folder, with the Python of scripts/setup.sh --dev
-  json, text  not run: files, syntax, figures
+  text, json  not run: syntax, illustrations, files
 
 Comments right above a fence change that; a reader of the page does not see them:
 
   <!-- not run: REASON -->  one of NOT_RUN in documents_test.py
   <!-- status N -->         the status of the last command
+  <!-- output -->           of a text: lines that the commands of the fence before wrote, one below the other
   <!-- numbers vary -->     of the output the words are compared, not the numbers
   <!-- labels only -->      only what stands before two spaces
 
-In shown output "..." stands for anything: lines, where it is one. Times, rates and what only this machine has are not compared.
+In shown output "..." stands for anything, and for any lines where it is one. Ranks before lines, times and rates are not compared.
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import unittest
 
 import reader_python
-from dtrain_harness import BUILD, SOURCE
+from dtrain_harness import BUILD, DTRAIN, SOURCE, make_folder, run
 
 TAGS = ("sh", "console", "python", "json", "text")
 RUN_TAGS = ("sh", "console", "python")
 COMMENT = re.compile(r"<!-- (.*) -->")
-NOTES = re.compile(r"not run: .+|status \d+|numbers vary|labels only")
+NOTES = re.compile(r"not run: .+|status \d+|output|numbers vary|labels only")
 LIMIT = 200  # seconds after which a command has failed; none needs more than a few
 
-# Stands for dtrain in PATH. Training takes few steps, and the largest models short sequences; all else is as the page says.
+# Stands for dtrain in PATH: training takes few steps, which are smaller where a step takes a minute; all else is as the page says.
 FEW_STEPS = """#!/bin/sh
-case "$*" in *25m.json*|*prod.json*) short='--seq-len 32' ;; *) short= ;; esac
 case "$*" in
-  *--help*|*--version*) ;;
-  -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps {steps} $short ;;
+  *--help*|*--version*|*"--steps "*|*"--epochs "*) ;;
+  -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 2 --global-batch 4 --seq-len 32 ;;
+  -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 ;;
 esac
 exec "$DOCUMENTS_DTRAIN" "$@"
 """
-# Stands for bible in PATH: the first chapters.
-SHORT_TEXT = """#!/bin/sh
-exec /usr/bin/bible -f gen1:1-gen{chapters}:1
-"""
-STEPS, CHAPTERS = 4, 50
 
 
 @dataclasses.dataclass
@@ -89,8 +85,8 @@ def fences_of(text):
 
 def documents():
     """Every document, by its path from the checkout."""
-    paths = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]
-    return {path.relative_to(SOURCE).as_posix(): path for path in paths}
+    paths = [*SOURCE.glob("*.md"), *(path for folder in ("docs", "scripts", "tests", "third_party") for path in (SOURCE / folder).rglob("*.md"))]
+    return {path.relative_to(SOURCE).as_posix(): path for path in sorted(paths)}
 
 
 def commands_of(fence):
@@ -108,15 +104,17 @@ def commands_of(fence):
     return found
 
 
+NUMBER = r"-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?"
+TIMING = re.compile(NUMBER + r"( ?(?:ns|us|ms|s|min|h|[KMG]?B/s|Gbit/s|tok/s|tokens/s|%))(?![\w/])")
+
+
 def same(line, fence):
-    """`line` without what may differ from run to run and from machine to machine."""
+    """`line` without its rank and without what may differ from run to run and from machine to machine."""
+    line = re.sub(r"^\[(\w+:)?\d+\] ", "", line.rstrip())
     if fence.note("labels only") is not None:
-        return re.split(r"  +", line.strip())[0]
-    line = line.replace(socket.gethostname(), "HOST")
-    line = re.sub(r"\d[\d,.]*( ?)(ns|us|ms|s|min|h|[KMG]?B/s|Gbit/s|tok/s|tokens/s|%)(?![\w/])", r"#\1\2", line)
-    if fence.note("numbers vary") is not None:
-        line = re.sub(r"\d[\d,.]*", "#", line)
-    return re.sub(r"  +", " ", line.rstrip())
+        return re.sub(NUMBER, "#", re.split(r"  +", line.strip())[0])
+    line = re.sub(NUMBER, "#", line) if fence.note("numbers vary") is not None else TIMING.sub(r"#\1", line)
+    return re.sub(r"  +", " ", line)
 
 
 def difference(shown, written, fence):
@@ -139,14 +137,13 @@ def difference(shown, written, fence):
 class Shell:
     """Runs commands in one folder; what they export, the next one has."""
 
-    def __init__(self, folder, steps=STEPS):
+    def __init__(self, folder):
         self.folder, self.state = folder, folder.parent / "environment"
         programs = folder / "build" / "release" / "bin"
         programs.mkdir(parents=True)
         (programs / "dtrun").symlink_to(BUILD / "bin" / "dtrun")
-        for name, text in (("dtrain", FEW_STEPS.format(steps=steps)), ("bible", SHORT_TEXT.format(chapters=CHAPTERS))):
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
+        (programs / "dtrain").write_text(FEW_STEPS)
+        (programs / "dtrain").chmod(0o755)
         for name in ("configs", "docs", "scripts", "tests"):
             (folder / name).symlink_to(SOURCE / name)
         self.state.write_text("")
@@ -168,7 +165,8 @@ class Shell:
 
 
 def run_fence(shell, fence):
-    """Raises AssertionError where a command does not do what the page says."""
+    """What its commands wrote; raises AssertionError where one does not do what the page says."""
+    written = []
     for command, shown in commands_of(fence):
         if fence.tag == "python":
             (shell.folder / "fence.py").write_text(command)
@@ -178,6 +176,14 @@ def run_fence(shell, fence):
             raise AssertionError(f"{command}\nended with status {status}\n{output}")
         if shown is not None and (wrong := difference(shown, output.splitlines(), fence)):
             raise AssertionError(f"{command}\n{wrong}\nall of it:\n{output}")
+        written += output.splitlines()
+    return written
+
+
+def check_output(fence, written):
+    """Of a text that shows a part of what the commands above it wrote."""
+    if wrong := difference(["...", *fence.text.splitlines(), "..."], written, fence):
+        raise AssertionError(wrong + "\nall of it:\n" + "\n".join(written))
 
 
 def run_page(path, given=("book.txt", "book.dtok")):
@@ -185,15 +191,27 @@ def run_page(path, given=("book.txt", "book.dtok")):
     with tempfile.TemporaryDirectory(prefix="dtrain-documents-") as scratch:
         folder = pathlib.Path(scratch) / "dtrain"
         folder.mkdir()
-        shell = Shell(folder)
+        shell, written = Shell(folder), []
         for name in given:
-            shutil.copy(book(name), folder / name)
+            shutil.copy(books() / name, folder / name)
         for fence in fences_of(path.read_text()):
-            if fence.runs:
-                try:
-                    run_fence(shell, fence)
-                except (AssertionError, subprocess.TimeoutExpired) as error:
-                    raise AssertionError(f"{path.relative_to(SOURCE)}:{fence.line}: {error}") from None
+            try:
+                if fence.runs:
+                    written = run_fence(shell, fence)
+                elif fence.note("output") is not None:
+                    check_output(fence, written)
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                raise AssertionError(f"{path.relative_to(SOURCE)}:{fence.line}: {error}") from None
+
+
+@functools.cache
+def books():
+    """The folder of README's text and token file."""
+    folder = make_folder(unittest)
+    with open(folder / "book.txt", "wb") as file:
+        subprocess.run(["bible", "-f", "gen1:1-rev22:21"], stdout=file, check=True)
+    run(DTRAIN, "data", "prepare", folder / "book.txt", "--output", folder / "book.dtok")
+    return folder
 
 
 def pages_test(names):
