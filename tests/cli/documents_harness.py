@@ -38,11 +38,11 @@ COMMENT = re.compile(r"<!-- (.*) -->")
 NOTES = re.compile(r"not run: .+|status \d+|output|numbers vary|labels only")
 LIMIT = 200  # seconds after which a command has failed; none needs more than a few
 
-# Stands for dtrain in PATH: training takes few steps, which are smaller where a step takes a minute; all else is as the page says.
+# Stands for dtrain in PATH: training takes few steps, and models of which one takes a minute are small; all else is as the page says.
 FEW_STEPS = """#!/bin/sh
 case "$*" in
   *--help*|*--version*|*"--steps "*|*"--epochs "*) ;;
-  -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 2 --global-batch 4 --seq-len 32 ;;
+  -*25m.json*|-*prod.json*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 --neurons 512 --seq-len 32 ;;
   -*) exec "$DOCUMENTS_DTRAIN" "$@" --steps 4 ;;
 esac
 exec "$DOCUMENTS_DTRAIN" "$@"
