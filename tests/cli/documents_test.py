@@ -4,7 +4,7 @@ import collections
 import re
 import unittest
 
-from documents_harness import NOTES, RUN_TAGS, TAGS, documents, fences_of, run_page
+from documents_harness import NOTES, RUN_TAGS, TAGS, Fence, commands_of, difference, documents, fences_of, run_page
 from dtrain_harness import SOURCE
 
 # Why commands of the documents are not run, and how many fences of commands each holds for.
@@ -61,6 +61,32 @@ class Marks(unittest.TestCase):
         run = {name for path in (SOURCE / "tests" / "cli").glob("documents_*_test.py")
                for name in re.findall(r'"((?:docs|scripts|tests)/[\w/]+\.md)"', path.read_text())}
         self.assertEqual(run | {"README.md"}, pages)
+
+
+class TheTestItself(unittest.TestCase):
+    def check(self, text, written, *notes):
+        fence = Fence(1, "console", text, list(notes))
+        return difference(text.splitlines(), written.splitlines(), fence)
+
+    def test_output_that_differs_is_found(self):
+        for shown, written in (("a", "b"), ("a 1", "a 2"), ("a", "a\nb"), ("a\nb", "a"), ("a\n...\nc", "a\nb"), ("a ... c", "a c d"),
+                               ("memory 3 MiB", "memory 4 MiB")):
+            self.assertNotEqual(self.check(shown, written), "", (shown, written))
+        self.assertNotEqual(self.check("step 1 a", "step 2 b", "numbers vary"), "")
+        self.assertNotEqual(self.check("cores  2 of 3", "memory  2 of 3", "labels only"), "")
+
+    def test_output_that_is_as_shown_passes(self):
+        for shown, written in (("a\n...\nd", "a\nb\nc\nd"), ("...\nb", "a\nb"), ("a ... c", "a b c"), ("in 3 s at 1,024 tokens/s", "in 5.5 s at 7 tokens/s"),
+                               ("a", "[0] a"), ("a", "[node1:3] a"), ("a  b", "a   b")):
+            self.assertEqual(self.check(shown, written), "", (shown, written))
+        self.assertEqual(self.check("step 1e-3 of 2", "step 7 of 8.5", "numbers vary"), "")
+        self.assertEqual(self.check("cores   2 of 3", "cores   many", "labels only"), "")
+
+    def test_fences_are_read_with_their_notes(self):
+        first, second = fences_of("<!-- status 7 -->\n<!-- numbers vary -->\n```console\n$ a \\\n  b\nc\n$ d\n```\n\n```sh\ne\n```\n")
+        self.assertEqual((first.line, first.tag, first.note("status"), second.notes), (3, "console", "7", []))
+        self.assertEqual(commands_of(first), [("a \\\n  b", ["c"]), ("d", [])])
+        self.assertEqual(commands_of(second), [("e\n", None)])
 
 
 class Readme(unittest.TestCase):
