@@ -14,10 +14,10 @@ CHANGES = {
     "noted": {"--lr": (1e-4, []), "--weight-decay": (0, []), "--schedule": ("cosine", []), "--freeze": ("embed.weight", []),
               "--microbatch": (2, ["--global-batch", 8]), "--dtype": ("float64", []), "--kernels": ("plain", []), "--attention": ("chunked:4", []),
               "--reduction": ("fast", []), "--val-data": ("other.txt", []), "--eval-sequences": (2, ["--val-fraction", 0.1])},
-    "allowed": {"--steps": (4, []), "--grad-accum": (2, ["--global-batch", 8]), "--eval-every": (1, ["--val-fraction", 0.1])},
+    "allowed": {"--steps": (4, []), "--eval-every": (1, ["--val-fraction", 0.1])},
 }
-# Without effect for one process on a CPU, or with a schedule that is constant.
-WITHOUT_EFFECT = {"--matmul-precision", "--compress", "--device", "--decay-steps"}
+# Without effect for one process on a CPU, or with a constant schedule; or it follows from the batch and the ranks.
+WITHOUT_EFFECT = {"--matmul-precision", "--compress", "--device", "--decay-steps", "--grad-accum"}
 
 
 def rows():
