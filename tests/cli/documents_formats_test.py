@@ -69,5 +69,4 @@ class Tokens(FolderTest):
 
 
 if __name__ == "__main__":
-    reader_python.require()
     unittest.main()
