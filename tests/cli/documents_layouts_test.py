@@ -5,6 +5,7 @@ import unittest
 from documents_harness import pages_test
 
 Pages = pages_test([
+    "docs/clusters.md",
     "docs/compression.md",
     "docs/determinism.md",
     "docs/doctor.md",
