@@ -31,7 +31,8 @@ class Model(FolderTest):
             (self.folder / name).write_text(TEXT)
         run(DTRAIN, "--data", "train.txt", "--val-data", "validation.txt", "--eval-sequences", "all", "--run-dir", "runs/model",
             "--steps", 3, "--lr", 1e-2, "--levels", 3, "--tie-levels", "off", "--width", 12, "--heads", 3, "--neurons", 10, cwd=self.folder)
-        output = run(reader_python.PYTHON, "-c", program("model.md", "def logits_of"), cwd=self.folder).stdout
+        output = run(reader_python.PYTHON, "-c", program("model.md", "def logits_of"), cwd=self.folder,
+                     environment={"OMP_NUM_THREADS": "1"}).stdout
         self.assertRegex(output, r"^\d\.\d+ nats per token here, \d\.\d+ by dtrain\n$")
 
 
