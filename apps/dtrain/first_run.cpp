@@ -50,6 +50,8 @@ FirstRun first_run(const Arguments& arguments) {
   const auto command_line = config::parse_command_line(config::Command::train, arguments);
   if (!is_first_run(command_line)) return {};
   const config::Config config = config::load(command_line).config;
+  // A fork has the settings of the run that it resumes.
+  if (config.checkpoint.resume.kind == config::Resume::Kind::path) return {};
   const std::string& data = config.data.train;
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(data, error);

@@ -20,7 +20,6 @@ void keep(std::deque<double>& values, double value) {
 void RecentSteps::note(const Step& step) {
   if (std::isfinite(step.loss)) keep(losses_, step.loss);
   keep(seconds_, step.seconds);
-  memory_ = step.memory;
 }
 
 std::optional<double> RecentSteps::loss() const {
@@ -33,10 +32,6 @@ std::optional<double> RecentSteps::seconds() const {
   std::vector<double> sorted(seconds_.begin(), seconds_.end());
   std::ranges::sort(sorted);
   return sorted[sorted.size() / 2];
-}
-
-std::optional<std::int64_t> RecentSteps::memory() const {
-  return memory_ > 0 ? std::optional(memory_) : std::nullopt;
 }
 
 }  // namespace dtrain::train

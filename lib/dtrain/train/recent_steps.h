@@ -1,8 +1,7 @@
-// Losses, times and memory of a run's last steps, for its summary.
+// Losses and times of a run's last steps, for its summary.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <optional>
 
@@ -14,9 +13,8 @@ namespace dtrain::train {
 class RecentSteps {
  public:
   struct Step {
-    double loss = 0;          ///< may be no number
-    double seconds = 0;       ///< of the whole step
-    std::int64_t memory = 0;  ///< peak so far, in bytes; 0: not counted
+    double loss = 0;     ///< may be no number
+    double seconds = 0;  ///< of the whole step
   };
 
   void note(const Step& step);
@@ -25,12 +23,10 @@ class RecentSteps {
   [[nodiscard]] std::optional<double> loss() const;
   /// The median; none before the first step.
   [[nodiscard]] std::optional<double> seconds() const;
-  [[nodiscard]] std::optional<std::int64_t> memory() const;
 
  private:
   std::deque<double> losses_;
   std::deque<double> seconds_;
-  std::int64_t memory_ = 0;
 };
 
 }  // namespace dtrain::train
