@@ -91,7 +91,7 @@ PYTHON
 
 heading "set-up and build (the first time: some minutes)"
 scripts/setup.sh
-scripts/build.sh release dtrain dtrun dtrain_runtime
+scripts/build.sh
 run=$(new_run_folder)
 
 heading "text to tokens"

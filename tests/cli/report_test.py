@@ -6,8 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
-import sys
 import unittest
 
 from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, launched, make_folder, metrics_of, run
@@ -217,13 +215,6 @@ class Page(FolderTest):
 class Browser(FolderTest):
     """The page in headless Chromium."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.chromium = shutil.which("chromium")
-        if cls.chromium is None:
-            print("SKIPPED: there is no chromium; scripts/setup.sh --dev installs it", file=sys.stderr)
-            sys.exit(77)
-
     def opened(self, page, script=""):
         """The elements of a page, with a script of the test's in it, once the page's own has run."""
         file = self.folder / "page.html"
@@ -231,7 +222,7 @@ class Browser(FolderTest):
         return self.elements(file)
 
     def elements(self, file):
-        return run(self.chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile",
+        return run("chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile",
                    "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=3000", "--dump-dom", file.as_uri()).stdout
 
     def page_of(self, *folders):

@@ -234,7 +234,8 @@ constexpr Setting kSettings[] = {
      FIELD(machine.share_devices), kNeeds<kDevice, kSeveralProcesses>},
     {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
-     "one node, else hier (shm within a host, gloo across); mpi: Open MPI's, under mpirun",
+     "one node, hier (shm within a node, gloo across) on several, gloo where each rank has a node "
+     "of its own or memory cannot be shared; mpi: Open MPI's, under mpirun",
      kEngine, FIELD(machine.backend), one_of(kBackends)},
     {"machine.dtype", "--dtype", "NAME", "", "arithmetic of the forward and backward pass", kModel,
      FIELD(machine.dtype), one_of(kDtypes), kNoted, kValueNeeds<kComputed>},
