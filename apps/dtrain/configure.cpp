@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
@@ -15,6 +16,7 @@
 #include "dtrain/config/notices.h"
 #include "dtrain/config/open_layout.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/rivals.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
@@ -80,6 +82,8 @@ struct Meant {
   // Of a run that goes on with its own settings; empty: it is none.
   std::string notice = {};
   std::string origin = {};  // the file that has them
+  // Of ranks that get a strategy; empty: they have one.
+  std::string strategy = {};
 };
 
 // A script's variable that is not set must not begin a new run somewhere else.
@@ -189,17 +193,22 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   if (starts) config::check_run_dir_named(given.config);
   const auto run = inherited_run(command_line, given.config);
   try {
+    Meant meant{.loaded = given, .config = {}};
     if (run) {
-      const config::ContinuedRun continued =
-          config::continue_run(command_line, given, *run, launch);
-      return {.loaded = continued.loaded,
-              .config = resolve_with_epochs(command, continued.loaded.config, launch),
-              .notice = continued.notice,
-              .origin = run->path};
+      config::ContinuedRun continued = config::continue_run(command_line, given, *run, launch);
+      meant = {.loaded = std::move(continued.loaded),
+               .config = {},
+               .notice = std::move(continued.notice),
+               .origin = run->path};
     }
-    take_model_of_weights(command_line, given);
-    if (command == config::Command::train) fit_batch(command_line, given, launch);
-    return {.loaded = given, .config = resolve_with_epochs(command, given.config, launch)};
+    config::Loaded& loaded = meant.loaded;
+    meant.strategy = config::take_default_strategy(command_line, launch, loaded.config.layout);
+    if (!run) {
+      take_model_of_weights(command_line, loaded);
+      if (command == config::Command::train) fit_batch(command_line, loaded, launch);
+    }
+    meant.config = resolve_with_epochs(command, loaded.config, launch);
+    return meant;
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     const std::string message =
@@ -219,11 +228,14 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
   const Meant meant = read_settings(command_line, launch);
-  if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
+  for (const std::string& line : {meant.notice, meant.strategy}) {
+    if (!line.empty() && env.rank == 0) base::log_info("{}", line);
+  }
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,
                         .asked = loaded.config,
                         .env = env,
+                        .launch = launch,
                         .origin = meant.origin,
                         .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
@@ -246,6 +258,9 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
 
 void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
+  const std::string threads = config::threads_warning(configured.asked, configured.config,
+                                                      configured.launch, base::is_bound());
+  if (!threads.empty()) base::log_warning("{}", threads);
   // Of a layout that is still to be chosen nothing is known; commands::settle_layout warns then.
   if (configured.config.layout.strategy == config::Strategy::automatic) return;
   for (const std::string& line : config::warnings(command, configured.config)) {

@@ -6,7 +6,7 @@
 
 #include "commands.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/resolve.h"
 
 namespace dtrain::app {
 
@@ -14,6 +14,7 @@ struct Configured {
   config::Config config;  ///< resolved
   config::Config asked;   ///< before that
   base::RankEnv env;
+  config::Launch launch;
   std::string origin = {};  ///< the file of the resumed run that settings come from; empty: none
   bool has_file = false;    ///< settings come from --config, or from the run that is resumed
 };

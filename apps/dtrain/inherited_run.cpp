@@ -15,6 +15,7 @@
 #include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
+#include "dtrain/config/resumed_run.h"
 
 namespace dtrain::app {
 namespace {
@@ -26,14 +27,6 @@ using config::Config;
 
 std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
 
-// The run that a checkpoint's folder lies in; empty: in none.
-fs::path run_around(const fs::path& checkpoint) {
-  std::error_code error;
-  const fs::path folder = fs::weakly_canonical(checkpoint, error).parent_path();
-  const fs::path run = folder.parent_path();
-  return fs::path(store::checkpoints_folder(run.string())) == folder ? run : fs::path();
-}
-
 // A resolved configuration; what followed from the machine that it ran on is open again.
 config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   config::SavedRun saved;
@@ -43,16 +36,6 @@ config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
   saved.asked.machine.backend = config::Backend::automatic;
   saved.ranks = manifest.mesh.num_ranks();
   return saved;
-}
-
-std::optional<config::RunSettings> run_at(const std::string& path) {
-  for (const fs::path& run : {fs::path(path), run_around(path)}) {
-    const std::string file = config_file_in(run);
-    if (!run.empty() && is_there(file)) return {{file, config::read_saved_run(file)}};
-  }
-  if (!is_there(fs::path(path) / store::kManifestName)) return std::nullopt;
-  return {
-      {(fs::path(path) / store::kManifestName).string(), settings_in(store::read_manifest(path))}};
 }
 
 // The settings of the model whose weights lie there; nothing where a file does not say.
@@ -97,13 +80,16 @@ std::optional<config::RunSettings> inherited_run(const config::CommandLine& comm
   if (command_line.command != config::Command::train || !command_line.config_file.empty()) {
     return std::nullopt;
   }
-  if (resume.kind == config::Resume::Kind::path) return run_at(resume.path);
-  // A command that names its data says all that it means, at its first start as at later ones.
-  const bool says_all = !given.data.train.empty();
-  if (!resume.is_automatic() || given.run.dir.empty() || says_all) return std::nullopt;
-  const std::string file = config_file_in(given.run.dir);
-  if (!is_there(file)) return std::nullopt;
-  return {{file, config::read_saved_run(file)}};
+  const bool is_fork = resume.kind == config::Resume::Kind::path;
+  // A command that continues a run and names its data says all that it means, at its first start as
+  // at later ones.
+  if (!is_fork && !given.data.train.empty()) return std::nullopt;
+  if (const std::string file = config::resumed_config_file(given); !file.empty()) {
+    return {{file, config::read_saved_run(file)}};
+  }
+  const std::string manifest = (fs::path(resume.path) / store::kManifestName).string();
+  if (!is_fork || !is_there(manifest)) return std::nullopt;
+  return {{manifest, settings_in(store::read_manifest(resume.path))}};
 }
 
 void take_model_of_weights(const config::CommandLine& command_line, config::Loaded& loaded) {

@@ -20,4 +20,9 @@ namespace dtrain::job {
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                           const parallel::MemoryPlan& predicted);
 
+/// Returns whether that would pass without a warning; equal on all ranks. As check_machine_memory,
+/// but it throws nothing of its own.
+[[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                                       const parallel::MemoryPlan& predicted);
+
 }  // namespace dtrain::job

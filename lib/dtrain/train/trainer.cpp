@@ -58,15 +58,6 @@ std::string found_in(std::int64_t step, const parallel::StepResult& result) {
                      shown(result.grad_norm));
 }
 
-optim::Schedule schedule_of(const config::TrainConfig& train) {
-  return {.shape = train.schedule,
-          .peak = train.lr,
-          .minimum = train.min_lr,
-          .warmup_steps = train.warmup_steps,
-          .decay_steps = train.decay_steps,
-          .total_steps = train.steps};
-}
-
 // The loss over all of `sequences`, in nats per token; nothing if wants_stop was true on a rank
 // before the end.
 std::optional<double> evaluate(parallel::StepEngine& engine,
@@ -111,7 +102,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       probe_(parts.split.train.first(),
              config_.batch.microbatch * groups_.along(mesh::Axis::dp).size()),
       loader_(parts.split.train, loader_options(parts, start)),
-      schedule_(schedule_of(config_.train)),
+      schedule_(optim::schedule_of(config_.train)),
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
