@@ -14,7 +14,7 @@ from train_test import DTRAIN, DTRUN, TrainTest  # noqa: E402
 
 BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
 TEXT = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"]) / "tests/golden/text.bin"
-GIANT = ["--width", "1024", "--neurons", "65536", "--global-batch", "4096"]  # terabytes
+GIANT = ["--width", "1024", "--neurons", "65536", "--global-batch", "4096", "--microbatch", "4096"]  # terabytes
 USAGE, MEMORY = 2, 8
 
 

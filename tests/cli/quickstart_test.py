@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+import documents_harness
+
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 
@@ -45,6 +47,13 @@ class Quickstart(unittest.TestCase):
             found = re.search(rf"^  {name} +(\d+\.\d+)$", self.output[0], re.MULTILINE)
             self.assertIsNotNone(found, self.output[0])
             self.assertTrue(1 < float(found.group(1)) < 6, found.group())
+
+    def test_readme_shows_what_it_prints(self):
+        fences = documents_harness.fences_of((SOURCE / "README.md").read_text())
+        shown = next(fence.text for fence in fences if fence.text.startswith("== result"))
+        shown = re.sub(r"(trained model\n).*?(?=\n\n== run folder)", r"\1...", shown, flags=re.DOTALL)
+        figures = documents_harness.Fence(0, "text", "", ["numbers vary"])
+        self.assertEqual(documents_harness.difference(["...", *shown.splitlines(), "..."], self.output[0].splitlines(), figures), "")
 
     def test_same_text_same_model(self):
         first, second = [(run / "final/model.safetensors").read_bytes() for run in self.runs]

@@ -1,5 +1,6 @@
 """Training on a real SLURM of two nodes: nothing but srun's own flags, munge for trust, statuses, requeue and resume."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 import unittest
 
+from documents_harness import fences_of
 from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run
 from exit_statuses import RANKS
 
@@ -334,6 +336,24 @@ class LaunchScriptsTest(SlurmTest):
         self.assertIn("usage: ", self.call(script, status=2).err)
         result = self.call(script, "true", status=2, NUM_NODES="2", NODE_RANK="0")
         self.assertIn("MASTER_ADDR is not set; set it", result.err)
+
+
+class DocumentsTest(SlurmTest):
+    """The first commands of docs/clusters.md, with as many nodes and CPUs as there are here."""
+
+    HERE = {"--nodes=4": "--nodes=2", "--ntasks-per-node=8": "--ntasks-per-node=2", "--cpus-per-task=4": "--cpus-per-task=2",
+            "--cpus-per-task=32": "--cpus-per-task=4", "dtrun -n 8": "dtrun -n 2", "--config configs/experiments/25m.json": " ".join(TINY[:-2]),
+            "book.dtok": "text --steps 2"}
+
+    def test_srun(self):
+        text = fences_of((SOURCE / "docs" / "clusters.md").read_text())[0].text
+        for word, here in self.HERE.items():
+            self.assertIn(word, text)
+            text = re.sub(re.escape(word) + r"(?!\d)", here, text)
+        result = self.call("bash", "-ec", f"cd {root}\n{text}", PATH=f"{BUILD}/bin:{os.environ['PATH']}")
+        for run_dir in ("runs/clusters-1", "runs/clusters-2"):
+            config = json.loads((root / run_dir / "config.json").read_text())
+            self.assertEqual((config["resolved"]["layout"]["dp"], config["provenance"]["ranks"]), (4, 4), result.err)
 
 
 if __name__ == "__main__":

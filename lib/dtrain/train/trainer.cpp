@@ -61,15 +61,6 @@ std::string found_in(std::int64_t step, const parallel::StepResult& result) {
                      shown(result.grad_norm));
 }
 
-optim::Schedule schedule_of(const config::TrainConfig& train) {
-  return {.shape = train.schedule,
-          .peak = train.lr,
-          .minimum = train.min_lr,
-          .warmup_steps = train.warmup_steps,
-          .decay_steps = train.decay_steps,
-          .total_steps = train.steps};
-}
-
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
 std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
   const std::string own = checkpoint::first_not_finite(owned_part(engine.state()));
@@ -100,7 +91,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       probe_(parts.split.train.first(),
              config_.batch.microbatch * groups_.along(mesh::Axis::dp).size()),
       loader_(parts.split.train, loader_options(parts, start)),
-      schedule_(schedule_of(config_.train)),
+      schedule_(optim::schedule_of(config_.train)),
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
