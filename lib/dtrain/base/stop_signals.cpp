@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 namespace dtrain::base {
 
 bool is_ignored(int signal) noexcept {
