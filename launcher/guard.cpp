@@ -27,8 +27,8 @@
 namespace launcher {
 namespace {
 
-constexpr std::array kPassedOn = {SIGINT,  SIGTERM, SIGHUP,   SIGQUIT,
-                                  SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP};
+constexpr std::array kPassedOn = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                  SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
 constexpr std::chrono::milliseconds kKillLimit{1000};
 // The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
@@ -121,7 +121,8 @@ void pass_on(int signal, const dtrain::base::Descriptor& signals) {
 /// Passes signals on until the child has ended, or has reported its status.
 int guard(pid_t child, const dtrain::base::Descriptor& signals,
           const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
-          StopLimit stop_limit, const std::string& prefix) {
+          StopLimit stop_limit, const Options& options) {
+  const std::string prefix = own_prefix(options);
   constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;
@@ -155,8 +156,9 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
     }
     if (signal <= 0 || signal == SIGCHLD) continue;
     pass_on(signal, signals);
-    if (signal != SIGTSTP) continue;
-    stop_until_continued();  // the supervisor and the ranks are no part of the shell's job
+    // An emulated node is no job of a shell's: its parent is.
+    if (signal != SIGTSTP || options.emulate_nodes > 0) continue;
+    stop_until_continued();
     pass_on(SIGCONT, signals);
   }
 }
@@ -193,8 +195,7 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   std::chrono::duration<double> limit{0.0};
   if (job.nodes) limit = job.options.heartbeat_timeout + kGivenUpAfter;
   job.nodes.reset();
-  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit),
-               own_prefix(job.options));
+  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit), job.options);
 }
 
 }  // namespace launcher
