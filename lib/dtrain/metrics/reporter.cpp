@@ -177,6 +177,12 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   console_->print(wrap_words(table, console_->room()));
 }
 
+LinePart Reporter::step_part(std::int64_t step) const {
+  return {.text = fmt::format("step {}/{}", step, options_.total_steps),
+          .rank = 0,
+          .brief = fmt::format("step {}", step)};
+}
+
 std::string Reporter::progress_line(const StepRecord& record, std::size_t room) const {
   const double left =
       static_cast<double>(options_.total_steps - record.step) * smoothed_step_seconds_;
@@ -184,22 +190,22 @@ std::string Reporter::progress_line(const StepRecord& record, std::size_t room) 
       record.loss_scaling ? fmt::format("scale {:g}, {} skipped", record.loss_scaling->scale,
                                         record.loss_scaling->skipped_steps)
                           : std::string();
-  return fit_parts({{fmt::format("step {}/{}", record.step, options_.total_steps), 0},
+  return fit_parts({step_part(record.step),
                     {fmt::format("loss {:.4f}", shown(record.loss)), 0},
-                    {gradient_of(record), 3},
-                    {fmt::format("lr {:.2e}", record.learning_rate), 4},
-                    {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 1},
+                    {gradient_of(record), 4},
+                    {fmt::format("lr {:.2e}", record.learning_rate), 5},
+                    {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 2},
                     {record.mfu ? fmt::format("mfu {:.0f}%", 100 * *record.mfu) : "", 8},
                     {format_bytes(record.memory_bytes), 9},
-                    {fmt::format("eta {}", format_duration(left)), 0},
-                    {scaling, 2},
-                    {last_validation_, 5}},
+                    {fmt::format("eta {}", format_duration(left)), 1},
+                    {scaling, 3},
+                    {last_validation_, 6}},
                    room);
 }
 
 void Reporter::evaluating(std::int64_t step) {
   if (!options_.writes) return;
-  console_->show_progress(fmt::format("step {}/{} | evaluating ...", step, options_.total_steps));
+  console_->show_progress(fit_parts({step_part(step), {"evaluating ...", 0}}, console_->room()));
 }
 
 void Reporter::step(const StepRecord& record) {
@@ -313,6 +319,15 @@ void Reporter::failure(std::int64_t step, const std::string& message) noexcept {
     file_->write({{"event", "failure"}, {"step", step}, {"message", readable_text(message)}});
   } catch (const std::exception&) {  // the run ends with the error that came first
   }
+}
+
+void Reporter::stop(const StopRecord& record) {
+  if (!options_.writes) return;
+  file_->write({{"event", "stop"},
+                {"step", record.step},
+                {"reason", record.reason},
+                {"checkpoint", record.checkpoint}});
+  note(record.message);
 }
 
 void Reporter::end(const Summary& summary) {

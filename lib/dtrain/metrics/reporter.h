@@ -10,6 +10,7 @@
 #include "dtrain/metrics/console.h"
 #include "dtrain/metrics/event_file.h"
 #include "dtrain/metrics/metrics_file.h"
+#include "dtrain/metrics/progress_line.h"
 #include "dtrain/metrics/step_record.h"
 
 namespace dtrain::metrics {
@@ -85,6 +86,14 @@ struct ResumeRecord {
   double seconds = 0;  ///< to find, verify and load it
 };
 
+/// A run that was stopped on request, and saved.
+struct StopRecord {
+  std::int64_t step = 0;
+  std::string reason;      ///< "SIGTERM", "--time-limit", ...
+  std::string checkpoint;  ///< the folder of the step's
+  std::string message;     ///< the same for people
+};
+
 /// Takes reports on every rank; one rank's reporter writes them.
 ///
 /// Throws:  Error{data} if metrics.jsonl or an event file cannot be written.
@@ -127,6 +136,8 @@ class Reporter {
   [[nodiscard]] std::size_t room() const;
   /// A line for people, above the live line.
   void note(const std::string& message);
+  /// A line for people, and a "stop" line, which stands even where nobody reads the output.
+  void stop(const StopRecord& record);
   void end(const Summary& summary);
   /// The run has failed, `step` steps done. Does not throw: the disk may be what failed.
   void failure(std::int64_t step, const std::string& message) noexcept;
@@ -134,6 +145,7 @@ class Reporter {
   void finish();
 
  private:
+  [[nodiscard]] LinePart step_part(std::int64_t step) const;
   /// In at most `room` characters.
   [[nodiscard]] std::string progress_line(const StepRecord& record, std::size_t room) const;
 
