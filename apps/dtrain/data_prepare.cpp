@@ -8,6 +8,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/stop_signals.h"
 #include "dtrain/data/prepare.h"
 #include "dtrain/data/tokenizer/train.h"
 #include "fitted_text.h"
@@ -130,7 +131,7 @@ int run_prepare(const Arguments& arguments) {
     };
     reports = data::prepare(options);
   } catch (const Stopped& stopped) {
-    return end_by(stopped);
+    base::end_by_signal(stopped.signal);
   }
   for (const data::PrepareReport& report : reports) {
     print(fmt::format("{}: {} tokens from {} file{}, {} document{}\n", report.output,

@@ -102,17 +102,18 @@ docs/pipeline.md explains the schedules.
 )";
 
 constexpr const char* kReport =
-    R"(dtrain report RUN... [--output FILE.html] [--overwrite]
-  Writes one HTML page that compares these runs and prints its path. It has curves of loss,
-  validation loss, gradient norm, learning rate, speed, waits, memory and communication, the
-  settings that differ, and each run's layout, machine, starts, checkpoints, warnings and samples.
-  The page needs no network.
+    R"(dtrain report FOLDER... [--output FILE.html] [--overwrite]
+  Writes one HTML page that compares runs and prints its path. A FOLDER is that of a run, or one
+  with runs in it, for all of them. The page has a table of the runs, curves of loss, validation
+  loss, gradient norm, learning rate, speed, waits, memory and communication, the settings that
+  differ, and each run's layout, machine, starts, checkpoints, warnings and samples. It needs no
+  network.
 
-dtrain report RUN... --csv FILE [--overwrite]
+dtrain report FOLDER... --csv FILE [--overwrite]
   Writes the figures of all steps as comma-separated values.
 
-  --output FILE             the page; - for standard output (default RUN/report.html, or
-                            report.html here for several runs)
+  --output FILE             the page; - for standard output (default FOLDER/report.html, or
+                            report.html here for several folders)
   --csv FILE                the table; - for standard output
   --overwrite               replace a file that is no report
 )";

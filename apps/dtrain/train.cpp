@@ -81,6 +81,15 @@ void note_default_model(const config::Config& config) {
       "configs/experiments/small.json, 25m.json or prod.json");
 }
 
+// In a shell whose step has several tasks, which somebody may take for the run's ranks.
+void note_shell_of_step(const base::RankEnv& env) {
+  if (env.tasks_of_shell <= 1) return;
+  base::log_info(
+      "in a shell of srun --pty dtrain is one process, not one of the step's {} tasks; {} ranks on "
+      "this node: dtrun -n {} -- dtrain ...",
+      env.tasks_of_shell, env.tasks_of_shell, env.tasks_of_shell);
+}
+
 // Before a launcher may start the run again.
 void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& checkpoint) {
   const bool is_first_start = env.max_restarts > 0 && env.restart_count == 0;
@@ -110,6 +119,7 @@ int run_train(const Arguments& arguments) {
   if (first && !demo.notice.empty()) base::log_info("{}", demo.notice);
   warn(config::Command::train, *configured);
   if (first) warn_of_many_epochs(config, split);
+  note_shell_of_step(configured->env);
   if (first) note_lost_steps(configured->env, config.checkpoint);
   const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config);

@@ -344,7 +344,7 @@ class NamesOfWhatWasGiven(Case):
         piece = folder / "model-00001-of-00002.safetensors"
         for name in (piece.name, "manifest.json"):
             (folder / name).write_text("{}")
-        self.refused(CHECKPOINT, f"--from {piece}: it is a file of the checkpoint", f"checkpoint export {folder}",
+        self.refused(CHECKPOINT, f"--from {piece}: it is a file of a checkpoint", f"--from {folder}",
                      arguments=["generate", "--from", piece])
         self.refused(CHECKPOINT, f"'{piece}' is one of 2 pieces of a checkpoint", f"export {folder} FILE",
                      arguments=["checkpoint", "import", piece, "out"])

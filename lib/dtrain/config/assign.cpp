@@ -4,8 +4,10 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -148,6 +150,15 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
       fail(ErrorKind::usage, "{}: {} {}; use one of {}", origin, value, choice.refusal,
            working_choices(setting));
     }
+  }
+  if (std::error_code error;
+      setting.key == "model.name" &&
+      (value.find('/') != value.npos || std::filesystem::exists(value, error))) {
+    fail(
+        ErrorKind::usage,
+        "{}: found the path \"{}\", but it names an architecture, one of {}: weights to begin with "
+        "are given as --init-from {}",
+        origin, value, working_choices(setting), value);
   }
   // A choice that is known but does not work must not be offered as if it did.
   std::string advice;

@@ -57,14 +57,22 @@ const ForeignName* find_foreign(std::string_view name) {
   return found == foreign_names().end() ? nullptr : &*found;
 }
 
+std::string_view key_meant_in(Command command, std::string_view key) {
+  constexpr std::string_view kOfModels[] = {"model.name", "checkpoint.resume",
+                                            "checkpoint.init_from", "run.dir"};
+  const bool is_of_model = std::ranges::find(kOfModels, key) != std::end(kOfModels);
+  return is_of_model && command == Command::generate ? "generate.from" : key;
+}
+
 std::string foreign_advice(std::string_view name, NameKind kind, Command command) {
   const ForeignName* foreign = find_foreign(name);
   if (foreign == nullptr) return {};
   if (foreign->key.empty()) return fmt::format(": {}", foreign->note);
-  const Setting* setting = find_key(foreign->key);
+  const Setting* setting = find_key(key_meant_in(command, foreign->key));
   if (setting == nullptr || !setting->is_for(command)) return {};
+  const bool has_note = !foreign->note.empty() && setting->key == foreign->key;
   return fmt::format(": here it is {}{}", kind == NameKind::flag ? setting->flag : setting->key,
-                     foreign->note.empty() ? "" : fmt::format(" ({})", foreign->note));
+                     has_note ? fmt::format(" ({})", foreign->note) : "");
 }
 
 }  // namespace dtrain::config

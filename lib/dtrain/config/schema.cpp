@@ -374,8 +374,8 @@ constexpr Setting kSettings[] = {
      "save and stop after this time (90s, 10m, 1h30m); 0: none", kTrain, FIELD(run.time_limit),
      form("a time: 90s, 10m, 1h30m, or seconds")},
 
-    {"generate.from", "--from", "PATH", "", "run folder, or model.safetensors", kGenerate,
-     FIELD(generate.from)},
+    {"generate.from", "--from", "PATH", "", "run folder, checkpoint, or model.safetensors",
+     kGenerate, FIELD(generate.from)},
     {"generate.from_levels", "--from-levels", "L", "",
      "levels of the model in a --from file that does not say; 0: the file says", kGenerate,
      FIELD(generate.from_levels), between(0, kMaxLevels)},

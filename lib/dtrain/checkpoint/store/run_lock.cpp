@@ -36,10 +36,14 @@ bool try_lock(int fd) {
   return status == 0;
 }
 
-void write_holder(int fd) {
+std::string host_text() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  const std::string text = fmt::format("process {} on host {}", ::getpid(), host.data());
+  return fmt::format(" on host {}", host.data());
+}
+
+void write_holder(int fd) {
+  const std::string text = fmt::format("process {}{}", ::getpid(), host_text());
   // Only a message is lost where this fails.
   if (::ftruncate(fd, 0) == 0) {
     [[maybe_unused]] const auto written = ::pwrite(fd, text.data(), text.size(), 0);
@@ -134,6 +138,16 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
   } while (!leads_to(path_, file_.get()));
   is_for_removal_ = is_new;
   write_holder(file_.get());
+}
+
+RunHolder find_run_holder(const std::string& run_dir) {
+  const base::Descriptor file(::open((run_dir + "/lock").c_str(),
+                                     O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  if (!file || !why_no_lock_file(file.get()).empty()) return RunHolder::unknown;
+  // Shared, and for a moment: a job that begins meanwhile tries again.
+  const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
+  if (!is_free) return errno == EWOULDBLOCK ? RunHolder::alive : RunHolder::unknown;
+  return read_holder(file.get()).ends_with(host_text()) ? RunHolder::gone : RunHolder::unknown;
 }
 
 RunLock::~RunLock() {

@@ -37,4 +37,14 @@ class RunLock {
   bool is_for_removal_ = false;
 };
 
+/// Whether a job holds a run folder.
+enum class RunHolder {
+  unknown,  ///< no lock was ever taken, it cannot be examined, or it was taken on another host
+  alive,
+  gone,  ///< the lock was taken on this host, and nobody holds it any more
+};
+
+/// Asks without waiting, and leaves everything as it is.
+[[nodiscard]] RunHolder find_run_holder(const std::string& run_dir);
+
 }  // namespace dtrain::checkpoint::store
