@@ -23,6 +23,8 @@
 #                takes)
 #   scale        512 ranks that are no dtrain, then as many of dtrain as fit (at least 32), which compute the bits of one
 #                (takes what it takes)
+#   lowered      every test passes with all instruction sets lowered to AVX2 and to the x86-64 baseline, one after the
+#                other (scripts/lowered.sh); prints the errors of each dtype on each (takes what it takes)
 #   flaky        every test again and again until one fails
 #   fresh        README's commands in a minimal Debian 12, and the tests there as another user (an hour; as root)
 #   all          these, one after the other
@@ -64,6 +66,15 @@ scale() { build && /usr/bin/python3 scripts/soak_scale.py; }
 # Status 77 says that this machine cannot make a minimal Debian, which is no failure.
 fresh() { scripts/soak_fresh.sh || [ $? -eq 77 ]; }
 
+lowered() {
+  local status=0 level
+  for level in avx2 baseline; do
+    scripts/lowered.sh $level scripts/test.sh || status=1
+    scripts/lowered.sh $level build/release/bin/parity_tests "[.rounding]" || status=1
+  done
+  return $status
+}
+
 flaky() {
   local end=$((SECONDS + ${minutes%.*} * 60))
   build || return
@@ -72,7 +83,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat scale flaky fresh; do
+  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered flaky fresh; do
     $campaign || status=1
   done
   return $status
@@ -83,6 +94,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | flaky | fresh | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | flaky | fresh | all) $campaign ;;
   *) usage ;;
 esac

@@ -360,11 +360,11 @@ class TerminalStopTest(DtrunTest):
         return status, output.decode()
 
     def test_ctrl_c_reaches_each_rank_once_as_sigterm(self):
-        text = (f"trap 'echo term' TERM; trap 'echo int' INT; {READY} "
+        text = (f"trap 'echo term; : > term$RANK' TERM; trap 'echo int' INT; {READY} "
                 "until [ -e go ]; do sleep 0.02; done; exit 9")
         pid, terminal = self.start_on_terminal(text)
         os.write(terminal, b"\x03")
-        time.sleep(0.2)
+        self.wait_for_files("term0", "term1")
         (self.folder / "go").touch()
         status, output = self.end(pid, terminal)
         self.assertEqual(9, status)
@@ -373,7 +373,9 @@ class TerminalStopTest(DtrunTest):
     def test_a_second_ctrl_c_kills_at_once(self):
         pid, terminal = self.start_on_terminal(IGNORE, "--stop-grace", "1000")
         os.write(terminal, b"\x03")
-        time.sleep(0.1)
+        seen = b""
+        while b"stopping because of SIGINT" not in seen:  # sooner, both would be one
+            seen += os.read(terminal, 4096)
         os.write(terminal, b"\x03")
         status, output = self.end(pid, terminal)
         self.assertEqual(130, status)

@@ -79,7 +79,9 @@ class BadDiskTest(DtrunTest):
         self.assertRegex(lines[-1], r"^dtrun: failed: rank 1 \(pid \d+ on .*\) was killed by signal 9")
 
     def test_ranks_that_are_stopped_can_save(self):
-        process = self.start_hanging("trap 'touch saved$RANK; exit 9' TERM; while :; do echo line; sleep 0.01; done")
+        process = self.start_hanging("trap 'touch saved$RANK; exit 9' TERM; touch ready$RANK; "
+                                     "while :; do echo line; sleep 0.01; done")
+        self.wait_for_files("ready0", "ready1")
         process.send_signal(signal.SIGTERM)
         lines = self.end_of(process)
         self.assertEqual(9, process.returncode)

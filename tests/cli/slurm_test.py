@@ -2,14 +2,16 @@
 
 import json
 import os
+import pty
 import re
+import shutil
 import subprocess
 import sys
 import time
 import unittest
 
 from documents_harness import fences_of
-from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run
+from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run, terminal_output
 from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
@@ -233,6 +235,37 @@ class LaunchersTest(SlurmTest):
                            MASTER_ADDR=NODES["n1"])
         self.assertNotEqual(0, result.returncode)
         self.assertRegex(result.err, "node 0 at .* is another machine, so the launchers need munge there, or a secret")
+
+
+class ShellTest(SlurmTest):
+    """`srun --pty bash`: a step of several tasks, of which one has the terminal."""
+
+    def typed(self, *srun, lines):
+        """What the terminal shows after these lines, and an exit."""
+        master, slave = pty.openpty()
+        shell = subprocess.Popen(cluster.words("srun", *srun, "--pty", "bash", "--norc", "-i"), env=cluster.environment(),
+                                 cwd=root, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        os.write(master, "".join(f"{' '.join(map(str, line))}\n" for line in (*lines, ["exit"])).encode())
+        output = terminal_output(master).decode()
+        shell.wait(LIMIT)
+        return output
+
+    def test_a_command_is_a_job_of_its_own(self):
+        alone, both = root / "typed-alone", root / "typed-both"
+        flags = self.flags()[:-2]
+        flags = [*flags[:flags.index("--strategy")], *flags[flags.index("--strategy") + 2:], "--val-fraction", "0"]
+        for srun in (("--nodes=1", "--ntasks=2"), ("--nodes=2", "--ntasks-per-node=1")):
+            with self.subTest(srun):
+                output = self.typed(*srun, lines=([DTRAIN, *flags, "--overwrite", "--run-dir", alone],
+                                                  [DTRUN, "-n", "2", "--", DTRAIN, *flags, "--strategy", "ddp", "--overwrite",
+                                                   "--run-dir", both]))
+                self.assertIn("dtrun -n 2 -- dtrain", output)
+                self.assertNotIn("waiting for", output)
+                for run_dir, ranks in ((alone, 1), (both, 2)):
+                    start = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[0])
+                    self.assertEqual(ranks, start["world_size"])
+                    shutil.rmtree(run_dir)
 
 
 class StatusesTest(SlurmTest):

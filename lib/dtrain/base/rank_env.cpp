@@ -1,5 +1,7 @@
 #include "dtrain/base/rank_env.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -99,6 +101,25 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
   return env;
 }
 
+/// Whether a task of `srun --pty` is a shell in which somebody typed this command: shells start
+/// such a command in a process group of its own, scripts do not.
+bool is_typed_in_task(const Reader& reader) {
+  constexpr std::int64_t kMostPid = std::numeric_limits<pid_t>::max();
+  if (!reader.has("SLURM_PTY_PORT")) return false;
+  const auto task = reader.number("SLURM_TASK_PID", 1, kMostPid);
+  if (!task) return false;
+  const pid_t group = ::getpgid(static_cast<pid_t>(*task));
+  return group > 0 && group != ::getpgrp();
+}
+
+/// The job of a command that was typed in a shell of a step.
+RankEnv alone_in_step(const RankEnv& task) {
+  RankEnv env;
+  env.source = task.source;
+  env.tasks_of_shell = task.world_size;
+  return env;
+}
+
 /// Variables of a SLURM step are better than those of the job, which a batch script sees too.
 std::optional<RankEnv> read_slurm(const Reader& reader) {
   if (!reader.has("SLURM_STEP_ID") || !reader.has("SLURM_PROCID")) return std::nullopt;
@@ -106,6 +127,7 @@ std::optional<RankEnv> read_slurm(const Reader& reader) {
                         "SLURM_LOCALID", nullptr,
                         "SLURM_NODEID",  reader.first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
   std::optional<RankEnv> env = read_source(reader, names);
+  if (env && is_typed_in_task(reader)) return alone_in_step(*env);
   if (env && env->num_nodes > 0) {
     env->local_world_size = (env->world_size + env->num_nodes - 1) / env->num_nodes;
   }
@@ -263,9 +285,11 @@ std::string error_file_of_process() {
 std::string cpu_settings_of_process() {
   std::string settings;
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",
-                           "MKL_CBWR", "MKL_DEBUG_CPU_TYPE"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
+                           "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "GLIBC_TUNABLES"}) {
+    const std::string value = value_in_process(name).value_or("");
+    // Tunables of memory change no rounding.
+    const bool is_tunable = std::string_view(name) == "GLIBC_TUNABLES";
+    if (value.empty() || (is_tunable && value.find("hwcaps") == std::string::npos)) continue;
     settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, value);
   }
   return settings;

@@ -36,7 +36,10 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
       .master_addr = options.master_addr,
       .master_port = options.master_port,
       .token = uses_network ? net::job_secret(options.token, options.token_file) : "",
-      .is_one_host = options.is_one_host};
+      .is_one_host = options.is_one_host,
+      .publish = {},
+      .tells_of_waiting = options.tells_of_waiting,
+      .waiting_advice = options.waiting_advice};
   std::optional<TorchrunNotice> notice;
   if (uses_network && !options.agent_store_key.empty()) {
     notice.emplace(place, options.agent_store_key, deadline);
@@ -120,15 +123,13 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
              backend);
 }
 
-std::int64_t group_memory(std::string_view backend, const GroupLoad& load) {
+std::int64_t group_memory(std::string_view backend, const PlannedGroup& group) {
+  const GroupLoad& load = group.load;
   if (load.size == 1) return 0;  // nothing is sent
   if (backend == "gloo") return GlooTransport::bytes(load);
-  if (backend == "hier") {                       // a group may be of either kind, or of both
-    const std::int64_t lane = load.reduced / 2;  // of what is gathered: HierTransport::work_bytes
-    return GlooTransport::bytes(load) + ShmTransport::bytes(load) + lane;
-  }
+  if (backend == "hier") return hier_group_memory(group);
   if (backend == "mpi") return 2 * staging_bytes(load.size);  // of MpiTransport
-  return backend == "shm" || backend == "auto" ? ShmTransport::bytes(load) : 0;
+  return backend == "shm" || backend == "auto" ? shm_group_memory(group) : 0;
 }
 
 }  // namespace dtrain::comm
