@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "dtrain/config/assign.h"
@@ -13,9 +14,11 @@
 namespace dtrain::config {
 namespace {
 
+using Keys = std::array<std::string_view, 4>;
+
 /// `inherited` gives way to any of `given` where they clash.
 struct Rival {
-  std::vector<std::string_view> given;
+  Keys given;
   std::string_view inherited;
   Condition clash;
 };
@@ -85,69 +88,63 @@ bool replaces_and_resumes(const Config& c) {
   return c.run.overwrite && !c.checkpoint.resume.is_none();
 }
 
-const std::vector<Rival>& rivals() {
-  static const std::vector<std::string_view> kDtypeKeys{
-      "machine.dtype", "machine.param_dtype", "machine.reduce_dtype", "machine.buffer_dtype"};
-  static const std::vector<std::string_view> kKernelKeys{"machine.kernels", "machine.dtype",
-                                                         "machine.param_dtype", "machine.device"};
-  static const std::vector<std::string_view> kDecayKeys{"train.steps", "train.schedule",
-                                                        "train.warmup_steps"};
-  static const std::vector<Rival> kRivals{
-      {{"data.val_fraction"},
-       "data.validation",
-       [](const Config& c) { return c.data.val_fraction > 0; }},
-      {{"data.validation"},
-       "data.val_fraction",
-       [](const Config& c) { return !c.data.validation.empty(); }},
-      {{"data.train"},
-       "data.val_fraction",
-       [](const Config& c) { return parse_mixture(c.data.train).size() > 1; }},
-      {{"train.steps"}, "train.epochs", [](const Config&) { return true; }},
-      {{"train.epochs"}, "train.steps", [](const Config& c) { return c.train.epochs > 0; }},
-      {kDecayKeys, "train.decay_steps", decays_too_long},
-      {{"checkpoint.init_from"}, "checkpoint.resume", begins_at_path},
-      {{"checkpoint.resume"}, "checkpoint.init_from", begins_at_path},
-      {{"run.overwrite"}, "checkpoint.resume", replaces_and_resumes},
-      {{"checkpoint.resume"}, "run.overwrite", replaces_and_resumes},
-      {{"generate.prompt"},
-       "generate.prompt_file",
-       [](const Config& c) { return !c.generate.prompt.empty(); }},
-      {{"generate.prompt_file"},
-       "generate.prompt",
-       [](const Config& c) { return !c.generate.prompt_file.empty(); }},
-      {{"machine.param_dtype", "machine.reduce_dtype", "machine.buffer_dtype"},
-       "machine.dtype",
-       [](const Config& c) {
-         return c.machine.dtype == Dtype::float64 &&
-                (mixes_float64<&MachineConfig::param_dtype>(c) ||
-                 mixes_float64<&MachineConfig::reduce_dtype>(c) ||
-                 mixes_float64<&MachineConfig::buffer_dtype>(c));
-       }},
-      {kDtypeKeys, "machine.param_dtype", mixes_float64<&MachineConfig::param_dtype>},
-      {kDtypeKeys, "machine.reduce_dtype", mixes_float64<&MachineConfig::reduce_dtype>},
-      {kDtypeKeys, "machine.buffer_dtype", mixes_float64<&MachineConfig::buffer_dtype>},
-      {{"machine.dtype", "machine.param_dtype", "machine.device"},
-       "machine.kernels",
-       [](const Config& c) {
-         return c.machine.kernels == Kernels::fused && lacks_fused_kernels(c);
-       }},
-      {{"machine.recompute"}, "machine.kernels", runs_gates_again},
-      {{"machine.attention"}, "machine.kernels", attends_in_chunks},
-      {{"machine.compile"}, "machine.kernels", compiles_plain_kernels},
-      {kKernelKeys, "machine.recompute", runs_gates_again},
-      {kKernelKeys, "machine.attention", attends_in_chunks},
-      {kKernelKeys, "machine.compile", compiles_plain_kernels},
-      {{"machine.device"}, "machine.offload", offloads_to_disk_of_device},
-      {{"machine.offload"}, "machine.device", offloads_to_disk_of_device},
-      {{"layout.devices"}, "machine.device", lists_gpus_beside_cpu},
-      {{"machine.device"}, "layout.devices", lists_gpus_beside_cpu},
-      {{"layout.devices"}, "layout.local_ranks", counts_devices_otherwise},
-      {{"layout.local_ranks"}, "layout.devices", counts_devices_otherwise},
-      {{"machine.compress"}, "machine.reduce_dtype", rounds_twice},
-      {{"machine.reduce_dtype"}, "machine.compress", rounds_twice},
-  };
-  return kRivals;
-}
+constexpr Keys kDtypeKeys{"machine.dtype", "machine.param_dtype", "machine.reduce_dtype",
+                          "machine.buffer_dtype"};
+constexpr Keys kKernelKeys{"machine.kernels", "machine.dtype", "machine.param_dtype",
+                           "machine.device"};
+constexpr Keys kDecayKeys{"train.steps", "train.schedule", "train.warmup_steps"};
+constexpr Rival kRivals[] = {
+    {{"data.val_fraction"},
+     "data.validation",
+     [](const Config& c) { return c.data.val_fraction > 0; }},
+    {{"data.validation"},
+     "data.val_fraction",
+     [](const Config& c) { return !c.data.validation.empty(); }},
+    {{"data.train"},
+     "data.val_fraction",
+     [](const Config& c) { return parse_mixture(c.data.train).size() > 1; }},
+    {{"train.steps"}, "train.epochs", [](const Config&) { return true; }},
+    {{"train.epochs"}, "train.steps", [](const Config& c) { return c.train.epochs > 0; }},
+    {kDecayKeys, "train.decay_steps", decays_too_long},
+    {{"checkpoint.init_from"}, "checkpoint.resume", begins_at_path},
+    {{"checkpoint.resume"}, "checkpoint.init_from", begins_at_path},
+    {{"run.overwrite"}, "checkpoint.resume", replaces_and_resumes},
+    {{"checkpoint.resume"}, "run.overwrite", replaces_and_resumes},
+    {{"generate.prompt"},
+     "generate.prompt_file",
+     [](const Config& c) { return !c.generate.prompt.empty(); }},
+    {{"generate.prompt_file"},
+     "generate.prompt",
+     [](const Config& c) { return !c.generate.prompt_file.empty(); }},
+    {{"machine.param_dtype", "machine.reduce_dtype", "machine.buffer_dtype"},
+     "machine.dtype",
+     [](const Config& c) {
+       return c.machine.dtype == Dtype::float64 &&
+              (mixes_float64<&MachineConfig::param_dtype>(c) ||
+               mixes_float64<&MachineConfig::reduce_dtype>(c) ||
+               mixes_float64<&MachineConfig::buffer_dtype>(c));
+     }},
+    {kDtypeKeys, "machine.param_dtype", mixes_float64<&MachineConfig::param_dtype>},
+    {kDtypeKeys, "machine.reduce_dtype", mixes_float64<&MachineConfig::reduce_dtype>},
+    {kDtypeKeys, "machine.buffer_dtype", mixes_float64<&MachineConfig::buffer_dtype>},
+    {{"machine.dtype", "machine.param_dtype", "machine.device"},
+     "machine.kernels",
+     [](const Config& c) { return c.machine.kernels == Kernels::fused && lacks_fused_kernels(c); }},
+    {{"machine.recompute"}, "machine.kernels", runs_gates_again},
+    {{"machine.attention"}, "machine.kernels", attends_in_chunks},
+    {{"machine.compile"}, "machine.kernels", compiles_plain_kernels},
+    {kKernelKeys, "machine.recompute", runs_gates_again},
+    {kKernelKeys, "machine.attention", attends_in_chunks},
+    {kKernelKeys, "machine.compile", compiles_plain_kernels},
+    {{"machine.device"}, "machine.offload", offloads_to_disk_of_device},
+    {{"machine.offload"}, "machine.device", offloads_to_disk_of_device},
+    {{"layout.devices"}, "machine.device", lists_gpus_beside_cpu},
+    {{"machine.device"}, "layout.devices", lists_gpus_beside_cpu},
+    {{"layout.devices"}, "layout.local_ranks", counts_devices_otherwise},
+    {{"layout.local_ranks"}, "layout.devices", counts_devices_otherwise},
+    {{"machine.compress"}, "machine.reduce_dtype", rounds_twice},
+    {{"machine.reduce_dtype"}, "machine.compress", rounds_twice},
+};
 
 // Any two of the three decide the batch. The global batch decides the numbers, the microbatch the
 // bits.
@@ -205,8 +202,8 @@ std::vector<std::string> Layer::replaced() const {
 }
 
 void drop_rivals(Layer& layer) {
-  for (const Rival& rival : rivals()) {
-    const auto winner =
+  for (const Rival& rival : kRivals) {
+    const auto* winner =
         std::ranges::find_if(rival.given, [&](std::string_view key) { return layer.gives(key); });
     if (winner == rival.given.end() || !rival.clash(layer.config())) continue;
     layer.reset(rival.inherited, *winner);

@@ -1,7 +1,7 @@
 // Losses and times of a run's last steps, for its summary.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 
