@@ -21,6 +21,7 @@ AttemptEnd attempt_end(const Verdict& verdict, const std::vector<Rank>& ranks,
   if (end.has_failed) steps.fail(start + std::chrono::nanoseconds(verdict.failed_ns));
   end.duration = dtrain::base::Clock::now() - start;
   end.recovery = steps.recovery();
+  end.resume_advice = resume_advice(ranks);
   for (const Rank& rank : ranks) {
     end.is_left_behind |= rank.running();
     end.is_reporting |= rank.step >= 0 || rank.committed >= 0 || rank.told.has_value();

@@ -169,7 +169,11 @@ void report(const Options& options, History& history, const StepClock& steps,
   history.useful = steps.useful();
   history.wall = Clock::now() - start;
   std::vector<std::string> lines = history_lines(history);
-  if (!why_not.empty()) lines.push_back(no_restart_line(history, why_not));
+  if (!why_not.empty()) {
+    const std::string advice = newest_advice(history);
+    if (!advice.empty()) lines.push_back(advice);
+    lines.push_back(no_restart_line(history, why_not));
+  }
   say(options, lines);
 }
 

@@ -17,6 +17,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/base/stop_signals.h"
 #include "launcher/descendants.h"
 #include "launcher/error_line.h"
 #include "launcher/options.h"
@@ -26,23 +27,20 @@
 namespace launcher {
 namespace {
 
-constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+constexpr std::array kPassedOn = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                  SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
 constexpr std::chrono::milliseconds kKillLimit{1000};
 // The time in which a supervisor that has reported its status must end.
 constexpr std::chrono::milliseconds kEndLimit{1000};
 // After --heartbeat-timeout the other nodes need a moment to give up a supervisor that is stopped.
 constexpr std::chrono::milliseconds kGivenUpAfter{500};
 
-bool ignored(int signal) {
-  struct sigaction action {};
-  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
 sigset_t guarded_signals() {
   sigset_t set;
   ::sigemptyset(&set);
   for (const int signal : kPassedOn) {
-    if (signal != SIGHUP || !ignored(SIGHUP)) ::sigaddset(&set, signal);  // nohup stays nohup
+    const bool may_be_ignored = signal == SIGHUP || signal == SIGTSTP;  // nohup stays nohup
+    if (!may_be_ignored || !dtrain::base::is_ignored(signal)) ::sigaddset(&set, signal);
   }
   ::sigaddset(&set, SIGCHLD);
   return set;
@@ -115,10 +113,16 @@ int end_for(pid_t child, const std::string& how, int status, const std::string& 
   return status;
 }
 
+void pass_on(int signal, const dtrain::base::Descriptor& signals) {
+  const auto byte = static_cast<unsigned char>(signal);
+  [[maybe_unused]] const auto written = ::write(signals.get(), &byte, 1);
+}
+
 /// Passes signals on until the child has ended, or has reported its status.
 int guard(pid_t child, const dtrain::base::Descriptor& signals,
           const dtrain::base::Descriptor& status_pipe, const sigset_t& watched,
-          StopLimit stop_limit, const std::string& prefix) {
+          StopLimit stop_limit, const Options& options) {
+  const std::string prefix = own_prefix(options);
   constexpr timespec kLook{.tv_sec = 1, .tv_nsec = 0};  // the kernel tells nobody of such an end
   for (;;) {
     int status = 0;
@@ -151,8 +155,11 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
       return end_for(child, "was killed, but hangs in the kernel", 128 + SIGKILL, prefix);
     }
     if (signal <= 0 || signal == SIGCHLD) continue;
-    byte = static_cast<unsigned char>(signal);
-    [[maybe_unused]] const auto written = ::write(signals.get(), &byte, 1);
+    pass_on(signal, signals);
+    // An emulated node is no job of a shell's: its parent is.
+    if (signal != SIGTSTP || options.emulate_nodes > 0) continue;
+    stop_until_continued();
+    pass_on(SIGCONT, signals);
   }
 }
 
@@ -188,8 +195,7 @@ int run_guarded(PreparedJob job, int (*supervise)(PreparedJob, GuardLink)) {
   std::chrono::duration<double> limit{0.0};
   if (job.nodes) limit = job.options.heartbeat_timeout + kGivenUpAfter;
   job.nodes.reset();
-  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit),
-               own_prefix(job.options));
+  return guard(child, signals.writer, status.reader, watched, StopLimit(child, limit), job.options);
 }
 
 }  // namespace launcher

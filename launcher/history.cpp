@@ -73,6 +73,13 @@ std::vector<std::string> history_lines(const History& history) {
   return lines;
 }
 
+std::string newest_advice(const History& history) {
+  for (auto end = history.attempts.rbegin(); end != history.attempts.rend(); ++end) {
+    if (!end->resume_advice.empty()) return end->resume_advice;
+  }
+  return {};
+}
+
 std::string no_restart_line(const History& history, const std::string& why) {
   if (history.attempts.size() < 2) return "not started again: " + why;
   return fmt::format("failed, and not started again: {}; {}", why, history.attempts.back().how);

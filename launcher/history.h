@@ -27,6 +27,9 @@ struct History {
 /// recovery times and effective training time as far as they are known. Empty for one attempt.
 [[nodiscard]] std::vector<std::string> history_lines(const History& history);
 
+/// What the last attempt that had a checkpoint said of it; empty: nothing.
+[[nodiscard]] std::string newest_advice(const History& history);
+
 /// The last line of a job that failed: why it is not started again. why: not empty.
 [[nodiscard]] std::string no_restart_line(const History& history, const std::string& why);
 

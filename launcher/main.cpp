@@ -16,6 +16,7 @@
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/print.h"
 #include "dtrain/base/process.h"
+#include "dtrain/base/stop_signals.h"
 #include "dtrain/net/message.h"
 #include "launcher/attempts.h"
 #include "launcher/environment.h"
@@ -181,6 +182,7 @@ int run(Options options, const rlimit& open_files) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dtrain::base::end_on_stop_signals();  // until the guard takes them
   dtrain::base::secure_standard_streams();
   dtrain::base::survive_file_size_limit();
   rlimit open_files{};

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/printable.h"
 #include "launcher/take_word.h"
 
 namespace launcher {
@@ -44,8 +45,9 @@ bool obey(Rank& rank, std::string_view line) {
   } else if (word == "where" || word == "call" || word == "records-end") {
     take_record(rank, word, line);
   } else if (word == "committed") {
-    parse(line, rank.committed);
+    parse(take_word(line), rank.committed);
     rank.committed = std::max<std::int64_t>(rank.committed, -1);
+    rank.resume_advice = dtrain::base::printable(line);
   } else if (word == "plain-output") {
     rank.output.drop_prefix();
   } else if (word == "error" || word == "refused") {

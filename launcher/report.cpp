@@ -252,8 +252,13 @@ std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
   return "ended the ranks that went on after another had saved and left: " + ends_of(ranks);
 }
 
+std::string resume_advice(const std::vector<Rank>& ranks) {
+  const auto newest = std::ranges::max_element(ranks, {}, &Rank::committed);
+  return newest == ranks.end() ? "" : newest->resume_advice;
+}
+
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
-            SharedOutput& console) {
+            bool may_restart, SharedOutput& console) {
   console.drop_beyond(std::numeric_limits<std::size_t>::max());  // the report is no such line
   if (const std::int64_t dropped = console.lines_dropped(); dropped > 0) {
     console.line(Stream::error, console.own_prefix(),
@@ -266,6 +271,12 @@ void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placem
     report_blames({}, ranks, console);
   }
   if (verdict.lost && !verdict.decided) report_victims(verdict, ranks, console);
+  constexpr int kSaved = static_cast<int>(dtrain::base::ErrorKind::interrupted);
+  const int status = status_of(verdict, ranks);
+  const std::string advice = resume_advice(ranks);
+  if (status != 0 && status != kSaved && !may_restart && !advice.empty()) {
+    console.line(Stream::error, console.own_prefix(), advice);
+  }
   const bool is_shown = std::any_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
     return rank.node == placement.node_rank && rank.told && rank.told->line == line;
   });

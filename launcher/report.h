@@ -57,8 +57,12 @@ struct Verdict {
                                     const Placement& placement);
 
 /// The lines after a job that failed or was stopped: the culprit's last words, the ranks that ended
-/// because of it, and last the one line that tells which rank, how, where and why.
+/// because of it, and last the one line that tells which rank, how, where and why; before that one,
+/// where no restart may follow, how to continue.
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
-            SharedOutput& console);
+            bool may_restart, SharedOutput& console);
+
+/// What a rank said of the newest checkpoint; empty: nothing.
+[[nodiscard]] std::string resume_advice(const std::vector<Rank>& ranks);
 
 }  // namespace launcher

@@ -26,4 +26,13 @@ bool asks_to_stop(int signal) {
   return std::ranges::count(kRequests, signal) > 0;
 }
 
+void stop_until_continued() {
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::raise(SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stops here
+  ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+}
+
 }  // namespace launcher

@@ -15,4 +15,8 @@ namespace launcher {
 /// Returns whether a signal to dtrun asks the job to stop. SIGUSR1 does: dtrain saves and stops.
 [[nodiscard]] bool asks_to_stop(int signal);
 
+/// Stops this process as Ctrl-Z does by default, and returns when it is continued; at once where
+/// nobody could continue it. SIGTSTP is blocked before and after.
+void stop_until_continued();
+
 }  // namespace launcher

@@ -44,6 +44,7 @@ void take_from_slurm(const SlurmStep& step, Options& options, std::vector<std::s
   }
   fill("--nproc-per-node", options.num_ranks, [&] { return default_num_ranks(step); });
   if (step.num_nodes == 1) return;
+  options.follows_slurm = true;
   fill("--nnodes", options.num_nodes, [&] { return static_cast<int>(step.num_nodes); });
   fill("--node-rank", options.node_rank, [&] { return static_cast<int>(step.node); });
   fill("--master-addr", options.master_addr,

@@ -230,6 +230,7 @@ void Supervisor::on_guard() {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGWINCH) return on_resize();
+  if (signal == SIGTSTP || signal == SIGCONT) return suspend_ranks(signal == SIGTSTP);
   if (asks_to_stop(signal)) {
     verdict_.request = signal;
     // Node 0 decides whether a job that is being ended starts again.
@@ -280,6 +281,20 @@ void Supervisor::stop_ranks(int signal) {
   enter(Phase::stopping, job_.options.stop_grace);
 }
 
+// Ranks that are about to end are left alone, since they have a limit.
+void Supervisor::suspend_ranks(bool suspends) {
+  const bool is_running = phase_ == Phase::running || phase_ == Phase::asking;
+  if (is_suspended_ == suspends || (suspends && !is_running)) return;
+  if (phase_ == Phase::asking) withdraw_ask();
+  is_suspended_ = suspends;
+  if (suspends) ++suspensions_;
+  tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
+  for (const Rank& rank : own_ranks()) {
+    if (rank.running()) ::kill(-rank.pid, suspends ? SIGTSTP : SIGCONT);
+  }
+  if (judges()) excuse_ranks();
+}
+
 void Supervisor::on_child() {
   signalfd_siginfo ignored{};
   while (::read(child_signals_.get(), &ignored, sizeof(ignored)) > 0) {
@@ -289,7 +304,7 @@ void Supervisor::on_child() {
     if (rank.running() &&
         ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WNOHANG) == 0 &&
         info.si_pid != 0) {
-      on_stopped(rank);
+      on_stopped(rank, info.si_status);
     }
   }
 }
@@ -447,7 +462,7 @@ void Supervisor::finish_logs() {
     warn(fmt::format("the disk of the logs in {} did not answer: they may lack up to {} bytes",
                      job_.folder.log_folder(), logs_.missing()));
   }
-  report(verdict_, ranks_, job_.placement, console_);
+  report(verdict_, ranks_, job_.placement, job_.options.max_restarts > 0, console_);
   deadline_.reset();
   phase_ = Phase::draining;
   const bool patient = verdict_.clean() && written;

@@ -81,7 +81,7 @@ class Supervisor {
   void reap_orphans();
   void on_end(Rank& rank);
   void judge_end(const Rank& rank);
-  void on_stopped(Rank& rank);
+  void on_stopped(Rank& rank, int signal);
   void judge_stop(const Rank& rank);
   bool on_control(Rank& rank);
   void on_output(RankStream& stream);
@@ -89,6 +89,8 @@ class Supervisor {
   void hold_back_output();
 
   void stop_ranks(int signal);
+  /// Has the ranks of all nodes stand still, or go on.
+  void suspend_ranks(bool suspends);
 
   // Whom to blame (supervisor_verdict.cpp).
   void on_sign_of_life(const Rank& rank);
@@ -174,7 +176,9 @@ class Supervisor {
   bool done_is_told_ = false;     // of the others: node 0 knows that the own ranks have ended
   bool is_over_ = false;          // nothing that another node says changes the end any more
   bool stop_came_from_afar_ = false;
-  bool is_patient_ = false;   // waits_for_slow_ends
+  bool is_patient_ = false;    // waits_for_slow_ends
+  bool is_suspended_ = false;  // by Ctrl-Z, and how often it was
+  int suspensions_ = 0;
   bool output_held_ = false;  // the console or the logs have too much waiting
 };
 

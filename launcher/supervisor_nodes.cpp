@@ -194,6 +194,8 @@ void Supervisor::take(const NodeEvent& event) {
     if (signal == 0 || !is_undisturbed()) return;
     stop_came_from_afar_ = true;
     stop_ranks(signal);
+  } else if (event.kind == NodeMessage::suspend || event.kind == NodeMessage::resume) {
+    suspend_ranks(event.kind == NodeMessage::suspend);
   } else if (event.kind == NodeMessage::kill) {
     if (phase_ < Phase::killing) obey_kill(signal_in(event.body));
   } else if (judges()) {

@@ -65,7 +65,12 @@ void Supervisor::blame(const Rank& rank) {
   }
 }
 
-void Supervisor::on_stopped(Rank& rank) {
+void Supervisor::on_stopped(Rank& rank, int signal) {
+  if (is_suspended_) return;
+  if (signal == SIGTSTP && suspensions_ > 0) {  // it stopped after it was to go on
+    ::kill(-rank.pid, SIGCONT);
+    return;
+  }
   if (!is_undisturbed() && phase_ != Phase::blaming) return;
   rank.stopped = true;
   if (job_.nodes) tell_judge(rank);
@@ -129,7 +134,7 @@ void Supervisor::on_sign_of_life(const Rank& rank) {
 }
 
 std::optional<HangWatch::Silence> Supervisor::silence() const {
-  if (!judges() || phase_ != Phase::running || output_held_) return std::nullopt;
+  if (!judges() || phase_ != Phase::running || output_held_ || is_suspended_) return std::nullopt;
   return hangs_.longest_silence(ranks_);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
@@ -13,6 +14,7 @@
 #include "dtrain/config/notices.h"
 #include "dtrain/config/open_layout.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve_layout.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "epochs.h"
@@ -73,7 +75,8 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
 struct Meant {
   config::Loaded loaded;
   config::Config config;
-  std::string notice;  // of a run that goes on with its own settings; empty: it is none
+  std::string notice;    // of a run that goes on with its own settings; empty: it is none
+  std::string strategy;  // of ranks that get a strategy; empty: they have one
 };
 
 // A script's variable that is not set must not begin a new run somewhere else.
@@ -148,10 +151,14 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   if (starts) config::check_run_dir_named(given.config);
   try {
     auto run = config::continue_run(command_line, given, launch);
-    const config::Loaded& loaded = run ? run->loaded : given;
-    return {.loaded = loaded,
-            .config = resolve_with_epochs(command, loaded.config, launch),
-            .notice = run ? run->notice : ""};
+    Meant meant{.loaded = run ? run->loaded : given,
+                .config = {},
+                .notice = run ? run->notice : "",
+                .strategy = {}};
+    meant.strategy =
+        config::take_default_strategy(command_line, launch, meant.loaded.config.layout);
+    meant.config = resolve_with_epochs(command, meant.loaded.config, launch);
+    return meant;
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
     const std::string message = config::describe_unfit_ranks(command_line, given, launch, error);
@@ -170,11 +177,14 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
   const Meant meant = read_settings(command_line, launch);
-  if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
+  for (const std::string& line : {meant.notice, meant.strategy}) {
+    if (!line.empty() && env.rank == 0) base::log_info("{}", line);
+  }
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,
                         .asked = loaded.config,
                         .env = env,
+                        .launch = launch,
                         .continues = !meant.notice.empty(),
                         .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
@@ -196,6 +206,9 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
 
 void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
+  const std::string threads = config::threads_warning(configured.asked, configured.config,
+                                                      configured.launch, base::is_bound());
+  if (!threads.empty()) base::log_warning("{}", threads);
   // Of a layout that is still to be chosen nothing is known; commands::settle_layout warns then.
   if (configured.config.layout.strategy == config::Strategy::automatic) return;
   for (const std::string& line : config::warnings(command, configured.config)) {

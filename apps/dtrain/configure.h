@@ -5,7 +5,7 @@
 
 #include "commands.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/resolve.h"
 
 namespace dtrain::app {
 
@@ -13,6 +13,7 @@ struct Configured {
   config::Config config;  ///< resolved
   config::Config asked;   ///< before that
   base::RankEnv env;
+  config::Launch launch;
   bool continues = false;  ///< settings come from config.json of the run that is resumed
   bool has_file = false;   ///< settings come from --config, or from the run that is resumed
 };

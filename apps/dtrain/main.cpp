@@ -1,9 +1,11 @@
 #include "commands.h"
 #include "dtrain/base/open_files.h"
 #include "dtrain/base/process.h"
+#include "dtrain/base/stop_signals.h"
 #include "ranks.h"
 
 int main(int argc, char** argv) {
+  dtrain::base::end_on_stop_signals();
   dtrain::base::secure_standard_streams();
   dtrain::base::raise_open_file_limit();
   dtrain::base::survive_file_size_limit();

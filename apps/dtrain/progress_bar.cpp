@@ -1,6 +1,7 @@
 #include "progress_bar.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,11 +17,19 @@ void draw(std::string_view text) {
   (void)ignored;
 }
 
+// Asked at each drawing, since people resize windows; a cursor in the last column would wrap.
+std::size_t columns_of_terminal() {
+  constexpr std::size_t kUsual = 80;
+  winsize size{};
+  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
+  return (is_known ? size.ws_col : kUsual) - 1;
+}
+
 }  // namespace
 
-std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double seconds,
-                          std::string_view note) {
+std::string progress_text(const Progress& progress, std::size_t columns) {
   constexpr int kWidth = 24;
+  const auto& [bytes, total_bytes, seconds, note] = progress;
   const bool is_large = total_bytes >= 1'000'000;
   const double unit = is_large ? 1e6 : 1e3;
   const std::string_view name = is_large ? "MB" : "kB";
@@ -29,9 +38,21 @@ std::string progress_text(std::int64_t bytes, std::int64_t total_bytes, double s
   const double rate = seconds > 0 ? static_cast<double>(bytes) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total_bytes - bytes) / rate : 0;
   const std::string bar(static_cast<std::size_t>(share * kWidth), '#');
-  return fmt::format("[{:<{}}] {:3.0f} %  {:.0f} of {:.0f} {}  {:.0f} {}/s  {} left  {}", bar,
-                     kWidth, 100 * share, double(bytes) / unit, double(total_bytes) / unit, name,
-                     rate / unit, name, base::readable_time(std::max(0.0, left)), note);
+  const std::string drawn = fmt::format("[{:<{}}]", bar, kWidth);
+  const std::string percent = fmt::format("{:3.0f} %", 100 * share);
+  const std::string sizes =
+      fmt::format("{:.0f} of {:.0f} {}", double(bytes) / unit, double(total_bytes) / unit, name);
+  const std::string speed = fmt::format("{:.0f} {}/s", rate / unit, name);
+  const std::string time = fmt::format("{} left", base::readable_time(std::max(0.0, left)));
+  const std::string lines[] = {
+      fmt::format("{} {}  {}  {}  {}  {}", drawn, percent, sizes, speed, time, note),
+      fmt::format("{} {}  {}  {}  {}", drawn, percent, sizes, speed, time),
+      fmt::format("{} {}  {}  {}", drawn, percent, sizes, time),
+      fmt::format("{} {}  {}", drawn, percent, time), fmt::format("{}  {}", percent, time)};
+  for (const std::string& line : lines) {
+    if (line.size() <= columns) return line;
+  }
+  return percent.substr(0, columns);
 }
 
 ProgressBar::ProgressBar()
@@ -47,7 +68,7 @@ void ProgressBar::show(std::int64_t bytes, std::int64_t total_bytes, std::string
   if (!is_on_terminal_ || (is_drawn_ && now - last_ < kSecondsBetween)) return;
   last_ = now;
   is_drawn_ = true;
-  draw("\r\x1b[K" + progress_text(bytes, total_bytes, now, note));
+  draw("\r\x1b[K" + progress_text({bytes, total_bytes, now, note}, columns_of_terminal()));
 }
 
 }  // namespace dtrain::app

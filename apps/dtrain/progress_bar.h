@@ -1,6 +1,7 @@
 // A line on the terminal that shows how far long work has come.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,8 +29,16 @@ class ProgressBar {
   double last_ = 0;  // seconds after begin_
 };
 
-/// The line that a bar shows: "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE".
-[[nodiscard]] std::string progress_text(std::int64_t bytes, std::int64_t total_bytes,
-                                        double seconds, std::string_view note);
+/// What a bar shows.
+struct Progress {
+  std::int64_t bytes = 0;
+  std::int64_t total_bytes = 0;
+  double seconds = 0;
+  std::string_view note;
+};
+
+/// The line that a bar shows: "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", as
+/// far as `columns` allow: the note goes first, then the speed, the bytes and the bar.
+[[nodiscard]] std::string progress_text(const Progress& progress, std::size_t columns);
 
 }  // namespace dtrain::app

@@ -2,51 +2,49 @@
 
 #include <signal.h>
 
+#include <array>
 #include <atomic>
-#include <csignal>
+#include <cstddef>
+
+#include "dtrain/base/stop_signals.h"
 
 namespace dtrain::app {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // A handler can reach nothing else.
 std::atomic<int> noted = 0;
 static_assert(decltype(noted)::is_always_lock_free, "a handler may use nothing that takes a lock");
 
-void note(int signal) { noted = signal; }
+std::array<struct sigaction, kSignals.size()> previous{};
+
+void note(int signal) {
+  if (noted.exchange(signal) != 0) base::end_by_signal(signal);
+}
 
 }  // namespace
 
 StopSignals::StopSignals() {
   noted = 0;
-  for (const int signal : kSignals) {
+  for (std::size_t index = 0; index < kSignals.size(); ++index) {
+    ::sigaction(kSignals[index], nullptr, &previous[index]);
+    if (previous[index].sa_handler == SIG_IGN) continue;
     struct sigaction action {};
-    ::sigaction(signal, nullptr, &action);
-    if (action.sa_handler == SIG_IGN) continue;
-    action = {};
     action.sa_handler = note;
-    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-    ::sigaction(signal, &action, nullptr);
+    action.sa_flags = SA_RESTART;
+    ::sigaction(kSignals[index], &action, nullptr);
   }
 }
 
 StopSignals::~StopSignals() {
-  for (const int signal : kSignals) {
-    struct sigaction action {};
-    ::sigaction(signal, nullptr, &action);
-    if (action.sa_handler == note) ::signal(signal, SIG_DFL);
+  for (std::size_t index = 0; index < kSignals.size(); ++index) {
+    ::sigaction(kSignals[index], &previous[index], nullptr);
   }
 }
 
 void StopSignals::check() {
   if (noted != 0) throw Stopped{noted};
-}
-
-int end_by(const Stopped& stopped) {
-  std::raise(stopped.signal);
-  constexpr int kStatusOfSignals = 128;
-  return kStatusOfSignals + stopped.signal;
 }
 
 }  // namespace dtrain::app

@@ -8,8 +8,8 @@ struct Stopped {
   int signal;
 };
 
-/// While it lives, each of these signals is noted once; a second one ends the process. Those that
-/// the process ignored stay ignored.
+/// While it lives, the first of these signals is noted; a second one ends the process. Those that
+/// the process ignores stay ignored.
 ///
 /// Threads: one at a time in the process.
 class StopSignals {
@@ -17,15 +17,11 @@ class StopSignals {
   StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
+  /// What the signals did before, they do again.
   ~StopSignals();
 
   /// Throws: Stopped if a signal came.
   static void check();
 };
-
-/// Ends the process by the signal, as if nobody had noted it; returns the status where it lives on.
-///
-/// REQUIRES: no StopSignals is alive.
-int end_by(const Stopped& stopped);
 
 }  // namespace dtrain::app

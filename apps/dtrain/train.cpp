@@ -11,6 +11,7 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "epochs.h"
 #include "first_run.h"
 #include "provenance.h"
 #include "ranks.h"
@@ -21,9 +22,9 @@ namespace dtrain::app {
 namespace {
 
 // For a run that goes on with its own settings, `origin` is its config.json; else empty.
-void open_data(const config::Config& config, const std::string& origin) {
+data::Split open_split(const config::Config& config, const std::string& origin) {
   try {
-    (void)data::open_split(data::split_options(config));
+    return data::open_split(data::split_options(config));
   } catch (const base::Error& error) {
     if (origin.empty()) throw;
     base::fail(error.kind(),
@@ -32,7 +33,7 @@ void open_data(const config::Config& config, const std::string& origin) {
   }
 }
 
-void check_data(const Configured& configured) {
+data::Split open_data(const Configured& configured) {
   const config::Config& config = configured.config;
   if (config.data.train.empty()) {
     const config::Resume& resume = config.checkpoint.resume;
@@ -52,7 +53,7 @@ void check_data(const Configured& configured) {
         "give --data and the other settings of the run",
         config.run.dir);
   }
-  open_data(config, configured.continues ? config.run.dir + "/config.json" : "");
+  return open_split(config, configured.continues ? config.run.dir + "/config.json" : "");
 }
 
 // A start after a failed attempt goes on with what that has left.
@@ -78,6 +79,15 @@ void note_default_model(const config::Config& config) {
       "configs/experiments/small.json, 25m.json or prod.json");
 }
 
+// In a shell whose step has several tasks, which somebody may take for the run's ranks.
+void note_shell_of_step(const base::RankEnv& env) {
+  if (env.tasks_of_shell <= 1) return;
+  base::log_info(
+      "in a shell of srun --pty dtrain is one process, not one of the step's {} tasks; {} ranks on "
+      "this node: dtrun -n {} -- dtrain ...",
+      env.tasks_of_shell, env.tasks_of_shell, env.tasks_of_shell);
+}
+
 // Before a launcher may start the run again.
 void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& checkpoint) {
   const bool is_first_start = env.max_restarts > 0 && env.restart_count == 0;
@@ -91,8 +101,8 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 
 int run_train(const Arguments& arguments) {
   base::hold_requests_to_save();
-  const FirstRun alone = first_run(arguments);
-  Arguments all = alone.flags;
+  const DemoDefaults demo = demo_defaults(arguments);
+  Arguments all = demo.flags;
   all.insert(all.end(), arguments.begin(), arguments.end());
   const auto configured = configure(config::Command::train, all);
   if (!configured) return 0;
@@ -103,9 +113,11 @@ int run_train(const Arguments& arguments) {
   const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
   if (first) check_for_all_ranks([&] { check_run(config, origin); });
-  check_data(*configured);
-  if (first && !alone.notice.empty()) base::log_info("{}", alone.notice);
+  const data::Split split = open_data(*configured);
+  if (first && !demo.notice.empty()) base::log_info("{}", demo.notice);
   warn(config::Command::train, *configured);
+  if (first) warn_of_many_epochs(config, split);
+  note_shell_of_step(configured->env);
   if (first) note_lost_steps(configured->env, config.checkpoint);
   const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config);

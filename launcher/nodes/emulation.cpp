@@ -21,13 +21,15 @@
 #include "launcher/error_line.h"
 #include "launcher/nodes/listener.h"
 #include "launcher/pipe.h"
+#include "launcher/signals.h"
 
 namespace launcher {
 namespace {
 
 using dtrain::base::Descriptor;
 
-constexpr std::array kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+constexpr std::array kPassedOn = {SIGINT,  SIGTERM, SIGHUP,   SIGQUIT,
+                                  SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP};
 constexpr std::chrono::milliseconds kKillLimit{1000};
 
 using RunNode = std::function<int(Options, EmulatedStart)>;
@@ -46,7 +48,8 @@ pid_t start_node(const Options& options, int node, EmulatedStart& start, const s
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child != 0) return child;
-  ::setpgid(0, 0);  // a Ctrl-C comes once, from the parent
+  ::setpgid(0, 0);             // a Ctrl-C comes once, from the parent
+  ::signal(SIGTTOU, SIG_IGN);  // it writes to the terminal from the background
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -90,6 +93,10 @@ int wait_for_all(std::vector<Node>& nodes, const Descriptor& meeting, const sigs
     const int signal = is_in_vain ? ::sigtimedwait(&watched, nullptr, &kMeetingEnds)
                                   : ::sigwaitinfo(&watched, nullptr);
     if (signal > 0 && signal != SIGCHLD) signal_all(nodes, signal);
+    if (signal == SIGTSTP) {
+      stop_until_continued();
+      signal_all(nodes, SIGCONT);
+    }
     if (!is_in_vain || signal > 0 || errno != EAGAIN || !is_meeting(meeting)) continue;
     early = ended->status;
     write_error_for_a_while(

@@ -14,11 +14,14 @@
 namespace launcher {
 namespace {
 
-using namespace std::chrono_literals;
-using dtrain::base::Clock;
-
-constexpr std::chrono::seconds kFirstInterval = 2s;
-constexpr std::chrono::seconds kLongestInterval = 32s;
+// For somebody in a shell of one of several tasks, in which nobody starts another dtrun.
+std::string advice_on_waiting(const Options& options) {
+  if (!options.follows_slurm) return {};
+  return fmt::format(
+      "; srun must start a dtrun on each of the {} nodes of its step: for a job on this one alone, "
+      "as in a shell of srun --pty, give dtrun --standalone",
+      options.num_nodes);
+}
 
 }  // namespace
 
@@ -48,23 +51,19 @@ std::chrono::milliseconds meeting_silence_limit(const Options& options) {
 
 WaitingLines::WaitingLines(const Options& options)
     : prefix_(own_prefix(options)),
-      deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)),
-      start_(Clock::now()),
-      interval_(kFirstInterval),
-      next_(start_ + interval_) {}
+      advice_(advice_on_waiting(options)),
+      deadline_(std::chrono::duration_cast<std::chrono::milliseconds>(options.rdzv_timeout)) {}
 
 void WaitingLines::show(const std::string& what) {
-  if (Clock::now() < next_) return;
-  interval_ = std::min(2 * interval_, kLongestInterval);
-  next_ = Clock::now() + interval_;
+  if (!times_.take()) return;
   if (!writer_) {
     wake_ = dtrain::base::Descriptor(::eventfd(0, EFD_CLOEXEC));
     writer_.emplace(STDERR_FILENO, wake_.get(), Pieces::atomic);
   }
-  writer_->write(
-      fmt::format("{}waiting for {}, {} of {}\n", prefix_, what,
-                  dtrain::base::readable_time(dtrain::base::seconds_since(start_)),
-                  dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count())));
+  writer_->write(fmt::format(
+      "{}waiting for {}, {} of {}{}\n", prefix_, what, dtrain::base::readable_time(times_.waited()),
+      dtrain::base::readable_time(dtrain::base::Seconds(deadline_.limit()).count()),
+      std::exchange(advice_, "")));
 }
 
 }  // namespace launcher

@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/waiting_lines.h"
 #include "launcher/nodes/channel.h"
 #include "launcher/nodes/placement.h"
 #include "launcher/options.h"
@@ -65,10 +67,9 @@ class WaitingLines {
 
  private:
   std::string prefix_;
+  std::string advice_;  // ends the first line
   dtrain::base::Deadline deadline_;
-  dtrain::base::Clock::time_point start_;
-  std::chrono::seconds interval_;
-  dtrain::base::Clock::time_point next_;
+  dtrain::base::WaitingTimes times_;
   dtrain::base::Descriptor wake_;  // that the writer wants; nobody reads it
   std::optional<OutputWriter> writer_;
 };

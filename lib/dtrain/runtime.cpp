@@ -14,6 +14,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/suspension.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/unhandled.h"
 #include "dtrain/commands/commands.h"
@@ -72,6 +73,7 @@ void generate(const config::Config& config) {
 
 int run(std::string_view text) {
   base::report_unhandled_exceptions();
+  base::count_suspensions();
   const config::Request request = config::from_request(text);
   require_threads(request.config);
   metrics::install_counting_allocator();

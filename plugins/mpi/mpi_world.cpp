@@ -3,14 +3,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/backend_plugin.h"
 #include "dtrain/comm/mapped_memory.h"
 #include "dtrain/comm/queued_group.h"
@@ -42,10 +48,29 @@ void require_mpirun(const comm::WorldOptions& options) {
   }
 }
 
+// Says that MPI_Init waits for others; MPI alone knows for whom.
+std::jthread tell_of_waiting(const comm::WorldOptions& options) {
+  if (!options.tells_of_waiting) return {};
+  const auto tell = [others = options.size - 1,
+                     lines = base::WaitingLines(options.group.timeout, options.waiting_advice)](
+                        const std::stop_token& stop) mutable {
+    constexpr std::chrono::milliseconds kLook(200);
+    std::mutex mutex;
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex);
+    while (!stop.stop_requested()) {
+      never.wait_for(lock, stop, kLook, [] { return false; });
+      lines.show([&] { return fmt::format("the {} other ranks, in MPI_Init", others); });
+    }
+  };
+  return std::jthread(tell);
+}
+
 class MpiWorld final : public comm::World {
  public:
   explicit MpiWorld(const comm::WorldOptions& options)
       : options_(options), engine_(std::make_shared<Engine>()) {
+    const std::jthread teller = tell_of_waiting(options);
     started("MPI_Init", [] {
       int provided = 0;
       check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided));

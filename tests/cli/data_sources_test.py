@@ -1,5 +1,6 @@
 """What `dtrain data prepare` reads: texts, JSON lines, compressed ones, WikiText, and other trainers' tokens; and what bad ones get."""
 
+import fcntl
 import gzip
 import json
 import os
@@ -7,6 +8,7 @@ import pty
 import signal
 import struct
 import subprocess
+import termios
 import unittest
 import zlib
 
@@ -72,6 +74,19 @@ class Texts(Sources):
         os.close(parent)
         self.assertIn("100 %", drawn)
         self.assertTrue(drawn.endswith("\r\x1b[K"), drawn)
+
+    def test_the_bar_fits_a_narrow_window(self):
+        text = self.write("t", TEXT)
+        for columns in (30, 50, 200):
+            parent, child = pty.openpty()
+            fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            subprocess.run([DTRAIN, "data", "prepare", text, "--output", "b.dtok", "--overwrite"], cwd=self.folder, stderr=child,
+                           stdout=subprocess.DEVNULL, check=True, timeout=60)
+            os.close(child)
+            drawn = os.read(parent, 65536).decode().split("\r\x1b[K")
+            os.close(parent)
+            self.assertIn(" %", drawn[1])
+            self.assertLess(max(map(len, drawn)), columns)
 
     def test_nothing_is_left_when_a_signal_ends_it(self):
         self.write("t", TEXT * 1500)

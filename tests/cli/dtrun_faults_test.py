@@ -184,11 +184,12 @@ class Faults(DtrunTest):
                 self.ended(3, "--emulate-nodes", "2", "-n", "1", *self.stub(text))
 
     def test_a_request_to_stop_at_another_node_ends_restarts(self):
-        text = ("import os, signal, sys, time\nif os.environ['RANK'] == '0':\n time.sleep(0.5)\n sys.exit(7)\n"
-                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
+        text = ("import os, signal, sys, time\nif os.environ['RANK'] == '0':\n"
+                " while not os.path.exists('deaf'):\n  time.sleep(0.01)\n sys.exit(7)\n"
+                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)")
         process = self.start("--emulate-nodes", "2", "-n", "1", "--max-restarts", "2", "--restart-backoff", "0.3", *self.stub(text))
         nodes = wait_until(lambda: len(found := children_of(process.pid)) == 2 and found, "two launchers")
-        time.sleep(1.2)  # rank 0 has failed, and rank 1 is being ended
+        wait_until(lambda: "ending the others" in process.stderr.readline(), "the end of rank 0")
         os.kill(nodes[1], signal.SIGTERM)
         _, error = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 7, error)
@@ -203,7 +204,7 @@ class Faults(DtrunTest):
                 slow = int((self.folder / "pid").read_text())
                 if not trace(slow):
                     process.kill()
-                    self.skipTest("no ptrace here")
+                    self.skipTest("needs ptrace")
                 (self.folder / "traced").touch()
                 wait_until(lambda: state_of(slow) == "Z", "the end of rank 1")
                 time.sleep(0.7)

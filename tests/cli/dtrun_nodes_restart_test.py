@@ -54,9 +54,8 @@ class Restart(NodesTest):
         self.assertEqual(["3", "3"], [launcher.out.split("] ")[1].strip() for launcher in launchers])
 
     def fails_and_waits(self):
-        launchers = self.nodes('test $RANK = 0 && exec sleep 30; : > failed; exit 7', *self.AGAIN, "30")
-        self.wait_for_files("failed")
-        time.sleep(0.5)  # the attempt ends, the wait has begun
+        launchers = self.nodes('test $RANK = 0 && exec sleep 30; exit 7', *self.AGAIN, "30")
+        wait_until(lambda: "restart 1 of 1" in launchers[0].stderr.readline(), "the wait for the restart")
         return launchers
 
     def test_a_signal_at_any_node_ends_the_wait(self):

@@ -252,7 +252,8 @@ class UnreadTerminalTest(DtrunTest):
         self.assert_nothing_left()
 
     def test_ranks_that_are_stopped_can_save(self):
-        process = self.start_unread(f"trap 'touch saved$RANK; exit 9' TERM; {self.FLOOD}")
+        process = self.start_unread(f"trap 'touch saved$RANK; exit 9' TERM; touch ready$RANK; {self.FLOOD}")
+        self.wait_for_files("ready0", "ready1")  # one rank alone may fill the terminal
         process.send_signal(signal.SIGTERM)
         self.assertEqual(9, process.wait(LIMIT))
         self.assertTrue((self.folder / "saved0").exists() and (self.folder / "saved1").exists())
@@ -315,7 +316,7 @@ class FilesTest(DtrunTest):
     def test_containers_may_share_a_log_folder(self):
         contained = ["unshare", "--pid", "--fork", "--mount-proc"]
         if subprocess.run([*contained, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("PID namespaces cannot be made here (root only)")
+            self.skipTest("needs namespaces: of process ids")
         # Each dtrun has process id 1, and most of them start within one second.
         runs = [subprocess.Popen([*contained, DTRUN, "--log-dir", "logs", "--", "true"], cwd=self.folder,
                                  env=self.environment(), stderr=subprocess.PIPE, text=True) for _ in range(8)]
@@ -337,9 +338,15 @@ class FilesTest(DtrunTest):
 
 
 class TerminalTest(DtrunTest):
-    def on_terminal(self, text, *options, ranks=2, columns=97, then=lambda process, resize: None):
-        """Returns dtrun's output to a terminal of the given width; `then` may resize it meanwhile."""
+    def on_terminal(self, text, *options, ranks=2, columns=97, then=None):
+        """Returns dtrun's output to a terminal of the given width; `then` may wait for a part of it, and resize it."""
         master, slave = pty.openpty()
+        seen = []
+
+        def wait_for(part):
+            while part not in b"".join(seen):
+                self.assertTrue(select.select([master], [], [], LIMIT)[0], b"".join(seen))
+                seen.append(os.read(master, 65536))
 
         def resize(width):
             fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
@@ -347,8 +354,9 @@ class TerminalTest(DtrunTest):
         resize(columns)
         process = self.start(*self.shell(text, *options, ranks=ranks), stdout=slave, stderr=slave)
         os.close(slave)
-        then(process, resize)
-        output = terminal_output(master)
+        if then is not None:
+            then(process, resize, wait_for)
+        output = b"".join(seen) + terminal_output(master)
         self.assertEqual(0, process.wait(LIMIT))
         return output.decode()
 
@@ -383,13 +391,12 @@ class TerminalTest(DtrunTest):
         self.assertEqual(2, len(re.findall(r"\x1b\[Jworking", output)))
 
     def test_a_live_line_is_cut_to_the_width_and_follows_a_resize(self):
-        def then(process, resize):
-            self.wait_for_files("drawn")
-            time.sleep(0.1)
+        def then(process, resize, wait_for):
+            wait_for(b"BEGIN")
             resize(40)
             process.send_signal(signal.SIGWINCH)  # the kernel sends it where this is the job's terminal
 
-        text = (r"printf 'BEGIN%0150d\r' 7 >&2; touch drawn; read -r line <&$DTRUN_CONTROL_FD; "
+        text = (r"printf 'BEGIN%0150d\r' 7 >&2; read -r line <&$DTRUN_CONTROL_FD; "
                 r"sleep 0.1; printf '\033[J\r' >&2; echo told $line")
         output = self.on_terminal(f"exec bash -c '{text.replace(chr(39), chr(34))}'", ranks=1, then=then)
         drawn = re.findall(r"\r\x1b\[J(BEGIN0*)\r", output)

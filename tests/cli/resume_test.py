@@ -145,6 +145,9 @@ class Stopping(ResumeTest):
         step = self.losses()[-1][0]
         self.assertEqual(self.steps_saved()[-1], step)
         self.assertIn(f"stopped after step {step} by {reason}", error)
+        stop = self.events("stop")[-1]
+        self.assertEqual((stop["step"], stop["reason"], pathlib.Path(stop["checkpoint"])),
+                         (step, reason, self.run_dir / "checkpoints" / f"step-{step}"))
         self.assertEqual((self.run_dir / "REQUEUE").exists(), requeue)
         self.assertFalse((self.run_dir / "final").exists())
 
@@ -157,7 +160,7 @@ class Stopping(ResumeTest):
         self.assert_same_run(self.run_dir, whole)
 
     def test_signals_save_and_stop_with_status_9(self):
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
             with self.subTest(signal=number.name):
                 self.run_dir = self.root / ("stop-" + number.name)
                 process = self.start()
@@ -238,6 +241,16 @@ class Stopping(ResumeTest):
         self.assertIsNone(process.poll())
         process.terminate()
         self.end_of(process, 9)
+
+    def test_a_failure_names_the_newest_checkpoint_and_how_to_continue(self):
+        self.single(*EVERY, steps=4)
+        bad = (*EVERY, "--resume", "auto", "--lr", "1e30", "--grad-clip", "0")
+        advice = f"the newest checkpoint is {self.run_dir}/checkpoints/step-4: to continue, rerun with --resume auto"
+        lines = self.single(*bad, steps=20, status=7).stderr.splitlines()
+        self.assertEqual("dtrain: " + advice, lines[-2])
+        self.assertIn("dtrain: error: ", lines[-1])
+        lines = self.ddp(*bad, steps=20, status=7).stderr.splitlines()
+        self.assertEqual(1, lines.count("dtrun: " + advice), lines)
 
     def test_checkpoints_by_time(self):
         process = self.start("--checkpoint-every", "0.2s", ranks=2)
@@ -415,7 +428,7 @@ class SlowAndFull(ResumeTest):
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, text=True,
                                check=False)
         if mount.returncode != 0:
-            self.skipTest("a small file system cannot be mounted here: " + mount.stderr.strip())
+            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
 
     def test_a_full_disk_is_reported_and_training_goes_on(self):

@@ -1,17 +1,21 @@
 """Training on a real SLURM of two nodes: nothing but srun's own flags, munge for trust, statuses, requeue and resume."""
 
+import json
 import os
+import pty
 import re
+import shutil
 import subprocess
 import sys
 import time
 import unittest
 
-from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run
+from documents_harness import fences_of
+from dtrain_harness import BUILD, DTRAIN, DTRUN, SOURCE, final_model, launched, make_folder, run, terminal_output
 from exit_statuses import RANKS
 
 sys.path.insert(0, str(SOURCE / "tests" / "support"))
-from slurm_cluster import NODES, SlurmCluster, missing  # noqa: E402
+from slurm_cluster import NODES, SlurmCluster  # noqa: E402
 
 LIMIT = 30  # seconds after which a test has failed; none needs more than a few
 TINY = ["--levels", "1", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
@@ -59,15 +63,14 @@ with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
     peer.sendall(b"dtrain/1" + text(struct.pack("<Q", 4) + text(b"x" * 32) + text(credential)))
     peer.recv(1)
 """
-SEVERAL_NODES = "--node-rank" in run(DTRUN, "--help").stdout
 cluster = None
 root = None
 
 
 def setUpModule():
     global cluster, root
-    if missing():
-        raise unittest.SkipTest("NO TEST OF SLURM: " + missing())
+    if os.geteuid() != 0:
+        raise unittest.SkipTest("needs root: to start a SLURM cluster")
     root = make_folder(unittest)
     root.chmod(0o755)
     (root / "text").write_bytes(run("bible", "-f", "gen1:1-gen20:18").stdout.encode())
@@ -203,7 +206,6 @@ class RanksTest(SlurmTest):
         self.assertRegex(result.err, r"dtrain: error: the store at \S+ relies on munge, .*it is of user 65534, not 0")
 
 
-@unittest.skipUnless(SEVERAL_NODES, "NO TEST: this dtrun runs on one node alone")
 class LaunchersTest(SlurmTest):
     """srun starts a dtrun on each node."""
 
@@ -235,6 +237,37 @@ class LaunchersTest(SlurmTest):
         self.assertRegex(result.err, "node 0 at .* is another machine, so the launchers need munge there, or a secret")
 
 
+class ShellTest(SlurmTest):
+    """`srun --pty bash`: a step of several tasks, of which one has the terminal."""
+
+    def typed(self, *srun, lines):
+        """What the terminal shows after these lines, and an exit."""
+        master, slave = pty.openpty()
+        shell = subprocess.Popen(cluster.words("srun", *srun, "--pty", "bash", "--norc", "-i"), env=cluster.environment(),
+                                 cwd=root, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        os.write(master, "".join(f"{' '.join(map(str, line))}\n" for line in (*lines, ["exit"])).encode())
+        output = terminal_output(master).decode()
+        shell.wait(LIMIT)
+        return output
+
+    def test_a_command_is_a_job_of_its_own(self):
+        alone, both = root / "typed-alone", root / "typed-both"
+        flags = self.flags()[:-2]
+        flags = [*flags[:flags.index("--strategy")], *flags[flags.index("--strategy") + 2:], "--val-fraction", "0"]
+        for srun in (("--nodes=1", "--ntasks=2"), ("--nodes=2", "--ntasks-per-node=1")):
+            with self.subTest(srun):
+                output = self.typed(*srun, lines=([DTRAIN, *flags, "--overwrite", "--run-dir", alone],
+                                                  [DTRUN, "-n", "2", "--", DTRAIN, *flags, "--strategy", "ddp", "--overwrite",
+                                                   "--run-dir", both]))
+                self.assertIn("dtrun -n 2 -- dtrain", output)
+                self.assertNotIn("waiting for", output)
+                for run_dir, ranks in ((alone, 1), (both, 2)):
+                    start = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[0])
+                    self.assertEqual(ranks, start["world_size"])
+                    shutil.rmtree(run_dir)
+
+
 class StatusesTest(SlurmTest):
     """What srun ends with, and a batch script whose last command it is."""
 
@@ -262,7 +295,6 @@ class StatusesTest(SlurmTest):
         path.chmod(0o755)
         return path
 
-    @unittest.skipUnless(SEVERAL_NODES, "NO TEST: this dtrun runs on one node alone")
     def test_of_dtrun(self):
         for number, (name, (text, status)) in enumerate(RANKS.items()):
             self.assert_statuses(name, status, DTRUN, "-n1", self.script(f"rank-{number}", text))
@@ -274,7 +306,7 @@ class StatusesTest(SlurmTest):
 
     def test_of_dtrain(self):
         launchers = {"srun alone": [DTRAIN], "dtrun": [DTRUN, "-n1", "--", DTRAIN]}
-        for name, program in launchers.items() if SEVERAL_NODES else [("srun alone", [DTRAIN])]:
+        for name, program in launchers.items():
             self.run_dir = root / f"status-{len(program)}"
             self.assert_statuses(f"{name}: a wrong flag", 2, *program, "--wrong", launchers=["srun"])
             missing_data = self.flags("--data", root / "nowhere")
@@ -293,9 +325,7 @@ class BatchScriptsTest(SlurmTest):
 
     def test_of_srun_and_of_dtrun(self):
         undisturbed = self.bits_of_one_machine(self.STEPS)
-        jobs = [self.interrupted("dtrain.sbatch", "--ntasks-per-node=2")]
-        if SEVERAL_NODES:
-            jobs.append(self.interrupted("dtrun.sbatch", "--cpus-per-task=2"))
+        jobs = [self.interrupted("dtrain.sbatch", "--ntasks-per-node=2"), self.interrupted("dtrun.sbatch", "--cpus-per-task=2")]
         for run_dir, job, log in jobs:
             self.assertEqual(0, self.status_of(job))
             self.assertRegex(log.read_text(), r"(?s)start 1.*saved and left; queued again.*start 2.*resum.*done: ")
@@ -313,7 +343,6 @@ class BatchScriptsTest(SlurmTest):
         return run_dir, job, log
 
 
-@unittest.skipUnless(SEVERAL_NODES, "NO TEST: this dtrun runs on one node alone")
 class LaunchScriptsTest(SlurmTest):
     """scripts/launch.sh and train_distributed.sh between two machines, without SLURM."""
 
@@ -340,6 +369,24 @@ class LaunchScriptsTest(SlurmTest):
         self.assertIn("usage: ", self.call(script, status=2).err)
         result = self.call(script, "true", status=2, NUM_NODES="2", NODE_RANK="0")
         self.assertIn("MASTER_ADDR is not set; set it", result.err)
+
+
+class DocumentsTest(SlurmTest):
+    """The first commands of docs/clusters.md, with as many nodes and CPUs as there are here."""
+
+    HERE = {"--nodes=4": "--nodes=2", "--ntasks-per-node=8": "--ntasks-per-node=2", "--cpus-per-task=4": "--cpus-per-task=2",
+            "--cpus-per-task=32": "--cpus-per-task=4", "dtrun -n 8": "dtrun -n 2", "--config configs/experiments/25m.json": " ".join(TINY[:-2]),
+            "book.dtok": "text --steps 2"}
+
+    def test_srun(self):
+        text = fences_of((SOURCE / "docs" / "clusters.md").read_text())[0].text
+        for word, here in self.HERE.items():
+            self.assertIn(word, text)
+            text = re.sub(re.escape(word) + r"(?!\d)", here, text)
+        result = self.call("bash", "-ec", f"cd {root}\n{text}", PATH=f"{BUILD}/bin:{os.environ['PATH']}")
+        for run_dir in ("runs/clusters-1", "runs/clusters-2"):
+            config = json.loads((root / run_dir / "config.json").read_text())
+            self.assertEqual((config["resolved"]["layout"]["dp"], config["provenance"]["ranks"]), (4, 4), result.err)
 
 
 if __name__ == "__main__":

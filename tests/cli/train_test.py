@@ -84,7 +84,7 @@ class RunFolder(TrainTest):
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
                                           "memory_predicted_bytes", "provenance"])
-        self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
+        self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "train_loss_steps", "seconds", "tokens_per_second", "model",
                                            "skipped_updates", "failed_checkpoints", "step_seconds", "memory_bytes",
                                            "predicted_memory_bytes", "val_loss", "bits_per_byte"])
         self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])
@@ -204,6 +204,17 @@ class Screen(TrainTest):
         self.assertLess(len(shown[-1]), 45)
         self.assertRegex(shown[-1], r"^step \d+/1000000 \|? ?loss .* eta \d+:\d\d(:\d\d)?$")
 
+    def test_the_live_line_of_a_narrow_window_has_whole_numbers(self):
+        for launcher, ddp in (((), ()), ((DTRUN, "-n", "2", "--"), ("--strategy", "ddp"))):
+            with self.subTest(launcher):
+                output = self.on_terminal([*launcher, DTRAIN, *ddp, *self.arguments("--eval-every", "4", "--overwrite")],
+                                          columns=30)
+                shown = re.findall(r"\x1b\[J([^\r\n\x1b]+)\r(?!\n)", output)
+                self.assertTrue(shown)
+                self.assertLess(max(map(len, shown)), 30)
+                for line in shown:
+                    self.assertRegex(line, r"^step [1-4]/4 (\| )?(loss \d\.\d{4}( (\| )?eta 0:0\d)?|evaluating \.\.\.)$")
+
     def test_ctrl_c_is_answered_at_once(self):
         def then(process, _):
             metrics = self.run_dir / "metrics.jsonl"
@@ -251,9 +262,9 @@ class Screen(TrainTest):
 
 
 class Failures(TrainTest):
-    def start(self, ranks=2):
+    def start(self, *flags, ranks=2):
         process = subprocess.Popen(
-            [DTRUN, "-n", str(ranks), "--", DTRAIN, "--strategy", "ddp", *self.arguments(steps=1000000)],
+            [DTRUN, "-n", str(ranks), "--", DTRAIN, "--strategy", "ddp", *self.arguments(*flags, steps=1000000)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stderr.close)
@@ -279,12 +290,17 @@ class Failures(TrainTest):
         return found
 
     def test_a_rank_killed_in_mid_run_gives_its_status_and_is_named(self):
-        process = self.start()
+        process = self.start("--checkpoint-every", "2")
+        wait_until(lambda: '"checkpoint","step"' in (self.run_dir / "metrics.jsonl").read_text(), "a checkpoint")
         os.kill(self.ranks_of()[1], signal.SIGKILL)
         begin = time.monotonic()
         _, errors = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 128 + signal.SIGKILL, errors)
-        last = errors.splitlines()[-1]
+        advice, last = errors.splitlines()[-2:]
+        steps = [int(path.name[5:]) for path in (self.run_dir / "checkpoints").iterdir() if path.name[5:].isdigit()]
+        named = re.fullmatch(rf"dtrun: the newest checkpoint is {self.run_dir}/checkpoints/step-(\d+): to continue, rerun with "
+                             "--resume auto", advice)
+        self.assertIn(int(named[1]), steps, errors)
         self.assertRegex(last, r"rank 1\b")
         self.assertIn("SIGKILL", last)
         self.assertEqual(self.ranks_of(), {})

@@ -105,10 +105,10 @@ void LauncherLink::progress(std::int64_t step, double waited) noexcept {
   send({line.data(), end.size});
 }
 
-void LauncherLink::committed(std::int64_t step) noexcept {
-  std::array<char, 64> line;
-  const auto end = fmt::format_to_n(line.data(), line.size(), "committed {}\n", step);
-  send({line.data(), end.size});
+void LauncherLink::committed(std::int64_t step, std::string_view advice) noexcept {
+  std::array<char, kMaxLine> line;
+  const auto end = fmt::format_to_n(line.data(), line.size(), "committed {} {}\n", step, advice);
+  if (end.size <= line.size()) send({line.data(), end.size});
 }
 
 void LauncherLink::send(std::string_view text) const noexcept {

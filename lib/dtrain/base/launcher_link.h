@@ -37,7 +37,8 @@ class LauncherLink {
   /// waited: seconds that this rank has waited for others since the start.
   void progress(std::int64_t step, double waited) noexcept;
   /// Reports that the checkpoint of `step` is committed; never waits either.
-  void committed(std::int64_t step) noexcept;
+  /// advice: what dtrun tells of it if the job fails; one line.
+  void committed(std::int64_t step, std::string_view advice) noexcept;
   /// What this rank says it is doing.
   [[nodiscard]] Activity& activity() noexcept { return activity_; }
   /// From now on `calls` gives the lines of the answer that tell of communication; empty: none. It

@@ -1,5 +1,7 @@
 #include "dtrain/base/rank_env.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -99,6 +101,25 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
   return env;
 }
 
+/// Whether a task of `srun --pty` is a shell in which somebody typed this command: shells start
+/// such a command in a process group of its own, scripts do not.
+bool is_typed_in_task(const Reader& reader) {
+  constexpr std::int64_t kMostPid = std::numeric_limits<pid_t>::max();
+  if (!reader.has("SLURM_PTY_PORT")) return false;
+  const auto task = reader.number("SLURM_TASK_PID", 1, kMostPid);
+  if (!task) return false;
+  const pid_t group = ::getpgid(static_cast<pid_t>(*task));
+  return group > 0 && group != ::getpgrp();
+}
+
+/// The job of a command that was typed in a shell of a step.
+RankEnv alone_in_step(const RankEnv& task) {
+  RankEnv env;
+  env.source = task.source;
+  env.tasks_of_shell = task.world_size;
+  return env;
+}
+
 /// Variables of a SLURM step are better than those of the job, which a batch script sees too.
 std::optional<RankEnv> read_slurm(const Reader& reader) {
   if (!reader.has("SLURM_STEP_ID") || !reader.has("SLURM_PROCID")) return std::nullopt;
@@ -106,6 +127,7 @@ std::optional<RankEnv> read_slurm(const Reader& reader) {
                         "SLURM_LOCALID", nullptr,
                         "SLURM_NODEID",  reader.first_of("SLURM_STEP_NUM_NODES", "SLURM_NNODES")};
   std::optional<RankEnv> env = read_source(reader, names);
+  if (env && is_typed_in_task(reader)) return alone_in_step(*env);
   if (env && env->num_nodes > 0) {
     env->local_world_size = (env->world_size + env->num_nodes - 1) / env->num_nodes;
   }

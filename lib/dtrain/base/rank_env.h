@@ -40,6 +40,9 @@ struct RankEnv {
   bool launcher_terminal = false;  ///< dtrun shows rank 0's progress line on a terminal
   bool in_slurm = false;           ///< within a SLURM job
   std::optional<SlurmStep> slurm_step;  ///< where SLURM alone started the ranks
+  /// Tasks of the step in whose `srun --pty` shell somebody typed this command, which is a job of
+  /// its own; 0: it is none
+  std::int64_t tasks_of_shell = 0;
 
   std::string launch;              ///< the launcher's name for this launch; empty: it gives none
   std::int64_t restart_count = 0;  ///< times that the launcher has started the job again
@@ -52,14 +55,15 @@ using EnvLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// Finds the rank in RANK, WORLD_SIZE and LOCAL_RANK; else OMPI_COMM_WORLD_*; else PMI_*, except
 /// what srun --mpi=pmi2 sets; else, inside a SLURM step, SLURM_PROCID, SLURM_NTASKS and
-/// SLURM_LOCALID (docs/configuration.md).
+/// SLURM_LOCALID (docs/configuration.md). A command that was typed in a shell of `srun --pty` is rank
+/// 0 of 1, however many tasks the step has: the others have no terminal, and nobody types there.
 ///
 /// Throws: Error{usage} naming the variable that is missing or holds no sensible number, or the two
 ///         sources that disagree.
 [[nodiscard]] RankEnv read_rank_env(const EnvLookup& lookup);
 
 /// The SLURM step that this process is a task of; nothing outside of one, as in a batch script, and
-/// in a rank that dtrun or torchrun started.
+/// in a rank that dtrun or torchrun started. In a shell of `srun --pty` this node is the whole step.
 ///
 /// Throws: Error{usage} naming the variable that is missing or holds no sensible number.
 [[nodiscard]] std::optional<SlurmStep> read_slurm_step(const EnvLookup& lookup);

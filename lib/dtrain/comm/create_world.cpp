@@ -36,7 +36,10 @@ std::shared_ptr<Rendezvous> meet(const WorldOptions& options) {
       .master_addr = options.master_addr,
       .master_port = options.master_port,
       .token = uses_network ? net::job_secret(options.token, options.token_file) : "",
-      .is_one_host = options.is_one_host};
+      .is_one_host = options.is_one_host,
+      .publish = {},
+      .tells_of_waiting = options.tells_of_waiting,
+      .waiting_advice = options.waiting_advice};
   std::optional<TorchrunNotice> notice;
   if (uses_network && !options.agent_store_key.empty()) {
     notice.emplace(place, options.agent_store_key, deadline);

@@ -28,6 +28,8 @@ struct WorldOptions {
   /// Under torchrun, whose store is at master_addr:master_port: the key in it under which rank 0
   /// says where it listens instead. Empty: rank 0 listens at master_port.
   std::string agent_store_key = {};
+  bool tells_of_waiting = true;     ///< false: other ranks of this host say for whom all wait
+  std::string waiting_advice = {};  ///< for somebody who waits in vain; empty: none
   GroupOptions group = {};
   /// Receives the bytes by which the memory grows (or shrinks, if negative) that World::allocate
   /// takes from elsewhere than LibTorch's CPU allocator. From any thread.

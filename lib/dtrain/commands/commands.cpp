@@ -20,6 +20,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/commands/build_text.h"
 #include "dtrain/commands/layout_choice.h"
+#include "dtrain/commands/microbatch_choice.h"
 #include "dtrain/commands/verifier.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/notices.h"
@@ -169,15 +170,38 @@ void warn_of_cpus(const config::Config& config, const job::CpuTypes& cpus) {
   }
 }
 
-// Returns what to say of it. flag: that the next start needs besides --resume auto.
-std::string ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
-                            std::int64_t step, std::string_view flag) {
+// The flags with which the command of this run resumes it.
+std::string resume_flags(const config::Config& config, bool is_unnamed) {
+  return (is_unnamed ? fmt::format("--run-dir '{}' ", config.run.dir) : "") + "--resume auto";
+}
+
+// Rank 0's last words on a run that was stopped.
+metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
+                                    const train::Checkpointer& checkpoints, std::int64_t step,
+                                    std::string_view flags) {
   (void)requests.wants_stop();  // a signal that another rank saw first may have come here since
   const std::string reason = requests.reason().empty() ? "another rank" : requests.reason();
   folder.ask_for_requeue(step, reason);
-  return fmt::format(
-      "stopped after step {} by {} and saved; the same command with {}--resume auto goes on", step,
-      reason, flag);
+  return {
+      .step = step,
+      .reason = reason,
+      .checkpoint = checkpoints.newest(),
+      .message = fmt::format("stopped after step {} by {} and saved; to continue, rerun with {}",
+                             step, reason, flags)};
+}
+
+// Runs the training. Where it fails and no launcher starts it again or says so, rank 0 says how to
+// continue.
+train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& checkpoints,
+                            metrics::Reporter& reporter, const base::RankEnv& env) {
+  try {
+    return trainer.run();
+  } catch (...) {
+    const std::string advice = checkpoints.how_to_continue();
+    const bool is_left_alone = env.control_fd < 0 && env.max_restarts == 0;
+    if (is_left_alone && !advice.empty()) reporter.note("dtrain: " + advice);
+    throw;
+  }
 }
 
 // The settings of this start. If the launcher has started the job again, it goes on with what rank
@@ -197,10 +221,11 @@ config::Config after_earlier_attempt(comm::ProcessGroup& world, const Asked& ask
                                              .has_checkpoint = found.starts_with(kSaved)});
 }
 
-// As rank 0 names it.
-std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config) {
+// Broadcasts rank 0's run folder.
+std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config,
+                              base::NewFolders& made) {
   return comm::leader_text(world, "naming the run folder",
-                           [&] { return config::named_run_folder(config); });
+                           [&] { return config::named_run_folder(config, made); });
 }
 
 // Rank 0 alone measures, since it alone tells.
@@ -225,6 +250,8 @@ struct RankParts {
 int train_settled(const SettledStart& settled, const RankParts& parts) {
   config::Config config = settled.config;
   const auto& [env, link, split, tokenizer, ranks] = parts;
+  // It ends last: a signal that comes while memory is freed must not change how the run has ended.
+  std::optional<train::StopRequests> requests;
   // Before the model takes the memory.
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(config.machine.dtype));
   job::Job job(config, ranks);
@@ -235,23 +262,24 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   if (world.rank() == 0) warn_of_cpus(config, job.cpus());
   const std::string run = job_name(world);
   const bool is_unnamed = config.run.dir.empty();
-  config.run.dir = agreed_run_folder(world, config);
+  base::NewFolders made;  // rank 0's
+  config.run.dir = agreed_run_folder(world, config, made);
   std::optional<job::RunFolder> folder;  // rank 0's
-  comm::run_long_on_leader(world, "taking the run folder", [&] {
-    folder.emplace(config, run, settled.record);
-    if (is_unnamed) folder->remove_unless_begun();
-  });
+  comm::run_long_on_leader(world, "taking the run folder",
+                           [&] { folder.emplace(config, run, settled.record, std::move(made)); });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();
   const bool are_cpus_mixed = job.cpus().are_mixed;
   train::StartPoint start =
       train::load_start({config, world, job.engine(), model, data,
                          split.train.tokenized_file().tokenizer(), are_cpus_mixed});
-  train::StopRequests requests(stop_options(config, env));
+  requests.emplace(stop_options(config, env));
+  const std::string flags = resume_flags(config, is_unnamed);
   metrics::Reporter reporter = make_reporter(config, env, link, start);
-  train::Checkpointer checkpoints(job.engine(), world, reporter, link,
-                                  {config, run, data::to_text(data),
-                                   saved_step(world, config, start), start.checkpoint, *held});
+  train::Checkpointer checkpoints(
+      job.engine(), world, reporter, link,
+      {config, run, data::to_text(data), saved_step(world, config, start), start.checkpoint, flags,
+       *held});
   // Last, when all ranks have what they need: an older run is gone afterwards. To erase a large one
   // may take long.
   comm::run_long_on_leader(world, "preparing the run folder", [&] {
@@ -263,13 +291,12 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const train::Outlook predicted{job.plan().memory.total(), settled.step_seconds};
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
-       reporter, link, checkpoints, requests, check_folder, tokenizer},
+       reporter, link, checkpoints, *requests, check_folder, tokenizer},
       start);
-  const train::RunEnd end = trainer.run();
+  const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env);
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
-    const std::string flag = is_unnamed ? fmt::format("--run-dir '{}' ", config.run.dir) : "";
-    reporter.note(ask_for_requeue(*folder, requests, end.step, flag));
+    reporter.stop(ask_for_requeue(*folder, *requests, checkpoints, end.step, flags));
   });
   // Within srun -K another status would end the ranks that are still saving.
   return env.in_slurm ? 0 : static_cast<int>(base::ErrorKind::interrupted);
@@ -282,8 +309,9 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const std::shared_ptr<comm::World> world = join();
   comm::check_agreement(world->control(), {{"the build", build_text(asked.record)}});
   const config::Config config = after_earlier_attempt(world->control(), asked, env);
-  return train_settled(settle_layout(config, asked.record, *world, env),
-                       {env, link, split, tokenizer, world});
+  SettledStart settled = settle_layout(config, asked.record, *world, env);
+  settle_microbatch(settled, *world);
+  return train_settled(settled, {env, link, split, tokenizer, world});
 }
 
 void verify_rank(const config::Config& config, const base::RankEnv& env, const job::JoinWorld& join,

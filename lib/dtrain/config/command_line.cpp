@@ -86,9 +86,9 @@ void add_with_equals(const CLI::Option& option, const std::string& word, std::si
   const std::string value = word.substr(equals + 1);
   if (takes_value(option)) {
     words.insert(words.end(), {flag, value});
-  } else if (value == "on" || value == "true") {
+  } else if (truth_in(value) == true) {
     words.push_back(flag);
-  } else if (value == "off" || value == "false") {
+  } else if (truth_in(value) == false) {
     // Turns off what a file turned on; --help is no setting.
     if (const Setting* setting = find_flag(flag)) {
       words.insert(words.end(), {"--set", fmt::format("{}=off", setting->key)});

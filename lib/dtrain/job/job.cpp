@@ -58,6 +58,32 @@ std::string meeting_addr(const base::RankEnv& env) {
   return spans_nodes ? net::address_of_first_node(*env.slurm_step) : "127.0.0.1";
 }
 
+namespace {
+
+// For somebody who started one process where the environment tells of several.
+std::string advice_on_waiting(const base::RankEnv& env) {
+  const bool starts_all = env.control_fd >= 0 || !env.agent_store_key.empty();
+  if (starts_all || (env.source != "RANK" && !env.slurm_step)) return {};
+  const std::string start =
+      env.slurm_step
+          ? fmt::format(
+                "srun has started {} tasks, each of which must run dtrain; in a "
+                "shell of srun --pty",
+                env.world_size)
+          : fmt::format("each of the {} must be started with its own RANK; on one machine",
+                        env.world_size);
+  return fmt::format("{} start all ranks with dtrun --standalone -n {} -- dtrain ...", start,
+                     env.world_size);
+}
+
+// One or two ranks of a host speak for all, where it is sure that they were started.
+bool tells_of_waiting(const base::RankEnv& env) {
+  const bool may_be_alone = env.source == "RANK" && env.control_fd < 0;
+  return may_be_alone || env.local_rank <= 1;
+}
+
+}  // namespace
+
 std::shared_ptr<comm::World> make_world(const config::Config& config, const base::RankEnv& env) {
   auto host = comm::create_world({.backend = std::string(text_of(config.machine.backend)),
                                   .rank = env.rank,
@@ -69,6 +95,8 @@ std::shared_ptr<comm::World> make_world(const config::Config& config, const base
                                   .token = env.job_token,
                                   .token_file = env.job_token_file,
                                   .agent_store_key = env.agent_store_key,
+                                  .tells_of_waiting = tells_of_waiting(env),
+                                  .waiting_advice = advice_on_waiting(env),
                                   .group = group_options(config),
                                   .count_memory = metrics::count_other_memory});
   return on_device(config, env, std::move(host));

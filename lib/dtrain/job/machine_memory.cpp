@@ -51,6 +51,21 @@ void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::strin
   }
 }
 
+// Collective.
+std::vector<SharedBound> shared_bounds(comm::ProcessGroup& world, std::int64_t predicted) {
+  std::vector<SharedBound> bounds;
+  std::int64_t rank = 0;
+  for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
+    add_rank(bounds, rank++, text);
+  }
+  return bounds;
+}
+
+// A limit takes the place of what the machine has, but for one of a device's memory.
+bool has_own_limit(const config::Config& config) {
+  return config.machine.memory_limit.count > 0 && config.machine.device.is_cpu();
+}
+
 // Those first of which the largest part is needed.
 void sort_by_need(std::vector<SharedBound>& all) {
   const auto part = [](const SharedBound& one) {
@@ -103,16 +118,19 @@ std::string what_helps(const config::Config& config) {
 
 }  // namespace
 
+bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                         std::int64_t predicted) {
+  const std::vector<SharedBound> bounds = shared_bounds(world, predicted);
+  return has_own_limit(config) || std::ranges::all_of(bounds, [](const SharedBound& shared) {
+           return base::fit_of(shared.predicted, shared.bound.bytes) == base::Fit::well;
+         });
+}
+
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                           std::int64_t predicted) {
-  std::vector<SharedBound> bounds;
-  std::int64_t rank = 0;
-  for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
-    add_rank(bounds, rank++, text);
-  }
-  // A limit takes this check's place, but for one of a device's memory.
+  std::vector<SharedBound> bounds = shared_bounds(world, predicted);
+  if (has_own_limit(config)) return;
   const bool is_on_device = !config.machine.device.is_cpu();
-  if (config.machine.memory_limit.count > 0 && !is_on_device) return;
   sort_by_need(bounds);
   std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
   for (const SharedBound& shared : bounds) {

@@ -21,4 +21,9 @@ namespace dtrain::job {
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
                           std::int64_t predicted);
 
+/// Returns whether that would pass without a warning; equal on all ranks. As check_machine_memory,
+/// but it throws nothing of its own.
+[[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                                       std::int64_t predicted);
+
 }  // namespace dtrain::job

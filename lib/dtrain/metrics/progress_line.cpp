@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace dtrain::metrics {
 namespace {
 
 // Parts of a higher rank go before the dividers do.
-constexpr int kBelowDividers = 5;
+constexpr int kBelowDividers = 6;
 
 std::string joined(const std::vector<LinePart>& parts, std::string_view divider) {
   std::string line;
@@ -53,6 +54,19 @@ std::string wrap_words(std::string_view text, std::size_t room) {
   return wrapped;
 }
 
+namespace {
+
+// Of parts that all have rank 0.
+std::string fit_last_parts(std::vector<LinePart> parts, std::size_t room) {
+  for (LinePart& part : parts) {
+    if (joined(parts, " ").size() > room && !part.brief.empty()) part.text = part.brief;
+  }
+  while (parts.size() > 1 && joined(parts, " ").size() > room) parts.pop_back();
+  return joined(parts, " ").substr(0, room);
+}
+
+}  // namespace
+
 std::string fit_parts(std::vector<LinePart> parts, std::size_t room) {
   std::erase_if(parts, [](const LinePart& part) { return part.text.empty(); });
   for (;;) {
@@ -64,7 +78,8 @@ std::string fit_parts(std::vector<LinePart> parts, std::size_t room) {
     if (line.size() <= room) return line;
     if (rank < kBelowDividers) {
       const std::string narrow = joined(parts, " ");
-      if (narrow.size() <= room || rank == 0) return narrow.substr(0, room);
+      if (narrow.size() <= room) return narrow;
+      if (rank == 0) return fit_last_parts(std::move(parts), room);
     }
     parts.erase(next);
   }

@@ -118,6 +118,17 @@ std::string done_line(const Summary& summary) {
   return (summary.reason.empty() ? "done: " : "ended by " + summary.reason + ": ") + rate;
 }
 
+// "training loss   2.1234 nats per token, mean of steps 51 to 100"
+std::string train_loss_line(const MeanLoss& mean) {
+  const std::int64_t count = mean.last_step - mean.first_step + 1;
+  std::string steps = fmt::format("steps {} to {}", mean.first_step, mean.last_step);
+  if (mean.num_losses < count) {
+    steps = fmt::format("the {} finite losses of {}", mean.num_losses, steps);
+  }
+  return fmt::format("  training loss   {:.4f} nats per token, {}\n", mean.loss,
+                     count == 1 ? fmt::format("of step {}", mean.last_step) : "mean of " + steps);
+}
+
 // Nothing that was not measured.
 template <typename T, typename Format>
 std::string compared_line(std::string_view name, const Compared<T>& figure, Format format) {
@@ -166,6 +177,12 @@ void Reporter::start(const std::string& table, const nlohmann::ordered_json& fie
   console_->print(wrap_words(table, console_->room()));
 }
 
+LinePart Reporter::step_part(std::int64_t step) const {
+  return {.text = fmt::format("step {}/{}", step, options_.total_steps),
+          .rank = 0,
+          .brief = fmt::format("step {}", step)};
+}
+
 std::string Reporter::progress_line(const StepRecord& record, std::size_t room) const {
   const double left =
       static_cast<double>(options_.total_steps - record.step) * smoothed_step_seconds_;
@@ -173,22 +190,22 @@ std::string Reporter::progress_line(const StepRecord& record, std::size_t room) 
       record.loss_scaling ? fmt::format("scale {:g}, {} skipped", record.loss_scaling->scale,
                                         record.loss_scaling->skipped_steps)
                           : std::string();
-  return fit_parts({{fmt::format("step {}/{}", record.step, options_.total_steps), 0},
+  return fit_parts({step_part(record.step),
                     {fmt::format("loss {:.4f}", shown(record.loss)), 0},
-                    {gradient_of(record), 3},
-                    {fmt::format("lr {:.2e}", record.learning_rate), 4},
-                    {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 1},
+                    {gradient_of(record), 4},
+                    {fmt::format("lr {:.2e}", record.learning_rate), 5},
+                    {fmt::format("{} tok/s", format_rate(record.tokens_per_second)), 2},
                     {record.mfu ? fmt::format("mfu {:.0f}%", 100 * *record.mfu) : "", 8},
                     {format_bytes(record.memory_bytes), 9},
-                    {fmt::format("eta {}", format_duration(left)), 0},
-                    {scaling, 2},
-                    {last_validation_, 5}},
+                    {fmt::format("eta {}", format_duration(left)), 1},
+                    {scaling, 3},
+                    {last_validation_, 6}},
                    room);
 }
 
 void Reporter::evaluating(std::int64_t step) {
   if (!options_.writes) return;
-  console_->show_progress(fmt::format("step {}/{} | evaluating ...", step, options_.total_steps));
+  console_->show_progress(fit_parts({step_part(step), {"evaluating ...", 0}}, console_->room()));
 }
 
 void Reporter::step(const StepRecord& record) {
@@ -296,14 +313,32 @@ void Reporter::finish() {
   if (events_) events_->finish();
 }
 
+void Reporter::failure(std::int64_t step, const std::string& message) noexcept {
+  if (!options_.writes) return;
+  try {
+    file_->write({{"event", "failure"}, {"step", step}, {"message", readable_text(message)}});
+  } catch (const std::exception&) {  // the run ends with the error that came first
+  }
+}
+
+void Reporter::stop(const StopRecord& record) {
+  if (!options_.writes) return;
+  file_->write({{"event", "stop"},
+                {"step", record.step},
+                {"reason", record.reason},
+                {"checkpoint", record.checkpoint}});
+  note(record.message);
+}
+
 void Reporter::end(const Summary& summary) {
   if (!options_.writes) return;
   nlohmann::ordered_json line{{"event", "end"}, {"step", summary.steps}};
   if (!summary.reason.empty()) line["reason"] = summary.reason;
   std::string text = done_line(summary);
   if (summary.train_loss) {
-    line["train_loss"] = json_number(*summary.train_loss);
-    text += fmt::format("  training loss   {:.4f} nats per token\n", *summary.train_loss);
+    line["train_loss"] = json_number(summary.train_loss->loss);
+    line["train_loss_steps"] = {summary.train_loss->first_step, summary.train_loss->last_step};
+    text += train_loss_line(*summary.train_loss);
   }
   line.update({{"seconds", summary.seconds},
                {"tokens_per_second", summary.tokens_per_second},

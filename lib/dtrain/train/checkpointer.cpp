@@ -73,7 +73,10 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
       disk_(options.folder, base::ErrorKind::checkpoint),
       saver_(world, disk_, saver_options(options)),
       saved_step_(options.saved_step),
-      newest_(options.saved_path) {
+      newest_(options.saved_path),
+      is_newest_own_(options.saved_step >= 0),
+      resume_flags_(options.resume_flags) {
+  if (is_newest_own_) tell_launcher(saved_step_);
   if (!config_.every.is_never()) saver_.stage(engine_.state());
   if (config_.keep_best && saved_step_ >= 0 && world.rank() == 0) {
     best_step_ = standing_best(store::checkpoints_folder(options.config.run.dir), saved_step_);
@@ -190,6 +193,7 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
     return;
   }
   newest_ = report.path;
+  is_newest_own_ = true;
   if (saves_best_) best_step_ = report.step;
   reporter_.checkpoint({.step = report.step,
                         .path = report.path,
@@ -202,7 +206,17 @@ void Checkpointer::tell(const checkpoint::SaveReport& report) {
                    fmt::format("checkpoint of step {}: {}", report.step, report.warning));
   }
   last_warning_ = report.warning;
-  if (world_.rank() == 0) link_.committed(report.step);
+  tell_launcher(report.step);
+}
+
+void Checkpointer::tell_launcher(std::int64_t step) {
+  if (world_.rank() == 0) link_.committed(step, how_to_continue());
+}
+
+std::string Checkpointer::how_to_continue() const {
+  if (!is_newest_own_) return {};
+  return fmt::format("the newest checkpoint is {}: to continue, rerun with {}", newest_,
+                     resume_flags_);
 }
 
 }  // namespace dtrain::train

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/conditions.h"
 #include "dtrain/config/json.h"
+#include "dtrain/optim/schedule.h"
 #include "dtrain/train/model_description.h"
 #include "dtrain/train/model_tokenizer.h"
 
@@ -113,8 +115,22 @@ void check_same_data(const StartParts& parts, const Chosen& chosen) {
   }
 }
 
+// "the learning rate goes from A in step N to B in step N + 1": other settings change it, and more
+// steps may raise it by orders of magnitude. Empty where the checkpoint's settings give the same.
+std::string rate_change(const config::TrainConfig& now, const config::TrainConfig& saved,
+                        std::int64_t step) {
+  const optim::Schedule before = optim::schedule_of(saved);
+  const double rate = optim::schedule_of(now).rate(step);
+  if (step >= now.steps || rate == before.rate(step)) return {};
+  return fmt::format(
+      "the learning rate goes from {:.3g} in step {} to {:.3g} in step {}, where the checkpoint's "
+      "settings give {:.3g}",
+      before.rate(std::max<std::int64_t>(step - 1, 0)), step, rate, step + 1, before.rate(step));
+}
+
 void check_same_run(const StartParts& parts, const Chosen& chosen) {
-  const Differences differences = compare_settings(parts.config, config_of(chosen));
+  const config::Config saved = config_of(chosen);
+  const Differences differences = compare_settings(parts.config, saved);
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
                "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
@@ -124,6 +140,8 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
   if (!differences.noted.empty() && is_leader(parts)) {
     base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
   }
+  const std::string change = rate_change(parts.config.train, saved.train, chosen.manifest.step);
+  if (!change.empty() && is_leader(parts)) base::log_warning("{}", change);
   if (chosen.manifest.step > parts.config.train.steps && is_leader(parts)) {
     base::log_warning("{} is beyond --steps {}: nothing is left to train", chosen.path,
                       parts.config.train.steps);

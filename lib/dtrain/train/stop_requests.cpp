@@ -11,6 +11,8 @@
 #include <mutex>
 #include <utility>
 
+#include "dtrain/base/stop_signals.h"
+
 namespace dtrain::train {
 namespace {
 
@@ -26,11 +28,14 @@ static_assert(decltype(stop_signal)::is_always_lock_free &&
 // nothing happens.
 std::atomic<const char*> answer = nullptr;
 static_assert(std::atomic<const char*>::is_always_lock_free);
+std::atomic<bool> is_interrupted = false;
 
 void ask_to_stop(int signal) {
   stop_signal = signal;
+  if (signal != SIGINT) return;
+  if (is_interrupted.exchange(true)) base::end_by_signal(SIGINT);
   const char* const text = answer;
-  if (signal != SIGINT || text == nullptr) return;
+  if (text == nullptr) return;
   const int saved_errno = errno;
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
   errno = saved_errno;
@@ -41,14 +46,13 @@ struct Handled {
   int signal;
   const char* name;
   void (*handler)(int);
-  int flags;  // of sigaction
 };
 
-constexpr std::array<Handled, 4> kHandled{
-    {{SIGTERM, "SIGTERM", ask_to_stop, SA_RESTART},
-     {SIGUSR1, "SIGUSR1", ask_to_stop, SA_RESTART},
-     {SIGINT, "SIGINT", ask_to_stop, static_cast<int>(SA_RESTART | SA_RESETHAND)},
-     {SIGUSR2, "SIGUSR2", ask_to_save, SA_RESTART}}};
+constexpr std::array<Handled, 5> kHandled{{{SIGTERM, "SIGTERM", ask_to_stop},
+                                           {SIGUSR1, "SIGUSR1", ask_to_stop},
+                                           {SIGINT, "SIGINT", ask_to_stop},
+                                           {SIGHUP, "SIGHUP", ask_to_stop},
+                                           {SIGUSR2, "SIGUSR2", ask_to_save}}};
 
 // The process's signal actions before the first StopRequests, and how many there are.
 std::mutex users_mutex;
@@ -75,10 +79,13 @@ StopRequests::StopRequests(Options options) : options_(std::move(options)) {
   }
   if (++num_users > 1) return;
   for (std::size_t index = 0; index < kHandled.size(); ++index) {
+    const auto& [signal, name, handler] = kHandled[index];
+    ::sigaction(signal, nullptr, &previous[index]);
+    if (signal == SIGHUP && base::is_ignored(SIGHUP)) continue;  // nohup stays nohup
     struct sigaction action {};
-    action.sa_handler = kHandled[index].handler;
-    action.sa_flags = kHandled[index].flags;
-    ::sigaction(kHandled[index].signal, &action, &previous[index]);
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, nullptr);
   }
   // Whoever started this may have blocked them: then nobody could ask. One that waits arrives here.
   sigset_t handled;
@@ -95,6 +102,7 @@ StopRequests::~StopRequests() {
   }
   stop_signal = 0;
   save_asked = false;
+  is_interrupted = false;
   answer = nullptr;
 }
 

@@ -7,9 +7,10 @@
 
 namespace dtrain::train {
 
-/// While one of them lives, SIGTERM, SIGUSR1 and SIGINT ask this process to save and stop, and
-/// SIGUSR2 to save; their handlers set a flag, and answer a SIGINT. A second SIGINT ends the
-/// process at once. The last one to go restores what signals did before.
+/// While one of them lives, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup), SIGHUP ask
+/// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and answer a
+/// SIGINT. A second SIGINT ends the process at once. The last one to go restores what signals did
+/// before.
 ///
 /// Threads: one for each object; ranks that are threads of one process share its signals: all of
 ///          them see a stop, one of them a save.
@@ -31,7 +32,7 @@ class StopRequests {
   /// Returns whether this process was asked to save since the last call, on any of its threads.
   [[nodiscard]] bool take_save();
 
-  /// The cause of this rank's stop: "SIGTERM", "--time-limit", "the file RUN/STOP"; empty: nothing.
+  /// The cause of this rank's stop: "SIGHUP", "--time-limit", "the file RUN/STOP"; empty: nothing.
   [[nodiscard]] const std::string& reason() const { return reason_; }
 
  private:

@@ -14,6 +14,7 @@
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/metrics/peak_flops.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/optim/schedule.h"
 #include "dtrain/parallel/engine/step_engine.h"
@@ -59,7 +60,7 @@ class Trainer {
     parallel::StepEngine& engine;
     const model::Model& model;  ///< of all ranks together
     Outlook predicted;
-    std::optional<double> peak_flops;  ///< FLOP/s of all ranks, for MFU
+    std::optional<double> peak_flops;  ///< FLOP/s of all ranks, measured at the start, for MFU
     bool are_cpus_mixed = false;
     const data::Split& split;
     metrics::Reporter& reporter;
@@ -84,6 +85,7 @@ class Trainer {
   void count_skip(const parallel::StepResult& result);
   void report(const parallel::StepResult& result);
   void report_memory();
+  void measure_peak();
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   [[nodiscard]] std::optional<metrics::Compression> compression() const;
@@ -125,7 +127,7 @@ class Trainer {
   std::int64_t tokens_;
   std::int64_t start_tokens_;
   std::int64_t steps_done_ = 0;  // since this start
-  std::optional<double> peak_flops_;
+  metrics::PeakFlops peak_;
   Outlook predicted_;  // its memory is of the ranks that peak memory is measured of
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;

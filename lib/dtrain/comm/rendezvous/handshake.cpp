@@ -109,8 +109,17 @@ class Handshake {
   }
 
   void receive() {
+    constexpr std::chrono::milliseconds kLook(200);
     int error = 0;
-    examine(net::receive_some(connection_, input_, deadline_, error), error);
+    auto transfer = net::Transfer::late;
+    while (transfer == net::Transfer::late && !deadline_.passed()) {
+      const base::Deadline look(std::min(kLook, deadline_.remaining()));
+      transfer = net::receive_some(connection_, input_, look, error);
+      if (self_.waiting == nullptr) continue;
+      self_.waiting->show(
+          [this] { return fmt::format("rank 0, which serves the store {}", self_.where); });
+    }
+    examine(transfer, error);
   }
 
   void send(const std::string& message) {

@@ -7,6 +7,7 @@
 
 #include "dtrain/base/deadline.h"
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/net/frames.h"
 
 namespace dtrain::comm {
@@ -18,6 +19,7 @@ struct Newcomer {
   bool is_handed_down = false;  ///< the connection came from dtrun, so there is no stranger
   std::string token;            ///< the job's secret; empty: none
   std::string where;            ///< of the store, for messages: "at 127.0.0.1:29500"
+  base::WaitingLines* waiting = nullptr;  ///< for a store that does not answer; null: silent
 };
 
 /// This attempt came to nothing, but a further one may come through: the connection was closed

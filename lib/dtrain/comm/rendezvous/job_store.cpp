@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace dtrain::comm {
@@ -39,6 +40,19 @@ void JobStore::admit(std::uint64_t rank, std::uint64_t size) {
            fmt::format("two processes were started as rank {} of {}; give each its own RANK", rank,
                        size));
   }
+}
+
+std::string JobStore::describe_missing() const {
+  constexpr std::size_t kMostNamed = 10;
+  const std::size_t count = static_cast<std::size_t>(size_) - arrived_.size();
+  std::string names;
+  std::size_t named = 0;
+  for (std::uint64_t rank = 0; named < std::min(count, kMostNamed); ++rank) {
+    if (arrived_.contains(rank)) continue;
+    names += fmt::format("{}{}", named++ == 0 ? "" : ", ", rank);
+  }
+  const std::string more = count > named ? fmt::format(" and {} more", count - named) : "";
+  return fmt::format("rank{} {}{} of {}", count == 1 ? "" : "s", names, more, size_);
 }
 
 void JobStore::set(const std::string& key, std::string value) {

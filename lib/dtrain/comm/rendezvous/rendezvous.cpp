@@ -84,6 +84,11 @@ std::unique_ptr<StoreClient> enter_by_network(const MeetingPlace& place, const N
     }
     const bool is_of_this_process = reason == std::strerror(EMFILE);
     if (deadline.passed() || is_of_this_process) break;
+    if (self.waiting != nullptr) {
+      self.waiting->show([&] {
+        return fmt::format("rank 0, which serves the store {} ({})", self.where, reason);
+      });
+    }
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
   }
   fail(ErrorKind::timeout,
@@ -113,14 +118,15 @@ std::string secret_for_munge(const MeetingPlace& place) {
 }
 
 std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor door,
-                                   Rendezvous& found) {
+                                   const base::WaitingLines& waiting, Rendezvous& found) {
   const std::string sealed = secret_for_munge(place);
   if (!sealed.empty()) found.token = sealed;
   StoreServer::Options options{.size = place.size,
                                .door = {},
                                .listeners = {},
                                .token = found.token,
-                               .seals_token = !sealed.empty()};
+                               .seals_token = !sealed.empty(),
+                               .waiting = waiting};
   if (place.store_fd >= 0) {
     options.door = std::move(door);
   } else {
@@ -139,18 +145,20 @@ std::unique_ptr<StoreServer> serve(const MeetingPlace& place, base::Descriptor d
 std::shared_ptr<Rendezvous> meet_all_ranks(const MeetingPlace& place,
                                            const base::Deadline& deadline) {
   const auto result = std::make_shared<Rendezvous>();
+  base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
   Newcomer self{.rank = place.rank,
                 .size = place.size,
                 .is_handed_down = place.rank == 0 || place.store_fd >= 0,
                 .token = place.token,
-                .where = "of dtrun"};
+                .where = "of dtrun",
+                .waiting = place.tells_of_waiting ? &waiting : nullptr};
   if (place.store_fd < 0)
     self.where = fmt::format("at {}:{}", place.master_addr, place.master_port);
   base::Descriptor door = place.store_fd < 0 ? base::Descriptor() : take_door(place.store_fd);
   result->own_address = kLoopback;
   result->token = place.token;
   if (place.rank == 0) {
-    result->server = serve(place, std::move(door), *result);
+    result->server = serve(place, std::move(door), waiting, *result);
     result->store =
         std::make_unique<StoreClient>(result->server->take_own_connection(), self, deadline);
   } else if (place.store_fd >= 0) {

@@ -101,6 +101,7 @@ std::vector<pollfd> StoreServer::sockets() const {
 
 int StoreServer::poll_timeout() const {
   auto next = Clock::now() + std::chrono::hours(1);
+  if (options_.waiting && is_waiting()) next = options_.waiting->next();
   for (const Connection& connection : connections_) {
     if (connection.rank < 0 || !connection.wanted.empty()) {
       next = std::min(next, connection.patience);
@@ -315,6 +316,9 @@ void StoreServer::write_to(Connection& connection) {
 }
 
 void StoreServer::settle() {
+  if (options_.waiting && is_waiting()) {
+    options_.waiting->show([this] { return store_.describe_missing(); });
+  }
   const auto now = Clock::now();
   const bool has_news = std::exchange(news_, store_.news()) != store_.news();
   for (Connection& connection : connections_) {

@@ -6,12 +6,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/comm/rendezvous/job_store.h"
 #include "dtrain/comm/rendezvous/store_proof.h"
 #include "dtrain/comm/rendezvous/wire.h"
@@ -35,6 +37,7 @@ class StoreServer {
     /// The time in which a stranger must prove to be a rank. Who comes from dtrun, through the
     /// door, is none, and may take as long as the job waits for it.
     std::chrono::milliseconds patience = std::chrono::seconds(10);
+    std::optional<base::WaitingLines> waiting = {};  ///< says who has not come; none: silent
   };
 
   /// Throws: Error{comm} where the system refuses sockets or a thread.
@@ -67,6 +70,8 @@ class StoreServer {
   void serve_once();
   bool drop_a_stranger();
   [[nodiscard]] bool is_done() const;
+  /// Returns whether the job may still come about, but lacks ranks.
+  [[nodiscard]] bool is_waiting() const { return !store_.everyone_came() && !store_.refusal(); }
   [[nodiscard]] std::vector<pollfd> sockets() const;
   [[nodiscard]] int poll_timeout() const;
   /// At the door, or at a listener.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "dtrain/base/number.h"
 #include "dtrain/base/printable.h"
 #include "dtrain/base/readable.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/net/proof.h"
 
 namespace dtrain::comm {
@@ -44,10 +47,15 @@ class TorchrunNotice::Store {
             [&] { client_->set(key_, std::vector<std::uint8_t>(text.begin(), text.end())); });
   }
 
-  [[nodiscard]] std::string get() {
+  [[nodiscard]] std::string get(base::WaitingLines* waiting) {
+    constexpr std::chrono::milliseconds kPause(20);
     std::vector<std::uint8_t> value;
     attempt("rank 0 has not said there where it listens", [&] {
-      client_->wait({key_}, deadline_.remaining());
+      while (!client_->check({key_})) {
+        if (deadline_.passed()) throw std::runtime_error("it has not come");
+        if (waiting != nullptr) waiting->show([] { return "rank 0"; });
+        std::this_thread::sleep_for(kPause);
+      }
       value = client_->get(key_);
     });
     return {value.begin(), value.end()};
@@ -96,7 +104,8 @@ TorchrunNotice::TorchrunNotice(MeetingPlace& place, const std::string& key,
     };
     return;
   }
-  const std::string notice = store_->get();
+  base::WaitingLines waiting(deadline.limit(), place.waiting_advice);
+  const std::string notice = store_->get(place.tells_of_waiting ? &waiting : nullptr);
   const auto space = notice.find(' ');
   const auto port = base::number_in<std::int64_t>(notice.substr(0, space));
   if (space == std::string::npos || !port || *port < 1 || *port > 65'535) {

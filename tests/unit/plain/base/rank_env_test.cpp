@@ -1,7 +1,12 @@
 #include "dtrain/base/rank_env.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <map>
+#include <string>
 
 #include "dtrain/base/error.h"
 
@@ -184,6 +189,29 @@ TEST_CASE("Values that make no sense are refused, naming the variable") {
   CHECK_THROWS_WITH(
       read({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
       Catch::Contains("LOCAL_RANK 2"));
+}
+
+TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own") {
+  const pid_t shell = ::fork();
+  if (shell == 0) {
+    ::setpgid(0, 0);
+    ::pause();
+  }
+  ::setpgid(shell, shell);
+  Variables typed = kSlurm;
+  typed["SLURM_PTY_PORT"] = "4711";
+  typed["SLURM_TASK_PID"] = std::to_string(shell);
+  const RankEnv env = read(typed);
+  CHECK((env.rank == 0 && env.world_size == 1 && env.num_nodes == 1));
+  CHECK(env.tasks_of_shell == 4);
+  Variables script = typed;  // a task whose commands are in its own process group
+  script["SLURM_TASK_PID"] = std::to_string(::getpid());
+  CHECK(read(script).world_size == 4);
+  typed.erase("SLURM_PTY_PORT");
+  CHECK(read(typed).world_size == 4);
+  CHECK(read(typed).tasks_of_shell == 0);
+  ::kill(shell, SIGKILL);
+  ::waitpid(shell, nullptr, 0);
 }
 
 TEST_CASE("There is at least one usable core") { CHECK(dtrain::base::usable_cores() >= 1); }

@@ -1,0 +1,19 @@
+// Signals that ask a program to stop.
+#pragma once
+
+namespace dtrain::base {
+
+/// From now on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 end the process by themselves, as by
+/// default. A handler does it, since the kernel leaves the default out for process 1 of a container.
+/// Signals that the caller ignores stay ignored, as SIGHUP under nohup. All but SIGUSR1 are
+/// unblocked: else a caller that blocks them would make this process deaf. Call first in main.
+void end_on_stop_signals() noexcept;
+
+/// Returns whether this process ignores the signal, as it does SIGHUP under nohup.
+[[nodiscard]] bool is_ignored(int signal) noexcept;
+
+/// Ends the process by the signal's default; process 1 of a container, which that does not end,
+/// exits with status 128 + signal. Safe in a handler.
+[[noreturn]] void end_by_signal(int signal) noexcept;
+
+}  // namespace dtrain::base

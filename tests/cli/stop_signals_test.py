@@ -1,0 +1,351 @@
+"""Signals that ask to stop: how early they are handled, in containers, while ranks wait, through pipes, on terminals."""
+
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
+from dtrun_harness import children_of, state_of  # noqa: E402
+from rendezvous_test import free_port  # noqa: E402
+from resume_test import EVERY, ResumeTest  # noqa: E402
+from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def has_containers():
+    return subprocess.run([*CONTAINER, "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def signals_of(pid, field):
+    """The signals that a process catches (SigCgt), ignores (SigIgn) or blocks (SigBlk); none where it has gone."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    mask = int(re.search(rf"^{field}:\s*(\w+)", status, re.MULTILINE)[1], 16)
+    return {number for number in signal.Signals if mask >> (number - 1) & 1}
+
+
+def wait_for_handlers(pid):
+    wait_until(lambda: signals_of(pid, "SigCgt") >= {signal.SIGTERM}, "the handlers")
+
+
+class Early(ResumeTest):
+    """From the first lines of main on, in every command, before LibTorch is loaded."""
+
+    COMMANDS = {"train": ("train", "--data", "text"), "generate": ("generate", "--from", "run"), "verify": ("verify",),
+                "plan": ("plan",), "doctor": ("doctor",), "data": ("data", "prepare", "text", "--output", "t.dtok"),
+                "checkpoint": ("checkpoint", "verify", "run"), "report": ("report", "run"), "help": ("--help",),
+                "completion": ("completion", "bash"), "schedule": ("schedule",), "settings": ("settings",)}
+
+    @unittest.skipUnless(shutil.which("strace"), "NO TEST: there is no strace")
+    def test_handlers_are_installed_before_anything_else_in_every_command(self):
+        folder = make_folder(self)
+        program = front_end_alone(folder)
+        (folder / "text").write_bytes(b"some text. " * 1000)
+        commands = {name: [program, *words] for name, words in self.COMMANDS.items()}
+        commands["dtrun"] = [DTRUN, "-n", "1", "--", "true"]
+        for name, command in commands.items():
+            with self.subTest(name):
+                run("strace", "-o", folder / "trace", "-e", "trace=rt_sigaction,openat,prlimit64,read", *command, cwd=folder,
+                    status=None)
+                lines = (folder / "trace").read_text().splitlines()
+                of_signals = [number for number, line in enumerate(lines)
+                              if any(f"rt_sigaction({each.name}, {{" in line for each in STOPS)][:len(STOPS)]
+                # The loader's calls end with that for its stack; libstdc++ may ask for the C locale. What follows is main's.
+                first = next(number for number, line in enumerate(lines)
+                             if "RLIMIT_NOFILE" in line or "rt_sigaction(SIGPIPE" in line)
+                self.assertEqual(len(of_signals), len(STOPS), lines)
+                self.assertLess(max(of_signals), first)
+
+    def test_a_signal_while_libtorch_is_loaded_ends_the_program(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.subTest(number.name):
+                self.run_dir = self.root / f"early-{number.name}"
+                process = self.start()
+                wait_for_handlers(process.pid)
+                process.send_signal(number)
+                self.end_of(process, -number)
+                self.assertFalse((self.run_dir / "metrics.jsonl").exists())
+
+    def test_a_hangup_that_is_ignored_stays_ignored(self):
+        self.progress = self.root / "nohup.txt"
+        with self.progress.open("w") as output:
+            process = subprocess.Popen(["nohup", *map(str, [DTRAIN, *self.arguments(steps=10**6)])], stdout=output,
+                                       stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        self.wait_for_step(2)
+        self.assertIn(signal.SIGHUP, signals_of(process.pid, "SigIgn"))
+        process.send_signal(signal.SIGHUP)
+        self.wait_for_step(self.losses()[-1][0] + 2)
+        process.terminate()
+        self.assertIn("by SIGTERM and saved", self.end_of(process, 9))
+
+
+@unittest.skipUnless(has_containers(), "NO TEST: PID namespaces cannot be made here (root only)")
+class Containers(ResumeTest):
+    """As process 1, for which the kernel leaves out what signals do by default."""
+
+    def contained(self, *command, **options):
+        """The process of unshare, and the one that is the container's first."""
+        process = subprocess.Popen([*CONTAINER, *map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   stdin=subprocess.DEVNULL, text=True, **options)
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        (first,) = wait_until(lambda: children_of(process.pid), "the container")
+        name = pathlib.Path(command[0]).name
+        wait_until(lambda: pathlib.Path(f"/proc/{first}/comm").read_text().strip() == name, "the program")
+        wait_for_handlers(first)
+        return process, first
+
+    def assert_ends(self, number, *command, **options):
+        process, first = self.contained(*command, **options)
+        os.kill(first, number)
+        self.end_of(process, 128 + number)
+
+    def test_a_start_can_be_stopped(self):
+        for number in STOPS:
+            with self.subTest(number.name):
+                self.assert_ends(number, DTRAIN, *self.arguments(steps=10**6))
+
+    def test_other_commands_can_be_stopped(self):
+        (self.root / "large.txt").write_bytes(self.text.read_bytes() * 300)
+        for command in (("data", "prepare", self.root / "large.txt", "--output", self.root / "large.dtok"), ("doctor",)):
+            with self.subTest(command[0]):
+                self.assert_ends(signal.SIGTERM, DTRAIN, *command)
+
+    def test_launchers_and_ranks_that_wait_can_be_stopped(self):
+        alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        process, first = self.contained(DTRAIN, "--strategy", "ddp", *self.arguments(), env={**os.environ, **alone})
+        self.assertIn("waiting for rank 1 of 2", process.stderr.readline())
+        os.kill(first, signal.SIGTERM)
+        self.end_of(process, 143)
+        for nodes in (("--nnodes", "2", "--node-rank", "0"), ("--nnodes", "2", "--node-rank", "1")):
+            process, first = self.contained(DTRUN, *nodes, "--master-addr", "127.0.0.1", "--master-port", free_port(), "--",
+                                            "true")
+            self.assertIn("waiting for node", process.stderr.readline())
+            os.kill(first, signal.SIGHUP)
+            self.end_of(process, 129)
+
+    def test_a_run_saves_and_a_second_ctrl_c_ends_it(self):
+        process, first = self.contained(DTRAIN, *self.arguments("--checkpoint-every", "100", steps=10**6))
+        self.wait_for_step(2)
+        os.kill(first, signal.SIGHUP)
+        self.assertIn("by SIGHUP and saved", self.end_of(process, 9))
+        self.run_dir = self.root / "long-steps"
+        process, first = self.contained(DTRAIN, *self.arguments("--global-batch", "65536", "--microbatch", "4", steps=10**6))
+        wait_until(lambda: self.events("start"), "the first step, which takes long")
+        os.kill(first, signal.SIGINT)
+        self.assertTrue(any("stopping after this step" in line for line in process.stderr))
+        os.kill(first, signal.SIGINT)
+        self.end_of(process, 130)
+
+
+class Waiting(ResumeTest):
+    """Ranks that wait for others say whom they wait for, and end at once."""
+
+    def rank(self, number, ranks, **variables):
+        environment = {"RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                       "MASTER_PORT": str(self.port), **variables}
+        environment = {name: value for name, value in environment.items() if value}
+        process = subprocess.Popen([str(word) for word in (DTRAIN, "--strategy", "ddp", *self.arguments())],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                                   env={**os.environ, **environment})
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        return process
+
+    def setUp(self):
+        super().setUp()
+        self.port = free_port()
+
+    def test_without_a_launcher_rank_0_names_who_is_missing_and_how_to_start_all(self):
+        first, third = self.rank(0, 4), self.rank(2, 4)
+        line = first.stderr.readline()
+        self.assertRegex(line, r"^dtrain: waiting for ranks 1, 3 of 4, 2\.\d s of 10 min \(--comm-timeout\); ")
+        self.assertIn("dtrun --standalone -n 4 -- dtrain", line)
+        for process, number in ((first, signal.SIGTERM), (third, signal.SIGHUP)):
+            process.send_signal(number)
+            self.assertNotIn("waiting", self.end_of(process, -number))
+        self.assertFalse(self.run_dir.exists())
+
+    def test_others_wait_for_rank_0(self):
+        process = self.rank(1, 2)
+        self.assertRegex(process.stderr.readline(), rf"^dtrain: waiting for rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
+        process.send_signal(signal.SIGINT)
+        self.end_of(process, -signal.SIGINT)
+
+    def test_tasks_of_srun_name_the_command_for_a_shell(self):
+        step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+                "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}
+        process = self.rank(0, 2, **step)
+        self.assertRegex(process.stderr.readline(), r"waiting for rank 1 of 2, .*srun --pty.* dtrun --standalone -n 2 -- dtrain")
+        process.terminate()
+        self.end_of(process, -signal.SIGTERM)
+
+    def test_under_dtrun_two_ranks_speak_for_all(self):
+        late = '[ $RANK = 0 ] && until [ -e "$GO" ]; do sleep 0.05; done; exec "$@"'
+        go = self.root / "go"
+        process = subprocess.Popen([str(word) for word in (DTRUN, "-n", "4", "--", "sh", "-c", late, "sh", DTRAIN, "--strategy",
+                                                           "ddp", *self.arguments("--grad-accum", "1", steps=1))],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "GO": str(go)})
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
+        self.assertRegex(process.stderr.readline(), r"^\[1\] dtrain: waiting for rank 0, .*\(--comm-timeout\)$")
+        go.touch()
+        self.assertNotRegex(self.end_of(process, 0), r"\[[23]\] .*waiting")
+
+
+class Pipes(ResumeTest):
+    """Ctrl-C reaches a whole pipeline: what reads the output ends first."""
+
+    def interrupted(self, text, launcher=()):
+        """The status of dtrain in a shell text, in whose process group somebody presses Ctrl-C."""
+        command = " ".join(map(str, [*launcher, DTRAIN, *self.arguments(*EVERY, "--log-every", "1", steps=10**6)]))
+        status = self.root / "status"
+        status.unlink(missing_ok=True)
+        # With a trap the shell itself goes on; its children have the default.
+        script = f"trap : INT; {text.replace('DTRAIN', command)}; echo ${{PIPESTATUS[0]}} > {status}.new; mv {status}.new {status}"
+        with open(os.devnull, "w") as null:
+            shell = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=null, stderr=null,
+                                     start_new_session=True)
+        self.addCleanup(lambda: (shell.kill(), shell.wait()))
+        self.wait_for_step(3)
+        os.killpg(shell.pid, signal.SIGINT)
+        shell.wait(LIMIT)
+        return int(status.read_text())
+
+    def assert_saved(self):
+        step = self.losses()[-1][0]
+        self.assertEqual(self.steps_saved()[-1], step)
+        self.assertTrue((self.run_dir / "REQUEUE").exists())
+        (stop,) = self.events("stop")
+        self.assertEqual((stop["step"], stop["checkpoint"]), (step, str(self.run_dir / "checkpoints" / f"step-{step}")))
+        self.assertIn(stop["reason"], ("SIGINT", "SIGTERM"))
+
+    def test_whatever_reads_the_output(self):
+        log = self.root / "log"
+        texts = {"tee": f"DTRAIN | tee {log}", "tee of both": f"DTRAIN 2>&1 | tee {log}", "head": "DTRAIN 2>&1 | head -n 1",
+                 "closed": "DTRAIN >&- 2>&-", "closed error": f"DTRAIN 2>&- | tee {log}"}
+        of_dtrun = ("tee of both", "closed")
+        for launcher, names in (((), texts), ((DTRUN, "-n", "1", "--"), of_dtrun)):
+            for name in names:
+                with self.subTest(name, launcher=launcher):
+                    self.run_dir = self.root / f"{len(launcher)}-{name.replace(' ', '-')}"
+                    self.assertEqual(self.interrupted(texts[name], launcher), 9)
+                    self.assert_saved()
+
+
+class Terminals(ResumeTest):
+    def on_terminal(self, *command):
+        """The leader of a session on a terminal of its own, and the terminal."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(str(command[0]), [str(word) for word in command])
+        return pid, terminal
+
+    def test_a_run_whose_terminal_is_closed_saves(self):
+        for launcher in ((), (DTRUN, "-n", "2", "--")):
+            with self.subTest(launcher=launcher):
+                self.run_dir = self.root / f"closed-{len(launcher)}"
+                ddp = ("--strategy", "ddp") if launcher else ()
+                pid, terminal = self.on_terminal(*launcher, DTRAIN, *ddp, *self.arguments("--checkpoint-every", "1000",
+                                                                                          steps=10**6))
+                self.wait_for_step(2)
+                os.close(terminal)
+                self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 9)
+                self.assertEqual(self.steps_saved(), [self.losses()[-1][0]])
+                self.assertTrue((self.run_dir / "REQUEUE").exists())
+                self.assertEqual(self.events("stop")[0]["reason"], "SIGTERM" if launcher else "SIGHUP")
+
+    def shell(self):
+        pid, terminal = self.on_terminal(shutil.which("bash"), "--norc", "--noprofile", "-i")
+        self.addCleanup(lambda: (os.kill(pid, signal.SIGKILL), os.waitpid(pid, 0), os.close(terminal)))
+        return terminal
+
+    @staticmethod
+    def drain(terminal):
+        while select.select([terminal], [], [], 0)[0]:
+            os.read(terminal, 65536)
+
+    def grown(self, terminal, steps):
+        """Waits until the run has done so many more steps."""
+        last = self.losses()[-1][0]
+
+        def has_grown():
+            self.drain(terminal)
+            return self.losses()[-1][0] >= last + steps
+        wait_until(has_grown, "more steps")
+
+    def test_ctrl_z_stops_the_ranks_of_dtrun_and_fg_continues_them(self):
+        """For longer than all limits on waits."""
+        for nodes in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1", "--heartbeat-timeout", "1")):
+            with self.subTest(nodes=nodes):
+                self.run_dir = self.root / f"suspended-{len(nodes)}"
+                terminal = self.shell()
+                command = [DTRUN, *nodes, "--hang-timeout", "1", "--", DTRAIN, "--strategy", "ddp",
+                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "2", steps=10**6)]
+                end = self.root / f"end-{len(nodes)}"
+                os.write(terminal, f"{' '.join(map(str, command))}\n".encode())
+                self.wait_for_step(3)
+                os.write(terminal, b"\x1a")
+                ranks = self.dtrains_of(self.run_dir)
+                self.assertEqual(len(ranks), 2)
+                wait_until(lambda: [state_of(rank) for rank in ranks] == ["T", "T"], "the ranks to stop")
+                self.drain(terminal)
+                before = self.losses()[-1][0]
+                self.pause(4)
+                self.assertEqual(self.losses()[-1][0], before)
+                os.write(terminal, f"fg; echo $? > {end}.new; mv {end}.new {end}\n".encode())
+                wait_until(lambda: "T" not in [state_of(rank) for rank in ranks], "the ranks to go on")
+                self.grown(terminal, 3)
+                self.pause(2)  # what had been too long would be found by now
+                self.grown(terminal, 3)
+                os.write(terminal, b"\x03")
+
+                def has_ended():
+                    self.drain(terminal)
+                    return end.exists()
+                wait_until(has_ended, "the end")
+                self.assertEqual(end.read_text(), "9\n")
+
+    @staticmethod
+    def pause(seconds):
+        select.select([], [], [], seconds)
+
+    @staticmethod
+    def dtrains_of(run_dir):
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                words = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == str(DTRAIN).encode() and str(run_dir).encode() in words:
+                found.append(int(entry))
+        return found
+
+    def test_a_suspended_job_can_be_stopped(self):
+        terminal = self.shell()
+        command = [DTRUN, "-n", "2", "--", DTRAIN, "--strategy", "ddp", *self.arguments(*EVERY, steps=10**6)]
+        os.write(terminal, " ".join(map(str, command)).encode() + b"\n")
+        self.wait_for_step(3)
+        os.write(terminal, b"\x1a")
+        ranks = self.dtrains_of(self.run_dir)
+        wait_until(lambda: [state_of(rank) for rank in ranks] == ["T", "T"], "the ranks to stop")
+        os.write(terminal, b"kill %1\n")  # which continues what it has signalled
+        wait_until(lambda: (self.run_dir / "REQUEUE").exists(), "the saved run")
+        self.assertEqual(self.steps_saved()[-1], self.losses()[-1][0])
+        wait_until(lambda: not self.dtrains_of(self.run_dir), "the end")
+
+
+if __name__ == "__main__":
+    unittest.main()
