@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "commands.h"
 #include "dtrain/base/rank_env.h"
@@ -14,8 +15,8 @@ struct Configured {
   config::Config asked;   ///< before that
   base::RankEnv env;
   config::Launch launch;
-  bool continues = false;  ///< settings come from config.json of the run that is resumed
-  bool has_file = false;   ///< settings come from --config, or from the run that is resumed
+  std::string origin = {};  ///< the file of the resumed run that settings come from; empty: none
+  bool has_file = false;    ///< settings come from --config, or from the run that is resumed
 };
 
 /// Reads arguments, files and environment. Nothing is returned where --help or --print-config was

@@ -79,7 +79,9 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   const auto command_line = config::parse_command_line(config::Command::train, arguments);
   if (command_line.help) return {};
   const config::Loaded loaded = config::load(command_line);
-  if (loaded.config.data.train.empty()) return {};
+  // A fork has the settings of the run that it resumes.
+  const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
+  if (loaded.config.data.train.empty() || is_fork) return {};
   DemoDefaults found;
   append(found.flags, validation_flags(loaded));
   append(found.flags, saving_flags(loaded));

@@ -66,11 +66,9 @@ void check_init_from(const std::string& path) {
                              : "give a model file (RUN/final/model.safetensors), a checkpoint or a "
                                "run folder");
   }
-  if (is_folder(path)) {
-    (void)store::checkpoints_at(path);
-  } else {
-    open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(path); });
-  }
+  const std::string weights = is_folder(path) ? store::weights_at(path) : path;
+  if (is_folder(weights)) return;
+  open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(weights); });
 }
 
 }  // namespace

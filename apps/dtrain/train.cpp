@@ -21,15 +21,17 @@
 namespace dtrain::app {
 namespace {
 
-// For a run that goes on with its own settings, `origin` is its config.json; else empty.
+// For a run that goes on with its own settings, `origin` is the file that has them; else empty.
 data::Split open_split(const config::Config& config, const std::string& origin) {
   try {
     return data::open_split(data::split_options(config));
   } catch (const base::Error& error) {
     if (origin.empty()) throw;
-    base::fail(error.kind(),
-               "{} (as {} says; for data that was moved give --config {} --data FILE)",
-               error.what(), origin, origin);
+    const bool is_fork = config.checkpoint.resume.kind == config::Resume::Kind::path;
+    const std::string advice =
+        is_fork ? "--data FILE as well" : fmt::format("--config {} --data FILE", origin);
+    base::fail(error.kind(), "{} (as {} says; for data that was moved give {})", error.what(),
+               origin, advice);
   }
 }
 
@@ -39,8 +41,8 @@ data::Split open_data(const Configured& configured) {
     const config::Resume& resume = config.checkpoint.resume;
     if (resume.kind == config::Resume::Kind::path) {
       base::fail(base::ErrorKind::usage,
-                 "--data is missing: a run goes on with its own settings by --run-dir RUN --resume "
-                 "auto; a new run that begins at --resume {} needs --data and its settings",
+                 "--data is missing, and --resume {} has no settings that say what to train: give "
+                 "--data and the other settings of the run",
                  resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
@@ -53,7 +55,7 @@ data::Split open_data(const Configured& configured) {
         "give --data and the other settings of the run",
         config.run.dir);
   }
-  return open_split(config, configured.continues ? config.run.dir + "/config.json" : "");
+  return open_split(config, configured.origin);
 }
 
 // A start after a failed attempt goes on with what that has left.

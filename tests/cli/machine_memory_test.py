@@ -36,8 +36,8 @@ class MachineMemory(unittest.TestCase):
         found = re.search(rf"error: {subject} predicted to need ([\d.]+) TiB of memory, and [\d.]+ \wiB are available \((.+?)\)",
                           lines[0])
         self.assertIsNotNone(found, error)
-        for flag in ("--microbatch", "--recompute level", "--seq-len", "--memory-limit"):
-            self.assertIn(flag, lines[0])
+        self.assertRegex(lines[0], r"; [\w' ]+ takes? the most, [\d.]+ [TG]iB; use ")
+        self.assertIn("--memory-limit", lines[0])
         return float(found[1])
 
     def test_a_model_beyond_the_machine_is_refused_with_the_flags_that_help(self):
@@ -46,7 +46,12 @@ class MachineMemory(unittest.TestCase):
         self.assertGreater(self.tebibytes(error, "this process is"), 1)
         status, error = self.train("--recompute", "level")
         self.assertEqual(status, USAGE, error)
-        self.assertNotIn("--recompute", error)
+
+    def test_a_model_that_fits_nowhere_here_is_told_on_how_many_ranks_it_would(self):
+        big = ["--levels", "24", "--width", "4096", "--tie-levels", "off", "--global-batch", "4096", "--microbatch", "1"]
+        status, error = self.train(*big)
+        self.assertEqual(status, USAGE, error)
+        self.assertRegex(error, r"the most, [\d.]+ TiB; use --strategy fsdp .*on \d+ ranks \([\d.]+ [GM]iB a rank; \d+ machines like this one")
 
     def test_the_ranks_of_a_machine_count_together(self):
         one = self.tebibytes(self.train("--microbatch", "2048")[1], "this process is")
@@ -62,7 +67,7 @@ class MachineMemory(unittest.TestCase):
 
         status, error = self.train("--memory-limit", "1000TiB", before=little_room)
         self.assertEqual(status, MEMORY, error)
-        for part in ("out of memory", "--recompute level", "--microbatch"):
+        for part in ("out of memory", "--recompute level", "--microbatch", "TiB predicted", "take the most"):
             self.assertIn(part, error)
         self.assertNotIn("predicted to need", error)
 

@@ -288,7 +288,10 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
-  const train::Outlook predicted{job.plan().memory.total(), settled.step_seconds};
+  const parallel::MemoryPlan& memory = job.plan().memory;
+  const train::Outlook predicted{.memory = job::sum_of_process(config, world, memory.total()),
+                                 .peak_memory = job::sum_of_process(config, world, memory.peak()),
+                                 .step_seconds = settled.step_seconds};
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
        reporter, link, checkpoints, *requests, check_folder, tokenizer},

@@ -1,11 +1,10 @@
 #include "dtrain/commands/microbatch_choice.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/base/number.h"
 #include "dtrain/comm/exchange.h"
@@ -19,8 +18,6 @@
 
 namespace dtrain::commands {
 namespace {
-
-constexpr std::int64_t kTooMuch = std::numeric_limits<std::int64_t>::max();
 
 // The microbatch of the run that this start resumes, as its config.json tells; 0: there is none, or
 // its global batch is another.
@@ -41,27 +38,25 @@ std::int64_t kept_microbatch(const config::Config& config, comm::ProcessGroup& w
   return !possible.empty() && possible.front() == saved ? saved : 0;
 }
 
-// Bytes that this rank takes of its machine's memory; kTooMuch where --memory-limit cannot be met.
-std::int64_t predicted_memory(const config::Config& config, std::int64_t rank) {
+// Nothing where --memory-limit cannot be met.
+std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& config,
+                                                     std::int64_t rank) {
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   try {
-    const parallel::MemoryPlan memory = parallel::rank_plan(config, mesh.coordinate(rank)).memory;
-    return config.machine.device.is_cpu() ? memory.total() : memory.host;
-  } catch (const base::Error& error) {
-    const bool is_of_limit = error.kind() == base::ErrorKind::usage;
-    if (!is_of_limit || config.machine.memory_limit.count == 0) throw;
-    return kTooMuch;
+    return parallel::rank_plan(config, mesh.coordinate(rank)).memory;
+  } catch (const parallel::LimitExceeded&) {
+    return std::nullopt;
   }
 }
 
 // Collective.
 bool fits(const config::Config& config, comm::World& world) {
   comm::ProcessGroup& ranks = world.control();
-  const std::int64_t predicted = predicted_memory(config, world.rank());
-  const auto answers = comm::exchange_texts(ranks, predicted == kTooMuch ? "no" : "");
+  const auto predicted = predicted_memory(config, world.rank());
+  const auto answers = comm::exchange_texts(ranks, predicted ? "" : "no");
   const bool meets_limit =
       std::ranges::all_of(answers, [](const std::string& answer) { return answer.empty(); });
-  return meets_limit && job::fits_machine_memory(config, ranks, predicted);
+  return meets_limit && job::fits_machine_memory(config, ranks, *predicted);
 }
 
 // Collective.

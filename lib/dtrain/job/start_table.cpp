@@ -258,6 +258,10 @@ std::string start_table(const StartFacts& facts) {
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
       format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
       format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
+  if (memory.peak() > memory.total()) {
+    text += fmt::format("memory at the end {} per rank predicted, while the model is written\n",
+                        format_bytes(memory.peak()));
+  }
   if (memory.host > 0) {
     text += fmt::format("host memory     {} per rank predicted\n", format_bytes(memory.host));
   }

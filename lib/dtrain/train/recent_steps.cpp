@@ -38,9 +38,4 @@ std::optional<double> RecentSteps::seconds() const {
   return sorted[sorted.size() / 2];
 }
 
-std::optional<std::int64_t> RecentSteps::memory() const {
-  const bool is_counted = !steps_.empty() && steps_.back().memory > 0;
-  return is_counted ? std::optional(steps_.back().memory) : std::nullopt;
-}
-
 }  // namespace dtrain::train

@@ -1,7 +1,6 @@
-// Losses, times and memory of a run's last steps, for its summary.
+// Losses and times of a run's last steps, for its summary.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -17,9 +16,8 @@ class RecentSteps {
  public:
   struct Step {
     std::int64_t step = 0;
-    double loss = 0;          ///< may be no number
-    double seconds = 0;       ///< of the whole step
-    std::int64_t memory = 0;  ///< peak so far, in bytes; 0: not counted
+    double loss = 0;     ///< may be no number
+    double seconds = 0;  ///< of the whole step
   };
 
   void note(const Step& step);
@@ -28,11 +26,9 @@ class RecentSteps {
   [[nodiscard]] std::optional<metrics::MeanLoss> loss() const;
   /// The median; none before the first step.
   [[nodiscard]] std::optional<double> seconds() const;
-  [[nodiscard]] std::optional<std::int64_t> memory() const;
 
  private:
   std::deque<Step> steps_;
-  std::int64_t memory_ = 0;
 };
 
 }  // namespace dtrain::train

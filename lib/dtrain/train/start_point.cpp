@@ -14,6 +14,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/reader_source.h"
@@ -182,23 +183,24 @@ void take_model_file(const StartParts& parts, const std::string& path) {
   parts.engine.load_weights(source);
 }
 
-void initialise_from(const StartParts& parts, const std::string& path) {
-  const std::string found = as_leader_finds(parts, [&] {
-    std::error_code error;
-    const bool is_file = fs::is_regular_file(path, error);
-    return is_file ? std::string() : store::checkpoints_at(path).front();
-  });
-  if (found.empty()) return take_model_file(parts, path);
-  take_weights(parts, checkpoint::choose(parts.world, found));
+// The model file or the checkpoint at a path.
+std::string weights_at(const StartParts& parts, const std::string& path) {
+  return as_leader_finds(parts,
+                         [&] { return base::is_folder(path) ? store::weights_at(path) : path; });
+}
+
+void initialise_from(const StartParts& parts, const std::string& weights) {
+  if (is_leader(parts)) base::log_info("weights from {}, new optimizer", weights);
+  const bool is_checkpoint = !as_leader_finds(parts, [&] {
+                                return std::string(base::is_folder(weights) ? "yes" : "");
+                              }).empty();
+  if (!is_checkpoint) return take_model_file(parts, weights);
+  take_weights(parts, checkpoint::choose(parts.world, weights));
 }
 
 // Equal shapes say nothing of what a token means.
-void check_tokenizer(const StartParts& parts, const std::string& path) {
-  const std::string saved = as_leader_finds(parts, [&] {
-    std::error_code error;
-    const bool is_file = fs::is_regular_file(path, error);
-    return saved_tokenizer(is_file ? path : store::checkpoints_at(path).front());
-  });
+void check_tokenizer(const StartParts& parts, const std::string& path, const std::string& weights) {
+  const std::string saved = as_leader_finds(parts, [&] { return saved_tokenizer(weights); });
   if (saved.empty() || parts.tokenizer == "unknown" || saved == parts.tokenizer) return;
   base::fail(ErrorKind::usage,
              "--init-from {}: its model was trained on tokens of {}, data.train ({}) has those of "
@@ -252,8 +254,9 @@ StartPoint load_start(const StartParts& parts) {
     start = resume(parts, *chosen);
     check_loaded_weights(parts);
   } else if (const std::string& path = parts.config.checkpoint.init_from; !path.empty()) {
-    check_tokenizer(parts, path);
-    initialise_from(parts, path);
+    const std::string weights = weights_at(parts, path);
+    check_tokenizer(parts, path, weights);
+    initialise_from(parts, weights);
     check_loaded_weights(parts);
   }
   start.seconds = base::seconds_since(begin);

@@ -13,7 +13,6 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/conditions.h"
-#include "dtrain/job/ranks.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/call_answers.h"
 #include "dtrain/train/evaluate.h"
@@ -98,8 +97,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       peak_({.measured = parts.peak_flops,
              .tensors = at::TensorOptions(device()).dtype(engine_.precision().compute),
              .num_ranks = world_.size()}),
-      predicted_{job::sum_of_process(config_, world_, parts.predicted.memory),
-                 parts.predicted.step_seconds},
+      predicted_(parts.predicted),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)),
       validation_record_(start.history.validation),
@@ -354,7 +352,7 @@ void Trainer::report(const parallel::StepResult& result) {
     reporter_.recovery(step_, recovery);
   }
   link_.progress(step_, counters.wait_seconds);
-  recent_.note({.step = step_, .loss = loss, .seconds = seconds, .memory = memory});
+  recent_.note({.step = step_, .loss = loss, .seconds = seconds});
   counters_ = counters;
   step_start_ = now;
 }
@@ -469,21 +467,24 @@ std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
 void Trainer::summarize() {
   const double seconds = base::seconds_since(start_);
   const bool tells_best = config_.checkpoint.keep_best || config_.train.patience > 0;
-  reporter_.end({.steps = step_,
-                 .steps_here = steps_done_,
-                 .reason = is_out_of_patience() && step_ < config_.train.steps
-                               ? fmt::format("--patience {}", config_.train.patience)
-                               : std::string(),
-                 .best = tells_best ? best_checkpoint() : std::nullopt,
-                 .train_loss = recent_.loss(),
-                 .step_seconds = {recent_.seconds(), predicted_.step_seconds},
-                 .memory = {recent_.memory(), predicted_.memory},
-                 .validation = last_evaluation_,
-                 .seconds = seconds,
-                 .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
-                 .model_path = checkpoint::store::final_model(config_.run.dir),
-                 .skipped_updates = skipped_,
-                 .failed_checkpoints = checkpoints_.num_failures()});
+  const std::int64_t peak = metrics::memory_use(device()).peak;
+  const bool is_counted = peak > 0 && steps_done_ > 0;
+  reporter_.end(
+      {.steps = step_,
+       .steps_here = steps_done_,
+       .reason = is_out_of_patience() && step_ < config_.train.steps
+                     ? fmt::format("--patience {}", config_.train.patience)
+                     : std::string(),
+       .best = tells_best ? best_checkpoint() : std::nullopt,
+       .train_loss = recent_.loss(),
+       .step_seconds = {recent_.seconds(), predicted_.step_seconds},
+       .memory = {is_counted ? std::optional(peak) : std::nullopt, predicted_.peak_memory},
+       .validation = last_evaluation_,
+       .seconds = seconds,
+       .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
+       .model_path = checkpoint::store::final_model(config_.run.dir),
+       .skipped_updates = skipped_,
+       .failed_checkpoints = checkpoints_.num_failures()});
 }
 
 }  // namespace dtrain::train

@@ -36,7 +36,9 @@ struct RunEnd {
 
 /// What was expected of a run.
 struct Outlook {
-  std::int64_t memory = 0;                  ///< bytes of tensors of this rank
+  /// Bytes of tensors, in steps; of all ranks whose peak is measured together.
+  std::int64_t memory = 0;
+  std::int64_t peak_memory = 0;             ///< the same of the whole run
   std::optional<double> step_seconds = {};  ///< of a layout that was chosen by it
 };
 
@@ -128,7 +130,7 @@ class Trainer {
   std::int64_t start_tokens_;
   std::int64_t steps_done_ = 0;  // since this start
   metrics::PeakFlops peak_;
-  Outlook predicted_;  // its memory is of the ranks that peak memory is measured of
+  Outlook predicted_;
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;  // of all groups, at the last report
