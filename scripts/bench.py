@@ -114,8 +114,11 @@ def measure(options):
 
 
 def show(progress):
+    """On standard error: where that is a terminal, in place of what was shown before, which "" removes."""
     if sys.stderr.isatty():
         print("\r" + progress.ljust(90) + "\r", end="", file=sys.stderr, flush=True)
+    elif progress:
+        print(progress, file=sys.stderr, flush=True)
 
 
 def milliseconds(command, status, starts=STARTS):
@@ -244,6 +247,7 @@ def main():
     (OUTPUT / "text.txt").write_text(run(["bible", "-f", "gen1:1-rev22:21"])[0])
     report = {"time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(),
               "config": options.config, "rounds": options.rounds, "steps": options.steps}
+    show("starts of programs and jobs")
     report["start_milliseconds"] = {**measure_starts(), **measure_job_starts()}
     report["blocks"] = measure(options)
     report["fsdp_over_ddp"] = fsdp_over_ddp(report["blocks"])
@@ -251,7 +255,9 @@ def main():
         report["ratios"] = ratios(report["blocks"])
     if options.beside:
         report["over_beside"] = over_beside(report["blocks"])
+    show("ends of jobs")
     report["end_milliseconds"] = bench_ends.measure(BIN / "dtrun", options.peer)
+    show("")
     path = OUTPUT / (report["time"][:19].replace(":", "") + ".json")
     path.write_text(json.dumps(report, indent=1) + "\n")
     print_table(report)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from bench import BIN, OUTPUT, ROOT, check_peer, machine, run
+from bench import BIN, OUTPUT, ROOT, check_peer, machine, run, show
 
 LIMIT = 300  # seconds for any wait
 SHORT = ["--config", "configs/experiments/25m.json", "--strategy", "ddp", "--seq-len", "16", "--global-batch", "0",
@@ -106,6 +106,7 @@ def main():
     for index in range(options.rounds):
         programs = ["dtrain", "peer"] if options.peer else ["dtrain"]
         for program in programs[:: 1 if index % 2 == 0 else -1]:
+            show(f"round {index + 1} of {options.rounds}: {program}")
             with tempfile.TemporaryDirectory(dir=options.dir or OUTPUT) as folder:
                 os.sync()
                 scratch = pathlib.Path(folder)
@@ -113,6 +114,7 @@ def main():
                           peer_round(scratch, options.repeats, options.peer))
             for name, values in result.items():
                 found[program][name].append(statistics.median(values))
+    show("")
     about = machine()
     print(f"{about['cpu']}, {about['cores']} cores; 25m with AdamW on 2 ranks, 304 MB; medians of {options.rounds} rounds "
           f"of {options.repeats}\n\n{'':46}{'dtrain':>10}{'DCP':>10}{'ratio':>8}")

@@ -89,7 +89,7 @@ def measured(ranks, flags, model, options, steps):
     profile = ["--profile", steps] if stages > 1 and ranks > options.cores else []
     with tempfile.TemporaryDirectory() as folder:
         bench.run([*launcher, BIN / "dtrain", *model, *flags.split(), "--threads", threads, "--data", OUTPUT / "text.txt",
-                   "--steps", steps + WARMUP, "--log-every", 0, "--checkpoint-every", "none", "--run-dir", folder, *profile])
+                   "--steps", steps + WARMUP, "--log-every", 0, "--val-fraction", 0, "--sample-every", 0, "--checkpoint-every", "none", "--run-dir", folder, *profile])
         lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
         bubble = 0
         if profile:

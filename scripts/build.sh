@@ -1,20 +1,38 @@
 #!/usr/bin/env bash
-# build.sh PRESET [TARGET...]: configures and builds quietly; without targets, everything. The compiler's output goes to
-# build/PRESET.log and is shown if it failed.
+# build.sh [PRESET] [TARGET...]: configures and builds quietly. PRESET is release (the default), dev or asan; without targets,
+# all that is installed, "all" with the tests. The compiler's output goes to build/PRESET.log and is shown if it failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-preset=${1:?usage: scripts/build.sh release|dev|asan [TARGET...]}
-shift
+preset=release
+if [[ ${1:-} =~ ^(release|dev|asan)$ ]]; then
+  preset=$1
+  shift
+fi
+[ $# -gt 0 ] || set -- installed_parts
 
 mkdir -p build
 log=build/$preset.log
 exec 9>"build/$preset.lock"
 flock 9  # two builds in one folder would spoil each other
 
+# What the configuration looks for, in its present versions. A plugin whose library is installed later is built then.
+dependencies() {
+  awk '!/^#/ && NF {print $1}' third_party/debian.txt third_party/debian-dev.txt |
+    xargs dpkg-query -W -f='${Package} ${Version} ${Status}\n' 2>/dev/null || true
+  cat .deps/libtorch/*-from.txt 2>/dev/null || true
+  command -v nvcc "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || true
+}
+
+configure() {
+  local found=build/$preset/dependencies.txt
+  if [ -f "build/$preset/build.ninja" ] && dependencies | cmp -s - "$found"; then return; fi
+  cmake --preset "$preset" -U 'DTRAIN_*_INCLUDE' -U 'DTRAIN_*_LIBRARY' -U DTRAIN_SENTENCEPIECE_TRAINER -U DTRAIN_NVCC || return
+  dependencies >"$found"
+}
+
 build() {
-  # Once configured, the build itself sees when to configure again.
-  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" || return
-  cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}
+  configure || return
+  cmake --build --preset "$preset" --parallel "$(nproc)" --target "$@"
 }
 
 begin=$SECONDS

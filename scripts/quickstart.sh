@@ -78,9 +78,10 @@ baseline = json.load(open(f"{run}/baseline.json"))
 lines = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
 end = lines[-1]
 assert end["event"] == "end", end
+first, last = end["train_loss_steps"]
 assert [line["tokens"] for line in lines if line.get("event") == "eval"] == [baseline["targets"]], "other text was scored"
 print(f"""nats per byte (lower is better)
-  training, mean of the last 50 steps   {end['train_loss']:.3f}
+  {f"training, mean of steps {first} to {last}":<38}{end['train_loss']:.3f}
   validation                            {end['val_loss']:.3f}
 on the same {baseline['targets']:,} validation bytes
   a trigram model (sees two bytes)      {baseline['trigram']:.3f}
@@ -91,7 +92,7 @@ PYTHON
 
 heading "set-up and build (the first time: some minutes)"
 scripts/setup.sh
-scripts/build.sh release dtrain dtrun dtrain_runtime
+scripts/build.sh
 run=$(new_run_folder)
 
 heading "text to tokens"

@@ -23,7 +23,10 @@
 #                takes)
 #   scale        512 ranks that are no dtrain, then as many of dtrain as fit (at least 32), which compute the bits of one
 #                (takes what it takes)
+#   lowered      every test passes with all instruction sets lowered to AVX2 and to the x86-64 baseline, one after the
+#                other (scripts/lowered.sh); prints the errors of each dtype on each (takes what it takes)
 #   flaky        every test again and again until one fails
+#   fresh        README's commands in a minimal Debian 12, and the tests there as another user (an hour; as root)
 #   all          these, one after the other
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,8 +37,8 @@ usage() {
 }
 
 build() {
-  scripts/setup.sh
-  scripts/build.sh release
+  scripts/setup.sh --dev
+  scripts/build.sh release all
 }
 
 kills() { build && /usr/bin/python3 scripts/soak_kills.py "$minutes"; }
@@ -60,6 +63,18 @@ repeat() { build && /usr/bin/python3 scripts/soak_repeat.py 200; }
 
 scale() { build && /usr/bin/python3 scripts/soak_scale.py; }
 
+# Status 77 says that this machine cannot make a minimal Debian, which is no failure.
+fresh() { scripts/soak_fresh.sh || [ $? -eq 77 ]; }
+
+lowered() {
+  local status=0 level
+  for level in avx2 baseline; do
+    scripts/lowered.sh $level scripts/test.sh || status=1
+    scripts/lowered.sh $level build/release/bin/parity_tests "[.rounding]" || status=1
+  done
+  return $status
+}
+
 flaky() {
   local end=$((SECONDS + ${minutes%.*} * 60))
   build || return
@@ -68,7 +83,7 @@ flaky() {
 
 all() {
   local status=0 campaign
-  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat scale flaky; do
+  for campaign in kills attack checkpoints parity chaos nodes mesh memory mutations waits asan fuzz repeat scale lowered flaky fresh; do
     $campaign || status=1
   done
   return $status
@@ -79,6 +94,6 @@ given=${2:-}
 minutes=${given:-30}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
 case $campaign in
-  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | flaky | all) $campaign ;;
+  kills | attack | checkpoints | parity | chaos | nodes | mesh | memory | mutations | waits | asan | fuzz | repeat | scale | lowered | flaky | fresh | all) $campaign ;;
   *) usage ;;
 esac

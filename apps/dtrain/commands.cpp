@@ -1,7 +1,11 @@
 #include "commands.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/base/rank_env.h"
 #include "dtrain/config/help.h"
 #include "dtrain/config/unknown_word.h"
 #include "fitted_text.h"
@@ -46,6 +50,10 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},
                                        {"schedule", run_schedule},
                                        {"settings", run_settings}};
 
+bool is_subcommand(std::string_view name) {
+  return std::ranges::find(kSubcommands, name, &Subcommand::name) != std::end(kSubcommands);
+}
+
 int run_help(const Arguments& arguments);
 
 int run_named(const std::string& name, const Arguments& arguments) {
@@ -62,12 +70,26 @@ int run_named(const std::string& name, const Arguments& arguments) {
              advice.empty() ? "; dtrain --help lists them" : advice);
 }
 
-// `dtrain help checkpoint export` is `dtrain checkpoint export --help`.
+int explain_setting(const std::string& name) {
+  if (const auto text = config::setting_help(name)) {
+    print_help(*text);
+    return 0;
+  }
+  std::vector<std::string_view> names = config::setting_names();
+  for (const Subcommand& subcommand : kSubcommands) names.push_back(subcommand.name);
+  const std::string advice = base::did_you_mean(base::nearest(name, names));
+  base::fail(base::ErrorKind::usage, "unknown setting or subcommand \"{}\"{}", name,
+             advice.empty() ? "; dtrain --help lists them" : advice);
+}
+
+// `dtrain help checkpoint export` is `dtrain checkpoint export --help`, `dtrain help lr` explains a
+// setting.
 int run_help(const Arguments& arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "help") {
+  if (arguments.empty() || is_help(arguments[0]) || arguments[0] == "help") {
     print_help(overview_help());
     return 0;
   }
+  if (!is_subcommand(arguments[0])) return explain_setting(arguments[0]);
   Arguments rest(arguments.begin() + 1, arguments.end());
   rest.emplace_back("--help");
   return run_named(arguments[0], rest);
@@ -78,9 +100,10 @@ int run_help(const Arguments& arguments) {
 int run(const Arguments& arguments) {
   const std::string first = arguments.empty() ? "" : arguments[0];
   if (first == "--version") return print_version();
-  if (is_help(first)) {
-    print_help(overview_help());
-    return 0;
+  if (is_help(first)) return run_help({arguments.begin() + 1, arguments.end()});
+  if (arguments.empty() && base::rank_env_of_process().world_size == 1) {
+    print_usage(usage_help());
+    return static_cast<int>(base::ErrorKind::usage);
   }
   if (arguments.empty() || first.starts_with('-')) return run_train(arguments);
   return run_named(first, {arguments.begin() + 1, arguments.end()});

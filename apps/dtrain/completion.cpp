@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/config/help.h"
 #include "dtrain/config/schema.h"
 #include "fitted_text.h"
 #include "help.h"
@@ -31,7 +32,7 @@ _dtrain_words() {
       checkpoint) values="list inspect verify diff export import" ;;
       data) values="prepare tokenizer baseline" ;;
       completion) values="bash zsh" ;;
-      help) values="@commands@" ;;
+      help) values="@commands@ @settings@" ;;
     esac
   fi
   case "$command" in
@@ -153,11 +154,21 @@ std::string value_cases() {
   return text;
 }
 
+// What `dtrain help` explains beside commands.
+std::string setting_words() {
+  std::string words;
+  for (const std::string_view name : config::setting_names()) {
+    words += fmt::format("{}{}", words.empty() ? "" : " ", name);
+  }
+  return words;
+}
+
 std::string script() {
   std::string names(kCommands);
   std::replace(names.begin(), names.end(), ' ', '|');
   std::string text = filled(std::string(kScript.substr(1)), "@names@", names);
   text = filled(std::move(text), "@commands@", kCommands);
+  text = filled(std::move(text), "@settings@", setting_words());
   text = filled(std::move(text), "@flags@", flag_cases());
   return filled(std::move(text), "@values@", value_cases());
 }

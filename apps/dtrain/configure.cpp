@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+#include <vector>
 
+#include "dtrain/base/cpu_list.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/launcher_link.h"
 #include "dtrain/base/log.h"
@@ -13,11 +16,14 @@
 #include "dtrain/config/notices.h"
 #include "dtrain/config/open_layout.h"
 #include "dtrain/config/resolve.h"
+#include "dtrain/config/resolve_layout.h"
+#include "dtrain/config/rivals.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
 #include "epochs.h"
 #include "fitted_text.h"
 #include "help.h"
+#include "inherited_run.h"
 #include "runtime_library.h"
 
 namespace dtrain::app {
@@ -73,7 +79,11 @@ void warn_shortened(const config::TrainConfig& asked, const config::TrainConfig&
 struct Meant {
   config::Loaded loaded;
   config::Config config;
-  std::string notice;  // of a run that goes on with its own settings; empty: it is none
+  // Of a run that goes on with its own settings; empty: it is none.
+  std::string notice = {};
+  std::string origin = {};  // the file that has them
+  // Of ranks that get a strategy; empty: they have one.
+  std::string strategy = {};
 };
 
 // A script's variable that is not set must not begin a new run somewhere else.
@@ -126,14 +136,49 @@ config::Config resolve_with_epochs(config::Command command, config::Config confi
   return config::resolve(command, config, launch);
 }
 
+bool is_given(const config::Loaded& loaded, const config::Setting* setting) {
+  return std::ranges::find(loaded.given, setting) != loaded.given.end();
+}
+
+// The vocabulary that files give as that of their own data, which is not this command's data.
+bool is_vocab_of_other_data(const config::CommandLine& command_line, const config::Loaded& loaded) {
+  config::CommandLine files = command_line;
+  files.assignments.clear();
+  files.num_of_deepspeed = 0;
+  const config::Loaded below = config::load(files);
+  const std::string& data = below.config.data.train;
+  return !data.empty() && data != loaded.config.data.train &&
+         is_given(below, config::find_key("model.vocab")) &&
+         data::vocab_of_data(data) == below.config.model.vocab;
+}
+
 // A model has the vocabulary of its data unless somebody says otherwise.
-void take_vocab_of_data(config::Loaded& loaded, config::Command command) {
+void take_vocab_of_data(const config::CommandLine& command_line, config::Loaded& loaded) {
   const config::Setting* vocab = config::find_key("model.vocab");
-  const bool is_given = std::ranges::find(loaded.given, vocab) != loaded.given.end();
-  if (is_given || !vocab->is_for(command) || loaded.config.data.train.empty()) return;
-  if (const auto found = data::vocab_of_data(loaded.config.data.train)) {
-    loaded.config.model.vocab = *found;
+  const bool is_flag = std::ranges::any_of(
+      command_line.assignments, [&](const auto& given) { return given.setting == vocab; });
+  const config::Config& config = loaded.config;
+  if (is_flag || !vocab->is_for(command_line.command) || config.data.train.empty()) return;
+  if (is_given(loaded, vocab) && !is_vocab_of_other_data(command_line, loaded)) return;
+  const auto found = data::vocab_of_data(config.data.train);
+  if (!found) return;
+  if (is_given(loaded, vocab) && *found != config.model.vocab) {
+    loaded.replaced.push_back(
+        fmt::format("--data {}: its vocabulary of {} takes the place of --vocab {}",
+                    config.data.train, *found, config.model.vocab));
   }
+  loaded.config.model.vocab = *found;
+}
+
+// A batch of the flags that microbatches of a file do not divide on these ranks.
+void fit_batch(const config::CommandLine& command_line, config::Loaded& loaded,
+               const config::Launch& launch) {
+  std::vector<const config::Setting*> given;
+  for (const config::Assignment& each : command_line.assignments) given.push_back(each.setting);
+  const config::Config below = loaded.config;
+  config::Layer flags(below, given, loaded.config);
+  config::drop_rival_batch(flags, launch);
+  for (std::string& line : flags.replaced()) loaded.replaced.push_back(std::move(line));
 }
 
 // Reads the settings of the command, or of the run that it resumes.
@@ -143,18 +188,31 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   config::Loaded given = config::load(command_line);
   const config::Command command = command_line.command;
   config::check_open_layout(command_line, given.config);
-  take_vocab_of_data(given, command);
+  take_vocab_of_data(command_line, given);
   const bool starts = command == config::Command::train && !command_line.print_config;
   if (starts) config::check_run_dir_named(given.config);
+  const auto run = inherited_run(command_line, given.config);
   try {
-    auto run = config::continue_run(command_line, given, launch);
-    const config::Loaded& loaded = run ? run->loaded : given;
-    return {.loaded = loaded,
-            .config = resolve_with_epochs(command, loaded.config, launch),
-            .notice = run ? run->notice : ""};
+    Meant meant{.loaded = given, .config = {}};
+    if (run) {
+      config::ContinuedRun continued = config::continue_run(command_line, given, *run, launch);
+      meant = {.loaded = std::move(continued.loaded),
+               .config = {},
+               .notice = std::move(continued.notice),
+               .origin = run->path};
+    }
+    config::Loaded& loaded = meant.loaded;
+    meant.strategy = config::take_default_strategy(command_line, launch, loaded.config.layout);
+    if (!run) {
+      take_model_of_weights(command_line, loaded);
+      if (command == config::Command::train) fit_batch(command_line, loaded, launch);
+    }
+    meant.config = resolve_with_epochs(command, loaded.config, launch);
+    return meant;
   } catch (const base::Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
-    const std::string message = config::describe_unfit_ranks(command_line, given, launch, error);
+    const std::string message =
+        run ? config::describe_unfit_ranks(command_line, given, *run, launch, error) : error.what();
     base::fail(ErrorKind::usage, "{}{}", message, keys_behind(command_line, message));
   }
 }
@@ -170,14 +228,18 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
   const Meant meant = read_settings(command_line, launch);
-  if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
+  for (const std::string& line : {meant.notice, meant.strategy}) {
+    if (!line.empty() && env.rank == 0) base::log_info("{}", line);
+  }
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,
                         .asked = loaded.config,
                         .env = env,
-                        .continues = !meant.notice.empty(),
+                        .launch = launch,
+                        .origin = meant.origin,
                         .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
+    for (const std::string& line : loaded.replaced) base::log_info("{}", line);
     warn_unused(command_line, loaded.unused);
     warn_shortened(loaded.config.train, configured.config.train);
     const std::string note = config::device_note(loaded.config, configured.config, launch);
@@ -196,6 +258,9 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
 
 void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
+  const std::string threads = config::threads_warning(configured.asked, configured.config,
+                                                      configured.launch, base::is_bound());
+  if (!threads.empty()) base::log_warning("{}", threads);
   // Of a layout that is still to be chosen nothing is known; commands::settle_layout warns then.
   if (configured.config.layout.strategy == config::Strategy::automatic) return;
   for (const std::string& line : config::warnings(command, configured.config)) {

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "commands.h"
 #include "dtrain/base/rank_env.h"
-#include "dtrain/config/schema.h"
+#include "dtrain/config/resolve.h"
 
 namespace dtrain::app {
 
@@ -13,8 +14,9 @@ struct Configured {
   config::Config config;  ///< resolved
   config::Config asked;   ///< before that
   base::RankEnv env;
-  bool continues = false;  ///< settings come from config.json of the run that is resumed
-  bool has_file = false;   ///< settings come from --config, or from the run that is resumed
+  config::Launch launch;
+  std::string origin = {};  ///< the file of the resumed run that settings come from; empty: none
+  bool has_file = false;    ///< settings come from --config, or from the run that is resumed
 };
 
 /// Reads arguments, files and environment. Nothing is returned where --help or --print-config was

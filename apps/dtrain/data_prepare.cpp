@@ -110,8 +110,9 @@ int run_prepare(const Arguments& arguments) {
   std::int64_t threads = base::usable_cores();
   std::int64_t vocab = 0;
   command.app().add_option("--tokenizer", tokenizer);
-  command.app().add_option("--threads", threads);
-  const CLI::Option* vocab_flag = command.app().add_option("--vocab", vocab);
+  add_count(command.app(), "--threads", [&](std::int64_t count) { threads = count; });
+  const CLI::Option* vocab_flag =
+      add_count(command.app(), "--vocab", [&](std::int64_t count) { vocab = count; });
   if (!command.parse(arguments)) return 0;
   command.check_number("--threads", threads, 1, kMostThreads);
   if (!vocab_flag->empty()) command.check_number("--vocab", vocab, 1, kMostVocab);
@@ -153,7 +154,8 @@ int run_tokenizer(const Arguments& arguments) {
   }
   TextCommand command("data tokenizer train");
   data::TokenizerTraining training;
-  const CLI::Option* vocab_flag = command.app().add_option("--vocab-size", training.vocab);
+  const CLI::Option* vocab_flag =
+      add_count(command.app(), "--vocab-size", [&](std::int64_t count) { training.vocab = count; });
   command.app().add_option("--type", training.type);
   if (!command.parse(Arguments(arguments.begin() + 1, arguments.end()))) return 0;
   if (vocab_flag->empty()) {

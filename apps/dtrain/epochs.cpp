@@ -1,10 +1,12 @@
 #include "epochs.h"
 
 #include <cmath>
+#include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/config/schema.h"
-#include "dtrain/data/split.h"
+#include "dtrain/data/mixture.h"
 
 namespace dtrain::app {
 
@@ -20,6 +22,21 @@ std::int64_t steps_of_epochs(const config::Config& config) {
                config.train.epochs, split.train.size(), config.batch.global, steps, most);
   }
   return static_cast<std::int64_t>(steps);
+}
+
+void warn_of_many_epochs(const config::Config& config, const data::Split& split) {
+  constexpr double kMany = 1000;
+  const std::int64_t steps = config.train.steps;
+  const std::int64_t batch = config.batch.global;
+  const double samples = static_cast<double>(steps) * static_cast<double>(batch);
+  const std::vector<double> epochs = data::epochs_of(split.train, samples);
+  for (std::size_t i = 0; i < epochs.size(); ++i) {
+    if (epochs[i] < kMany) continue;
+    base::log_warning(
+        "{} steps of {} sequences read {} {:.0f} times: a model learns by heart what it reads so "
+        "often; give more data, or lower --steps or --global-batch",
+        steps, batch, split.train.sources()[i].samples.file().path(), epochs[i]);
+  }
 }
 
 }  // namespace dtrain::app

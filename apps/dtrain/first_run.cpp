@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
-#include <iterator>
 #include <system_error>
 
-#include "dtrain/base/rank_env.h"
+#include "dtrain/base/error.h"
 #include "dtrain/config/command_line.h"
+#include "dtrain/config/resumed_run.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
 
 namespace dtrain::app {
@@ -17,59 +18,86 @@ namespace {
 
 // A twentieth of a text of so many bytes is enough to measure a loss on.
 constexpr std::uintmax_t kLeastToHoldOut = 100'000;
+constexpr double kShareToHoldOut = 0.05;
 
-// True for what leaves the flags of a first run right: a run that goes on is given the same
-// command, and its length, layout and best checkpoint say nothing against them.
-bool leaves_flags(std::string_view key) {
-  constexpr std::string_view kKeys[] = {"data.train",        "train.steps",
-                                        "train.epochs",      "checkpoint.keep_best",
-                                        "checkpoint.resume", "checkpoint.strict_resume"};
-  constexpr std::string_view kGroups[] = {"run.", "machine.", "layout."};
-  return std::ranges::find(kKeys, key) != std::end(kKeys) ||
-         std::ranges::any_of(kGroups, [&](auto group) { return key.starts_with(group); });
+bool is_given(const config::Loaded& loaded, std::string_view key) {
+  return std::ranges::any_of(loaded.given,
+                             [&](const auto* setting) { return setting->key == key; });
 }
 
-bool is_first_run(const config::CommandLine& command_line) {
-  const auto names_data = [](const auto& given) { return given.setting->key == "data.train"; };
-  const auto is_open = [](const auto& given) { return leaves_flags(given.setting->key); };
-  return !command_line.help && command_line.config_file.empty() &&
-         command_line.deepspeed_file.empty() &&
-         std::ranges::any_of(command_line.assignments, names_data) &&
-         std::ranges::all_of(command_line.assignments, is_open);
+// A run that resumes cannot have other training data.
+double share_to_hold_out(const config::Config& config) {
+  if (const std::string path = config::resumed_config_file(config); !path.empty()) {
+    try {
+      return config::read_saved_run(path).resolved.data.val_fraction;
+    } catch (const base::Error&) {
+      return 0;  // the start reports what is wrong with the file
+    }
+  }
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(config.data.train, error);
+  return !error && bytes >= kLeastToHoldOut ? kShareToHoldOut : 0;
 }
 
-bool says_layout(const config::CommandLine& command_line) {
-  return std::ranges::any_of(command_line.assignments, [](const auto& given) {
-    return given.setting->key.starts_with("layout.");
-  });
+Arguments validation_flags(const config::Loaded& loaded) {
+  const config::DataConfig& data = loaded.config.data;
+  Arguments flags;
+  bool evaluates = !data.validation.empty() || data.val_fraction > 0;
+  if (!is_given(loaded, "data.validation") && !is_given(loaded, "data.val_fraction")) {
+    const double share = share_to_hold_out(loaded.config);
+    evaluates = share > 0;
+    if (evaluates) flags = {"--val-fraction", fmt::format("{}", share)};
+  }
+  if (evaluates && !is_given(loaded, "report.eval_every")) {
+    flags.insert(flags.end(), {"--eval-every", "100"});
+  }
+  return flags;
+}
+
+Arguments saving_flags(const config::Loaded& loaded) {
+  if (is_given(loaded, "checkpoint.every")) return {};
+  return {"--checkpoint-every", "100"};
+}
+
+// Samples take memory of their own, which a limit may not leave.
+Arguments sample_flags(const config::Loaded& loaded) {
+  const config::Config& config = loaded.config;
+  if (is_given(loaded, "report.sample_every") || config.machine.memory_limit.count > 0 ||
+      !data::has_tokenizer(config.data.train)) {
+    return {};
+  }
+  return {"--sample-every", "200"};
+}
+
+void append(Arguments& all, const Arguments& more) {
+  all.insert(all.end(), more.begin(), more.end());
 }
 
 }  // namespace
 
-FirstRun first_run(const Arguments& arguments) {
+DemoDefaults demo_defaults(const Arguments& arguments) {
   const auto command_line = config::parse_command_line(config::Command::train, arguments);
-  if (!is_first_run(command_line)) return {};
-  const config::Config config = config::load(command_line).config;
-  const std::string& data = config.data.train;
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(data, error);
-  FirstRun run;
-  if (base::rank_env_of_process().world_size > 1 && !says_layout(command_line)) {
-    run.flags = {"--strategy", "ddp"};
+  if (command_line.help) return {};
+  const config::Loaded loaded = config::load(command_line);
+  // A fork has the settings of the run that it resumes.
+  const bool is_fork = loaded.config.checkpoint.resume.kind == config::Resume::Kind::path;
+  if (loaded.config.data.train.empty() || is_fork) return {};
+  DemoDefaults found;
+  append(found.flags, validation_flags(loaded));
+  append(found.flags, saving_flags(loaded));
+  if (!command_line.config_file.empty()) {
+    if (found.flags.empty()) return {};
+    return {.flags = {},
+            .notice = fmt::format("{} leaves out what --data alone gets: add {} to have it",
+                                  command_line.config_file, fmt::join(found.flags, " "))};
   }
-  if (!error && bytes >= kLeastToHoldOut) {
-    run.flags.insert(run.flags.end(), {"--val-fraction", "0.05", "--eval-every", "100"});
-  }
-  run.flags.insert(run.flags.end(), {"--checkpoint-every", "100"});
-  // Samples take memory of their own, which a limit may not leave.
-  if (data::has_tokenizer(data) && config.machine.memory_limit.count == 0) {
-    run.flags.insert(run.flags.end(), {"--sample-every", "200"});
-  }
-  run.notice = fmt::format(
-      "little more than --data is given, so these flags are added: {}; none is added once you set "
-      "more of the training than its length, its layout and --keep-best",
-      fmt::join(run.flags, " "));
-  return run;
+  append(found.flags, sample_flags(loaded));
+  if (found.flags.empty()) return {};
+  found.notice = fmt::format(
+      "using demo defaults: {}; each flag about validation, saving or samples that you give takes "
+      "the place of its own",
+      fmt::join(found.flags, " "));
+  return found;
 }
 
 }  // namespace dtrain::app

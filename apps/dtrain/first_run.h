@@ -1,4 +1,4 @@
-// The flags added to a command that gives little more than --data.
+// The flags of validation, saving and samples that a command of --data gets if it gives none.
 #pragma once
 
 #include <string>
@@ -7,14 +7,17 @@
 
 namespace dtrain::app {
 
-/// Flags that show a first run's progress, and the notice that names them.
-struct FirstRun {
-  Arguments flags;     ///< empty: the command says more of the training
-  std::string notice;  ///< for people
+/// Flags that show a run's progress, and a line about them.
+struct DemoDefaults {
+  Arguments flags;     ///< those that the command does not give itself
+  std::string notice;  ///< for people; empty: there is nothing to say
 };
 
-/// Looks at the arguments of `train`, which need not be right, and at the number of ranks. Flags are
-/// added beside --data and settings of the run folder, machine, layout and length, and --keep-best.
-[[nodiscard]] FirstRun first_run(const Arguments& arguments);
+/// Looks at the arguments of `train`, which need not be right. A configuration file describes a
+/// whole run, so beside --config the flags are only named, where nothing is said of validation or
+/// saving. A run that resumes is given the share of validation data that it has had.
+///
+/// Throws: Error{usage} as config::parse_command_line and config::load.
+[[nodiscard]] DemoDefaults demo_defaults(const Arguments& arguments);
 
 }  // namespace dtrain::app

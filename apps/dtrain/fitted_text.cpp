@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iostream>
 #include <limits>
 
 #include "commands.h"
@@ -42,10 +43,11 @@ void move_line(std::string& line, std::size_t text, std::size_t columns, std::st
   if (!line.empty()) line.insert(0, text, ' ');
 }
 
-std::size_t columns_of_output() {
+// Of the terminal that a descriptor leads to.
+std::size_t columns_of(int descriptor) {
   constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
   winsize size{};
-  const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  const bool is_known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return is_known ? std::max<std::size_t>(size.ws_col, kFewestColumns) : kUnlimited;
 }
 
@@ -75,6 +77,10 @@ std::string fitted_text(std::string_view text, std::size_t columns) {
   return result;
 }
 
-void print_help(std::string_view text) { print(fitted_text(text, columns_of_output())); }
+void print_help(std::string_view text) { print(fitted_text(text, columns_of(STDOUT_FILENO))); }
+
+void print_usage(std::string_view text) {
+  std::cerr << fitted_text(text, columns_of(STDERR_FILENO)) << std::flush;
+}
 
 }  // namespace dtrain::app

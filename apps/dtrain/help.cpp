@@ -8,13 +8,16 @@
 namespace dtrain::app {
 namespace {
 
-constexpr const char* kOverview =
+constexpr const char* kUsage =
     R"(dtrain trains BDH language models, with one process or with many ranks under dtrun.
 
   dtrain [train] --data FILE [--config FILE] [--run-dir DIR] [flags]
   dtrun -n 2 -- dtrain --strategy ddp --data FILE [flags]
 
-subcommands
+)";
+
+constexpr const char* kSubcommands =
+    R"(subcommands
   train                     train a model (the default)
   data TOOL                 train tokenizers, make token files, compute n-gram baselines
   generate                  continue a text with a trained model
@@ -26,7 +29,7 @@ subcommands
   schedule                  show the timeline of a pipeline's stages without running it
   completion SHELL          print a completion script for bash or zsh
   settings                  print docs/settings.md
-  help [SUBCOMMAND]         this, or the flags of a subcommand, as SUBCOMMAND --help
+  help [NAME]               this, the flags of a subcommand, or all about a setting: dtrain help lr
   --version                 print version and commit
 
 )";
@@ -99,17 +102,18 @@ docs/pipeline.md explains the schedules.
 )";
 
 constexpr const char* kReport =
-    R"(dtrain report RUN... [--output FILE.html] [--overwrite]
-  Writes one HTML page that compares these runs and prints its path. It has curves of loss,
-  validation loss, gradient norm, learning rate, speed, waits, memory and communication, the
-  settings that differ, and each run's layout, machine, starts, checkpoints, warnings and samples.
-  The page needs no network.
+    R"(dtrain report FOLDER... [--output FILE.html] [--overwrite]
+  Writes one HTML page that compares runs and prints its path. A FOLDER is that of a run, or one
+  with runs in it, for all of them. The page has a table of the runs, curves of loss, validation
+  loss, gradient norm, learning rate, speed, waits, memory and communication, the settings that
+  differ, and each run's layout, machine, starts, checkpoints, warnings and samples. It needs no
+  network.
 
-dtrain report RUN... --csv FILE [--overwrite]
+dtrain report FOLDER... --csv FILE [--overwrite]
   Writes the figures of all steps as comma-separated values.
 
-  --output FILE             the page; - for standard output (default RUN/report.html, or
-                            report.html here for several runs)
+  --output FILE             the page; - for standard output (default FOLDER/report.html, or
+                            report.html here for several folders)
   --csv FILE                the table; - for standard output
   --overwrite               replace a file that is no report
 )";
@@ -131,7 +135,15 @@ constexpr const char* kSettings =
 
 }  // namespace
 
-std::string overview_help() { return kOverview + config::flags_help(config::Command::train); }
+std::string usage_help() {
+  return kUsage + config::most_used_flags() + kSubcommands +
+         "dtrain --help lists all flags, dtrain help NAME explains one.\n";
+}
+
+std::string overview_help() {
+  return kUsage + config::most_used_flags() + kSubcommands +
+         config::flags_help(config::Command::train);
+}
 
 std::string command_help(config::Command command) {
   std::string usage;

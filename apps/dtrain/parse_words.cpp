@@ -1,9 +1,11 @@
 #include "parse_words.h"
 
 #include <CLI/CLI.hpp>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
+#include "dtrain/base/number.h"
 #include "dtrain/config/command_line.h"
 
 namespace dtrain::app {
@@ -21,6 +23,16 @@ std::string advice_for(const CLI::App& app, const std::string& word, std::string
 }
 
 }  // namespace
+
+CLI::Option* add_count(CLI::App& app, const std::string& flag,
+                       std::function<void(std::int64_t)> take) {
+  return app.add_option_function<std::string>(
+      flag, [flag, take = std::move(take)](const std::string& text) {
+        const auto count = base::whole_number_in<std::int64_t>(text);
+        if (!count) throw CLI::ConversionError(text, flag);
+        take(*count);
+      });
+}
 
 void parse_words(CLI::App& app, const Arguments& arguments, std::string_view name,
                  std::string_view help) {

@@ -1,6 +1,8 @@
 // Arguments of subcommands that take no settings.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -8,7 +10,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace dtrain::app {
 
@@ -18,5 +21,9 @@ namespace dtrain::app {
 /// Throws: Error{usage} for whatever the parser does not take.
 void parse_words(CLI::App& app, const Arguments& arguments, std::string_view name,
                  std::string_view help);
+
+/// Adds a flag whose value is a whole number, in any notation (1e4): parsing hands it to `take`.
+CLI::Option* add_count(CLI::App& app, const std::string& flag,
+                       std::function<void(std::int64_t)> take);
 
 }  // namespace dtrain::app

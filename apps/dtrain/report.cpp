@@ -7,12 +7,15 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "commands.h"
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/report/csv.h"
 #include "dtrain/report/page.h"
 #include "fitted_text.h"
@@ -48,7 +51,8 @@ ReportOptions parse(const Arguments& arguments) {
   app.add_flag("--overwrite", options.overwrite);
   parse_words(app, arguments, "dtrain report", "dtrain report --help");
   if (options.runs.empty() && !options.help) {
-    fail(ErrorKind::usage, "dtrain report: name run folders, as in dtrain report runs/book-1");
+    fail(ErrorKind::usage,
+         "dtrain report: name run folders, or a folder of runs, as in dtrain report runs");
   }
   if (!options.csv.empty() && !options.output.empty()) {
     fail(ErrorKind::usage,
@@ -86,30 +90,61 @@ std::string now_text() {
   return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(now));
 }
 
-// One run has its page in its folder; one of several belongs to none.
+// A folder has its page in it; that of several belongs to none.
 std::string page_path(const ReportOptions& options) {
   constexpr const char* kName = "report.html";
   if (!options.output.empty()) return options.output;
   return options.runs.size() == 1 ? (fs::path(options.runs.front()) / kName).string() : kName;
 }
 
-// A refused start leaves a folder without a record, which runs/* names too.
-bool has_record(const std::string& folder) {
-  std::error_code error;
-  return !fs::is_directory(folder, error) || fs::exists(fs::path(folder) / "metrics.jsonl", error);
+// A folder that is no run stands for all runs below it. Each run once, however it is named.
+std::vector<std::string> run_folders(const std::vector<std::string>& named) {
+  std::vector<std::string> folders;
+  std::set<fs::path> known;
+  for (const std::string& name : named) {
+    std::error_code error;
+    const bool is_file = fs::is_regular_file(name, error);  // opening a pipe would wait
+    if (is_file && named.size() > 1 && is_page_of_ours(name)) continue;  // runs/* names it too
+    auto found = report::is_run(name) ? std::vector<std::string>() : report::runs_below(name);
+    if (found.empty()) found = {name};
+    for (const std::string& folder : found) {
+      const fs::path whole = fs::weakly_canonical(folder, error);
+      if (known.insert(error ? fs::path(folder) : whole).second) folders.push_back(folder);
+    }
+  }
+  return folders;
 }
 
+std::optional<bool> is_held(const std::string& folder) {
+  using checkpoint::store::RunHolder;
+  const RunHolder holder = checkpoint::store::find_run_holder(folder);
+  return holder == RunHolder::unknown ? std::nullopt : std::optional(holder == RunHolder::alive);
+}
+
+// The lock is looked at first: a run that ends meanwhile has ended, not died.
+report::RunRecord read_run(const std::string& folder) {
+  const std::optional<bool> held = is_held(folder);
+  report::RunRecord run = report::read_run(folder);
+  run.is_held = held;
+  return run;
+}
+
+// Of several folders those that hold no record are left out: a refused start leaves such.
 std::vector<report::RunRecord> read_runs(const std::vector<std::string>& folders) {
-  const bool some = std::ranges::any_of(folders, has_record);
   std::vector<report::RunRecord> runs;
+  std::vector<std::string> reasons;
   for (const std::string& folder : folders) {
-    if (some && !has_record(folder)) {
-      base::log_warning("{}: left out: it holds no metrics.jsonl, so no run has begun there",
-                        folder);
-      continue;
+    try {
+      runs.push_back(read_run(folder));
+    } catch (const base::Error& error) {
+      if (!base::is_folder(folder)) throw;
+      reasons.emplace_back(error.what());
     }
-    runs.push_back(report::read_run(folder));
   }
+  if (runs.empty()) {
+    fail(ErrorKind::data, "{}", reasons.empty() ? "no run folder is named" : reasons.front());
+  }
+  for (const std::string& reason : reasons) base::log_warning("left out: {}", reason);
   report::name_apart(runs);
   return runs;
 }
@@ -122,7 +157,7 @@ int run_report(const Arguments& arguments) {
     print_help(report_help());
     return 0;
   }
-  const std::vector<report::RunRecord> runs = read_runs(options.runs);
+  const std::vector<report::RunRecord> runs = read_runs(run_folders(options.runs));
   if (!options.csv.empty()) {
     write(options.csv, report::csv_of(runs), options.overwrite);
     return 0;

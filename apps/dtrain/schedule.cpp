@@ -39,8 +39,8 @@ ScheduleOptions parse(const Arguments& arguments) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_flag("-h,--help", options.help);
   app.add_option("--schedule-pp", options.schedule);
-  app.add_option("--pp", options.stages);
-  app.add_option("--microbatches", options.microbatches);
+  add_count(app, "--pp", [&](std::int64_t count) { options.stages = count; });
+  add_count(app, "--microbatches", [&](std::int64_t count) { options.microbatches = count; });
   parse_words(app, arguments, "schedule", "dtrain schedule --help");
   return options;
 }

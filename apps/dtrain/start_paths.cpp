@@ -60,16 +60,15 @@ void check_resume(const config::Resume& resume) {
 void check_init_from(const std::string& path) {
   if (path.empty()) return;
   if (!is_there(path)) {
-    fail(ErrorKind::checkpoint,
-         "--init-from {}: nothing of this name exists; give a model file (RUN/final/"
-         "model.safetensors), a checkpoint or a run folder",
-         path);
+    fail(ErrorKind::checkpoint, "--init-from {}: nothing of this name exists; {}", path,
+         path == "resume"    ? "to go on with a run, give --resume auto"
+         : path == "scratch" ? "leave it out to begin with new weights"
+                             : "give a model file (RUN/final/model.safetensors), a checkpoint or a "
+                               "run folder");
   }
-  if (is_folder(path)) {
-    (void)store::checkpoints_at(path);
-  } else {
-    open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(path); });
-  }
+  const std::string weights = is_folder(path) ? store::weights_at(path) : path;
+  if (is_folder(weights)) return;
+  open_for("--init-from", [&] { (void)checkpoint::format::SafetensorsFile::open(weights); });
 }
 
 }  // namespace

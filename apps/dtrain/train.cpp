@@ -11,6 +11,7 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/config/run_folder.h"
 #include "dtrain/data/split.h"
+#include "epochs.h"
 #include "first_run.h"
 #include "provenance.h"
 #include "ranks.h"
@@ -20,26 +21,28 @@
 namespace dtrain::app {
 namespace {
 
-// For a run that goes on with its own settings, `origin` is its config.json; else empty.
-void open_data(const config::Config& config, const std::string& origin) {
+// For a run that goes on with its own settings, `origin` is the file that has them; else empty.
+data::Split open_split(const config::Config& config, const std::string& origin) {
   try {
-    (void)data::open_split(data::split_options(config));
+    return data::open_split(data::split_options(config));
   } catch (const base::Error& error) {
     if (origin.empty()) throw;
-    base::fail(error.kind(),
-               "{} (as {} says; for data that was moved give --config {} --data FILE)",
-               error.what(), origin, origin);
+    const bool is_fork = config.checkpoint.resume.kind == config::Resume::Kind::path;
+    const std::string advice =
+        is_fork ? "--data FILE as well" : fmt::format("--config {} --data FILE", origin);
+    base::fail(error.kind(), "{} (as {} says; for data that was moved give {})", error.what(),
+               origin, advice);
   }
 }
 
-void check_data(const Configured& configured) {
+data::Split open_data(const Configured& configured) {
   const config::Config& config = configured.config;
   if (config.data.train.empty()) {
     const config::Resume& resume = config.checkpoint.resume;
     if (resume.kind == config::Resume::Kind::path) {
       base::fail(base::ErrorKind::usage,
-                 "--data is missing: a run goes on with its own settings by --run-dir RUN --resume "
-                 "auto; a new run that begins at --resume {} needs --data and its settings",
+                 "--data is missing, and --resume {} has no settings that say what to train: give "
+                 "--data and the other settings of the run",
                  resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
@@ -52,7 +55,7 @@ void check_data(const Configured& configured) {
         "give --data and the other settings of the run",
         config.run.dir);
   }
-  open_data(config, configured.continues ? config.run.dir + "/config.json" : "");
+  return open_split(config, configured.origin);
 }
 
 // A start after a failed attempt goes on with what that has left.
@@ -100,8 +103,8 @@ void note_lost_steps(const base::RankEnv& env, const config::CheckpointConfig& c
 
 int run_train(const Arguments& arguments) {
   base::hold_requests_to_save();
-  const FirstRun alone = first_run(arguments);
-  Arguments all = alone.flags;
+  const DemoDefaults demo = demo_defaults(arguments);
+  Arguments all = demo.flags;
   all.insert(all.end(), arguments.begin(), arguments.end());
   const auto configured = configure(config::Command::train, all);
   if (!configured) return 0;
@@ -112,9 +115,10 @@ int run_train(const Arguments& arguments) {
   const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
   if (first) check_for_all_ranks([&] { check_run(config, origin); });
-  check_data(*configured);
-  if (first && !alone.notice.empty()) base::log_info("{}", alone.notice);
+  const data::Split split = open_data(*configured);
+  if (first && !demo.notice.empty()) base::log_info("{}", demo.notice);
   warn(config::Command::train, *configured);
+  if (first) warn_of_many_epochs(config, split);
   note_shell_of_step(configured->env);
   if (first) note_lost_steps(configured->env, config.checkpoint);
   const RuntimeLibrary library = RuntimeLibrary::open();

@@ -20,7 +20,7 @@ class Chaos(FolderTest):
         random.seed(seed)
         print(f"chaos: seed {seed}", flush=True)
         if WHY_NOT:
-            print(f"SKIPPED: a cut and a full disk: {WHY_NOT}", flush=True)
+            print(f"skipped: {WHY_NOT}", flush=True)
         with contextlib.ExitStack() as stack:
             run = soak_nodes.Run(soak_nodes.Place(self.folder, stack), "run")
             self.assertEqual("", soak_nodes.go_through(run, self.faults(run)))

@@ -200,7 +200,7 @@ class Error(SaverTest):
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True,
                                check=False)
         if mount.returncode != 0:
-            self.skipTest("a small file system cannot be mounted here: " + mount.stderr.strip())
+            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
         run = disk / "run"
         shutil.copytree(self.template, run)
@@ -235,13 +235,11 @@ class Error(SaverTest):
 
 
 def reason_to_skip():
-    if shutil.which("strace") is None:
-        return "there is no strace here, which kills at system calls"
     with tempfile.TemporaryDirectory(prefix="dtrain-kill-") as folder:
         try:
             Save(pathlib.Path(folder), "serial")
         except NotAttached as error:
-            return f"strace may not look at a process here ({error})"
+            return f"needs ptrace: {error}"
         finally:
             pathlib.Path(folder + ".strace").unlink(missing_ok=True)
     return None
@@ -249,6 +247,6 @@ def reason_to_skip():
 
 if __name__ == "__main__":
     if reason := reason_to_skip():
-        print("SKIPPED: " + reason)
+        print("skipped: " + reason)
         sys.exit(77)
     unittest.main()

@@ -96,5 +96,4 @@ class Checkpoint(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    reader_python.require()
     unittest.main()

@@ -14,7 +14,7 @@ SMALL = ["--width", "32", "--heads", "2", "--neurons", "64", "--levels", "2", "-
 CUDA = ("libdtrain_cuda", "libtorch_cuda", "libc10_cuda", "libnccl", "libcublas", "libcudnn", "libcuda.so")
 
 
-@unittest.skipUnless(PLUGIN.exists(), "no nvcc of CUDA 13 was found when this was built, or no nccl.h")
+@unittest.skipUnless(PLUGIN.exists(), "needs CUDA's toolkit: nvcc of CUDA 13.0 and nccl.h")
 class Plugin(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -26,7 +26,7 @@ class Plugin(unittest.TestCase):
     def train(self, *arguments, **options):
         return run(DTRAIN, "train", "--data", self.text, "--run-dir", self.folder / "run", *SMALL, *arguments, **options)
 
-    @unittest.skipIf(HAS_DRIVER, "this machine has a driver")
+    @unittest.skipIf(HAS_DRIVER, "needs a machine without GPUs")
     def test_a_missing_driver_or_library_is_one_line(self):
         for device in ("cuda", "cuda:9"):
             result = self.train("--device", device, status=DEVICE)
@@ -36,7 +36,7 @@ class Plugin(unittest.TestCase):
                                    r"|this machine has no NVIDIA driver)")
             self.assertFalse((self.folder / "run" / "metrics.jsonl").exists())
 
-    @unittest.skipIf(HAS_DRIVER, "this machine has a driver")
+    @unittest.skipIf(HAS_DRIVER, "needs a machine without GPUs")
     def test_auto_is_the_cpu_without_a_driver(self):
         self.train("--device", "auto")
         self.assertTrue(final_model(self.folder / "run").exists())

@@ -81,7 +81,7 @@ class Doctor(FolderTest):
 
     def test_a_folder_that_is_not_shared_is_a_problem_on_all_ranks(self):
         if run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("only root can show a rank another folder")
+            self.skipTest("needs namespaces: of mounts")
         (self.folder / "run").mkdir()
         rank = ('if [ $RANK = 1 ]; then exec unshare -m sh -c \'mount -t tmpfs none run; exec "$@"\' sh "$@"; '
                 'else exec "$@"; fi')
@@ -98,7 +98,7 @@ class Doctor(FolderTest):
 
     def test_a_folder_that_another_machine_may_only_read_is_a_problem_of_its_ranks(self):
         if run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("only root can show a rank another folder")
+            self.skipTest("needs namespaces: of mounts")
         (self.folder / "run").mkdir()
         rank = ('if [ $RANK = 1 ]; then exec unshare -m sh -c \'mount --bind run run && mount -o remount,bind,ro run && cd . && exec "$@"\' '
                 'sh "$@"; else exec "$@"; fi')

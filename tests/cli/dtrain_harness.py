@@ -46,6 +46,18 @@ def run(*command, status=0, environment=None, **options):
     return result
 
 
+def as_nobody(*words):
+    """The words of a command that root has run by user 65534; any other user's own words.
+
+    That user may not be able to look into the folder of this checkout, and sees it at /mnt.
+    """
+    words = [str(word) for word in words]
+    if os.geteuid() != 0:
+        return words
+    script = f"mount --bind '{SOURCE}' /mnt && exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\""
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *(word.replace(str(SOURCE), "/mnt") for word in words)]
+
+
 def metrics_of(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 

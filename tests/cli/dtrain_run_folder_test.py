@@ -25,7 +25,7 @@ class FrontEnd(unittest.TestCase):
                    env={**environment, **(variables or {})})
 
     def test_the_resolved_configuration_arrives_and_the_status_comes_back(self):
-        result = self.train("--config", SOURCE / "configs/experiments/mini.json", "--threads", "2")
+        result = self.train("--config", SOURCE / "configs/experiments/mini.json", "--threads", "2", "--checkpoint-every", "0")
         self.assertEqual((result.returncode, result.stderr), (42, ""))
         request = json.loads(result.stdout)
         self.assertEqual(request["command"], "train")

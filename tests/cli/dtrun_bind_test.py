@@ -31,7 +31,7 @@ class Binding(DtrunTest):
 
     def test_ranks_have_cores_of_their_own_within_dtruns_mask(self):
         if self.cores() < 2:
-            self.skipTest("one core cannot be divided")
+            self.skipTest("needs two cores")
         ranks, error = self.shown(2, "--bind", "cores")
         self.assertRegex(error, r"^dtrun: ranks bound to cores: .*\n$")
         self.assertEqual([cpus_of(text) for text in re.findall(r"\d+ to CPUs ([\d,-]+)", error)], [cpus for cpus, _ in ranks])
@@ -58,7 +58,7 @@ class Binding(DtrunTest):
 
     def test_emulated_nodes_divide_the_machine(self):
         if self.cores() < 2:
-            self.skipTest("one core cannot be divided")
+            self.skipTest("needs two cores")
         result = self.dtrun("--emulate-nodes", "2", "-n", "1", "--bind", "cores", "--", "sh", "-c", SHOW)
         shown = [cpus_of(line.split()[1]) for line in result.out.splitlines()]
         self.assertEqual(len(shown), 2, result.out)

@@ -204,7 +204,7 @@ class Faults(DtrunTest):
                 slow = int((self.folder / "pid").read_text())
                 if not trace(slow):
                     process.kill()
-                    self.skipTest("no ptrace here")
+                    self.skipTest("needs ptrace")
                 (self.folder / "traced").touch()
                 wait_until(lambda: state_of(slow) == "Z", "the end of rank 1")
                 time.sleep(0.7)

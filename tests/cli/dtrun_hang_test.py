@@ -143,7 +143,6 @@ class Nodes(NodesTest):
             self.assertEqual((1, [COMM]), (kinds.count(judge.RECORDS), self.ends(other)), other.err)
 
 
-@unittest.skipUnless(shutil.which("strace"), "strace holds up one thread of a rank")
 class Training(DtrunTest):
     """Ranks of dtrain, of which one stands still in its main thread."""
 

@@ -3,7 +3,6 @@
 import os
 import pty
 import select
-import shutil
 import signal
 import subprocess
 import time
@@ -83,7 +82,6 @@ class DeathTest(DtrunTest):
         self.assert_nothing_left(limit=3)
         self.assertIn("dtrun: was killed; all its ranks were ended\n", process.err)
 
-    @unittest.skipUnless(shutil.which("strace"), "NO TEST: there is no strace")
     def test_ranks_are_killed_before_all_processes_of_the_machine_are_looked_at(self):
         job = subprocess.Popen(["strace", "-f", "-qq", "-o", "trace", "-e", "trace=kill,openat", DTRUN,
                                 *self.shell(": > here$RANK; exec sleep 30")], cwd=self.folder, env=self.environment())
@@ -277,7 +275,7 @@ class ZombieTest(DtrunTest):
     def test_as_the_first_process_of_a_container_dtrun_reaps_everybodys_orphans(self):
         unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
         if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("PID namespaces cannot be made here (root only)")
+            self.skipTest("needs namespaces: of process ids")
         rank = ("touch ready; until [ -e looked ]; do sleep 0.02; done")
         inside = (f"cd {self.folder}; until [ -e ready ]; do sleep 0.02; done; "
                   "sh -c 'sh -c \"exit 0\" & exit 0'; sleep 0.3; "

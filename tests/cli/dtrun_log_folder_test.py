@@ -42,7 +42,7 @@ class SharedFolders(DtrunTest):
 
     def test_what_strangers_planted_is_left_alone(self):
         if os.geteuid() != 0:
-            self.skipTest("only root can be two users")
+            self.skipTest("needs root: to be another user")
         names = [f"dtrun-{digit * 32}" for digit in "abc"]
         strangers = self.shared / names[0]
         victim = self.folder / "victim"

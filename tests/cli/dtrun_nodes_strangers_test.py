@@ -61,7 +61,7 @@ class Strangers(NodesTest):
             for stranger in strangers:
                 stranger.close()
 
-    @unittest.skipIf(os.geteuid() != 0, "only root can be another user")
+    @unittest.skipIf(os.geteuid() != 0, "needs root: to be another user")
     def test_another_user_is_not_even_greeted(self):
         launcher = self.node(0, "-n", "1", "true")
         wait_until(self.try_connect, "node 0").close()

@@ -316,7 +316,7 @@ class FilesTest(DtrunTest):
     def test_containers_may_share_a_log_folder(self):
         contained = ["unshare", "--pid", "--fork", "--mount-proc"]
         if subprocess.run([*contained, "true"], stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("PID namespaces cannot be made here (root only)")
+            self.skipTest("needs namespaces: of process ids")
         # Each dtrun has process id 1, and most of them start within one second.
         runs = [subprocess.Popen([*contained, DTRUN, "--log-dir", "logs", "--", "true"], cwd=self.folder,
                                  env=self.environment(), stderr=subprocess.PIPE, text=True) for _ in range(8)]

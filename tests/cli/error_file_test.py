@@ -42,7 +42,6 @@ class ErrorFileTest(FolderTest):
         run(DTRAIN, "--wrong-flag", status=2, environment={"TORCHELASTIC_ERROR_FILE": str(link)})
         self.assertEqual("precious", target.read_text())
 
-    @unittest.skipUnless(PYTHON.exists(), "NO TEST: no .deps/python (scripts/setup.sh --dev)")
     def test_torch_shows_it(self):
         file = self.folder / "error.json"
         run(DTRAIN, "--data", self.folder / "nowhere", "--run-dir", self.folder / "run", status=3,

@@ -83,16 +83,6 @@ class Generate(unittest.TestCase):
             result = dtrain("generate", "--from", path, "--threads", 1, *arguments)
             self.assertEqual((result.returncode, result.stdout), (0, text), result.stderr)
 
-    def test_checkpoints_and_other_folders_say_what_to_do(self):
-        run = self.folder / "unfinished"
-        step = run / "checkpoints/step-3"
-        step.mkdir(parents=True)
-        (step / "manifest.json").write_text("{}")
-        export = f"dtrain checkpoint export {step} FILE.safetensors"
-        self.refused(CHECKPOINT, "it is a checkpoint", export, arguments=["--from", step])
-        self.refused(CHECKPOINT, "no final model yet", export, arguments=["--from", run])
-        self.refused(CHECKPOINT, "no run folder", arguments=["--from", run / "checkpoints"])
-
     def test_a_prompt_comes_from_standard_input_or_a_file(self):
         prompt = b"abc\xff\n"  # any bytes, all of them
         expected = dtrain("generate", "--from", self.model, "--threads", 1, "--max-tokens", 8, "--prompt", "-",

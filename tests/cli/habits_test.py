@@ -6,9 +6,7 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
-import sys
 import time
 import unittest
 
@@ -175,12 +173,48 @@ class Alone(FolderTest):
         again, _ = self.start("--data", "book.txt", "--run-dir", "runs/book-1", "--resume", "auto", "--threads", "1")
         for group in ("data", "train", "report"):
             self.assertEqual(again[group], config[group])
-        config, error = self.start("--data", "book.txt", "--lr", "1e-3")
-        self.assertIn('"sample_every": 0', json.dumps(config))
-        self.assertNotIn("--sample-every", error)
-        for flags in (["--steps", "5"], ["--keep-best"], ["--strategy", "ddp"]):
+        for flags in (["--steps", "5"], ["--keep-best"], ["--strategy", "ddp"], ["--lr", "1e-3"], ["--width", "32"], ["--seq-len", "64"],
+                      ["--global-batch", "16"], ["--set", "train.seed=3"], ["--dtype", "float64"], ["--schedule", "cosine"], ["--log-every", "1"]):
             with self.subTest(flags=flags):
-                self.assertEqual(self.start("--data", "book.txt", *flags)[0]["report"]["sample_every"], 200)
+                config, error = self.start("--data", "book.txt", *flags)
+                self.assertEqual(self.demo(config), (0.05, 100, "100", 200))
+                self.assertEqual(error.count("using demo defaults"), 1)
+
+    def demo(self, config):
+        return config["data"]["val_fraction"], config["report"]["eval_every"], config["checkpoint"]["every"], config["report"]["sample_every"]
+
+    def test_each_default_gives_way_to_its_own_flag_alone(self):
+        (self.folder / "book.txt").write_bytes(b"words " * 50_000)
+        (self.folder / "other.txt").write_bytes(b"words " * 500)
+        for flags, expected in ((["--val-fraction", "0.1"], (0.1, 100, "100", 200)), (["--val-fraction", "0"], (0, 0, "100", 200)),
+                                (["--val-data", "other.txt"], (0, 100, "100", 200)), (["--eval-every", "7"], (0.05, 7, "100", 200)),
+                                (["--checkpoint-every", "10m"], (0.05, 100, "10m", 200)), (["--sample-every", "0"], (0.05, 100, "100", 0)),
+                                (["--set", "checkpoint.every=none"], (0.05, 100, "none", 200)), (["--keep-last", "5"], (0.05, 100, "100", 200)),
+                                (["--memory-limit", "1GiB"], (0.05, 100, "100", 0))):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.demo(self.start("--data", "book.txt", *flags)[0]), expected)
+        _, error = self.start("--data", "book.txt", "--val-fraction", "0", "--checkpoint-every", "5", "--sample-every", "0")
+        self.assertNotIn("demo defaults", error)
+
+    def test_a_configuration_is_whole_and_what_it_leaves_out_is_told(self):
+        (self.folder / "book.txt").write_bytes(b"words " * 50_000)
+        for text, told in (("{}", "--val-fraction 0.05 --eval-every 100 --checkpoint-every 100"), ('{"data.val_fraction": 0.1, "report.eval_every": 5}',
+                           "add --checkpoint-every 100 "), ('{"data.val_fraction": 0, "checkpoint.every": "none"}', None)):
+            (self.folder / "c.json").write_text(text)
+            config, error = self.start("--data", "book.txt", "--config", "c.json")
+            self.assertEqual(config["report"]["sample_every"], 0)
+            self.assertEqual("what --data alone gets" in error, told is not None)
+            self.assertIn(told or "", error)
+
+    def test_a_run_that_resumes_has_the_validation_data_that_it_had(self):
+        (self.folder / "book.txt").write_bytes(b"words " * 50_000)
+        printed = run(self.dtrain, "--data", "book.txt", "--val-fraction", "0.125", "--print-config", cwd=self.folder).stdout
+        for name, text in (("other", printed), ("none", printed.replace("0.125", "0.0"))):
+            (self.folder / "runs" / name / "checkpoints").mkdir(parents=True)
+            (self.folder / "runs" / name / "config.json").write_text(text)
+        for name, share in (("other", 0.125), ("none", 0)):
+            config, _ = self.start("--data", "book.txt", "--lr", "1e-4", "--run-dir", f"runs/{name}", "--resume", "auto")
+            self.assertEqual(config["data"]["val_fraction"], share)
         printed = json.loads(run(self.dtrain, "--data", "book.txt", "--print-config", cwd=self.folder).stdout)
         self.assertEqual((printed["data"]["val_fraction"], printed["report"]["eval_every"]), (0.05, 100))
 
@@ -191,8 +225,21 @@ class Alone(FolderTest):
         def layout(*flags):
             return json.loads(run(self.dtrain, "--data", "book.txt", "--print-config", *flags, cwd=self.folder, environment=ranks).stdout)["layout"]
 
-        self.assertEqual(layout()["strategy"], "ddp")
-        self.assertEqual(layout("--strategy", "fsdp")["strategy"], "fsdp")
+        (self.folder / "single.json").write_text('{"layout": {"strategy": "single"}}')
+        (self.folder / "fsdp.json").write_text('{"layout": {"strategy": "fsdp"}}')
+        for flags in ([], ["--lr", "1e-3"], ["--dp", "2"], ["--config", "single.json"], ["--checkpoint-every", "5"]):
+            self.assertEqual(layout(*flags)["strategy"], "ddp", flags)
+            error = run(self.dtrain, "--data", "book.txt", *flags, cwd=self.folder, environment=ranks, status=42).stderr
+            self.assertEqual(error.count("2 ranks without --strategy: using --strategy ddp"), 1, error)
+        for flags in (["--strategy", "fsdp"], ["--config", "fsdp.json"], ["--set", "layout.strategy=fsdp"]):
+            self.assertEqual(layout(*flags)["strategy"], "fsdp", flags)
+        error = run(self.dtrain, "--data", "book.txt", "--strategy", "single", cwd=self.folder, environment=ranks, status=USAGE).stderr
+        self.assertIn("--strategy single was launched with 2 ranks", error)
+        for launcher in ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+                         {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+                          "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_STEP_NODELIST": "localhost"}):
+            found = run(self.dtrain, "--data", "book.txt", "--print-config", cwd=self.folder, environment=launcher)
+            self.assertEqual(json.loads(found.stdout)["layout"]["strategy"], "ddp", launcher)
 
     def test_little_text_is_all_trained_on(self):
         (self.folder / "note.txt").write_bytes(b"words " * 100)
@@ -219,7 +266,8 @@ class Completion(unittest.TestCase):
                                 (["dtrain", "--optimizer", "=", "s"], ["sgd"]), (["dtrain", "report", "--c"], ["--csv"]),
                                 (["dtrun", "-n", "2", "--", "dtrain", "--spike-g"], ["--spike-guard"]),
                                 (["dtrun", "--max-r"], ["--max-restarts"]), (["dtrain", "--data", str(TEXT)[:-2]], [str(TEXT)]),
-                                (["dtrain", "data", "tok"], ["tokenizer"]), (["dtrain", "data", "tokenizer", ""], ["train"]),
+                                (["dtrain", "data", "tok"], ["tokenizer"]), (["dtrain", "help", "min_"], []), (["dtrain", "help", "weight-d"], ["weight-decay"]),
+                                (["dtrain", "help", "train.ep"], ["train.eps", "train.epochs"]), (["dtrain", "data", "tokenizer", ""], ["train"]),
                                 (["dtrain", "data", "baseline", "--val-f"], ["--val-fraction"]),
                                 (["dtrain", "data", "prepare", "x", "--dataset", ""], ["wikitext"])):
             self.assertEqual(self.bash(*words), expected, words)
@@ -246,9 +294,6 @@ class Completion(unittest.TestCase):
         self.assertIn(expected, shown)
 
     def test_zsh(self):
-        if shutil.which("zsh") is None:
-            print("SKIPPED: there is no zsh; scripts/setup.sh --dev installs it", file=sys.stderr)
-            sys.exit(77)
         self.typed_in_zsh("dtrain --spike-g\t", "dtrain --spike-guard")
         self.typed_in_zsh("dtrun -n 2 -- dtrain --optimizer sg\t", "--optimizer sgd")
 

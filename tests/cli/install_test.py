@@ -58,6 +58,11 @@ class Installed(InstallTest):
                      "share/dtrain/README.md", "share/dtrain/third_party/libfmt9/copyright"):
             self.assertTrue((installed / name).is_file(), name)
 
+    def test_it_takes_the_room_that_the_page_says(self):
+        told = int(re.search(r"--prefix /opt/dtrain +# (\d+) MB", (SOURCE / "docs" / "install.md").read_text())[1])
+        found = sum(path.stat().st_size for path in installed.rglob("*") if path.is_file() and not path.is_symlink()) / 1e6
+        self.assertLess(abs(found - told), 0.05 * told, f"{found:.0f} MB")
+
     def test_no_search_path_leads_out_of_the_folder(self):
         for path in (*(installed / "bin").iterdir(), *(installed / "lib" / "dtrain").glob("*.so*")):
             found = re.search(r"\((?:RUN|R)?PATH\).*\[(.*)\]", run("readelf", "-d", path).stdout)
@@ -75,7 +80,7 @@ class Installed(InstallTest):
 class OnAnotherMachine(InstallTest):
     def setUp(self):
         if os.geteuid() != 0 or run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("only root can show dtrain another machine")
+            self.skipTest("needs namespaces: of mounts")
         super().setUp()
         self.folder.chmod(0o755)
         self.seen = self.folder / "opt" / "a folder"

@@ -1,7 +1,6 @@
 """Limits of the system that a job meets: each is named, quickly, and nobody waits for a rank that met one."""
 
 import pathlib
-import shutil
 import subprocess
 import sys
 import unittest
@@ -54,7 +53,6 @@ class Descriptors(Limits):
         self.assertEqual(result.stdout.count("11\n"), 2, "other programs get the limit that dtrun found")
 
 
-@unittest.skipUnless(shutil.which("strace"), "strace makes the system refuse a thread")
 class Threads(Limits):
     def refusing(self, number, command):
         """The command, whose main thread cannot start its thread of that number; the first few only try whether they could."""

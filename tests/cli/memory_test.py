@@ -3,8 +3,8 @@
 import re
 import unittest
 
-from dtrain_harness import front_end_alone, make_folder, run
-from train_test import TrainTest
+from dtrain_harness import DTRAIN, DTRUN, front_end_alone, launched, make_folder, run
+from train_test import TINY, TrainTest
 
 SIZES = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
          "--microbatch", "8"]
@@ -41,19 +41,70 @@ class Memory(TrainTest):
         self.assertRegex(runs[1][2], r"^[12] of 4 levels run again, 1 at a time \(\d+% more FLOPs\)$")
         self.assertRegex(runs[2][2], "^3 of 4")  # the last one goes back first: its graph costs nothing to keep
 
-    def test_a_limit_that_cannot_be_met_is_refused_with_what_would_fit(self):
+    def test_a_limit_that_cannot_be_met_is_refused_with_the_largest_part_and_what_would_fit(self):
         for flags in (("--recompute", "auto"), ("--recompute", "level"), ()):
             error = self.train("refused", *flags, "--memory-limit", "1MB", status=2)
             error = error.splitlines()[-1]  # a note on the batch comes before it
-            self.assertRegex(error, r"^dtrain: error: --memory-limit 1MB cannot be met .* MiB with --recompute auto; raise the limit")
-            self.assertEqual(error.count(" MiB"), 1 if "auto" in flags else 2, error)
-        least = float(re.search(r"([\d.]+) MiB with --recompute auto", error)[1])
+            self.assertRegex(error, r"^dtrain: error: --memory-limit 1MB cannot be met .* MiB"
+                             r".*; \w.* takes? the most, [\d.]+ [kM]iB; raise the limit, or use ")
+        least = float(re.search(r"at least ([\d.]+) MiB with --recompute auto", error)[1])
         self.train("fits", "--recompute", "auto", "--memory-limit", f"{least + 0.1:.1f}MiB")
+
+    def alternatives(self, error):
+        """[(flags, ranks or None)] of what the one line of the refusal says would fit."""
+        (line,) = {line.split("error: ")[1] for line in error.splitlines() if "dtrain: error:" in line}
+        found = re.findall(r"((?:--[\w-]+ [\w-]+ )+)(?:on (\d+) ranks? )?\(", line.split("; raise the limit, or use ")[1])
+        self.assertTrue(found, line)
+        return [(flags.split(), int(ranks) if ranks else None) for flags, ranks in found]
+
+    def test_what_is_said_to_fit_does(self):
+        model = ["--levels", "2", "--width", "64", "--heads", "4", "--neurons", "512", "--seq-len", "32", "--global-batch", "8"]
+        for name, start, limit, ranks, wanted in (
+                ("activations", ["--microbatch", "8"], "8MiB", 1, "--microbatch"),
+                ("state", ["--microbatch", "4", "--strategy", "ddp"], "7200KiB", 2, "--zero-stage"),
+                ("both", ["--microbatch", "8"], "5MiB", 1, "--strategy")):
+            with self.subTest(name):
+                def train(number, *flags, on=ranks, status=0, start=start, limit=limit, name=name):
+                    words = launched(on, *TINY, *model, *start, *flags, "--data", self.text, "--steps", "1", "--memory-limit", limit,
+                                     "--run-dir", self.run_dir / f"{name}{number}")
+                    return self.run_command(words, status).stderr
+
+                found = self.alternatives(train("", status=2))
+                self.assertIn(wanted, [flag for flags, _ in found for flag in flags])
+                for number, (flags, on) in enumerate(found):
+                    train(number, *flags, on=on or ranks)
 
     def test_the_copy_that_checkpoints_take_is_predicted_and_measured(self):
         plain = self.train("plain", "--neurons", "1024", "--seq-len", "8")
         saving = self.train("saving", "--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "1")
         self.assertGreater(saving[0], 1.2 * plain[0])  # train() compares it with what is measured
+
+    def compare(self, name, launcher, *flags, backend, few_percent=0.03):
+        """Predicted and measured peaks, after three steps and of the whole run."""
+        folder = self.run_dir / name
+        self.run_command([*launcher, DTRAIN, *self.arguments(*SIZES, *flags, "--global-batch", "16", run_dir=folder)])
+        lines = self.metrics(folder)
+        self.assertEqual(lines[0]["backend"], backend)
+        memory = next(line for line in lines if line.get("event") == "memory")
+        end = next(line for line in lines if line.get("event") == "end")
+        for predicted, measured in ((memory["predicted_bytes"], memory["peak_bytes"]),
+                                    (end["predicted_memory_bytes"], end["memory_bytes"])):
+            self.assertLess(abs(predicted / measured - 1), few_percent, f"{name}: {predicted} and {measured}")
+
+    def test_nodes_of_one_host_are_predicted_by_the_backend_that_they_get(self):
+        nodes = [DTRUN, "--emulate-nodes", "2", "-n", "2", "--"]
+        self.compare("auto", nodes, "--strategy", "ddp", "--microbatch", "1", backend="shm")
+        self.compare("gloo", nodes, "--strategy", "fsdp", "--microbatch", "1", "--backend", "gloo", backend="gloo")
+
+    def test_saves_and_the_end_of_sharded_runs_are_predicted(self):
+        two = [DTRUN, "-n", "2", "--"]
+        small = ("--microbatch", "1", "--seq-len", "8")
+        self.compare("last", two, "--strategy", "ddp", *small, backend="shm")
+        self.compare("every", two, "--strategy", "ddp", *small, "--checkpoint-every", "1", backend="shm")
+        self.compare("zero", two, "--strategy", "zero", "--zero-stage", "1", *small, backend="shm")
+        self.compare("fsdp", two, "--strategy", "fsdp", "--dtype", "bfloat16", *small, backend="shm")
+        self.compare("tp", two, "--strategy", "tp", *small, backend="shm")
+        self.compare("pp", two, "--strategy", "pp", *small, backend="shm")
 
     def test_bad_values_and_a_setting_without_effect_are_told(self):
         for flags, name in ((("--recompute", "every:0"), "--recompute"), (("--memory-limit", "0.5"), "--memory-limit")):

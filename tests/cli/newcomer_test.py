@@ -84,7 +84,7 @@ class Values(Case):
 
     def test_units_are_told(self):
         self.refused(USAGE, '--comm-timeout: found "10m"', "a number of seconds", arguments=["--comm-timeout", "10m"])
-        self.refused(USAGE, '--steps: found "1e3"', "a whole number of steps", arguments=["--steps", "1e3"])
+        self.refused(USAGE, '--steps: found "1.5"', "a whole number of steps", arguments=["--steps", "1.5"])
 
     def test_a_choice_that_is_not_built_is_not_offered(self):
         has_plugin = (BUILD / "lib" / "libdtrain_cuda.so").exists()
@@ -344,7 +344,7 @@ class NamesOfWhatWasGiven(Case):
         piece = folder / "model-00001-of-00002.safetensors"
         for name in (piece.name, "manifest.json"):
             (folder / name).write_text("{}")
-        self.refused(CHECKPOINT, f"--from {piece}: it is a file of the checkpoint", f"checkpoint export {folder}",
+        self.refused(CHECKPOINT, f"--from {piece}: it is a file of a checkpoint", f"--from {folder}",
                      arguments=["generate", "--from", piece])
         self.refused(CHECKPOINT, f"'{piece}' is one of 2 pieces of a checkpoint", f"export {folder} FILE",
                      arguments=["checkpoint", "import", piece, "out"])

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+import documents_harness
+
 BUILD = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"])
 SOURCE = pathlib.Path(os.environ["DTRAIN_SOURCE_DIR"])
 
@@ -46,6 +48,13 @@ class Quickstart(unittest.TestCase):
             self.assertIsNotNone(found, self.output[0])
             self.assertTrue(1 < float(found.group(1)) < 6, found.group())
 
+    def test_readme_shows_what_it_prints(self):
+        fences = documents_harness.fences_of((SOURCE / "README.md").read_text())
+        shown = next(fence.text for fence in fences if fence.text.startswith("== result"))
+        shown = re.sub(r"(trained model\n).*?(?=\n\n== run folder)", r"\1...", shown, flags=re.DOTALL)
+        figures = documents_harness.Fence(0, "text", "", ["numbers vary"])
+        self.assertEqual(documents_harness.difference(["...", *shown.splitlines(), "..."], self.output[0].splitlines(), figures), "")
+
     def test_same_text_same_model(self):
         first, second = [(run / "final/model.safetensors").read_bytes() for run in self.runs]
         self.assertEqual(first, second)
@@ -73,6 +82,6 @@ def is_up_to_date(build):
 
 if __name__ == "__main__":
     if BUILD.resolve() != (SOURCE / "build" / "release").resolve() or not is_up_to_date(BUILD):
-        print("SKIPPED: the quickstart uses build/release, which is not what is tested here or is older than the sources")
+        print("skipped: needs the release build: the quickstart uses it, as new as the sources")
         sys.exit(77)
     unittest.main()

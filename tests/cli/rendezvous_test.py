@@ -195,7 +195,7 @@ print(len(got))
 
     def test_another_user_and_garbage_have_no_effect_before_the_ranks_have_met(self):
         if os.getuid() != 0:
-            self.skipTest("only root can act as another user")
+            self.skipTest("needs root: to be another user")
         for secret in ({}, {"DTRAIN_JOB_TOKEN": SECRET}):
             port = free_port()
             first = self.start_rank(0, port, "--overwrite", **secret)
@@ -210,7 +210,6 @@ print(len(got))
             self.assertEqual(self.end_of(second), "")
             self.end_of(first)
 
-    @unittest.skipUnless(shutil.which("strace"), "strace shows what a rank opens")
     def test_whose_a_connection_is_takes_no_reading_of_all_connections(self):
         port = free_port()
         log = self.root / "opened"
@@ -272,7 +271,6 @@ WRONG_PROOF = 'struct.pack("<6Q", 80, 1, slot, 0, 32, 0) + bytes(32)'
 GARBAGE = 'struct.pack("<6Q", 80, 1, 99, 0, 32, 0) + bytes(32)'
 
 
-@unittest.skipUnless(shutil.which("strace"), "strace makes the ranks connect late")
 class StandIns(RendezvousTest):
     """Who takes a rank's place at gloo's port, which asks for no name."""
 
@@ -401,7 +399,7 @@ class Errors(RendezvousTest):
 
     def test_a_port_that_is_taken_at_a_names_first_address_is_not_taken_at_its_second(self):
         if os.getuid() != 0:
-            self.skipTest("only root can give a name addresses")
+            self.skipTest("needs root: to mount /etc/hosts")
         table = self.root / "hosts"
         table.write_text("127.0.0.1 head\n127.0.0.2 head\n")
         named = ["unshare", "--mount", "sh", "-c", f"mount --bind {table} /etc/hosts && exec \"$@\"", "sh"]

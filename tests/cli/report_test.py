@@ -1,13 +1,16 @@
 """dtrain report: its figures are those of metrics.jsonl, its page needs nothing but itself, and text of runs stays text."""
 
 import csv
+import fcntl
+import html
 import io
 import json
 import math
 import os
 import re
-import shutil
-import sys
+import socket
+import subprocess
+import time
 import unittest
 
 from dtrain_harness import DATA, DTRAIN, GOLDEN, USAGE, FolderTest, launched, make_folder, metrics_of, run
@@ -108,6 +111,15 @@ class Page(FolderTest):
             self.assertEqual(value, lines[step - 1]["grad_norm"])
         self.assertIn(7777, curve["steps"])
 
+    def test_curves_of_many_runs_share_their_points(self):
+        spike = [step_line(step, loss=50.0 if step == 777 else 1.0 + step) for step in range(1, 2001)]
+        runs = [write_run(self.folder / "runs" / str(number), spike) for number in range(40)]
+        found = page_data(self.page_of("runs"))["runs"]
+        self.assertEqual(len(found), len(runs))
+        for each in found:
+            self.assertLessEqual(len(each["curves"]["loss"]["steps"]), 1000)
+            self.assertIn(50.0, each["curves"]["loss"]["values"])
+
     def test_spikes_beside_numbers_that_are_not_finite_stay_in_long_curves(self):
         odd = {step: "nan" for step in range(10, 20001, 10)} | {5003: "inf", 9001: "-inf"}
         lines = [step_line(step, loss=odd.get(step, 50.0 if step == 7777 else 2.0 if step == 5001 else 1.0)) for step in range(1, 20001)]
@@ -147,6 +159,100 @@ class Page(FolderTest):
         states = [run["state"] for run in page_data(self.page_of("over", "again"))["runs"]]
         self.assertEqual(states, ["finished", "at step 1: it runs, or has failed"])
 
+    def states_of(self, *names):
+        runs = page_data(self.page_of(*names))["runs"]
+        return [(each["state_kind"], each["state"]) for each in runs]
+
+    def test_the_lock_of_a_run_says_whether_it_lives(self):
+        lines = [start_line(), step_line(1), step_line(2)]
+        here, elsewhere = f"process 1 on host {socket.gethostname()}", "process 1 on host elsewhere"
+        for name, holder in (("dead", here), ("running", here), ("far", elsewhere), ("far-running", elsewhere), ("none", None)):
+            folder = write_run(self.folder / name, lines)
+            if holder:
+                (folder / "lock").write_text(holder)
+        locks = [(self.folder / name / "lock").open() for name in ("running", "far-running")]
+        for lock in locks:
+            self.addCleanup(lock.close)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        names = ("dead", "running", "far", "far-running", "none")
+        self.assertEqual([kind for kind, _ in self.states_of(*names)], ["dead", "running", "unknown", "running", "unknown"])
+        self.assertIn("step 2", self.states_of("dead")[0][1])
+        # What is no lock file tells nothing, and nothing waits for it.
+        (self.folder / "dead" / "lock").unlink()
+        os.mkfifo(self.folder / "dead" / "lock")
+        self.assertEqual(self.states_of("dead")[0][0], "unknown")
+
+    def test_how_a_run_ended_counts_until_it_is_started_again(self):
+        steps = [start_line(), step_line(1)]
+        ends = {"finished": [{"event": "end", "step": 1}], "finished: --patience 3": [{"event": "end", "step": 1, "reason": "--patience 3"}],
+                "failed: the disk is full": [{"event": "failure", "step": 1, "message": "the disk is full"}]}
+        for text, lines in ends.items():
+            write_run(self.folder / text, [*steps, *lines])
+            write_run(self.folder / f"again {text}", [*steps, *lines, start_line()])
+        stopped = write_run(self.folder / "stopped", steps)
+        (stopped / "REQUEUE").write_text("stopped after step 1 by SIGTERM\n")
+        for folder in self.folder.iterdir():
+            (folder / "lock").write_text(f"process 1 on host {socket.gethostname()}")
+        self.assertEqual(self.states_of("stopped"), [("stopped", "stopped after step 1, and saved")])
+        for text in ends:
+            self.assertEqual(self.states_of(text), [(text.split(":")[0], text)])
+            self.assertEqual(self.states_of(f"again {text}")[0][0], "dead")
+
+    def test_a_real_run_runs_until_it_is_killed_and_a_failed_one_tells_why(self):
+        train = ["train", "--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+                 "--data", GOLDEN / "text.bin"]
+        command = launched(1, *train, "--steps", 10**7, "--run-dir", self.folder / "long")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                metrics, end = self.folder / "long" / "metrics.jsonl", time.monotonic() + 60
+                while not (metrics.exists() and '"loss"' in metrics.read_text()) and time.monotonic() < end:
+                    time.sleep(0.01)
+                self.assertEqual(self.states_of("long")[0][0], "running")
+            finally:
+                process.kill()
+        self.assertEqual(self.states_of("long")[0][0], "dead")
+        result = run(*launched(1, *train, "--steps", "9", "--lr", "1e30", "--grad-clip", "0", "--run-dir", self.folder / "bad"), status=7)
+        kind, text = self.states_of("bad")[0]
+        self.assertEqual(kind, "failed")
+        self.assertIn(text.removeprefix("failed: "), result.stderr)
+        (failure,) = [line for line in metrics_of(self.folder / "bad") if line.get("event") == "failure"]
+        self.assertEqual(failure["step"], max(line["step"] for line in metrics_of(self.folder / "bad") if "event" not in line))
+
+    def test_a_folder_of_runs_stands_for_all_below_it(self):
+        for name in ("sweep/lr-10/one", "sweep/lr-2/one", "sweep/two"):
+            write_run(self.folder / name, [start_line(), step_line(1)])
+        (self.folder / "sweep" / "refused").mkdir()
+        # What a run holds, and what a link leads to, is no other run.
+        write_run(self.folder / "sweep/two/inner", [step_line(1)])
+        (self.folder / "sweep" / "link").symlink_to("two")
+        write_run(self.folder / "sweep/void", [])
+        result = self.report("sweep")
+        self.assertEqual(result.stdout, "sweep/report.html\n")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertIn("sweep/void", result.stderr)
+        names = [each["name"] for each in page_data((self.folder / "sweep/report.html").read_text())["runs"]]
+        self.assertEqual(names, ["sweep/lr-10/one", "sweep/lr-2/one", "two"])
+        rows = list(csv.DictReader(io.StringIO(self.report("sweep", "sweep/two", "--csv", "-").stdout)))
+        self.assertEqual([row["run"] for row in rows], names)
+        self.assertEqual(self.report("sweep", "sweep/two").stdout, "report.html\n")
+        # What a shell makes of sweep/* once the page is there.
+        self.assertEqual(len(page_data(self.page_of(*sorted(str(path) for path in (self.folder / "sweep").iterdir())))["runs"]), 3)
+        (self.folder / "bare" / "deep").mkdir(parents=True)
+        self.assertIn("no folder below does", self.report("bare", status=DATA).stderr)
+        self.assertIn("nothing of this name exists", self.report("sweep", "none", status=DATA).stderr)
+
+    def test_cards_and_the_table_have_the_figures_of_metrics_jsonl(self):
+        lines = [start_line(), *(step_line(step, loss=float(step), tokens_per_second=100.0 * step) for step in range(1, 61)),
+                 {"event": "eval", "step": 30, "val_loss": 1.5, "tokens": 1}, {"event": "eval", "step": 60, "val_loss": 2.5, "tokens": 1}]
+        lines[60]["loss"] = "nan"
+        write_run(self.folder / "one", lines)
+        (found,) = page_data(self.page_of("one"))["runs"]
+        self.assertEqual(found["figures"], {"steps": 60, "parameters": 1234, "loss": sum(range(11, 60)) / 49, "val_loss": 2.5,
+                                            "lowest_val_loss": 1.5, "seconds": 60.0, "tokens": 512.0 * 60, "tokens_per_second": 3100.0,
+                                            "memory": 1.0})
+        facts = {name: value for name, value, _ in found["summary"]}
+        self.assertEqual((facts["parameters"], facts["loss, steps 11 to 60"]), (1234, sum(range(11, 60)) / 49))
+
     def test_memory_of_ranks_that_are_threads_is_compared_with_that_of_all(self):
         write_run(self.folder / "threads", [start_line(), step_line(1), {"event": "memory", "step": 1, "predicted_bytes": 6, "peak_bytes": 7}])
         layout = page_data(self.page_of("threads"))["runs"][0]["layout"]
@@ -173,7 +279,7 @@ class Page(FolderTest):
             self.assertIn(f"{name}: {reason}", self.report(name, status=DATA).stderr)
         write_run(self.folder / "good", [step_line(1)])
         result = self.report("empty", "good")
-        self.assertIn("empty: left out: it holds no metrics.jsonl", result.stderr)
+        self.assertIn("left out: empty: it holds no metrics.jsonl", result.stderr)
         self.assertEqual([each["name"] for each in page_data((self.folder / "report.html").read_text())["runs"]], ["good"])
         (self.folder / "report.html").unlink()
         write_run(self.folder / "void", [])
@@ -217,13 +323,6 @@ class Page(FolderTest):
 class Browser(FolderTest):
     """The page in headless Chromium."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.chromium = shutil.which("chromium")
-        if cls.chromium is None:
-            print("SKIPPED: there is no chromium; scripts/setup.sh --dev installs it", file=sys.stderr)
-            sys.exit(77)
-
     def opened(self, page, script=""):
         """The elements of a page, with a script of the test's in it, once the page's own has run."""
         file = self.folder / "page.html"
@@ -231,7 +330,7 @@ class Browser(FolderTest):
         return self.elements(file)
 
     def elements(self, file):
-        return run(self.chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile",
+        return run("chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile",
                    "--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=3000", "--dump-dom", file.as_uri()).stdout
 
     def page_of(self, *folders):
@@ -248,6 +347,57 @@ class Browser(FolderTest):
         for key, figure in figures:
             self.assertEqual(len(re.findall(r"<path [^>]*d=\"M[\d.]+ [\d.]+", figure)), 2, key)
         self.assertLess(int(re.search(r"Drawn in (\d+) ms", dom).group(1)), 1000)
+
+    def sweep(self, count):
+        """Runs whose losses fall as their numbers rise; the first has another size."""
+        return [write_run(self.folder / f"run-{number}",
+                          [{**start_line(), "parameters": 7777 if number == 1 else 1234},
+                           *(step_line(step, loss=9.0 - 0.1 * number) for step in (1, 2))], {"train": {"lr": number / 8}})
+                for number in range(1, count + 1)]
+
+    def test_twenty_runs_have_twenty_colours_and_more_have_dashes(self):
+        dom = self.opened(self.page_of(*self.sweep(21)))
+        (figure,) = re.findall(r'<figure data-key="loss">(.*?)</figure>', dom, re.DOTALL)
+        lines = [(re.search('stroke="([^"]*)"', path)[1], re.search('stroke-dasharray="([^"]*)"', path)[1])
+                 for path in re.findall("<path [^>]*>", figure)]
+        self.assertEqual(len({color for color, _ in lines[:20]}), 20)
+        self.assertEqual({dashes for _, dashes in lines[:20]}, {"none"})
+        self.assertEqual(len(set(lines)), 21)
+
+    def test_the_table_is_sorted_by_a_click_on_any_of_its_columns(self):
+        names = """() => [...document.querySelectorAll("#runs tbody tr")].map((row) => row.cells[0].textContent.trim()).join()"""
+        script = f"""const names = {names}, orders = {{}};
+            for (const button of document.querySelectorAll("#runs th button")) {{
+              for (const direction of [1, 2]) {{ button.click(); orders[button.textContent + direction] = names(); }}
+            }}
+            document.body.dataset.orders = JSON.stringify(orders)"""
+        runs = self.sweep(11)
+        (runs[4] / "metrics.jsonl").write_text(json.dumps(step_line(1, loss="nan")) + "\n")  # no size, no loss
+        dom = self.opened(self.page_of(*runs), script)
+        orders = json.loads(html.unescape(re.search('data-orders="([^"]*)"', dom)[1]))
+        rising = [f"run-{number}" for number in range(1, 12)]
+        known = [name for name in rising if name != "run-5"]
+        expected = {"run1": rising, "run2": rising[::-1], "training loss1": [*known[::-1], "run-5"], "training loss2": [*known, "run-5"],
+                    "train.lr1": rising}
+        for column, order in expected.items():
+            self.assertEqual(orders[column].split(","), order, column)
+        largest_first = orders["parameters2"].split(",")  # all others are of one size
+        self.assertEqual((largest_first[0], largest_first[-1]), ("run-1", "run-5"))
+
+    def test_sizes_are_on_cards_and_among_what_differs(self):
+        dom = self.opened(self.page_of(*self.sweep(2)))
+        self.assertEqual(re.findall(r"<dt>parameters</dt><dd>([^<]*)</dd>", dom)[:2], ["7,777", "1,234"])
+        differing = dom[dom.index("Settings that differ"):]
+        self.assertIn("<td>parameters</td><td>7,777</td><td>1,234</td>", differing)
+        same = self.opened(self.page_of(self.folder / "run-2", write_run(self.folder / "other", [start_line(), step_line(1)])))
+        self.assertNotIn("<td>parameters</td>", same)
+
+    def test_ticks_hide_a_run_in_table_card_and_curves_alike(self):
+        script = """document.querySelector("#runs tbody input").click();
+            document.body.dataset.hidden = [document.querySelectorAll(".card.hidden").length, document.querySelectorAll("tr.hidden").length,
+              document.querySelectorAll('[data-key="loss"] path').length, document.querySelectorAll("input:checked").length].join()"""
+        dom = self.opened(self.page_of(*self.sweep(2)), script)
+        self.assertEqual(re.search('data-hidden="([^"]*)"', dom)[1], "1,1,1,2")
 
     def test_a_curve_of_zeros_is_left_out(self):
         folder = write_run(self.folder / "one", [start_line(), *(step_line(step, wait_seconds=0, comm_bytes=0) for step in (1, 2))])

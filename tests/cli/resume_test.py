@@ -428,7 +428,7 @@ class SlowAndFull(ResumeTest):
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True, text=True,
                                check=False)
         if mount.returncode != 0:
-            self.skipTest("a small file system cannot be mounted here: " + mount.stderr.strip())
+            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
 
     def test_a_full_disk_is_reported_and_training_goes_on(self):

@@ -13,6 +13,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import as_nobody  # noqa: E402
 from resume_test import EVERY  # noqa: E402
 from run_folder_test import JOB, FolderTest, content_of  # noqa: E402
 from train_test import DTRAIN, DTRUN, wait_until  # noqa: E402
@@ -108,38 +109,22 @@ class Leftovers(FolderTest):
 
 class Disks(FolderTest):
     def test_a_checkpoint_that_cannot_be_read_holds_up_no_pruning_and_is_told_once(self):
-        become = self.become_nobody()
+        self.allow_nobody()
         every = ("--checkpoint-every", "1", "--keep-last", "2")
-        self.as_user(become, *every, steps=2)
+        self.by_nobody(*every, steps=2)
         checkpoints = self.run_dir / "checkpoints"
         (checkpoints / "step-1").chmod(0)
         self.addCleanup((checkpoints / "step-1").chmod, 0o755)
-        result = self.as_user(become, *every, "--resume", "auto", steps=6)
+        result = self.by_nobody(*every, "--resume", "auto", steps=6)
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["step-1", "step-5", "step-6"])
         told = f"old checkpoints were not removed: '{checkpoints}/step-1' cannot be read: Permission denied"
         self.assertEqual(result.stderr.count(told), 1, result.stderr)
 
-    def become_nobody(self):
-        """Root may read what nobody may."""
-        if os.geteuid() != 0:
-            return None
-        if subprocess.run([DTRAIN, "version"], user=65534, group=65534, capture_output=True,
-                          check=False).returncode not in (0, USAGE):
-            self.skipTest("another user cannot run this build")
-        self.root.chmod(0o755)
-        self.run_dir.mkdir()
-        os.chown(self.run_dir, 65534, 65534)
-        return 65534
-
-    def as_user(self, user, *flags, steps):
-        result = subprocess.run([DTRAIN, *map(str, self.arguments(*flags, steps=steps))], user=user, group=user,
-                                capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result
+    def by_nobody(self, *flags, steps):
+        """Root may read everything."""
+        return self.run_command(as_nobody(DTRAIN, *self.arguments(*flags, steps=steps)))
 
     def traced(self, *rules, name="strace"):
-        if shutil.which("strace") is None:
-            self.skipTest("there is no strace here, which makes system calls fail and wait")
         return ["strace", "-f", "--seccomp-bpf", "-o", self.root / (name + ".log"), *rules]
 
     def test_the_last_save_is_tried_twice(self):

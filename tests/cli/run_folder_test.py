@@ -3,7 +3,6 @@
 import fcntl
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import socket
@@ -12,6 +11,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import as_nobody  # noqa: E402
 from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
 
@@ -30,16 +30,9 @@ class FolderTest(ResumeTest):
         for part in parts:
             self.assertIn(str(part), errors[0])
 
-    def as_nobody(self):
-        os.setgid(65534)
-        os.setuid(65534)
-
     def allow_nobody(self):
         if os.geteuid() != 0:
             return
-        if subprocess.run([DTRAIN, "version"], preexec_fn=self.as_nobody, capture_output=True,
-                          check=False).returncode not in (0, USAGE):
-            self.skipTest("another user cannot run this build")
         self.root.chmod(0o755)
         self.run_dir.mkdir()
         os.chown(self.run_dir, 65534, 65534)
@@ -49,7 +42,7 @@ class FolderTest(ResumeTest):
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=100k", "tmpfs", folder], capture_output=True,
                                text=True, check=False)
         if mount.returncode != 0:
-            self.skipTest("a file system cannot be mounted here: " + mount.stderr.strip())
+            self.skipTest("needs root: to mount a small file system: " + mount.stderr.strip())
         self.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
 
 
@@ -189,7 +182,7 @@ class OtherHands(FolderTest):
 
     def test_ranks_that_do_not_share_the_folder_are_refused_and_named(self):
         if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("mount namespaces cannot be made here")
+            self.skipTest("needs namespaces: of mounts")
         self.run_dir.mkdir()
         wrapper = self.root / "own-folder.sh"
         wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
@@ -202,14 +195,12 @@ class OtherHands(FolderTest):
 
     def test_the_lock_of_another_user_is_never_said_to_be_removable(self):
         if os.geteuid() != 0:
-            self.skipTest("only root can give a file to another user")
+            self.skipTest("needs root: to give a file to another user")
         self.allow_nobody()
         lock = self.run_dir / "lock"
         lock.write_text("process 12 on host far\x1b[31m")
         command = [DTRAIN, *map(str, self.arguments("--resume", "auto"))]
-        result = subprocess.run(command, preexec_fn=self.as_nobody, capture_output=True, text=True, timeout=LIMIT,
-                                check=False)
-        self.assertEqual(result.returncode, USAGE, result.stderr)
+        result = self.run_command(as_nobody(*command), USAGE)
         self.assert_one_line(result, lock, "belongs to user 0, and this is user 65534: run as that user",
                              "if no job of that user uses it")
         os.chown(lock, 65534, 65534)
@@ -299,29 +290,18 @@ class Early(FolderTest):
 class Threads(FolderTest):
     """Without the right to start a thread; root has it always."""
 
-    def no_threads(self):
-        if os.geteuid() == 0:
-            self.as_nobody()
-        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-
     def test_a_thread_that_cannot_be_started_is_status_8_and_one_line(self):
         self.allow_nobody()
         for flags in (("--threads", "2"), ("--strategy", "dp", "--local-ranks", "2")):
-            command = [DTRAIN, *map(str, self.arguments(*flags))]
-            result = subprocess.run(command, preexec_fn=self.no_threads, capture_output=True, text=True, timeout=LIMIT,
-                                    check=False)
-            self.assertEqual(result.returncode, MEMORY, result.stderr)
+            result = self.run_command(as_nobody("prlimit", "--nproc=1", DTRAIN, *self.arguments(*flags)), MEMORY)
             self.assert_one_line(result, "threads are needed, and the system starts only 0", "ulimit -u")
 
     def test_a_save_that_gets_no_thread_is_made_all_the_same(self):
         self.allow_nobody()
-        become = self.as_nobody if os.geteuid() == 0 else None
-        run = subprocess.Popen([DTRAIN, *map(str, self.arguments(*EVERY, steps=1_000_000))], stderr=subprocess.PIPE,
-                               text=True, preexec_fn=become)
+        run = subprocess.Popen(as_nobody(DTRAIN, *self.arguments(*EVERY, steps=1_000_000)), stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (run.kill(), run.wait(), run.stderr.close()))
         self.wait_for_step(1)
-        limit = f"import resource; resource.prlimit({run.pid}, resource.RLIMIT_NPROC, (1, 1))"
-        subprocess.run(["/usr/bin/python3", "-c", limit], preexec_fn=become, check=True)
+        subprocess.run(as_nobody("prlimit", "--pid", run.pid, "--nproc=1"), check=True)
         done = self.losses()[-1][0]
         wait_until(lambda: any(line["step"] > done + 4 for line in self.events("checkpoint")), "a checkpoint")
         run.terminate()
@@ -331,11 +311,6 @@ class Threads(FolderTest):
 
 class Slow(FolderTest):
     """Slowness and moments, made with strace."""
-
-    def setUp(self):
-        super().setUp()
-        if shutil.which("strace") is None:
-            self.skipTest("there is no strace here, which slows system calls down")
 
     def test_a_rank_that_verifies_for_longer_than_the_timeout_holds_no_resume_up(self):
         self.ddp(*EVERY)

@@ -31,10 +31,6 @@ def as_float32(value):
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
-def setUpModule():
-    reader_python.require()
-
-
 class TensorBoard(FolderTest):
     def setUp(self):
         super().setUp()

@@ -8,7 +8,6 @@ from dtrain_harness import DTRAIN, DTRUN, final_model
 from rendezvous_test import RendezvousTest, free_port
 from two_hosts import TwoHosts, why_not
 
-reader_python.require()
 WHY_NOT = why_not()
 
 # Meets, adds the ranks' numbers and prints the sum.

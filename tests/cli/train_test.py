@@ -84,7 +84,7 @@ class RunFolder(TrainTest):
         self.assertEqual(list(lines[0]), ["event", "parameters", "world_size", "mesh", "backend", "bitwise_class",
                                           "train_samples", "validation_samples", "flops_per_token",
                                           "memory_predicted_bytes", "provenance"])
-        self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "seconds", "tokens_per_second", "model",
+        self.assertEqual(list(lines[-1]), ["event", "step", "train_loss", "train_loss_steps", "seconds", "tokens_per_second", "model",
                                            "skipped_updates", "failed_checkpoints", "step_seconds", "memory_bytes",
                                            "predicted_memory_bytes", "val_loss", "bits_per_byte"])
         self.assertEqual(lines[-1]["val_loss"], lines[-3]["val_loss"])

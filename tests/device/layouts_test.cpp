@@ -1,10 +1,12 @@
 // Training on a fake accelerator gives the bits of the CPU, without a race and with one wait a
 // step.
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "device/check_bits.h"
 #include "support/fake_device/counters.h"
 #include "support/local_ranks.h"
+#include "support/sensitivity.h"
 #include "support/settings.h"
 
 namespace dtrain::testing {
@@ -109,6 +111,8 @@ TEST_CASE("Devices compress gradients as the CPU does") {
 // A device multiplies by its own library.
 TEST_CASE("Factors of gradients are the same on all devices and near the CPU's") {
   fake::install();
+  const TraceBound bound =
+      rounding_bound_of(laid_out(compressing(tiny_config(), "powersgd:2"), 2, 2), at::kFloat);
   for (const config::Config& config :
        {laid_out(compressing(tiny_config(), "powersgd:2"), 2, 2),
         sharded(compressing(tiny_config(), "powersgd:2"), 4, 1, "hybrid:2")}) {
@@ -118,8 +122,10 @@ TEST_CASE("Factors of gradients are the same on all devices and near the CPU's")
     CHECK(fake::take_races() == std::vector<std::string>{});
     for (const Trace& trace : found) CHECK(trace.losses == found.front().losses);
     for (std::size_t step = 0; step < expected.front().losses.size(); ++step) {
-      CHECK(found.front().losses[step] == Approx(expected.front().losses[step]).epsilon(1e-4));
-      CHECK(found.front().norms[step] == Approx(expected.front().norms[step]).epsilon(1e-3));
+      const double loss = found.front().losses[step] - expected.front().losses[step];
+      CHECK(std::abs(loss) <= 2 * bound.losses[step]);
+      const double norm = found.front().norms[step] / expected.front().norms[step];
+      CHECK(std::abs(norm - 1) <= 2 * bound.norms[step]);
     }
   }
 }

@@ -126,7 +126,7 @@ TEST_CASE("Three ranks meet, beside a visitor who says nothing") {
 
 TEST_CASE("Three ranks meet, beside another user who connects without end") {
   if (::geteuid() != 0) {
-    WARN("skipped: only root can act as another user");
+    WARN("skipped: needs root: to be another user");
     return;
   }
   Meeting meeting;

@@ -9,6 +9,7 @@
 #include "dtrain/checkpoint/saver.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/sensitivity.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
@@ -144,6 +145,7 @@ TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole
   config.model.tie_levels = GENERATE(true, false);
   set(config, "machine.dtype", "float64");
   const std::vector<config::Config> layouts = meshes(config);
+  const TraceBound bound = rounding_bound_of(config, at::kDouble);
   for (std::size_t saving = 0; saving < layouts.size(); ++saving) {
     const Trace whole = train_on_threads(layouts[saving]).front();
     const TempFolder folder;
@@ -155,7 +157,7 @@ TEST_CASE("Saved on any mesh and loaded on any other, a run goes on as the whole
       if (loading == saving) check_all(traces, text_after(whole, 2));
       for (const auto& [name, value] : whole.state) {
         INFO(name);
-        CHECK(largest_error(traces.front().state.at(name), value) < 1e-9);
+        CHECK(largest_error(traces.front().state.at(name), value) <= 2 * bound.state.at(name));
       }
     }
   }

@@ -9,6 +9,7 @@
 #include "dtrain/checkpoint/saver.h"
 #include "support/engine_run.h"
 #include "support/local_ranks.h"
+#include "support/rounding.h"
 #include "support/settings.h"
 #include "support/temp_folder.h"
 
@@ -71,6 +72,9 @@ Residuals train_and_save(const config::Config& config, std::int64_t step,
   }
   return sums;
 }
+
+// What up to four ranks have left is added in float32, once when it is saved and once by the test.
+const double kSumBound = rounding_bound(at::kFloat, 2 * 4);
 
 struct Resumed {
   std::vector<Trace> traces;
@@ -151,7 +155,7 @@ TEST_CASE("What ranks have not sent goes on in any layout, and training with it"
       const Resumed resumed = load_and_train(all[to], folder.path("c"));
       for (const auto& [name, sum] : saved) {
         CHECK(sum.count_nonzero().item<std::int64_t>() > 0);
-        CHECK(largest_error(resumed.residuals.at(name), sum) < 1e-6);
+        CHECK(largest_error(resumed.residuals.at(name), sum) <= kSumBound);
       }
       for (const Trace& trace : resumed.traces) {
         CHECK(trace.losses == resumed.traces.front().losses);
@@ -182,7 +186,7 @@ TEST_CASE("What ranks have not sent of a parameter that is frozen now is dropped
   for (const auto& [name, sum] : saved) {
     INFO(name);
     const at::Tensor expected = name == "encoder" ? at::zeros_like(sum) : sum;
-    CHECK(largest_error(resumed.residuals.at(name), expected) < 1e-6);
+    CHECK(largest_error(resumed.residuals.at(name), expected) <= kSumBound);
   }
   CHECK(saved.at("encoder").count_nonzero().item<std::int64_t>() > 0);
 }

@@ -107,6 +107,20 @@ std::map<std::string, at::Tensor> whole_state(job::Job& job) {
   return whole;
 }
 
+// A state as it is, but for the scale of the loss.
+class LowScale final : public checkpoint::Source {
+ public:
+  explicit LowScale(const checkpoint::State& state) : state_(state) {}
+  [[nodiscard]] bool has(const std::string& name) const override { return state_.has(name); }
+  void read(const checkpoint::Piece& piece) override {
+    state_.read(piece);
+    if (piece.name == "optimizer.loss_scale") piece.tensor[0].fill_(256);
+  }
+
+ private:
+  MemorySource state_;
+};
+
 }  // namespace
 
 MemorySource::MemorySource(const checkpoint::State& state) {
@@ -216,6 +230,11 @@ void EngineRun::steps(std::int64_t count) {
     // Which of the values that are not finite it is may depend on the layout.
     trace_.norms.push_back(std::isfinite(result.grad_norm) ? result.grad_norm : INFINITY);
   }
+}
+
+void EngineRun::lower_loss_scale() {
+  LowScale state(job_.engine().state());
+  job_.engine().load_state(state);
 }
 
 void EngineRun::forward_backward_only() {

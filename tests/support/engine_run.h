@@ -76,6 +76,9 @@ class EngineRun {
   EngineRun(const config::Config& config, comm::World& world, std::int64_t first_step = 0);
 
   void steps(std::int64_t count);
+  /// Lowers float16's scale of the loss to one at which no gradient overflows, so that no update is
+  /// left out and equal numbers of updates can be compared. No-op in other dtypes. Collective.
+  void lower_loss_scale();
   /// The gradients of the next step alone.
   void forward_backward_only();
   [[nodiscard]] const config::Config& config() const { return config_; }

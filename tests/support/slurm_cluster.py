@@ -55,14 +55,6 @@ PartitionName=p Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def missing():
-    """What keeps the cluster from being started; empty: nothing."""
-    if os.geteuid() != 0:
-        return "a SLURM cluster needs root"
-    lacking = [name for name in PROGRAMS if not find(name)]
-    return f"no {', '.join(lacking)} (packages slurm-wlm, munge, iproute2)" if lacking else ""
-
-
 def find(program):
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 

@@ -14,9 +14,12 @@ FAILED = '<testcase name="dist.b" time="0.1" status="fail"><failure message=""/>
 NOT_STARTED = ('<testcase name="cli.c" time="0" status="notrun"><skipped message="Unable to find executable"/>'
                '<system-out>Unable to find executable</system-out></testcase>')
 SKIPPED = ('<testcase name="cli.d" time="0" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>'
-           '<system-out>SKIPPED: no tmux here\n</system-out></testcase>')
-SKIPS_INSIDE = ('<testcase name="cli.e" time="2" status="run"><system-out>SKIPPED: no strace here\n'
+           '<system-out>skipped: needs root: to mount\n</system-out></testcase>')
+SKIPS_INSIDE = ('<testcase name="cli.e" time="2" status="run"><system-out>test_a (A.test_a) ... skipped "needs ptrace"\n'
+                "test_b (A.test_b) ... skipped 'needs ptrace'\ntest_c (A.test_c) ... said\nskipped 'needs root: a'\n"
                 'OK (skipped=3)</system-out></testcase>')
+OF_CATCH = '<testcase name="dist.f" time="2" status="run"><system-out>  skipped: needs root: b\n</system-out></testcase>'
+OF_GPUS = SKIPPED.replace("needs root: to mount", "needs CUDA's toolkit: nvcc")
 
 
 COUNTED = ["All tests passed (40 assertions in 1 test case)", "All tests passed (57775 assertions in 271 test cases)",
@@ -55,22 +58,29 @@ class Summary(unittest.TestCase):
         status, lines = self.summary(PASSED, NOT_STARTED)
         self.assertEqual((status, lines[-1]), (1, "1 passed, 1 failed"))
 
-    def test_a_skip_is_told_with_its_reason(self):
+    def test_an_allowed_skip_is_reported_with_its_reason(self):
         status, lines = self.summary(PASSED, SKIPPED)
         self.assertEqual((status, lines[-1]), (0, "1 passed, 0 failed, 1 skipped"))
-        self.assertIn("SKIPPED cli.d: no tmux here", lines)
+        self.assertIn("SKIPPED cli.d: needs root: to mount", lines)
 
-    def test_skips_inside_a_passing_file_are_told(self):
-        _, lines = self.summary(SKIPS_INSIDE)
-        self.assertIn("SKIPPED 3 inside cli.e: no strace here", lines)
+    def test_skips_inside_a_passing_file_are_reported(self):
+        status, lines = self.summary(SKIPS_INSIDE, OF_CATCH)
+        self.assertEqual(status, 0)
+        for line in ("SKIPPED in cli.e: needs ptrace (2 times)", "SKIPPED in cli.e: needs root: a", "SKIPPED in dist.f: needs root: b"):
+            self.assertIn(line, lines)
 
-    def test_where_everything_is_installed_a_skip_is_a_failure(self):
-        self.ci = "true"
-        self.assertEqual(self.summary(PASSED)[0], 0)
-        for skipped in (SKIPPED, SKIPS_INSIDE):
+    def test_a_skip_for_another_reason_or_for_none_is_a_failure(self):
+        for skipped in (SKIPPED.replace("needs root", "no zsh"), SKIPPED.replace("skipped: needs root", "needs root"),
+                        SKIPS_INSIDE.replace("needs root", "no zsh"), SKIPS_INSIDE.replace("skipped=3", "skipped=4")):
             status, lines = self.summary(PASSED, skipped)
-            self.assertEqual(status, 1)
-            self.assertIn("FAILED: a test was skipped, and CI=true says that none may be", lines)
+            self.assertEqual(status, 1, skipped)
+            self.assertIn("FAILED: a test was skipped for a reason that tests/allowed_skips.txt does not allow", lines)
+
+    def test_in_ci_all_but_gpus_can_be_had(self):
+        self.ci = "true"
+        self.assertEqual(self.summary(PASSED, OF_GPUS)[0], 0)
+        for skipped in (SKIPPED, SKIPS_INSIDE, OF_CATCH):
+            self.assertEqual(self.summary(PASSED, skipped)[0], 1)
 
     def test_nothing_run_is_a_failure(self):
         for cases in ([], [SKIPPED]):

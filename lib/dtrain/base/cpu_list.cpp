@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -77,5 +78,7 @@ void bind_thread(const CpuList& cpus) {
   for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), kSetBytes, set.get());
   (void)::sched_setaffinity(0, kSetBytes, set.get());
 }
+
+bool is_bound() { return std::ssize(affinity_mask()) < ::sysconf(_SC_NPROCESSORS_ONLN); }
 
 }  // namespace dtrain::base

@@ -18,6 +18,10 @@ using CpuList = std::vector<int>;
 /// Where the calling thread may run: where its process may, unless the thread was bound; empty where
 /// it cannot be read.
 [[nodiscard]] CpuList affinity_mask();
+
+/// True where the mask leaves out some of the machine's CPUs, as that of a rank that its launcher has
+/// bound.
+[[nodiscard]] bool is_bound();
 /// Binds the calling thread to `cpus`. Nothing changes where there are none or the system refuses.
 void bind_thread(const CpuList& cpus);
 

@@ -285,9 +285,11 @@ std::string error_file_of_process() {
 std::string cpu_settings_of_process() {
   std::string settings;
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",
-                           "MKL_CBWR", "MKL_DEBUG_CPU_TYPE"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
+                           "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "GLIBC_TUNABLES"}) {
+    const std::string value = value_in_process(name).value_or("");
+    // Tunables of memory change no rounding.
+    const bool is_tunable = std::string_view(name) == "GLIBC_TUNABLES";
+    if (value.empty() || (is_tunable && value.find("hwcaps") == std::string::npos)) continue;
     settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, value);
   }
   return settings;

@@ -47,7 +47,11 @@ Saver::Saver(comm::ProcessGroup& world, base::FileSystem& files, SaverOptions op
 
 Saver::~Saver() { stop_.request_stop(); }
 
-void Saver::stage(const State& state) { staging_.emplace(owned_part(state)); }
+void Saver::stage(const State& state) {
+  staging_.emplace(owned_part(state));
+  // Takes now what the collecting of parts takes: a save in the middle of training needs no memory.
+  (void)comm::gather_texts(world_, "");
+}
 
 void Saver::begin(const SavePoint& point, const State& state) {
   DTRAIN_CHECK(phase_ == Phase::idle);

@@ -67,6 +67,8 @@ class Saver {
   ~Saver();
 
   /// Allocates the copies of `state` now, so that begin() need not wait for finish().
+  ///
+  /// Collective: every rank of `world`.
   void stage(const State& state);
 
   /// Starts a save; none may be under way. Without stage(), the state must not change before

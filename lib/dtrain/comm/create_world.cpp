@@ -123,15 +123,13 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
              backend);
 }
 
-std::int64_t group_memory(std::string_view backend, const GroupLoad& load) {
+std::int64_t group_memory(std::string_view backend, const PlannedGroup& group) {
+  const GroupLoad& load = group.load;
   if (load.size == 1) return 0;  // nothing is sent
   if (backend == "gloo") return GlooTransport::bytes(load);
-  if (backend == "hier") {                       // a group may be of either kind, or of both
-    const std::int64_t lane = load.reduced / 2;  // of what is gathered: HierTransport::work_bytes
-    return GlooTransport::bytes(load) + ShmTransport::bytes(load) + lane;
-  }
+  if (backend == "hier") return hier_group_memory(group);
   if (backend == "mpi") return 2 * staging_bytes(load.size);  // of MpiTransport
-  return backend == "shm" || backend == "auto" ? ShmTransport::bytes(load) : 0;
+  return backend == "shm" || backend == "auto" ? shm_group_memory(group) : 0;
 }
 
 }  // namespace dtrain::comm

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/comm/world.h"
 
@@ -46,8 +47,18 @@ struct WorldOptions {
 ///             naming an address where something else answers, or a rank that has gone.
 [[nodiscard]] std::shared_ptr<World> create_world(const WorldOptions& options);
 
+/// A group before it is made.
+struct PlannedGroup {
+  GroupLoad load = {};
+  std::vector<std::int64_t> host_of_rank = {};  ///< by rank of the group; empty: one host
+  std::int64_t gathered = 0;     ///< bytes of the largest tensor that is gathered, or scattered
+  bool exchanges = false;        ///< has calls of all_to_all
+  bool reduces_16_bits = false;  ///< the tensors that are reduced are of 16 bits
+  bool is_ordered = true;        ///< Reduction::ordered
+};
+
 /// Returns the bytes that a rank's part of a group takes, beside the tensors that are communicated;
 /// they count as tensor memory. For "auto" they are shm's, which it becomes where it can.
-[[nodiscard]] std::int64_t group_memory(std::string_view backend, const GroupLoad& load);
+[[nodiscard]] std::int64_t group_memory(std::string_view backend, const PlannedGroup& group);
 
 }  // namespace dtrain::comm

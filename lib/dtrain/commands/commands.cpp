@@ -20,6 +20,7 @@
 #include "dtrain/comm/long_task.h"
 #include "dtrain/commands/build_text.h"
 #include "dtrain/commands/layout_choice.h"
+#include "dtrain/commands/microbatch_choice.h"
 #include "dtrain/commands/verifier.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/notices.h"
@@ -220,10 +221,11 @@ config::Config after_earlier_attempt(comm::ProcessGroup& world, const Asked& ask
                                              .has_checkpoint = found.starts_with(kSaved)});
 }
 
-// As rank 0 names it.
-std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config) {
+// Broadcasts rank 0's run folder.
+std::string agreed_run_folder(comm::ProcessGroup& world, const config::Config& config,
+                              base::NewFolders& made) {
   return comm::leader_text(world, "naming the run folder",
-                           [&] { return config::named_run_folder(config); });
+                           [&] { return config::named_run_folder(config, made); });
 }
 
 // Rank 0 alone measures, since it alone tells.
@@ -260,12 +262,11 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   if (world.rank() == 0) warn_of_cpus(config, job.cpus());
   const std::string run = job_name(world);
   const bool is_unnamed = config.run.dir.empty();
-  config.run.dir = agreed_run_folder(world, config);
+  base::NewFolders made;  // rank 0's
+  config.run.dir = agreed_run_folder(world, config, made);
   std::optional<job::RunFolder> folder;  // rank 0's
-  comm::run_long_on_leader(world, "taking the run folder", [&] {
-    folder.emplace(config, run, settled.record);
-    if (is_unnamed) folder->remove_unless_begun();
-  });
+  comm::run_long_on_leader(world, "taking the run folder",
+                           [&] { folder.emplace(config, run, settled.record, std::move(made)); });
   const auto held = job::hold_shared_folder(world, config.run.dir, run);
   const model::Model& model = job.whole_model();
   const bool are_cpus_mixed = job.cpus().are_mixed;
@@ -287,7 +288,10 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   start.is_evaluated = is_evaluated(world, config, start);
   tell_start(reporter, facts_of(config, job, split), settled, start);
   const auto check_folder = [&] { folder ? folder->check() : void(); };
-  const train::Outlook predicted{job.plan().memory.total(), settled.step_seconds};
+  const parallel::MemoryPlan& memory = job.plan().memory;
+  const train::Outlook predicted{.memory = job::sum_of_process(config, world, memory.total()),
+                                 .peak_memory = job::sum_of_process(config, world, memory.peak()),
+                                 .step_seconds = settled.step_seconds};
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
        reporter, link, checkpoints, *requests, check_folder, tokenizer},
@@ -308,8 +312,9 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const std::shared_ptr<comm::World> world = join();
   comm::check_agreement(world->control(), {{"the build", build_text(asked.record)}});
   const config::Config config = after_earlier_attempt(world->control(), asked, env);
-  return train_settled(settle_layout(config, asked.record, *world, env),
-                       {env, link, split, tokenizer, world});
+  SettledStart settled = settle_layout(config, asked.record, *world, env);
+  settle_microbatch(settled, *world);
+  return train_settled(settled, {env, link, split, tokenizer, world});
 }
 
 void verify_rank(const config::Config& config, const base::RankEnv& env, const job::JoinWorld& join,

@@ -4,12 +4,17 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/model_file.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/commands/checkpoint_weights.h"
 #include "dtrain/commands/commands.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/device/plugin.h"
@@ -25,14 +30,53 @@ namespace {
 
 using base::ErrorKind;
 using checkpoint::format::SafetensorsFile;
+namespace store = checkpoint::store;
 
-std::unique_ptr<model::Generator> open_model(const SafetensorsFile& file,
-                                             const config::ModelConfig& config,
-                                             const at::TensorOptions& options) {
-  const auto model = model::make_model(config, /*seq_len=*/1);
-  return model::family_of(config).make_generator(
-      config, checkpoint::read_model_file(file, model->parameters, train::exported_buffers(*model),
-                                          options));
+/// A model that was opened: its weights are read once the prompt is known to fit.
+struct OpenedModel {
+  config::ModelConfig settings;
+  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::function<param::Arena(const model::Model&, const at::TensorOptions&)> read_weights;
+};
+
+OpenedModel open_model_file(const std::string& path, const model::UserHints& told) {
+  const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
+  const config::ModelConfig settings = train::model_of(*file, told);
+  return {.settings = settings,
+          .tokenizer = train::tokenizer_of_model(*file, settings.vocab),
+          .read_weights = [file](const model::Model& model, const at::TensorOptions& options) {
+            return checkpoint::read_model_file(*file, model.parameters,
+                                               train::exported_buffers(model), options);
+          }};
+}
+
+// path: a checkpoint, or a run folder for the newest one that is whole.
+OpenedModel open_checkpoint(const std::string& path, const model::UserHints& told) {
+  const bool is_checkpoint = store::checkpoints_at(path).front() == path;
+  const auto reader = std::make_shared<store::Reader>(is_checkpoint ? open_weights(path)
+                                                                    : open_newest_weights(path));
+  base::log_info("generating with the weights of step {}: {}", reader->manifest().step,
+                 reader->path());
+  const config::ModelConfig settings = model_of(*reader);
+  model::check_told(reader->path(), told.levels_flag, told.levels, settings.levels);
+  return {.settings = settings,
+          .tokenizer = train::tokenizer_of_checkpoint(reader->path(), settings.vocab),
+          .read_weights = [reader](const model::Model& model, const at::TensorOptions& options) {
+            return read_weights(*reader, model, options);
+          }};
+}
+
+OpenedModel open_model(const config::GenerateConfig& generate) {
+  const model::UserHints told{.levels = generate.from_levels, .levels_flag = "--from-levels"};
+  return base::is_folder(generate.from) ? open_checkpoint(generate.from, told)
+                                        : open_model_file(generate.from, told);
+}
+
+std::unique_ptr<model::Generator> make_generator(const OpenedModel& opened,
+                                                 const at::TensorOptions& options) {
+  const auto model = model::make_model(opened.settings, /*seq_len=*/1);
+  return model::family_of(opened.settings)
+      .make_generator(opened.settings, opened.read_weights(*model, options));
 }
 
 [[noreturn]] void refuse(const std::string& name) {
@@ -100,24 +144,21 @@ Prompt tokenized_prompt(const config::GenerateConfig& generate, const data::Toke
 }  // namespace
 
 void generate(const config::Config& config, const Output& output) {
-  const SafetensorsFile file = SafetensorsFile::open(config.generate.from);
-  const config::ModelConfig described = train::model_of(
-      file, {.levels = config.generate.from_levels, .levels_flag = "--from-levels"});
-  const auto tokenizer = train::tokenizer_of_model(file, described.vocab);
-  const Prompt prompt =
-      tokenized_prompt(config.generate, *tokenizer, model::family_of(described).max_positions());
+  const OpenedModel opened = open_model(config.generate);
+  const Prompt prompt = tokenized_prompt(config.generate, *opened.tokenizer,
+                                         model::family_of(opened.settings).max_positions());
   const job::DeviceAdvice advice{.if_full = "use --device cpu, or a smaller --dtype",
                                  .if_lost = "check it, or use --device cpu"};
   job::report_device_errors(config.machine.device, advice, [&] {
-    const auto model = open_model(file, described,
-                                  at::TensorOptions(device::open(config.machine.device))
-                                      .dtype(parallel::dtype_of(config.machine.dtype)));
+    const auto generator =
+        make_generator(opened, at::TensorOptions(device::open(config.machine.device))
+                                   .dtype(parallel::dtype_of(config.machine.dtype)));
     output(prompt.text);
     const model::SamplingRule rule{.temperature = config.generate.temperature,
                                    .top_k = config.generate.top_k,
                                    .seed = config.train.seed};
-    train::continue_text(*model, *tokenizer, prompt.tokens, rule, config.generate.max_tokens,
-                         output);
+    train::continue_text(*generator, *opened.tokenizer, prompt.tokens, rule,
+                         config.generate.max_tokens, output);
   });
 }
 

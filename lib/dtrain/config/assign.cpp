@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -56,13 +59,13 @@ std::vector<std::string> split_names(std::string_view text) {
 template <typename T>
 std::optional<T> from_text(std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
-    if (text == "on" || text == "true") return true;
-    if (text == "off" || text == "false") return false;
-    return std::nullopt;
+    return truth_in(text);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return std::string(text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     return split_names(text);
+  } else if constexpr (std::integral<T>) {
+    return base::whole_number_in<T>(text);
   } else {
     return base::number_in<T>(text);
   }
@@ -74,14 +77,20 @@ std::optional<T> from_value(const Json& value) {
     if (value.is_string()) return from_text<bool>(value.get_ref<const std::string&>());
     if (!value.is_boolean()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (value.is_number_float()) return base::as_whole_number<T>(value.get<double>());  // 1e4
     if (!value.is_number_integer()) return std::nullopt;
     if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    if (value.is_number_float()) return base::as_whole_number<T>(value.get<double>());
     if (!value.is_number_unsigned()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, double>) {
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible
+    if (value.is_number_float()) {
+      const auto whole = base::as_whole_number<std::int64_t>(value.get<double>());
+      return whole ? std::optional(std::to_string(*whole)) : std::nullopt;
+    }
     if (!value.is_string()) return std::nullopt;
   } else {
     if (!value.is_array()) return std::nullopt;
@@ -142,6 +151,15 @@ void check_choice(const Setting& setting, std::string_view origin, std::string_v
            working_choices(setting));
     }
   }
+  if (std::error_code error;
+      setting.key == "model.name" &&
+      (value.find('/') != value.npos || std::filesystem::exists(value, error))) {
+    fail(
+        ErrorKind::usage,
+        "{}: found the path \"{}\", but it names an architecture, one of {}: weights to begin with "
+        "are given as --init-from {}",
+        origin, value, working_choices(setting), value);
+  }
   // A choice that is known but does not work must not be offered as if it did.
   std::string advice;
   if (const Choice* meant = meant_choice(setting, value)) {
@@ -198,6 +216,12 @@ void assign(const Setting& setting, std::string_view origin, std::string_view fo
 }
 
 }  // namespace
+
+std::optional<bool> truth_in(std::string_view text) {
+  if (text == "on" || text == "true" || text == "True") return true;
+  if (text == "off" || text == "false" || text == "False") return false;
+  return std::nullopt;
+}
 
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config) {

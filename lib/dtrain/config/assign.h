@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,10 @@ namespace dtrain::config {
 
 /// Objects keep the order in which they were written.
 using Json = nlohmann::ordered_json;
+
+/// True for "on" and "true", false for "off" and "false", also as Python writes them; nothing for
+/// other texts.
+[[nodiscard]] std::optional<bool> truth_in(std::string_view text);
 
 /// Sets `setting` in `config` from the text of a flag.
 ///

@@ -5,12 +5,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/assign.h"
 #include "dtrain/config/deepspeed_config.h"
 #include "dtrain/config/file.h"
 #include "dtrain/config/nearest_key.h"
+#include "dtrain/config/rivals.h"
 #include "dtrain/config/unknown_word.h"
 
 namespace dtrain::config {
@@ -86,9 +89,9 @@ void add_with_equals(const CLI::Option& option, const std::string& word, std::si
   const std::string value = word.substr(equals + 1);
   if (takes_value(option)) {
     words.insert(words.end(), {flag, value});
-  } else if (value == "on" || value == "true") {
+  } else if (truth_in(value) == true) {
     words.push_back(flag);
-  } else if (value == "off" || value == "false") {
+  } else if (truth_in(value) == false) {
     // Turns off what a file turned on; --help is no setting.
     if (const Setting* setting = find_flag(flag)) {
       words.insert(words.end(), {"--set", fmt::format("{}=off", setting->key)});
@@ -145,6 +148,7 @@ void add_deepspeed(CommandLine& result) {
   if (result.deepspeed_file.empty()) return;
   DeepSpeedConfig found = read_deepspeed_config(result.deepspeed_file);
   result.deepspeed_unused = std::move(found.unused);
+  result.num_of_deepspeed = found.assignments.size();
   found.assignments.insert(found.assignments.end(), result.assignments.begin(),
                            result.assignments.end());
   result.assignments = std::move(found.assignments);
@@ -168,6 +172,20 @@ void forget_unused(Command command, Config& config) {
       assign_json(setting, value_json(setting, plain), setting.key, config);
     }
   }
+}
+
+// Settings below that exclude those of the layer give way.
+void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
+  const Config below = loaded.config;
+  std::vector<const Setting*> given;
+  for (const Assignment& assignment : layer) {
+    assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
+    given.push_back(assignment.setting);
+  }
+  Layer rivals(below, given, loaded.config);
+  drop_rivals(rivals);
+  for (std::string& line : rivals.replaced()) loaded.replaced.push_back(std::move(line));
+  loaded.given.insert(loaded.given.end(), given.begin(), given.end());
 }
 
 }  // namespace
@@ -212,13 +230,13 @@ Loaded load(const CommandLine& command_line, const Config& base) {
     FileSettings file = apply_file(command_line.config_file, command_line.command, loaded.config);
     loaded.unused = std::move(file.unused);
     loaded.given = std::move(file.given);
+    loaded.replaced = std::move(file.replaced);
     forget_unused(command_line.command, loaded.config);
   }
-  for (const Assignment& assignment : command_line.assignments) {
-    assign_text(*assignment.setting, assignment.text, assignment.origin, loaded.config);
-    if (assignment.setting->key == "train.steps") loaded.config.train.epochs = 0;
-    loaded.given.push_back(assignment.setting);
-  }
+  const std::span all(command_line.assignments);
+  const std::size_t num_of_deepspeed = command_line.num_of_deepspeed;
+  apply_layer(all.first(num_of_deepspeed), loaded);
+  apply_layer(all.subspan(num_of_deepspeed), loaded);
   return loaded;
 }
 

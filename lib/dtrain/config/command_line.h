@@ -24,6 +24,7 @@ struct CommandLine {
   std::string config_file;                    ///< empty: none
   std::string deepspeed_file;                 ///< of --deepspeed-config; empty: none
   std::vector<std::string> deepspeed_unused;  ///< its keys that mean nothing here
+  std::size_t num_of_deepspeed = 0;           ///< its settings, at the front of the assignments
   std::vector<Assignment> assignments;
   bool print_config = false;
   bool help = false;
@@ -45,11 +46,14 @@ struct Loaded {
   Config config;
   std::vector<std::string> unused;    ///< keys of the file that the command does not use
   std::vector<const Setting*> given;  ///< by files and flags, some perhaps several times
+  /// "--val-fraction 0.1 takes the place of --val-data FILE": settings of lower layers that exclude
+  /// those of higher ones (rivals.h).
+  std::vector<std::string> replaced = {};
 };
 
-/// base < files < flags; of repeated flags the last wins, and a flag --steps takes the place of a
-/// file's epochs. What a file sets and the command does not
-/// use stays at its default.
+/// base < files < flags; of repeated flags the last wins. What a layer gives also replaces what it
+/// excludes in the layers below. What a file sets and the command does not use stays at its
+/// default.
 ///
 /// Throws: Error{usage} naming the file or flag of a wrong value.
 [[nodiscard]] Loaded load(const CommandLine& command_line, const Config& base = {});

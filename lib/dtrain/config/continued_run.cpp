@@ -3,28 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/layout.h"
-#include "dtrain/config/resolve_layout.h"
-#include "dtrain/config/saved_run.h"
+#include "dtrain/config/rivals.h"
 
 namespace dtrain::config {
 namespace {
 
-namespace fs = std::filesystem;
-
 bool is_given(const Loaded& given, std::string_view key) {
   return std::ranges::any_of(given.given,
                              [&](const Setting* setting) { return setting->key == key; });
-}
-
-bool gives_layout(const Loaded& given) {
-  return std::ranges::any_of(
-      given.given, [](const Setting* setting) { return setting->key.starts_with("layout."); });
 }
 
 // Lets the sizes of the other axes follow from the ranks.
@@ -88,15 +78,6 @@ std::string fit_layout(LayoutConfig& layout, const SavedRun& saved, std::int64_t
                      num_ranks, num_ranks == 1 ? "" : "s");
 }
 
-// True where the ranks can do a whole number of such microbatches, at least one for each stage.
-bool fits(std::int64_t microbatch, const Config& config, const Launch& launch) {
-  LayoutConfig layout = config.layout;
-  resolve_layout(layout, with_local_ranks(layout, launch));
-  const std::int64_t at_once = microbatch * layout.dp;
-  return at_once > 0 && config.batch.global % at_once == 0 &&
-         config.batch.global / at_once >= layout.pp;
-}
-
 // The global batch decides the numbers, the microbatch their bits; accumulation follows the ranks.
 void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const Launch& launch) {
   const bool has_global = is_given(given, "batch.global");
@@ -107,7 +88,7 @@ void fit_batch(Config& config, const Loaded& given, const SavedRun& saved, const
   if (!has_global) batch.global = has_microbatch && has_accumulation ? 0 : before.global;
   if (!has_accumulation) batch.grad_accum = 0;
   if (has_microbatch) return;
-  const bool is_free = !has_accumulation && fits(before.microbatch, config, launch);
+  const bool is_free = !has_accumulation && fits_ranks(before.microbatch, config, launch);
   batch.microbatch = is_free ? before.microbatch : 0;
 }
 
@@ -138,43 +119,35 @@ void check_device(const std::string& path, const Config& config, const Loaded& g
              path, device);
 }
 
-// Resets the settings that concern one start alone.
-void forget_start(Config& config) {
+// Resets the settings that concern one start alone. Weights come from the checkpoint.
+void forget_start(Config& config, const Resume& resume) {
   const CheckpointConfig plain;
   config.run = {};
   config.checkpoint.resume = plain.resume;
   config.checkpoint.strict_resume = plain.strict_resume;
+  if (!resume.is_automatic()) config.checkpoint.init_from = plain.init_from;
 }
 
 }  // namespace
 
-std::optional<ContinuedRun> continue_run(const CommandLine& command_line, const Loaded& given,
-                                         const Launch& launch) {
-  const Config& config = given.config;
-  if (command_line.command != Command::train || !config.checkpoint.resume.is_automatic() ||
-      config.run.dir.empty()) {
-    return std::nullopt;
-  }
-  // Nothing trains without data: a command that names some says all that it means.
-  if (!command_line.config_file.empty() || !config.data.train.empty()) return std::nullopt;
-  const std::string path = (fs::path(config.run.dir) / "config.json").string();
-  std::error_code error;
-  if (!fs::exists(path, error)) return std::nullopt;
-  SavedRun saved = read_saved_run(path);
-  forget_start(saved.asked);
+ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
+                          const RunSettings& run, const Launch& launch) {
+  SavedRun saved = run.saved;
+  forget_start(saved.asked, given.config.checkpoint.resume);
   std::string changed;
-  if (gives_layout(given)) {
+  if (is_given(given, "layout.strategy")) {
     saved.asked.layout = {};
   } else {
     changed = fit_layout(saved.asked.layout, saved, launch.world_size);
   }
-  ContinuedRun run{load(command_line, saved.asked), {}};
-  changed += fit_backend(run.loaded.config, given, launch);
-  check_device(path, run.loaded.config, given, launch);
-  fit_batch(run.loaded.config, given, saved, launch);
-  run.notice =
-      fmt::format("settings that this command does not give come from {}{}", path, changed);
-  return run;
+  ContinuedRun continued{load(command_line, saved.asked), {}};
+  Config& config = continued.loaded.config;
+  changed += fit_backend(config, given, launch);
+  check_device(run.path, config, given, launch);
+  fit_batch(config, given, saved, launch);
+  continued.notice =
+      fmt::format("settings that this command does not give come from {}{}", run.path, changed);
+  return continued;
 }
 
 }  // namespace dtrain::config

@@ -13,6 +13,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/foreign_format.h"
 #include "dtrain/config/nearest_key.h"
+#include "dtrain/config/rivals.h"
 #include "dtrain/config/saved_run.h"
 
 namespace dtrain::config {
@@ -187,7 +188,12 @@ class FileReader {
       }
     }
     const bool is_saved = drop_sections(object);
-    for (const Setting* setting : apply_entries(object, path, command_, config_)) {
+    const Config below = config_;
+    const std::vector<const Setting*> given = apply_entries(object, path, command_, config_);
+    Layer layer(below, given, config_);
+    drop_rivals(layer);
+    for (const std::string& line : layer.replaced()) found_.replaced.push_back(line);
+    for (const Setting* setting : given) {
       found_.given.push_back(setting);
       if (!is_saved && !setting->is_for(command_)) found_.unused.emplace_back(setting->key);
     }

@@ -4,8 +4,7 @@
 #include <string>
 
 #include "dtrain/base/error.h"
-#include "dtrain/config/command_line.h"
-#include "dtrain/config/resolve.h"
+#include "dtrain/config/continued_run.h"
 
 namespace dtrain::config {
 
@@ -17,6 +16,7 @@ namespace dtrain::config {
 /// given: what the command alone says, of which continue_run makes a run on some ranks.
 /// error: why not on these.
 [[nodiscard]] std::string describe_unfit_ranks(const CommandLine& command_line, const Loaded& given,
-                                               const Launch& launch, const base::Error& error);
+                                               const RunSettings& run, const Launch& launch,
+                                               const base::Error& error);
 
 }  // namespace dtrain::config

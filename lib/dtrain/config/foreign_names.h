@@ -26,6 +26,10 @@ struct ForeignName {
 enum class NameKind { flag, key };
 [[nodiscard]] std::string foreign_advice(std::string_view name, NameKind kind, Command command);
 
+/// The key that a user of `command` means by that of another command's setting: what names a run or
+/// weights while training is --from to generate. The key itself where nothing else is meant.
+[[nodiscard]] std::string_view key_meant_in(Command command, std::string_view key);
+
 /// The whole table, with the names that model families bring.
 [[nodiscard]] std::span<const ForeignName> foreign_names() noexcept;
 

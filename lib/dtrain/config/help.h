@@ -1,7 +1,10 @@
 // Help and documentation, written from the schema.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "dtrain/config/schema.h"
 
@@ -9,6 +12,19 @@ namespace dtrain::config {
 
 /// The flags of `command` in groups, with defaults and ranges, at most 100 columns wide.
 [[nodiscard]] std::string flags_help(Command command);
+
+/// The flags of train that most users need, as flags_help has them.
+[[nodiscard]] std::string most_used_flags();
+
+/// Everything about the settings that `name` means: a key ("train.lr"), its last part, a flag, with
+/// or without dashes, or a group ("model"). Another program's name for a setting is answered with
+/// ours. Nothing for any other name.
+///
+/// Throws: Error{usage} for another program's name that has no counterpart here, with what to do.
+[[nodiscard]] std::optional<std::string> setting_help(std::string_view name);
+
+/// The names of flags, without dashes, and of settings, for suggestions.
+[[nodiscard]] std::vector<std::string_view> setting_names();
 
 /// docs/settings.md: every setting in one table a group.
 [[nodiscard]] std::string settings_markdown();

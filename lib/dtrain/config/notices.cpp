@@ -111,6 +111,20 @@ std::string device_note(const Config& asked, const Config& config, const Launch&
   return fmt::format("--device auto takes cpu: there {} for more ranks of this machine", gpus);
 }
 
+std::string threads_warning(const Config& asked, const Config& config, const Launch& launch,
+                            bool is_bound) {
+  const bool has_threads = strategy_of(config.layout).is_local();
+  const std::int64_t beside = is_bound ? 1 : std::max<std::int64_t>(1, launch.local_world_size);
+  const std::int64_t ranks = has_threads ? config.layout.local_ranks : beside;
+  const std::int64_t threads = config.machine.threads;
+  if (threads == 1 || threads * ranks <= launch.usable_cores) return {};
+  return fmt::format(
+      "{} {}{} more threads than the {} usable core{}, which is slow: use at most {}",
+      asked.machine.threads != 0 ? "--threads" : "OMP_NUM_THREADS", threads,
+      ranks == 1 ? " is" : fmt::format(" on each of {} ranks are", ranks), launch.usable_cores,
+      launch.usable_cores == 1 ? "" : "s", std::max<std::int64_t>(1, launch.usable_cores / ranks));
+}
+
 std::vector<std::string> warnings(Command command, const Config& config) {
   std::vector<std::string> lines;
   for (const Setting& setting : settings()) {

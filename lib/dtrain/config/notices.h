@@ -18,6 +18,12 @@ namespace dtrain::config {
 [[nodiscard]] std::string device_note(const Config& asked, const Config& config,
                                       const Launch& launch);
 
+/// Warns of more threads than cores: they take turns, and wait for each other at every step of the
+/// arithmetic. Empty where there are enough. asked: before resolve(); config: after it; is_bound:
+/// the process has cores of its own, which ranks beside it do not use.
+[[nodiscard]] std::string threads_warning(const Config& asked, const Config& config,
+                                          const Launch& launch, bool is_bound);
+
 /// One line for each setting of `command` that differs from its default without an effect, in the
 /// schema's order; of train also those for settings that have a price.
 ///

@@ -13,17 +13,10 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
-// Part of what is chosen. --nnodes only says what must be there.
-bool is_chosen(const Setting& setting) {
-  return (setting.key.starts_with("layout.") && setting.key != "layout.strategy" &&
-          setting.key != "layout.nnodes") ||
-         setting.key == "batch.grad_accum";
-}
-
 void check_chosen(const Config& config,
                   const std::function<std::string(const Setting&)>& origin_of) {
   for (const Setting& setting : settings()) {
-    if (!is_chosen(setting) || is_default(setting, config)) continue;
+    if (!is_chosen_by_auto(setting) || is_default(setting, config)) continue;
     fail(ErrorKind::usage,
          "{} {} does not go with --strategy auto, which chooses it: leave it out, or name a "
          "strategy (dtrain plan compares them)",
@@ -32,6 +25,13 @@ void check_chosen(const Config& config,
 }
 
 }  // namespace
+
+// --nnodes only says what must be there.
+bool is_chosen_by_auto(const Setting& setting) {
+  return (setting.key.starts_with("layout.") && setting.key != "layout.strategy" &&
+          setting.key != "layout.nnodes") ||
+         setting.key == "batch.grad_accum";
+}
 
 void check_open_layout(Command command, const Config& config) {
   if (command != Command::train) {

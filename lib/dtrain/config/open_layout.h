@@ -6,6 +6,9 @@
 
 namespace dtrain::config {
 
+/// True for what --strategy auto chooses, which nobody else may then give.
+[[nodiscard]] bool is_chosen_by_auto(const Setting& setting);
+
 /// Throws: Error{usage} where a setting says a part of the layout, or `command` has none to choose.
 void check_open_layout(Command command, const Config& config);
 

@@ -6,6 +6,7 @@
 #include "dtrain/config/family.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/open_layout.h"
+#include "dtrain/config/open_microbatch.h"
 #include "dtrain/config/resolve_layout.h"
 
 namespace dtrain::config {
@@ -120,6 +121,14 @@ void require_count(const BatchConfig& batch, std::string_view what, std::int64_t
        batch.global, what, count, kMost, flag);
 }
 
+// A global batch alone: `stages` times a number of microbatches on each rank.
+void resolve_open_microbatch(BatchConfig& batch, std::int64_t stages, std::int64_t dp) {
+  const std::int64_t share = share_of_global(batch, stages, "--pp", dp);
+  batch.microbatch = divisors_up_to(kMostAutomaticMicrobatch, share).front();
+  batch.grad_accum = share / batch.microbatch * stages;
+  require_count(batch, "accumulation", batch.grad_accum, "--microbatch");
+}
+
 // global = microbatch * grad_accum * dp: what is missing follows (docs/configuration.md). A
 // pipeline wants at least as many microbatches as it has stages.
 void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
@@ -131,13 +140,12 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
       batch.global = (kDefaultGlobalBatch + at_once - 1) / at_once * at_once;
     }
   }
-  const bool is_open = batch.global == 0 || batch.microbatch == 0;
-  if (batch.grad_accum == 0 && is_open) batch.grad_accum = layout.pp;
+  if (is_microbatch_open(batch)) return resolve_open_microbatch(batch, layout.pp, dp);
+  if (batch.grad_accum == 0 && batch.global == 0) batch.grad_accum = layout.pp;
   if (batch.global == 0) {
     batch.global = batch.microbatch * batch.grad_accum * dp;
   } else if (batch.microbatch == 0) {
-    const std::string_view name = layout.pp == 1 ? "--grad-accum" : "--grad-accum (or --pp)";
-    batch.microbatch = share_of_global(batch, batch.grad_accum, name, dp);
+    batch.microbatch = share_of_global(batch, batch.grad_accum, "--grad-accum", dp);
     require_count(batch, "microbatch", batch.microbatch, "--grad-accum");
   } else if (batch.grad_accum == 0) {
     batch.grad_accum = share_of_global(batch, batch.microbatch, "--microbatch", dp);
@@ -267,7 +275,7 @@ std::string batch_note(const BatchConfig& asked, const Config& config) {
   }
   if (asked.global != 0 && asked.microbatch == 0) {
     return fmt::format(
-        "the microbatch of {} follows from the global batch of {} and {}, so bits differ on "
+        "the microbatch of {} follows from the global batch of {} and {}, so bits may differ on "
         "another number of ranks; give --microbatch, and --grad-accum follows, to keep them",
         batch.microbatch, batch.global, ranks);
   }

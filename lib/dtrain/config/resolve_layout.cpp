@@ -187,6 +187,19 @@ Launch with_local_ranks(LayoutConfig& layout, const Launch& launch) {
   return result;
 }
 
+std::string take_default_strategy(const CommandLine& command_line, const Launch& launch,
+                                  LayoutConfig& layout) {
+  const bool is_given = std::ranges::any_of(command_line.assignments, [](const auto& given) {
+    return given.setting->key == "layout.strategy";
+  });
+  const bool trains =
+      command_line.command == Command::train || command_line.command == Command::verify;
+  const bool is_single = layout.strategy == Strategy::single;
+  if (is_given || !trains || !is_single || launch.world_size == 1) return {};
+  layout.strategy = Strategy::ddp;
+  return fmt::format("{} ranks without --strategy: using --strategy ddp", launch.world_size);
+}
+
 void resolve_layout(LayoutConfig& layout, const Launch& launch) {
   if (layout.strategy == Strategy::single && launch.world_size != 1) {
     fail(ErrorKind::usage, "--strategy single was launched with {} ranks: use --strategy ddp",

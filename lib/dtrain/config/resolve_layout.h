@@ -1,6 +1,9 @@
 // How the ranks of a launch are laid out: the part of config::resolve that knows strategies.
 #pragma once
 
+#include <string>
+
+#include "dtrain/config/command_line.h"
 #include "dtrain/config/resolve.h"
 
 namespace dtrain::config {
@@ -11,6 +14,12 @@ namespace dtrain::config {
 /// Throws: Error{usage} where the launch has several processes already, and for devices that do not
 ///         fit the ranks or that this build cannot use.
 [[nodiscard]] Launch with_local_ranks(LayoutConfig& layout, const Launch& launch);
+
+/// Sets strategy ddp where several processes were launched, and neither the command line nor a
+/// DeepSpeed file gives a strategy: a configuration file's `single` cannot be meant for them. Returns
+/// what to say of it; empty where the strategy stays.
+[[nodiscard]] std::string take_default_strategy(const CommandLine& command_line,
+                                                const Launch& launch, LayoutConfig& layout);
 
 /// Settles the sizes of all axes and the number of nodes.
 ///

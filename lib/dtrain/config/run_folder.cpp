@@ -119,15 +119,14 @@ std::string replacing_flag(const Config& config) {
   return config.run.overwrite ? "--overwrite" : "--resume " + config.checkpoint.resume.text();
 }
 
-std::string named_run_folder(const Config& config) {
+std::string named_run_folder(const Config& config, base::NewFolders& made) {
   if (!config.run.dir.empty()) return config.run.dir;
   const std::string name = name_of(config);
   std::error_code error;
-  fs::create_directories(kRuns, error);
+  made.add(kRuns, error);
   for (int number = 1; !error && number <= kMostRuns; ++number) {
     const std::string folder = fmt::format("{}/{}-{}", kRuns, name, number);
-    if (fs::create_directory(folder, error)) return folder;
-    if (error == std::errc::file_exists) error.clear();  // something that is no folder
+    if (made.add(folder, error)) return folder;
   }
   fail(ErrorKind::usage, "a run folder cannot be made in {}: {}; give --run-dir",
        fs::absolute(kRuns).string(), error ? error.message() : "there are too many");

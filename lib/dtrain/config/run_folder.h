@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/base/new_folders.h"
 #include "dtrain/config/config.h"
 
 namespace dtrain::config {
@@ -23,10 +24,11 @@ void check_run_folder(const Config& config);
 [[nodiscard]] std::string replacing_flag(const Config& config);
 
 /// run.dir; where it is empty a new folder, made here: runs/NAME-N with the name of the training
-/// data and the first number that is free, so that no two runs take the same.
+/// data and the first number that is free, so that no two runs take the same. made: takes what it
+/// makes.
 ///
 /// Throws: Error{usage} naming the folder that cannot be made.
-[[nodiscard]] std::string named_run_folder(const Config& config);
+[[nodiscard]] std::string named_run_folder(const Config& config, base::NewFolders& made);
 
 /// The folders that named_run_folder may have made for such a command, and others of such names.
 [[nodiscard]] std::vector<std::string> unnamed_run_folders(const Config& config);

@@ -81,9 +81,8 @@ constexpr Setting kSettings[] = {
      "neither is given",
      kTrain, FIELD(batch.global), between(0, kMaxGlobalBatch), kFixed},
     {"batch.microbatch", "--microbatch", "N", "sequences",
-     "sequences that a rank computes at once, which decides the bits; 0: follows from the global "
-     "batch and "
-     "the ranks, or 1 without one",
+     "sequences that a rank computes at once, which decides the bits; 0: with --global-batch the "
+     "largest number up to 8 that divides a rank's share and fits the memory, else 1",
      kTrain, FIELD(batch.microbatch), between(0, kMaxMicrobatch), kNoted, kChangesBits},
     {"batch.grad_accum", "--grad-accum", "N", "microbatches",
      "microbatches per rank and step; 0: follows from the other two, else 1, or the stages of a "
@@ -235,7 +234,8 @@ constexpr Setting kSettings[] = {
      FIELD(machine.share_devices), kNeeds<kDevice, kSeveralProcesses>},
     {"machine.backend", "--backend", "NAME", "",
      "how ranks communicate; auto: none for a single process, local between its threads, shm on "
-     "one node, else hier (shm within a host, gloo across); mpi: Open MPI's, under mpirun",
+     "one node, hier (shm within a node, gloo across) on several, gloo where each rank has a node "
+     "of its own or memory cannot be shared; mpi: Open MPI's, under mpirun",
      kEngine, FIELD(machine.backend), one_of(kBackends)},
     {"machine.dtype", "--dtype", "NAME", "", "arithmetic of the forward and backward pass", kModel,
      FIELD(machine.dtype), one_of(kDtypes), kNoted, kValueNeeds<kComputed>},
@@ -358,8 +358,8 @@ constexpr Setting kSettings[] = {
      "end if the newest checkpoint is damaged, instead of going on from an older one", kTrain,
      FIELD(checkpoint.strict_resume), kNeeds<kResume>},
     {"checkpoint.init_from", "--init-from", "PATH", "",
-     "begin with the weights of a model file, checkpoint or run; nothing else is taken", kTrain,
-     FIELD(checkpoint.init_from)},
+     "begin with the weights and sizes of a model file, checkpoint or run; nothing else is taken",
+     kTrain, FIELD(checkpoint.init_from)},
     {"checkpoint.write_limit", "--checkpoint-write-limit", "X", "MB/s",
      "rate at which each rank writes checkpoints; 0: as fast as it goes", kTrain,
      FIELD(checkpoint.write_limit_mbps), at_least(0), kValueNeeds<kCheckpoints>},
@@ -374,8 +374,8 @@ constexpr Setting kSettings[] = {
      "save and stop after this time (90s, 10m, 1h30m); 0: none", kTrain, FIELD(run.time_limit),
      form("a time: 90s, 10m, 1h30m, or seconds")},
 
-    {"generate.from", "--from", "PATH", "", "run folder, or model.safetensors", kGenerate,
-     FIELD(generate.from)},
+    {"generate.from", "--from", "PATH", "", "run folder, checkpoint, or model.safetensors",
+     kGenerate, FIELD(generate.from)},
     {"generate.from_levels", "--from-levels", "L", "",
      "levels of the model in a --from file that does not say; 0: the file says", kGenerate,
      FIELD(generate.from_levels), between(0, kMaxLevels)},

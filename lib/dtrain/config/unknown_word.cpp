@@ -85,6 +85,9 @@ std::string advice_for_word(const std::string& word, Command command) {
     return fmt::format(": give it as --{}", word);
   std::error_code error;
   const bool generates = command == Command::generate;
+  if (generates && fs::is_directory(word, error)) {
+    return fmt::format("; it is a folder: give it as --from {}", word);
+  }
   if (!fs::is_regular_file(word, error)) {
     return generates ? "; a text is given as --prompt TEXT" : "";
   }
@@ -99,6 +102,11 @@ void refuse_word(const std::string& word, const KnownFlags& known) {
   const std::string_view name = name_of(known.command);
   const std::string flag = word.substr(0, word.find('='));
   if (const Setting* setting = find_flag(flag)) {
+    const Setting* meant = find_key(key_meant_in(known.command, setting->key));
+    if (meant != setting && meant->is_for(known.command)) {
+      fail(ErrorKind::usage, "{} is not a flag of dtrain {}: here it is {}", flag, name,
+           meant->flag);
+    }
     fail(ErrorKind::usage, "{} (setting {}) is not a flag of dtrain {}, but of {}", flag,
          setting->key, name, commands_with(flag));
   }

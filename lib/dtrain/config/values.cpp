@@ -50,7 +50,7 @@ std::optional<double> seconds_in(char unit) {
 
 // A whole number from `least` that fills the text.
 std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t least) {
-  const auto value = base::number_in<std::int64_t>(text);
+  const auto value = base::whole_number_in<std::int64_t>(text);
   return value && *value >= least ? value : std::nullopt;
 }
 
@@ -102,6 +102,7 @@ std::optional<double> seconds_of(std::string_view text) {
 }  // namespace
 
 std::optional<ByteSize> ByteSize::parse(std::string_view text) {
+  if (const auto bytes = whole_number(text, 0)) return ByteSize{*bytes, std::string(text)};
   std::string_view rest = text;
   const auto value = take_number(rest);
   const auto unit = value ? bytes_in(rest) : std::nullopt;
@@ -118,8 +119,9 @@ std::optional<Duration> Duration::parse(std::string_view text) {
 std::optional<Interval> Interval::parse(std::string_view text) {
   const std::string written(text);
   if (text == "none") return Interval{.at_the_end = false, .written = written};
-  if (const auto steps = whole_number(text, 0))
-    return Interval{.steps = *steps, .written = written};
+  if (const auto steps = whole_number(text, 0)) {
+    return Interval{.steps = *steps, .written = std::to_string(*steps)};
+  }
   const bool has_unit = text.find_first_of("smhd") != text.npos;
   const auto seconds = has_unit ? seconds_of(text) : std::nullopt;
   return seconds ? std::optional(Interval{.seconds = *seconds, .written = written}) : std::nullopt;
@@ -269,8 +271,8 @@ std::optional<DeviceName> DeviceName::parse(std::string_view text) {
   });
   if (!is_name) return std::nullopt;
   if (colon == text.npos) return device;
-  device.index = whole_number(text.substr(colon + 1), 0);
-  const bool has_number = device.index && !device.is_cpu();
+  device.index = base::number_in<std::int64_t>(text.substr(colon + 1));
+  const bool has_number = device.index && *device.index >= 0 && !device.is_cpu();
   return has_number ? std::optional(device) : std::nullopt;
 }
 

@@ -17,6 +17,16 @@ std::vector<double> weights_of(const Mixture& mixture) {
 
 }  // namespace
 
+std::vector<double> epochs_of(const Mixture& mixture, double samples) {
+  const SourceOrder order(weights_of(mixture));
+  std::vector<double> epochs;
+  for (std::size_t i = 0; i < mixture.sources().size(); ++i) {
+    const double share = static_cast<double>(order.share(i)) / SourceOrder::kBlock;
+    epochs.push_back(share * samples / static_cast<double>(mixture.sources()[i].samples.size()));
+  }
+  return epochs;
+}
+
 MixtureReader::MixtureReader(Mixture mixture, std::uint64_t seed)
     : mixture_(std::move(mixture)), sources_(weights_of(mixture_)) {
   for (const Mixture::Source& source : mixture_.sources()) {

@@ -10,6 +10,9 @@
 
 namespace dtrain::data {
 
+/// The epochs of each source that `samples` samples of the mixture are.
+[[nodiscard]] std::vector<double> epochs_of(const Mixture& mixture, double samples);
+
 /// Reads the samples of a Mixture in their order. Each source has its own epochs.
 ///
 /// Threads: any number of readers.

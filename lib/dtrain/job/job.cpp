@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/agreement.h"
 #include "dtrain/comm/create_world.h"
@@ -19,18 +20,36 @@
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/net/slurm_address.h"
+#include "dtrain/parallel/plan/fitting.h"
 #include "dtrain/param/disk_memory.h"
 
 namespace dtrain::job {
 namespace {
 
+// The settings with the backend that the ranks have found: hier is shm among ranks of one host.
+config::Config with_backend_of(const comm::World& world, config::Config config) {
+  for (const config::Choice& choice : words_of(config.machine.backend)) {
+    if (choice.name == world.backend()) {
+      config.machine.backend = static_cast<config::Backend>(choice.value);
+    }
+  }
+  return config;
+}
+
 // Collective: what one rank alone cannot plan for ends the others at once, and names it.
-parallel::RankPlan plan_of(const config::Config& config, comm::World& world) {
+parallel::RankPlan plan_of(const config::Config& asked, comm::World& world) {
+  const config::Config config = with_backend_of(world, asked);
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   mesh::require_fit(mesh, world);
   std::optional<parallel::RankPlan> plan;
-  comm::run_long(world.control(), "planning its part of the model",
-                 [&] { plan.emplace(parallel::rank_plan(config, mesh.coordinate(world.rank()))); });
+  comm::run_long(world.control(), "planning its part of the model", [&] {
+    try {
+      plan.emplace(parallel::rank_plan(config, mesh.coordinate(world.rank())));
+    } catch (const parallel::LimitExceeded& error) {
+      base::fail(base::ErrorKind::usage, "{}; raise the limit, or use {}", error.what(),
+                 parallel::fitting_settings(config, {.bytes = config.machine.memory_limit.count}));
+    }
+  });
   return std::move(*plan);
 }
 
@@ -120,8 +139,7 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
               parallel::axis_cuts(config, plan_.options)),
       cpus_(agree_on_cpu_types(world_->control(), cpu_type(), config.machine.mixed_cpus)) {
   const c10::Device device = world_->device();
-  check_machine_memory(config, world_->control(),
-                       device.is_cpu() ? plan_.memory.total() : plan_.memory.host);
+  check_machine_memory(config, world_->control(), plan_.memory);
   if (!device.is_cpu()) warn_of_memory_limit(config);
   if (const std::string& folder = plan_.options.offload.folder; !folder.empty()) {
     param::DiskMemory::check_room(folder, plan_.memory.state);
@@ -139,10 +157,11 @@ Job::Job(const config::Config& config, std::shared_ptr<comm::World> world)
 // The device itself says what is too much; the prediction only warns.
 void Job::warn_of_memory_limit(const config::Config& config) const {
   const config::ByteSize& limit = config.machine.memory_limit;
-  const std::int64_t predicted = plan_.memory.total();
+  const std::int64_t predicted = plan_.memory.peak();
   if (limit.count == 0 || predicted <= limit.count || world_->rank() != 0) return;
-  base::log_warning("--memory-limit {}: {} are predicted for each rank", limit,
-                    metrics::format_bytes(predicted));
+  base::log_warning("--memory-limit {}: {} are predicted for each rank; {}; use {}", limit,
+                    metrics::format_bytes(predicted), parallel::largest_part(plan_.memory),
+                    parallel::fitting_settings(config, {.bytes = limit.count}));
 }
 
 void Job::check_ranks_agree(const config::Config& config) const {

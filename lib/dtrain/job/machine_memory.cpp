@@ -13,6 +13,7 @@
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/metrics/format.h"
+#include "dtrain/parallel/plan/fitting.h"
 
 namespace dtrain::job {
 namespace {
@@ -23,12 +24,20 @@ using metrics::format_bytes;
 struct SharedBound {
   base::MemoryBound bound = {};  // with the least bytes that one of them sees
   std::vector<std::int64_t> ranks = {};
-  std::int64_t predicted = 0;  // bytes of all these ranks
+  parallel::MemoryPlan predicted = {};  // of all these ranks together
+
+  // Of the memory that is bounded: where ranks are on devices, their host's.
+  [[nodiscard]] std::int64_t bytes(bool is_on_device) const {
+    return is_on_device ? predicted.host : predicted.peak();
+  }
 };
 
-// "PREDICTED", then a line "SCOPE BYTES SOURCE" for each bound, where the source may hold spaces.
-std::string packed(std::int64_t predicted) {
-  std::string text = fmt::format("{}\n", predicted);
+// The parts that are predicted, then a line "SCOPE BYTES SOURCE" for each bound, where the source
+// may hold spaces.
+std::string packed(const parallel::MemoryPlan& p) {
+  std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {}\n", p.parameters, p.gradients, p.optimizer,
+                  p.units, p.activations, p.buffers, p.work, p.checkpoint, p.ending, p.host);
   for (const base::MemoryBound& bound : base::memory_bounds()) {
     text += fmt::format("{} {} {}\n", bound.scope, bound.bytes, bound.source);
   }
@@ -37,8 +46,9 @@ std::string packed(std::int64_t predicted) {
 
 void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::string& text) {
   std::istringstream words(text);
-  std::int64_t predicted = 0;
-  words >> predicted;
+  parallel::MemoryPlan p;
+  words >> p.parameters >> p.gradients >> p.optimizer >> p.units >> p.activations >> p.buffers >>
+      p.work >> p.checkpoint >> p.ending >> p.host;
   base::MemoryBound own;
   while (words >> own.scope >> own.bytes >> std::ws && std::getline(words, own.source)) {
     auto shared = std::find_if(all.begin(), all.end(), [&](const SharedBound& one) {
@@ -46,15 +56,31 @@ void add_rank(std::vector<SharedBound>& all, std::int64_t rank, const std::strin
     });
     if (shared == all.end()) shared = all.insert(all.end(), {.bound = own});
     shared->ranks.push_back(rank);
-    shared->predicted += predicted;
+    shared->predicted = shared->predicted + p;
     if (own.bytes < shared->bound.bytes) shared->bound = own;
   }
 }
 
+// Collective.
+std::vector<SharedBound> shared_bounds(comm::ProcessGroup& world,
+                                       const parallel::MemoryPlan& predicted) {
+  std::vector<SharedBound> bounds;
+  std::int64_t rank = 0;
+  for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
+    add_rank(bounds, rank++, text);
+  }
+  return bounds;
+}
+
+// A limit takes the place of what the machine has, but for one of a device's memory.
+bool has_own_limit(const config::Config& config) {
+  return config.machine.memory_limit.count > 0 && config.machine.device.is_cpu();
+}
+
 // Those first of which the largest part is needed.
-void sort_by_need(std::vector<SharedBound>& all) {
-  const auto part = [](const SharedBound& one) {
-    return static_cast<double>(one.predicted) /
+void sort_by_need(std::vector<SharedBound>& all, bool is_on_device) {
+  const auto part = [&](const SharedBound& one) {
+    return static_cast<double>(one.bytes(is_on_device)) /
            static_cast<double>(std::max<std::int64_t>(1, one.bound.bytes));
   };
   std::stable_sort(all.begin(), all.end(),
@@ -71,7 +97,7 @@ std::string subject(const SharedBound& shared, std::int64_t world_size) {
 
 std::string need(const SharedBound& shared, std::int64_t world_size, bool is_on_device) {
   return fmt::format("{} predicted to need {} of {}memory, and {} are available ({})",
-                     subject(shared, world_size), format_bytes(shared.predicted),
+                     subject(shared, world_size), format_bytes(shared.bytes(is_on_device)),
                      is_on_device ? "the host's " : "", format_bytes(shared.bound.bytes),
                      shared.bound.source);
 }
@@ -88,44 +114,43 @@ std::string what_helps_host(const config::Config& config) {
   return fmt::format("{}", fmt::join(help, ", "));
 }
 
-std::string what_helps(const config::Config& config) {
-  if (!config.machine.device.is_cpu()) return what_helps_host(config);
-  std::string text;
-  if (config.batch.microbatch > 1) {
-    text += fmt::format("a smaller --microbatch than {} (more --grad-accum makes up for it), ",
-                        config.batch.microbatch);
-  }
-  if (config.machine.recompute.kind == config::RecomputeSetting::Kind::none)
-    text += "--recompute level, ";
-  if (config.layout.dp > 1) text += "fewer ranks of a machine, ";
-  return text + "a smaller --seq-len or model";
+// "activations take the most, 2.0 GiB; use --microbatch 2 (1.2 GiB)"
+std::string what_helps(const config::Config& config, const SharedBound& shared) {
+  if (!config.machine.device.is_cpu()) return "use " + what_helps_host(config);
+  const parallel::MemoryRoom room{.bytes = shared.bound.bytes, .ranks = std::ssize(shared.ranks)};
+  return fmt::format("{}; use {}", parallel::largest_part(shared.predicted),
+                     parallel::fitting_settings(config, room));
 }
 
 }  // namespace
 
-void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
-                          std::int64_t predicted) {
-  std::vector<SharedBound> bounds;
-  std::int64_t rank = 0;
-  for (const std::string& text : comm::exchange_texts(world, packed(predicted))) {
-    add_rank(bounds, rank++, text);
-  }
-  // A limit takes this check's place, but for one of a device's memory.
+bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                         const parallel::MemoryPlan& predicted) {
+  const std::vector<SharedBound> bounds = shared_bounds(world, predicted);
   const bool is_on_device = !config.machine.device.is_cpu();
-  if (config.machine.memory_limit.count > 0 && !is_on_device) return;
-  sort_by_need(bounds);
+  return has_own_limit(config) || std::ranges::all_of(bounds, [&](const SharedBound& shared) {
+           return base::fit_of(shared.bytes(is_on_device), shared.bound.bytes) == base::Fit::well;
+         });
+}
+
+void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                          const parallel::MemoryPlan& predicted) {
+  std::vector<SharedBound> bounds = shared_bounds(world, predicted);
+  if (has_own_limit(config)) return;
+  const bool is_on_device = !config.machine.device.is_cpu();
+  sort_by_need(bounds, is_on_device);
   std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
   for (const SharedBound& shared : bounds) {
-    const base::Fit fit = base::fit_of(shared.predicted, shared.bound.bytes);
+    const base::Fit fit = base::fit_of(shared.bytes(is_on_device), shared.bound.bytes);
     if (fit == base::Fit::exceeds) {
       base::fail(
-          base::ErrorKind::usage, "{}: use {}{}", need(shared, world.size(), is_on_device),
-          what_helps(config),
+          base::ErrorKind::usage, "{}: {}{}", need(shared, world.size(), is_on_device),
+          what_helps(config, shared),
           is_on_device ? "" : "; or set another limit with --memory-limit SIZE, which is a rank's");
     }
     if (fit == base::Fit::tight && world.rank() == 0 && warned.insert(shared.ranks).second) {
-      base::log_warning("{}: should that not suffice, use {}",
-                        need(shared, world.size(), is_on_device), what_helps(config));
+      base::log_warning("{}: should that not suffice, {}", need(shared, world.size(), is_on_device),
+                        what_helps(config, shared));
     }
   }
 }

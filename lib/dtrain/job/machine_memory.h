@@ -1,10 +1,9 @@
 // Checks that the machine has the memory that its ranks are predicted to hold.
 #pragma once
 
-#include <cstdint>
-
 #include "dtrain/comm/process_group.h"
 #include "dtrain/config/config.h"
+#include "dtrain/parallel/memory.h"
 
 namespace dtrain::job {
 
@@ -14,11 +13,16 @@ namespace dtrain::job {
 /// --memory-limit that limit counts alone, and nothing is compared. To be called before any rank
 /// allocates.
 ///
-/// predicted:  bytes of this rank.
+/// predicted:  of this rank; on a device the host's part is compared.
 /// Collective: every rank of `world`, the group of all ranks.
 /// Throws:     Error{usage}, the same on every rank, naming the ranks of the machine, what is
-///             available and the settings that help.
+///             available, the largest part, and settings that are predicted to fit.
 void check_machine_memory(const config::Config& config, comm::ProcessGroup& world,
-                          std::int64_t predicted);
+                          const parallel::MemoryPlan& predicted);
+
+/// Returns whether that would pass without a warning; equal on all ranks. As check_machine_memory,
+/// but it throws nothing of its own.
+[[nodiscard]] bool fits_machine_memory(const config::Config& config, comm::ProcessGroup& world,
+                                       const parallel::MemoryPlan& predicted);
 
 }  // namespace dtrain::job

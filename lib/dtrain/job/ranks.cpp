@@ -1,6 +1,9 @@
 #include "dtrain/job/ranks.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <string>
 
 #include "dtrain/base/error.h"
 #include "dtrain/comm/exchange.h"
@@ -8,6 +11,9 @@
 #include "dtrain/config/layout.h"
 #include "dtrain/job/device_errors.h"
 #include "dtrain/job/job.h"
+#include "dtrain/metrics/format.h"
+#include "dtrain/parallel/plan/fitting.h"
+#include "dtrain/parallel/plan/rank_plan.h"
 
 namespace dtrain::job {
 namespace {
@@ -20,11 +26,31 @@ base::RankEnv env_of_thread(const base::RankEnv& process, const comm::World& wor
   return env;
 }
 
+// What the first rank was predicted to hold; empty where nothing was.
+std::string predicted_part(const config::Config& config) {
+  const bool is_planned = config.batch.microbatch > 0 && config.batch.grad_accum > 0 &&
+                          config.layout.strategy != config::Strategy::automatic;
+  if (!is_planned) return {};
+  using mesh::Axis;
+  try {
+    const auto plan = parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}});
+    return fmt::format("; of {} predicted {}", metrics::format_bytes(plan.memory.peak()),
+                       parallel::largest_part(plan.memory));
+  } catch (const base::Error&) {
+    return {};
+  }
+}
+
 int run_body(const config::Config& config, const base::RankEnv& env, const JoinWorld& join,
              const RankBody& body) {
   int status = 0;
-  report_device_errors(device_of(config, env), advice_for(config),
-                       [&] { status = body(env, join); });
+  try {
+    report_device_errors(device_of(config, env), advice_for(config),
+                         [&] { status = body(env, join); });
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::memory) throw;
+    base::fail(error.kind(), "{}{}", error.what(), predicted_part(config));
+  }
   return status;
 }
 

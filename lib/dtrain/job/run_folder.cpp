@@ -30,10 +30,10 @@ namespace fs = std::filesystem;
 namespace store = checkpoint::store;
 using base::ErrorKind;
 
-std::string made_folder(const config::Config& config) {
+std::string made_folder(const config::Config& config, base::NewFolders& made) {
   config::check_run_folder(config);
   std::error_code error;
-  fs::create_directories(config.run.dir, error);
+  made.add(config.run.dir, error);
   if (error) {
     base::fail(ErrorKind::usage, "--run-dir {}: cannot create it: {}", config.run.dir,
                error.message());
@@ -54,11 +54,13 @@ void write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-RunFolder::RunFolder(const config::Config& config, std::string run, config::StartRecord record)
+RunFolder::RunFolder(const config::Config& config, std::string run, config::StartRecord record,
+                     base::NewFolders made)
     : config_(config),
       record_(std::move(record)),
       run_(std::move(run)),
-      dir_(made_folder(config)),
+      made_(std::move(made)),
+      dir_(made_folder(config, made_)),
       checkpoints_(store::checkpoints_folder(dir_)),
       lock_(dir_),
       held_(dir_, ErrorKind::checkpoint),
@@ -69,11 +71,9 @@ RunFolder::RunFolder(const config::Config& config, std::string run, config::Star
   remove_leftovers();
 }
 
-// Removes what a refused start leaves: its lock.
-RunFolder::~RunFolder() {
-  if (!is_for_removal_) return;
-  ::unlink((dir_ + "/lock").c_str());
-  ::rmdir(dir_.c_str());
+void RunFolder::keep() {
+  made_.keep();
+  lock_.keep();
 }
 
 void RunFolder::check() const {
@@ -92,7 +92,7 @@ void RunFolder::begin(std::string_view tokenizer) {
   if (config_.run.overwrite) remove_old_run();
   write_config();
   keep_tokenizer(tokenizer);
-  is_for_removal_ = false;
+  keep();
 }
 
 // There is no checkpoint. A run that has had some would lose its metrics if it began anew.
@@ -121,7 +121,7 @@ store::SetAside RunFolder::go_on(std::int64_t step, std::string_view tokenizer) 
   metrics::cut_back(metrics_file(dir_), step);
   write_config();
   keep_tokenizer(tokenizer);
-  is_for_removal_ = false;
+  keep();
   return aside;
 }
 
@@ -186,15 +186,20 @@ void RunFolder::check_writable() {
   check();
   const std::string model = store::final_model(dir_);
   const std::string folder = base::parent_folder(model);
-  const bool is_new = !fs::exists(folder);
-  disk_.make_folder(folder);
-  { const base::AtomicFile probe(model, ErrorKind::checkpoint); }
-  if (is_new) disk_.remove_folder(folder);
-  if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
+  {
+    base::NewFolders made;
+    std::error_code error;
+    made.add(folder, error);
+    if (error) {
+      base::fail(ErrorKind::checkpoint, "'{}' cannot be created ({})", folder, error.message());
+    }
+    const base::AtomicFile probe(model, ErrorKind::checkpoint);
+  }
   if (fs::exists(checkpoints_) && ::access(checkpoints_.c_str(), R_OK | W_OK | X_OK) != 0) {
     base::fail(ErrorKind::checkpoint, "'{}' cannot be written ({})", checkpoints_,
                std::strerror(errno));
   }
+  if (config_.report.profile > 0) disk_.make_folder(base::parent_folder(trace_file(dir_)));
 }
 
 // config.json, which marks the folder as a run's, goes last.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "dtrain/base/held_folder.h"
+#include "dtrain/base/new_folders.h"
 #include "dtrain/checkpoint/store/commit.h"
 #include "dtrain/checkpoint/store/run_lock.h"
 #include "dtrain/config/saved_run.h"
@@ -13,21 +14,18 @@
 namespace dtrain::job {
 
 /// Makes a folder this job's until destruction: creates it if there is none, takes its lock, and
-/// removes what jobs that were killed have left.
+/// removes what jobs that were killed have left. Where no run has begun or gone on by then, the lock
+/// and the folders that were made go again, so that a start that is refused leaves nothing.
 ///
 /// Throws: Error{usage} as config::check_run_folder and store::check_run_files, or if another job
 ///         holds the folder;
 ///         Error{checkpoint} naming a path that cannot be written or removed.
 class RunFolder {
  public:
-  /// run: the job's name, part of temporary names. record: for config.json.
-  RunFolder(const config::Config& config, std::string run, config::StartRecord record = {});
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-  ~RunFolder();
-
-  /// Has the folder, which is new, removed at destruction if no run has begun in it by then.
-  void remove_unless_begun() { is_for_removal_ = true; }
+  /// run: the job's name, part of temporary names. record: for config.json. made: of the folder, as
+  /// far as it was made already.
+  RunFolder(const config::Config& config, std::string run, config::StartRecord record = {},
+            base::NewFolders made = {});
 
   /// Throws: Error{checkpoint} if the path has come to lead to another folder, or the lock's path
   /// to
@@ -72,16 +70,17 @@ class RunFolder {
   void remove_old_run();
   void remove_leftovers();
   void write_config() const;
+  void keep();
 
   config::Config config_;
   config::StartRecord record_;
   std::string run_;
+  base::NewFolders made_;  // removes after the lock
   std::string dir_;
   std::string checkpoints_;
   checkpoint::store::RunLock lock_;
   base::HeldFolder held_;
   base::HeldDisk disk_;
-  bool is_for_removal_ = false;
 };
 
 }  // namespace dtrain::job

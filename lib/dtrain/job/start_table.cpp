@@ -11,6 +11,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
+#include "dtrain/data/mixture.h"
 #include "dtrain/device/plugin.h"
 #include "dtrain/kernels/bfloat16_path.h"
 #include "dtrain/metrics/format.h"
@@ -44,6 +45,25 @@ std::string short_list(const std::vector<std::string>& items, std::string_view s
   if (items.size() <= kShownRanks) return fmt::format("{}", fmt::join(items, separator));
   const std::vector<std::string> first(items.begin(), items.begin() + kShownRanks - 1);
   return fmt::format("{}{}... {}", fmt::join(first, separator), separator, items.back());
+}
+
+// The epochs of all files, and of each where there are several.
+std::string data_lines(const config::Config& config, const data::Split& split) {
+  const double samples =
+      static_cast<double>(config.train.steps) * static_cast<double>(config.batch.global);
+  std::string text = fmt::format(
+      "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
+      format_count(split.train.size()), config.data.seq_len,
+      samples / static_cast<double>(split.train.size()), format_count(split.validation.size()));
+  const std::vector<double> epochs = data::epochs_of(split.train, samples);
+  if (epochs.size() == 1) return text;
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < epochs.size(); ++i) {
+    const data::Samples& own = split.train.sources()[i].samples;
+    lines.push_back(fmt::format("                {}: {} samples, {:.2f} epochs", own.file().path(),
+                                format_count(own.size()), epochs[i]));
+  }
+  return text + short_list(lines, "\n") + "\n";
 }
 
 // Nothing where every rank holds everything.
@@ -217,8 +237,6 @@ std::string start_table(const StartFacts& facts) {
   const auto& [config, world, model, plan, cpus, split, pay_offs] = facts;
   const mesh::MeshShape mesh = config::mesh_of(config.layout);
   const parallel::MemoryPlan& memory = plan.memory;
-  const double epochs = static_cast<double>(config.train.steps * config.batch.global) /
-                        static_cast<double>(split.train.size());
   std::string text = "dtrain: resolved configuration\n" + config_lines(config);
   text += fmt::format("parameters      {}\n", format_count(model.num_elements()));
   text += fmt::format("mesh            {}, {} of {}\n", mesh.text(" x "), world.backend(),
@@ -230,10 +248,7 @@ std::string start_table(const StartFacts& facts) {
     text += fmt::format("kernels         {}{}\n", plan.model->kernels, bfloat16_note(config));
   }
   text += fmt::format("bitwise class   {}\n", bitwise_class(config, cpus));
-  text += fmt::format(
-      "data            {} training samples of {} tokens ({:.2f} epochs), {} for validation\n",
-      format_count(split.train.size()), config.data.seq_len, epochs,
-      format_count(split.validation.size()));
+  text += data_lines(config, split);
   text += traffic_line(plan);
   text += compression_line(facts);
   text += graphs_line(config);
@@ -243,6 +258,10 @@ std::string start_table(const StartFacts& facts) {
       format_bytes(memory.total()), format_bytes(memory.parameters), format_bytes(memory.gradients),
       format_bytes(memory.optimizer), format_bytes(memory.units), format_bytes(memory.activations),
       format_bytes(memory.buffers), format_bytes(memory.work), format_bytes(memory.checkpoint));
+  if (memory.peak() > memory.total()) {
+    text += fmt::format("memory at the end {} per rank predicted, while the model is written\n",
+                        format_bytes(memory.peak()));
+  }
   if (memory.host > 0) {
     text += fmt::format("host memory     {} per rank predicted\n", format_bytes(memory.host));
   }

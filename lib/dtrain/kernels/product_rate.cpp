@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::int64_t kSize = 256;  // rows and columns
 constexpr std::int64_t kProducts = 4;
-constexpr double kBudgetSeconds = 0.02;
 
 template <typename T>
 class Work {
@@ -34,12 +33,12 @@ class Work {
 };
 
 template <typename T>
-double rate() {
+double rate(double seconds) {
   const std::int64_t workers = num_workers();
   std::vector<Work<T>> work(static_cast<std::size_t>(workers));
   const double flops = static_cast<double>(workers * kProducts * 2 * kSize * kSize * kSize);
   double best = 0;
-  for (const auto start = base::Clock::now(); base::seconds_since(start) < kBudgetSeconds;) {
+  for (const auto start = base::Clock::now(); base::seconds_since(start) < seconds;) {
     const auto begin = base::Clock::now();
     run_tasks(workers,
               [&](std::int64_t task, std::int64_t) { work[static_cast<std::size_t>(task)].run(); });
@@ -50,14 +49,14 @@ double rate() {
 
 }  // namespace
 
-double product_rate(c10::ScalarType type) {
+double product_rate(c10::ScalarType type, double seconds) {
   switch (type) {
     case c10::ScalarType::Float:
-      return rate<float>();
+      return rate<float>(seconds);
     case c10::ScalarType::Double:
-      return rate<double>();
+      return rate<double>(seconds);
     case c10::ScalarType::BFloat16:
-      return rate<c10::BFloat16>();
+      return rate<c10::BFloat16>(seconds);
     default:
       return 0;
   }

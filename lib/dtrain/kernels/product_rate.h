@@ -5,8 +5,9 @@
 
 namespace dtrain::kernels {
 
-/// FLOP/s of Product on all threads of the rank at once, on matrices in their caches; takes about
-/// 20 ms. 0 for a type that it does not multiply.
-[[nodiscard]] double product_rate(c10::ScalarType type);
+/// FLOP/s of Product on all threads of the rank at once, on matrices in their caches: the best of
+/// as many measurements of a millisecond or so as fit into `seconds`. 0 for a type that it does not
+/// multiply.
+[[nodiscard]] double product_rate(c10::ScalarType type, double seconds);
 
 }  // namespace dtrain::kernels

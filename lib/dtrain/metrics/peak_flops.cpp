@@ -21,6 +21,9 @@ constexpr std::int64_t kLargest = 4096;
 constexpr double kTooShort =
     2e-4;  // seconds, of which the launch of a kernel is a part that counts
 constexpr double kBudgetSeconds = 0.05;
+constexpr double kKernelBudgetSeconds = 0.02;
+constexpr double kRepeatBudgetSeconds = 0.005;
+constexpr std::int64_t kFirstRepeat = 10;  // steps
 
 // Seconds of the fastest product; of the first ones where those show that it is too short.
 double best_seconds(const at::TensorOptions& options, std::int64_t size) {
@@ -55,7 +58,8 @@ std::optional<double> measure_peak_flops(const at::TensorOptions& options) {
     // Larger ones have no room; the smaller ones must do.
   }
   if (options.device().is_cpu()) {
-    const double of_kernels = kernels::product_rate(c10::typeMetaToScalarType(options.dtype()));
+    const double of_kernels =
+        kernels::product_rate(c10::typeMetaToScalarType(options.dtype()), kKernelBudgetSeconds);
     if (of_kernels > best.value_or(0)) best = of_kernels;
   }
   if (!options.device().is_cpu()) c10::getDeviceAllocator(options.device().type())->emptyCache();
@@ -68,6 +72,30 @@ std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype) {
   const std::optional<double> own = measure_peak_flops(world.options(dtype));
   world.control().barrier();
   return own ? std::optional(*own * static_cast<double>(world.size())) : std::nullopt;
+}
+
+PeakFlops::PeakFlops(Options options) : options_(options) {}
+
+bool PeakFlops::is_due(std::int64_t steps_done) const {
+  if (!options_.measured || !options_.tensors.device().is_cpu()) return false;
+  std::int64_t due = kFirstRepeat;
+  while (due < steps_done) due *= 2;
+  return due == steps_done;
+}
+
+void PeakFlops::measure_again() {
+  const auto type = c10::typeMetaToScalarType(options_.tensors.dtype());
+  raise(kernels::product_rate(type, kRepeatBudgetSeconds) *
+        static_cast<double>(options_.num_ranks));
+}
+
+std::optional<double> PeakFlops::utilization(double flops_per_second) {
+  raise(flops_per_second);
+  return options_.measured ? std::optional(flops_per_second / *options_.measured) : std::nullopt;
+}
+
+void PeakFlops::raise(double flops_per_second) {
+  if (options_.measured) options_.measured = std::max(*options_.measured, flops_per_second);
 }
 
 }  // namespace dtrain::metrics

@@ -1,8 +1,9 @@
-// Measures the machine's peak speed of matrix products, for MFU.
+// Measures the machine's peak speed of matrix products, for model FLOP utilisation (MFU).
 #pragma once
 
 #include <c10/core/TensorOptions.h>
 
+#include <cstdint>
 #include <optional>
 
 #include "dtrain/comm/world.h"
@@ -20,5 +21,33 @@ namespace dtrain::metrics {
 ///
 /// Collective: every rank of `world`.
 [[nodiscard]] std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype);
+
+/// The peak that a run's MFU refers to: the highest rate that was measured so far. What else runs on
+/// a machine only lowers a measurement, so it is repeated as the run goes on, and a step that beats
+/// it raises it: no MFU is above 1.
+///
+/// Threads: one.
+class PeakFlops {
+ public:
+  struct Options {
+    std::optional<double> measured = {};  ///< peak_flops_of() at the start; none: no MFU is known
+    at::TensorOptions tensors = {};       ///< dtype and device of the products
+    std::int64_t num_ranks = 1;
+  };
+
+  explicit PeakFlops(Options options);
+
+  /// True after 10, 20, 40, 80 ... steps, on a CPU.
+  [[nodiscard]] bool is_due(std::int64_t steps_done) const;
+  /// Takes 5 ms. All ranks measure after the same step, as peak_flops_of() does.
+  void measure_again();
+  /// The share of the peak that `flops_per_second` of all ranks are, 0..1.
+  [[nodiscard]] std::optional<double> utilization(double flops_per_second);
+
+ private:
+  void raise(double flops_per_second);
+
+  Options options_;
+};
 
 }  // namespace dtrain::metrics

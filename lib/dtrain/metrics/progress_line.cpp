@@ -30,9 +30,10 @@ std::string wrap_line(std::string_view line, std::size_t room) {
   std::string wrapped;
   std::size_t used = 0;  // of the row, by its indent
   while (line.size() > room - used) {
-    const std::size_t space = line.rfind(' ', room - used);
+    std::size_t space = line.rfind(' ', room - used);
     const std::size_t begin = wrapped.empty() ? indent.size() : 0;
-    if (space == line.npos || space <= begin) break;  // a word that is longer than a row
+    if (space == line.npos || space <= begin) space = line.find(' ', room - used);  // a long word
+    if (space == line.npos) break;
     wrapped.append(line.substr(0, space)).append("\n").append(indent);
     line.remove_prefix(space + 1);
     used = indent.size();

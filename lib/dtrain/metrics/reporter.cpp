@@ -118,6 +118,17 @@ std::string done_line(const Summary& summary) {
   return (summary.reason.empty() ? "done: " : "ended by " + summary.reason + ": ") + rate;
 }
 
+// "training loss   2.1234 nats per token, mean of steps 51 to 100"
+std::string train_loss_line(const MeanLoss& mean) {
+  const std::int64_t count = mean.last_step - mean.first_step + 1;
+  std::string steps = fmt::format("steps {} to {}", mean.first_step, mean.last_step);
+  if (mean.num_losses < count) {
+    steps = fmt::format("the {} finite losses of {}", mean.num_losses, steps);
+  }
+  return fmt::format("  training loss   {:.4f} nats per token, {}\n", mean.loss,
+                     count == 1 ? fmt::format("of step {}", mean.last_step) : "mean of " + steps);
+}
+
 // Nothing that was not measured.
 template <typename T, typename Format>
 std::string compared_line(std::string_view name, const Compared<T>& figure, Format format) {
@@ -302,6 +313,14 @@ void Reporter::finish() {
   if (events_) events_->finish();
 }
 
+void Reporter::failure(std::int64_t step, const std::string& message) noexcept {
+  if (!options_.writes) return;
+  try {
+    file_->write({{"event", "failure"}, {"step", step}, {"message", readable_text(message)}});
+  } catch (const std::exception&) {  // the run ends with the error that came first
+  }
+}
+
 void Reporter::stop(const StopRecord& record) {
   if (!options_.writes) return;
   file_->write({{"event", "stop"},
@@ -317,8 +336,9 @@ void Reporter::end(const Summary& summary) {
   if (!summary.reason.empty()) line["reason"] = summary.reason;
   std::string text = done_line(summary);
   if (summary.train_loss) {
-    line["train_loss"] = json_number(*summary.train_loss);
-    text += fmt::format("  training loss   {:.4f} nats per token\n", *summary.train_loss);
+    line["train_loss"] = json_number(summary.train_loss->loss);
+    line["train_loss_steps"] = {summary.train_loss->first_step, summary.train_loss->last_step};
+    text += train_loss_line(*summary.train_loss);
   }
   line.update({{"seconds", summary.seconds},
                {"tokens_per_second", summary.tokens_per_second},

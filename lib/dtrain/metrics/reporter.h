@@ -38,16 +38,23 @@ struct Compared {
   std::optional<T> predicted = {};  ///< none: nothing was expected
 };
 
+/// The mean of the finite losses of some steps, in nats per token.
+struct MeanLoss {
+  double loss = 0;
+  std::int64_t first_step = 0;
+  std::int64_t last_step = 0;
+  std::int64_t num_losses = 0;  ///< that are finite
+};
+
 /// The results of a finished run.
 struct Summary {
   std::int64_t steps = 0;       ///< of the run
   std::int64_t steps_here = 0;  ///< of them, of this start
   std::string reason = {};      ///< the flag that ended it early; empty: its steps are done
   std::optional<BestCheckpoint> best = {};
-  /// The mean of the last 50 finite losses; none without any.
-  std::optional<double> train_loss{};
-  Compared<double> step_seconds = {};               ///< the median of the last 50 steps
-  Compared<std::int64_t> memory = {};               ///< peak of this rank's tensors, in bytes
+  std::optional<MeanLoss> train_loss{};  ///< of the last steps; none without a finite loss
+  Compared<double> step_seconds = {};    ///< the median of the last 50 steps
+  Compared<std::int64_t> memory = {};    ///< peak of this rank's tensors, in bytes
   std::optional<EvaluationRecord> validation = {};  ///< the last one
   double seconds = 0;
   double tokens_per_second = 0;
@@ -132,6 +139,8 @@ class Reporter {
   /// A line for people, and a "stop" line, which stands even where nobody reads the output.
   void stop(const StopRecord& record);
   void end(const Summary& summary);
+  /// The run has failed, `step` steps done. Does not throw: the disk may be what failed.
+  void failure(std::int64_t step, const std::string& message) noexcept;
   /// Throws: Error{data} if the last parts of a file could not be written.
   void finish();
 

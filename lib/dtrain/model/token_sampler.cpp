@@ -1,8 +1,12 @@
 #include "dtrain/model/token_sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <numeric>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -37,27 +41,92 @@ double uniform(std::uint64_t seed, std::int64_t index) {
   return ((words[0] >> 5) * kTwoToThe26 + (words[1] >> 6)) / kTwoToThe53;
 }
 
+// A token that may come next.
+struct Candidate {
+  std::size_t token;
+  double logit;
+  double weight;  // exp((logit - the highest one) / temperature), above 0
+};
+using Candidates = std::vector<Candidate>;
+
+// The k likeliest tokens, of equals the lower ones first.
+class Likeliest {
+ public:
+  Likeliest(const std::vector<double>& logits, std::size_t k) {
+    if (k == 0 || k >= logits.size()) return;
+    std::vector<double> sorted(logits);
+    const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(k) - 1;
+    std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
+    lowest_ = *last;
+    num_lowest_ = std::count(sorted.begin(), last + 1, lowest_);
+  }
+
+  // Asked for each token in turn.
+  [[nodiscard]] bool takes(double logit) {
+    return logit > lowest_ || (logit == lowest_ && num_lowest_-- > 0);
+  }
+
+ private:
+  double lowest_ = -std::numeric_limits<double>::infinity();
+  std::ptrdiff_t num_lowest_ = 0;  // that are still to be taken
+};
+
+Candidates candidates_of(const std::vector<double>& logits, const SamplingRule& rule) {
+  const double highest = *std::ranges::max_element(logits);
+  Likeliest likeliest(logits, static_cast<std::size_t>(rule.top_k));
+  Candidates candidates;
+  candidates.reserve(logits.size());
+  for (std::size_t token = 0; token < logits.size(); ++token) {
+    if (!likeliest.takes(logits[token])) continue;
+    const double weight = std::exp((logits[token] - highest) / rule.temperature);
+    if (weight > 0) candidates.push_back({token, logits[token], weight});
+  }
+  return candidates;
+}
+
+// Leaves the candidates of one interval of logits: that of the token at which the sum of weights,
+// the likeliest first, exceeds `left`. Takes the sum before them off `left`. False if all candidates
+// are alike. A pass in the order of tokens: sorting a large vocabulary would take far longer.
+bool narrow(Candidates& candidates, double& left) {
+  constexpr std::size_t kIntervals = 1024;
+  const auto [low, high] = std::ranges::minmax(candidates, {}, &Candidate::logit);
+  const double top = high.logit / 2;
+  const double span = top - low.logit / 2;  // halves: a difference of doubles may overflow
+  if (!(span > 0)) return false;
+  const auto interval_of = [&](const Candidate& each) {
+    const double place = (top - each.logit / 2) / span * kIntervals;
+    return std::min(static_cast<std::size_t>(place), kIntervals - 1);
+  };
+  std::array<double, kIntervals> sums{};
+  for (const Candidate& each : candidates) sums[interval_of(each)] += each.weight;
+  std::size_t chosen = 0;
+  // The last interval has the unlikeliest candidate, should rounding lift `left` beyond all.
+  while (chosen + 1 < kIntervals && left >= sums[chosen]) left -= sums[chosen++];
+  std::erase_if(candidates, [&](const Candidate& each) { return interval_of(each) != chosen; });
+  return true;
+}
+
+// The candidate at which the sum of weights, the likeliest first, exceeds `left`.
+std::size_t token_at(Candidates candidates, double left) {
+  constexpr std::size_t kFew = 64;
+  while (candidates.size() > kFew && narrow(candidates, left)) {
+  }
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::logit);
+  auto chosen = candidates.begin();
+  while (chosen + 1 != candidates.end() && left >= chosen->weight) left -= (chosen++)->weight;
+  return chosen->token;
+}
+
 }  // namespace
 
 std::int64_t sample_token(const at::Tensor& logits, const SamplingRule& rule, std::int64_t index) {
   const std::vector<double> values = finite_values(logits);
-  std::vector<std::size_t> order(values.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
-  if (rule.temperature == 0) return static_cast<std::int64_t>(order.front());
-  if (rule.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(rule.top_k)));
-
-  std::vector<double> reached;  // sums of the first weights
+  if (rule.temperature == 0) return std::ranges::max_element(values) - values.begin();
+  Candidates candidates = candidates_of(values, rule);
   double total = 0;
-  for (const std::size_t token : order) {
-    total += std::exp((values[token] - values[order.front()]) / rule.temperature);
-    reached.push_back(total);
-  }
+  for (const Candidate& each : candidates) total += each.weight;
   const double drawn = uniform(rule.seed, index) * total;
-  // Rounding can lift the product to the total itself: then the last token.
-  const auto chosen = std::upper_bound(reached.begin(), reached.end() - 1, drawn);
-  return static_cast<std::int64_t>(order[static_cast<std::size_t>(chosen - reached.begin())]);
+  return static_cast<std::int64_t>(token_at(std::move(candidates), drawn));
 }
 
 void continue_tokens(Generator& generator, std::span<const std::int64_t> prompt,

@@ -29,4 +29,13 @@ double Schedule::rate(std::int64_t step) const {
   return peak;
 }
 
+Schedule schedule_of(const config::TrainConfig& train) {
+  return {.shape = train.schedule,
+          .peak = train.lr,
+          .minimum = train.min_lr,
+          .warmup_steps = train.warmup_steps,
+          .decay_steps = train.decay_steps,
+          .total_steps = train.steps};
+}
+
 }  // namespace dtrain::optim

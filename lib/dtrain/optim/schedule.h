@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "dtrain/config/words.h"
+#include "dtrain/config/config.h"
 
 namespace dtrain::optim {
 
@@ -25,5 +25,8 @@ struct Schedule {
   /// The rate of the update that turns state `step` into state step + 1; step counts from 0.
   [[nodiscard]] double rate(std::int64_t step) const;
 };
+
+/// The schedule of a resolved configuration.
+[[nodiscard]] Schedule schedule_of(const config::TrainConfig& train);
 
 }  // namespace dtrain::optim

@@ -1,6 +1,7 @@
 // The memory of a rank, part by part, computed from sizes before anything is allocated.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace dtrain::parallel {
@@ -20,13 +21,20 @@ struct MemoryPlan {
   std::int64_t checkpoint = 0;   ///< the copy that is written while training goes on
 
   // No parts of the total.
+  /// Taken when the last checkpoint and the model are written: activations, units and work are gone.
+  std::int64_t ending = 0;
   std::int64_t travelling = 0;  ///< encoded gradients, which take the place of activations
   std::int64_t state = 0;    ///< whatever a checkpoint saves, wherever it lies, and replicas share
   std::int64_t carried = 0;  ///< what it saves of each rank's own
   std::int64_t host = 0;     ///< of a rank on a device: the memory of the host that it takes
 
+  /// At the peak of a step.
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + units + activations + buffers + work + checkpoint;
+  }
+  /// Of the whole run.
+  [[nodiscard]] std::int64_t peak() const {
+    return std::max(total(), total() - activations - units - work + ending);
   }
   friend MemoryPlan operator+(MemoryPlan a, const MemoryPlan& b) {
     a.parameters += b.parameters;
@@ -37,6 +45,7 @@ struct MemoryPlan {
     a.buffers += b.buffers;
     a.work += b.work;
     a.checkpoint += b.checkpoint;
+    a.ending += b.ending;
     a.travelling += b.travelling;
     a.state += b.state;
     a.carried += b.carried;

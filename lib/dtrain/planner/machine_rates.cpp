@@ -75,7 +75,7 @@ std::unique_ptr<model::Model> whole_model(const config::Config& config) {
 }
 
 std::int64_t memory_of(const config::Config& config) {
-  return parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}}).memory.total();
+  return parallel::rank_plan(config, {{Axis::pp, 0}, {Axis::dp, 0}, {Axis::tp, 0}}).memory.peak();
 }
 
 ComputeTimes measure(const config::Config& asked) {

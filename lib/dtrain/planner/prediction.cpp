@@ -166,7 +166,7 @@ Prediction of_stage(const config::Config& config, std::int64_t stage, const mode
                       static_cast<double>(whole.num_elements()) *
                       static_cast<double>(config.layout.tp);
   const auto shards = static_cast<double>(plan.options.data.shard_size);
-  Prediction found{.memory = plan.memory.total(),
+  Prediction found{.memory = plan.memory.peak(),
                    .compute = step.microbatches() * times.pass * share * again,
                    .update = times.update * std::min(1.0, held) / shards};
   if (plan.place.shape.stages > 1) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "dtrain/base/shell_word.h"
 #include "dtrain/report/page_parts.h"
+#include "dtrain/report/run_state.h"
 
 namespace dtrain::report {
 namespace {
@@ -78,27 +80,13 @@ Curve running_sum(const Curve& curve) {
   return sum;
 }
 
-Json curves_json(const RunRecord& run) {
+Json curves_json(const RunRecord& run, std::size_t points) {
   Json curves = Json::object();
-  for (const auto& [key, curve] : run.curves) curves[key] = curve_json(thinned(curve, kMaxPoints));
+  for (const auto& [key, curve] : run.curves) curves[key] = curve_json(thinned(curve, points));
   if (const Curve* seconds = curve_of(run, "step_seconds")) {
-    curves["seconds"] = curve_json(thinned(running_sum(*seconds), kMaxPoints));
+    curves["seconds"] = curve_json(thinned(running_sum(*seconds), points));
   }
   return curves;
-}
-
-std::string state_of(const RunRecord& run) {
-  const std::int64_t last = run.last_step();
-  const auto ends = run.events_named("end");
-  const auto starts = run.events_named("start");
-  // In the order of the file: a run that has ended may have been started again.
-  const bool is_over = !ends.empty() && (starts.empty() || starts.back() < ends.back());
-  if (is_over && ends.back()->value("step", Json()) == last) {
-    const std::string reason = text_at(*ends.back(), "reason");
-    return reason.empty() ? "finished" : "finished: " + reason;
-  }
-  if (run.wants_requeue) return fmt::format("stopped after step {}, and saved", last);
-  return fmt::format("at step {}: it runs, or has failed", last);
 }
 
 // A fact for people: a name, a value, and how to show it (page.js).
@@ -106,28 +94,83 @@ void add_fact(Json& facts, std::string_view name, Json value, std::string_view k
   facts.push_back(Json::array({name, std::move(value), kind}));
 }
 
-void add_validation(Json& facts, const RunRecord& run) {
+struct Lowest {
+  double loss;
+  std::int64_t step;
+};
+
+std::optional<Lowest> lowest_validation(const RunRecord& run) {
   const Curve* curve = curve_of(run, "val_loss");
-  if (curve == nullptr) return;
-  add_fact(facts, "validation loss", json_number(curve->values.back()), "number");
+  if (curve == nullptr) return std::nullopt;
   const auto nan_last = [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; };
   const auto best = std::min_element(curve->values.begin(), curve->values.end(), nan_last);
-  const std::int64_t step = curve->steps[static_cast<std::size_t>(best - curve->values.begin())];
-  add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", *best, step), "text");
+  return Lowest{*best, curve->steps[static_cast<std::size_t>(best - curve->values.begin())]};
+}
+
+std::optional<double> median_of(const RunRecord& run, std::string_view key) {
+  const Curve* curve = curve_of(run, key);
+  std::vector<double> values;
+  if (curve != nullptr) {
+    std::ranges::copy_if(curve->values, std::back_inserter(values),
+                         [](double value) { return std::isfinite(value); });
+  }
+  if (values.empty()) return std::nullopt;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// The mean of the finite losses of the last steps.
+struct LastLoss {
+  std::int64_t first_step;
+  std::int64_t last_step;
+  double mean;
+};
+
+std::optional<LastLoss> last_loss(const RunRecord& run) {
+  constexpr std::size_t kMost = 50;
+  const Curve* loss = curve_of(run, "loss");
+  if (loss == nullptr) return std::nullopt;
+  const std::size_t first = loss->size() - std::min(kMost, loss->size());
+  double sum = 0;
+  int count = 0;
+  for (std::size_t i = first; i < loss->size(); ++i) {
+    if (!std::isfinite(loss->values[i])) continue;
+    sum += loss->values[i];
+    ++count;
+  }
+  return LastLoss{loss->steps[first], loss->steps.back(), sum / count};  // of none: not a number
+}
+
+// The last start that the file tells of; an empty object: none.
+const Json& last_start(const RunRecord& run) {
+  static const Json kNone = Json::object();
+  const auto starts = run.events_named("start");
+  return starts.empty() ? kNone : *starts.back();
+}
+
+Json parameters_of(const RunRecord& run) { return last_start(run).value("parameters", Json()); }
+
+double largest(const Curve& curve) {
+  return *std::max_element(curve.values.begin(), curve.values.end());
 }
 
 Json summary_json(const RunRecord& run) {
   Json facts = Json::array();
+  add_fact(facts, "parameters", parameters_of(run), "count");
   const std::string steps = setting(run, "train.steps");
   add_fact(facts, "steps",
            fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
-  if (const Curve* loss = curve_of(run, "loss")) {
-    const auto last = static_cast<std::ptrdiff_t>(std::min<std::size_t>(50, loss->size()));
-    const double sum = std::accumulate(loss->values.end() - last, loss->values.end(), 0.0);
-    add_fact(facts, fmt::format("loss, last {} steps", last),
-             json_number(sum / static_cast<double>(last)), "number");
+  if (const auto loss = last_loss(run)) {
+    add_fact(facts, fmt::format("loss, steps {} to {}", loss->first_step, loss->last_step),
+             json_number(loss->mean), "number");
   }
-  add_validation(facts, run);
+  if (const auto lowest = lowest_validation(run)) {
+    add_fact(facts, "validation loss", json_number(curve_of(run, "val_loss")->values.back()),
+             "number");
+    add_fact(facts, "lowest", fmt::format("{:.4f} after step {}", lowest->loss, lowest->step),
+             "text");
+  }
   if (const Curve* tokens = curve_of(run, "tokens")) {
     add_fact(facts, "tokens", tokens->values.back(), "count");
   }
@@ -139,10 +182,25 @@ Json summary_json(const RunRecord& run) {
              "text");
   }
   if (const Curve* memory = curve_of(run, "memory_bytes")) {
-    add_fact(facts, "peak memory", *std::max_element(memory->values.begin(), memory->values.end()),
-             "bytes");
+    add_fact(facts, "peak memory", largest(*memory), "bytes");
   }
   return facts;
+}
+
+// What runs are compared by; a figure that is not known is left out.
+Json figures_json(const RunRecord& run) {
+  Json figures{{"steps", run.last_step()}, {"parameters", parameters_of(run)}};
+  if (const auto loss = last_loss(run)) figures["loss"] = json_number(loss->mean);
+  if (const auto lowest = lowest_validation(run)) {
+    figures["val_loss"] = json_number(curve_of(run, "val_loss")->values.back());
+    figures["lowest_val_loss"] = json_number(lowest->loss);
+  }
+  const double seconds = sum_of(run, "step_seconds");
+  if (seconds > 0) figures["seconds"] = seconds;
+  if (const Curve* tokens = curve_of(run, "tokens")) figures["tokens"] = tokens->values.back();
+  if (const auto rate = median_of(run, "tokens_per_second")) figures["tokens_per_second"] = *rate;
+  if (const Curve* memory = curve_of(run, "memory_bytes")) figures["memory"] = largest(*memory);
+  return figures;
 }
 
 Json settings_json(const RunRecord& run) {
@@ -191,9 +249,8 @@ double predicted_memory(const Json& start) {
 
 Json layout_json(const RunRecord& run) {
   Json facts = Json::array();
-  const auto starts = run.events_named("start");
-  if (starts.empty()) return facts;
-  const Json& start = *starts.back();
+  const Json& start = last_start(run);
+  if (start.empty()) return facts;
   add_fact(facts, "folder", run.folder, "text");
   add_fact(facts, "parameters", start.value("parameters", Json()), "count");
   add_fact(facts, "strategy", setting(run, "layout.strategy"), "text");
@@ -237,7 +294,7 @@ Json events_json(const RunRecord& run, std::string_view name, const char* text) 
   return list;
 }
 
-Json run_json(const RunRecord& run) {
+Json run_json(const RunRecord& run, std::size_t points) {
   Json starts = Json::array();
   std::string command;
   for (const Json* start : run.events_named("start")) {
@@ -248,10 +305,13 @@ Json run_json(const RunRecord& run) {
   for (const Json* event : run.events_named("checkpoint")) {
     checkpoints.push_back(checkpoint_json(run, *event));
   }
+  const RunState state = state_of(run);
   return {{"name", run.name},
-          {"state", state_of(run)},
+          {"state", state.text},
+          {"state_kind", state.kind},
           {"summary", summary_json(run)},
-          {"curves", curves_json(run)},
+          {"figures", figures_json(run)},
+          {"curves", curves_json(run, points)},
           {"settings", settings_json(run)},
           {"layout", layout_json(run)},
           {"starts", std::move(starts)},
@@ -307,7 +367,9 @@ Curve thinned(const Curve& curve, std::size_t most) {
 Json page_data(const std::vector<RunRecord>& runs, const std::string& version,
                const std::string& written) {
   Json list = Json::array();
-  for (const RunRecord& run : runs) list.push_back(run_json(run));
+  constexpr std::size_t kFewest = 100;
+  const std::size_t share = kMaxFullCurves * kMaxPoints / std::max(runs.size(), kMaxFullCurves);
+  for (const RunRecord& run : runs) list.push_back(run_json(run, std::max(share, kFewest)));
   return {{"version", version}, {"written", written}, {"runs", std::move(list)}};
 }
 

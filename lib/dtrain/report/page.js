@@ -4,8 +4,16 @@
   const began = performance.now();
   const data = JSON.parse(document.getElementById("data").textContent);
   const runs = data.runs;
-  const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6fd1", "#b58900", "#56a8d6", "#7a7a7a"];
-  runs.forEach((run, index) => { run.color = COLORS[index % COLORS.length]; run.shown = true; });
+  // Each at least 23 from any other in CIELAB, and readable on light and dark ground; then they come again, dashed.
+  const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6fd1", "#b58900", "#56a8d6", "#7a7a7a", "#7700ff", "#00cc00",
+    "#ff00cc", "#ff0066", "#558800", "#994433", "#ff0022", "#0055ff", "#bb0077", "#ccaa77", "#9922bb", "#666622"];
+  const DASHES = ["none", "6 3", "2 3", "9 3 2 3"];
+  runs.forEach((run, index) => {
+    run.color = COLORS[index % COLORS.length];
+    run.dashes = DASHES[Math.floor(index / COLORS.length) % DASHES.length];
+    run.shown = true;
+    run.boxes = [];
+  });
   const view = { axis: "step", smoothing: 0, log: false };
 
   // An element with attributes and children; a text becomes a text node.
@@ -158,7 +166,8 @@
       if (line.even) {
         svg.append(drawn("path", { class: "raw", stroke: line.run.color, d: pathOf(line, line.curve.values, toX, toY) }));
       }
-      svg.append(drawn("path", { stroke: line.run.color, d: pathOf(line, line.even || line.curve.values, toX, toY) }));
+      svg.append(drawn("path", { stroke: line.run.color, "stroke-dasharray": line.run.dashes,
+        d: pathOf(line, line.even || line.curve.values, toX, toY) }));
       if (!chart.dots) continue;
       line.curve.values.forEach((value, index) => {
         if (!line.usable(value)) return;
@@ -213,23 +222,69 @@
   }
   const facts = (pairs) => element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 
-  function card(run) {
-    const box = element("input", { type: "checkbox", checked: "" });
-    const node = element("div", { class: "card", style: `border-top-color:${run.color}` }, element("label", {}, box, " ", run.name),
-      facts([["state", run.state], ...run.summary.map(([name, value, kind]) => [name, SHOWN[kind](value)])]));
+  const stateOf = (run, text) => element("span", { class: `state ${run.state_kind}`, title: run.state }, text);
+  // A tick that shows a run's curves, or hides them; all ticks of a run are one.
+  function tick(run) {
+    const box = element("input", { type: "checkbox", checked: "", "aria-label": `show ${run.name}` });
+    run.boxes.push(box);
     box.addEventListener("change", () => {
       run.shown = box.checked;
-      node.classList.toggle("hidden", !run.shown);
+      for (const other of run.boxes) {
+        other.checked = run.shown;
+        other.closest(".card, tr").classList.toggle("hidden", !run.shown);
+      }
       drawAll();
     });
-    return node;
+    return box;
+  }
+  function card(run) {
+    return element("div", { class: "card", style: `border-top-color:${run.color}` }, element("label", {}, tick(run), " ", run.name),
+      facts([["state", stateOf(run, run.state)], ...run.summary.map(([name, value, kind]) => [name, SHOWN[kind](value)])]));
   }
 
+  // Keys of settings that differ between runs.
+  const settingOf = (run, key) => run.settings[key] ?? "–";
+  const differing = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))]
+    .filter((key) => key !== "run.dir" && runs.some((run) => settingOf(run, key) !== settingOf(runs[0], key)));
   function differences() {
-    const keys = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))];
-    const text = (run, key) => run.settings[key] ?? "–";
-    return keys.filter((key) => key !== "run.dir" && runs.some((run) => text(run, key) !== text(runs[0], key)))
-      .map((key) => [key, ...runs.map((run) => text(run, key))]);
+    const rows = differing.map((key) => [key, ...runs.map((run) => settingOf(run, key))]);
+    const sizes = runs.map((run) => count(run.figures.parameters));
+    return new Set(sizes).size > 1 ? [["parameters", ...sizes], ...rows] : rows;
+  }
+
+  // ---- the table of runs ----
+  const figure = (title, key, format) => ({ title, value: (run) => run.figures[key], cell: (run) => format(run.figures[key]) });
+  const COLUMNS = [
+    { title: "run", value: (run) => run.name, cell: (run) => element("label", {}, tick(run), " ", swatch(run), run.name) },
+    { title: "state", value: (run) => run.state_kind, cell: (run) => stateOf(run, run.state_kind) },
+    figure("training loss", "loss", short), figure("validation loss", "val_loss", short), figure("lowest", "lowest_val_loss", short),
+    figure("steps", "steps", count), figure("parameters", "parameters", count), figure("tokens", "tokens", count),
+    figure("tokens/s", "tokens_per_second", short), figure("time", "seconds", seconds), figure("peak memory", "memory", bytes),
+    ...differing.map((key) => ({ title: key, value: (run) => run.settings[key], cell: (run) => settingOf(run, key) })),
+  ];
+  // Numbers before texts, "run-2" before "run-10", and what is not known last, in either direction.
+  function compared(a, b) {
+    const numbers = [a, b].map((value) => (value === "" ? NaN : Number(value)));
+    if (numbers.every((value) => !Number.isNaN(value))) return numbers[0] - numbers[1];
+    return Number.isNaN(numbers[0]) - Number.isNaN(numbers[1]) || String(a).localeCompare(String(b), "en", { numeric: true });
+  }
+  function sortRows(column, rows, direction) {
+    const isKnown = ([run]) => column.value(run) !== undefined && column.value(run) !== null && column.value(run) !== "nan";
+    const known = rows.filter(isKnown).sort(([a], [b]) => direction * compared(column.value(a), column.value(b)));
+    return [...known, ...rows.filter((row) => !isKnown(row))];
+  }
+  function tableOfRuns() {
+    const columns = COLUMNS.filter((column) => runs.some((run) => column.value(run) !== undefined && column.value(run) !== null));
+    const rows = runs.map((run) => [run, element("tr", {}, ...columns.map((column) => element("td", {}, column.cell(run))))]);
+    const body = element("tbody", {}, ...rows.map(([, row]) => row));
+    const heads = columns.map((column) => element("th", { "aria-sort": "none" }, element("button", { type: "button" }, column.title)));
+    heads.forEach((head, index) => head.firstChild.addEventListener("click", () => {
+      const order = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+      for (const other of heads) other.setAttribute("aria-sort", "none");
+      head.setAttribute("aria-sort", order);
+      body.append(...sortRows(columns[index], rows, order === "ascending" ? 1 : -1).map(([, row]) => row));
+    }));
+    return element("div", { class: "scroll" }, element("table", { id: "runs" }, element("thead", {}, element("tr", {}, ...heads)), body));
   }
 
   function startOf(start) {
@@ -271,13 +326,16 @@
   }
 
   // ---- the page ----
+  const MANY = 6;  // runs, whose cards would fill a screen before the curves
   // A curve of zeros, as of waits without other ranks, says nothing.
   const says = (run, chart) => run.curves[chart.key]?.values.some((value) => value !== 0);
   const charts = CHARTS.filter((chart) => runs.some((run) => says(run, chart))).map((chart) => [chartOf(chart), chart]);
   function drawAll() { for (const [figure, chart] of charts) draw(figure, chart); }
   const main = document.querySelector("main");
-  main.append(element("section", { class: "cards" }, ...runs.map(card)), element("h2", {}, "Curves"), controls(),
-    element("section", { class: "charts" }, ...charts.map(([figure]) => figure)));
+  const cards = element("section", { class: "cards" }, ...runs.map(card));
+  if (runs.length > 1) main.append(tableOfRuns());
+  main.append(runs.length > MANY ? element("details", {}, element("summary", {}, "Cards"), cards) : cards, element("h2", {}, "Curves"),
+    controls(), element("section", { class: "charts" }, ...charts.map(([node]) => node)));
   if (runs.length > 1) {
     const rows = differences();
     main.append(element("h2", {}, "Settings that differ"), rows.length === 0 ? element("p", { class: "quiet" }, "none")

@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kMetricsName = "metrics.jsonl";
+
 struct Word {
   std::string_view text;
   double value;
@@ -103,10 +105,11 @@ void read_settings(const std::string& path, RunRecord& run) {
   std::error_code error;
   const bool is_there = fs::exists(folder, error);
   const bool is_file = is_there && !fs::is_directory(folder, error);
-  base::fail(base::ErrorKind::data, "{}: {}; name run folders", folder,
-             is_file    ? "it is a file, not a run folder"
-             : is_there ? "it holds no metrics.jsonl, so no run has begun there"
-                        : "nothing of this name exists");
+  base::fail(base::ErrorKind::data, "{}: {}; name run folders, or a folder of runs", folder,
+             is_file ? "it is a file, not a run folder"
+             : is_there
+                 ? "it holds no metrics.jsonl, and no folder below does, so no run has begun there"
+                 : "nothing of this name exists");
 }
 
 std::string name_of(const std::string& folder) {
@@ -134,10 +137,15 @@ std::vector<const Json*> RunRecord::events_named(std::string_view event) const {
   return found;
 }
 
-RunRecord read_run(const std::string& folder) {
-  const std::string path = (fs::path(folder) / "metrics.jsonl").string();
+bool is_run(const std::string& folder) {
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) refuse_folder(folder);
+  return fs::is_regular_file(fs::path(folder) / kMetricsName, error);
+}
+
+RunRecord read_run(const std::string& folder) {
+  const std::string path = (fs::path(folder) / kMetricsName).string();
+  std::error_code error;
+  if (!is_run(folder)) refuse_folder(folder);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) base::fail(base::ErrorKind::data, "{}: {}", path, std::strerror(errno));
@@ -153,6 +161,22 @@ RunRecord read_run(const std::string& folder) {
   read_settings((fs::path(folder) / "config.json").string(), run);
   run.wants_requeue = fs::exists(fs::path(folder) / "REQUEUE", error);
   return run;
+}
+
+std::vector<std::string> runs_below(const std::string& folder) {
+  std::vector<std::string> runs;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
+                                         error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    std::error_code unknown;
+    if (!fs::is_directory(entry->symlink_status(unknown))) continue;
+    if (!is_run(entry->path().string())) continue;
+    runs.push_back(entry->path().string());
+    entry.disable_recursion_pending();
+  }
+  std::ranges::sort(runs);
+  return runs;
 }
 
 void name_apart(std::vector<RunRecord>& runs) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,8 +32,9 @@ struct RunRecord {
   std::vector<Json> events = {};  ///< lines with an "event", in order
   /// Key and value of what config.json says was resolved; empty where there is none.
   std::vector<std::pair<std::string, std::string>> settings = {};
-  bool wants_requeue = false;       ///< it was stopped early, and saved
-  std::int64_t num_unreadable = 0;  ///< lines that were passed over
+  bool wants_requeue = false;        ///< it was stopped early, and saved
+  std::optional<bool> is_held = {};  ///< a job holds the folder; none: not known
+  std::int64_t num_unreadable = 0;   ///< lines that were passed over
 
   /// The last step that is told of; 0: none.
   [[nodiscard]] std::int64_t last_step() const;
@@ -40,11 +42,18 @@ struct RunRecord {
   [[nodiscard]] std::vector<const Json*> events_named(std::string_view event) const;
 };
 
+/// Returns whether a run has begun in the folder.
+[[nodiscard]] bool is_run(const std::string& folder);
+
 /// Reads a folder while its run may go on writing.
 ///
 /// Throws: Error{data} naming the folder if it has no metrics.jsonl, or the file if it cannot be
 ///         read or holds nothing.
 [[nodiscard]] RunRecord read_run(const std::string& folder);
+
+/// Folders of runs at any depth below `folder`, sorted by path. What a run folder holds is not
+/// searched, links are not followed, and folders that cannot be read are passed over.
+[[nodiscard]] std::vector<std::string> runs_below(const std::string& folder);
 
 /// Gives runs whose folders have one name their paths as names.
 void name_apart(std::vector<RunRecord>& runs);

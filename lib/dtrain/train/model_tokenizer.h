@@ -17,6 +17,10 @@ namespace dtrain::train {
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
     const checkpoint::format::SafetensorsFile& file, std::int64_t vocab);
 
+/// The same for the model of a checkpoint, whose run keeps tokenizer.model in its folder.
+[[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(
+    const std::string& checkpoint, std::int64_t vocab);
+
 /// data::identity_of the tokenizer of a model file, or of a checkpoint's run; empty: not known.
 [[nodiscard]] std::string saved_tokenizer(const std::string& model_file_or_checkpoint);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 namespace dtrain::train {
@@ -10,33 +9,33 @@ namespace {
 
 constexpr std::size_t kMost = 50;
 
-void keep(std::deque<double>& values, double value) {
-  values.push_back(value);
-  if (values.size() > kMost) values.pop_front();
-}
-
 }  // namespace
 
 void RecentSteps::note(const Step& step) {
-  if (std::isfinite(step.loss)) keep(losses_, step.loss);
-  keep(seconds_, step.seconds);
-  memory_ = step.memory;
+  steps_.push_back(step);
+  if (steps_.size() > kMost) steps_.pop_front();
 }
 
-std::optional<double> RecentSteps::loss() const {
-  if (losses_.empty()) return std::nullopt;
-  return std::accumulate(losses_.begin(), losses_.end(), 0.0) / static_cast<double>(losses_.size());
+std::optional<metrics::MeanLoss> RecentSteps::loss() const {
+  metrics::MeanLoss mean;
+  for (const Step& each : steps_) {
+    if (!std::isfinite(each.loss)) continue;
+    mean.loss += each.loss;
+    ++mean.num_losses;
+  }
+  if (mean.num_losses == 0) return std::nullopt;
+  mean.loss /= static_cast<double>(mean.num_losses);
+  mean.first_step = steps_.front().step;
+  mean.last_step = steps_.back().step;
+  return mean;
 }
 
 std::optional<double> RecentSteps::seconds() const {
-  if (seconds_.empty()) return std::nullopt;
-  std::vector<double> sorted(seconds_.begin(), seconds_.end());
+  if (steps_.empty()) return std::nullopt;
+  std::vector<double> sorted;
+  for (const Step& each : steps_) sorted.push_back(each.seconds);
   std::ranges::sort(sorted);
   return sorted[sorted.size() / 2];
-}
-
-std::optional<std::int64_t> RecentSteps::memory() const {
-  return memory_ > 0 ? std::optional(memory_) : std::nullopt;
 }
 
 }  // namespace dtrain::train

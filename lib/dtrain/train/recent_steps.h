@@ -1,10 +1,11 @@
-// Losses, times and memory of a run's last steps, for its summary.
+// Losses and times of a run's last steps, for its summary.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
+
+#include "dtrain/metrics/reporter.h"
 
 namespace dtrain::train {
 
@@ -14,23 +15,20 @@ namespace dtrain::train {
 class RecentSteps {
  public:
   struct Step {
-    double loss = 0;          ///< may be no number
-    double seconds = 0;       ///< of the whole step
-    std::int64_t memory = 0;  ///< peak so far, in bytes; 0: not counted
+    std::int64_t step = 0;
+    double loss = 0;     ///< may be no number
+    double seconds = 0;  ///< of the whole step
   };
 
   void note(const Step& step);
 
-  /// The mean of the losses that are finite; none without any.
-  [[nodiscard]] std::optional<double> loss() const;
+  /// None without a loss that is finite.
+  [[nodiscard]] std::optional<metrics::MeanLoss> loss() const;
   /// The median; none before the first step.
   [[nodiscard]] std::optional<double> seconds() const;
-  [[nodiscard]] std::optional<std::int64_t> memory() const;
 
  private:
-  std::deque<double> losses_;
-  std::deque<double> seconds_;
-  std::int64_t memory_ = 0;
+  std::deque<Step> steps_;
 };
 
 }  // namespace dtrain::train

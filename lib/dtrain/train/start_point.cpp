@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "dtrain/base/clock.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/choose.h"
 #include "dtrain/checkpoint/model_file.h"
 #include "dtrain/checkpoint/reader_source.h"
@@ -23,6 +25,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/conditions.h"
 #include "dtrain/config/json.h"
+#include "dtrain/optim/schedule.h"
 #include "dtrain/train/model_description.h"
 #include "dtrain/train/model_tokenizer.h"
 
@@ -113,8 +116,22 @@ void check_same_data(const StartParts& parts, const Chosen& chosen) {
   }
 }
 
+// "the learning rate goes from A in step N to B in step N + 1": other settings change it, and more
+// steps may raise it by orders of magnitude. Empty where the checkpoint's settings give the same.
+std::string rate_change(const config::TrainConfig& now, const config::TrainConfig& saved,
+                        std::int64_t step) {
+  const optim::Schedule before = optim::schedule_of(saved);
+  const double rate = optim::schedule_of(now).rate(step);
+  if (step >= now.steps || rate == before.rate(step)) return {};
+  return fmt::format(
+      "the learning rate goes from {:.3g} in step {} to {:.3g} in step {}, where the checkpoint's "
+      "settings give {:.3g}",
+      before.rate(std::max<std::int64_t>(step - 1, 0)), step, rate, step + 1, before.rate(step));
+}
+
 void check_same_run(const StartParts& parts, const Chosen& chosen) {
-  const Differences differences = compare_settings(parts.config, config_of(chosen));
+  const config::Config saved = config_of(chosen);
+  const Differences differences = compare_settings(parts.config, saved);
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
                "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
@@ -124,6 +141,8 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
   if (!differences.noted.empty() && is_leader(parts)) {
     base::log_warning("going on from {} with other settings: {}", chosen.path, differences.noted);
   }
+  const std::string change = rate_change(parts.config.train, saved.train, chosen.manifest.step);
+  if (!change.empty() && is_leader(parts)) base::log_warning("{}", change);
   if (chosen.manifest.step > parts.config.train.steps && is_leader(parts)) {
     base::log_warning("{} is beyond --steps {}: nothing is left to train", chosen.path,
                       parts.config.train.steps);
@@ -164,23 +183,24 @@ void take_model_file(const StartParts& parts, const std::string& path) {
   parts.engine.load_weights(source);
 }
 
-void initialise_from(const StartParts& parts, const std::string& path) {
-  const std::string found = as_leader_finds(parts, [&] {
-    std::error_code error;
-    const bool is_file = fs::is_regular_file(path, error);
-    return is_file ? std::string() : store::checkpoints_at(path).front();
-  });
-  if (found.empty()) return take_model_file(parts, path);
-  take_weights(parts, checkpoint::choose(parts.world, found));
+// The model file or the checkpoint at a path.
+std::string weights_at(const StartParts& parts, const std::string& path) {
+  return as_leader_finds(parts,
+                         [&] { return base::is_folder(path) ? store::weights_at(path) : path; });
+}
+
+void initialise_from(const StartParts& parts, const std::string& weights) {
+  if (is_leader(parts)) base::log_info("weights from {}, new optimizer", weights);
+  const bool is_checkpoint = !as_leader_finds(parts, [&] {
+                                return std::string(base::is_folder(weights) ? "yes" : "");
+                              }).empty();
+  if (!is_checkpoint) return take_model_file(parts, weights);
+  take_weights(parts, checkpoint::choose(parts.world, weights));
 }
 
 // Equal shapes say nothing of what a token means.
-void check_tokenizer(const StartParts& parts, const std::string& path) {
-  const std::string saved = as_leader_finds(parts, [&] {
-    std::error_code error;
-    const bool is_file = fs::is_regular_file(path, error);
-    return saved_tokenizer(is_file ? path : store::checkpoints_at(path).front());
-  });
+void check_tokenizer(const StartParts& parts, const std::string& path, const std::string& weights) {
+  const std::string saved = as_leader_finds(parts, [&] { return saved_tokenizer(weights); });
   if (saved.empty() || parts.tokenizer == "unknown" || saved == parts.tokenizer) return;
   base::fail(ErrorKind::usage,
              "--init-from {}: its model was trained on tokens of {}, data.train ({}) has those of "
@@ -234,8 +254,9 @@ StartPoint load_start(const StartParts& parts) {
     start = resume(parts, *chosen);
     check_loaded_weights(parts);
   } else if (const std::string& path = parts.config.checkpoint.init_from; !path.empty()) {
-    check_tokenizer(parts, path);
-    initialise_from(parts, path);
+    const std::string weights = weights_at(parts, path);
+    check_tokenizer(parts, path, weights);
+    initialise_from(parts, weights);
     check_loaded_weights(parts);
   }
   start.seconds = base::seconds_since(begin);

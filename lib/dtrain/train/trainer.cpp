@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
 #include <utility>
 
 #include "dtrain/base/error.h"
@@ -12,9 +13,9 @@
 #include "dtrain/checkpoint/store/names.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/config/conditions.h"
-#include "dtrain/job/ranks.h"
 #include "dtrain/metrics/tensor_memory.h"
 #include "dtrain/train/call_answers.h"
+#include "dtrain/train/evaluate.h"
 #include "dtrain/train/final_model.h"
 #include "dtrain/train/text_sampler.h"
 
@@ -59,29 +60,6 @@ std::string found_in(std::int64_t step, const parallel::StepResult& result) {
                      shown(result.grad_norm));
 }
 
-optim::Schedule schedule_of(const config::TrainConfig& train) {
-  return {.shape = train.schedule,
-          .peak = train.lr,
-          .minimum = train.min_lr,
-          .warmup_steps = train.warmup_steps,
-          .decay_steps = train.decay_steps,
-          .total_steps = train.steps};
-}
-
-// The loss over all of `sequences`, in nats per token; nothing if wants_stop was true on a rank
-// before the end.
-std::optional<double> evaluate(parallel::StepEngine& engine,
-                               const data::EvaluationSequences& sequences, std::int64_t batch_size,
-                               const std::function<bool()>& wants_stop) {
-  const auto loss = engine.evaluate(
-      {.num_sequences = sequences.size(),
-       .length = sequences.length(),
-       .batch_size = batch_size,
-       .read = [&](std::int64_t first, std::int64_t count) { return sequences.read(first, count); },
-       .wants_stop = wants_stop});
-  return loss ? std::optional(loss->mean()) : std::nullopt;
-}
-
 // The name of a tensor of the run's state that is not finite on some rank; empty: all are.
 std::string bad_tensor(const parallel::StepEngine& engine, comm::ProcessGroup& world) {
   const std::string own = checkpoint::first_not_finite(owned_part(engine.state()));
@@ -112,13 +90,14 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       probe_(parts.split.train.first(),
              config_.batch.microbatch * groups_.along(mesh::Axis::dp).size()),
       loader_(parts.split.train, loader_options(parts, start)),
-      schedule_(schedule_of(config_.train)),
+      schedule_(optim::schedule_of(config_.train)),
       step_(start.step),
       tokens_(start.tokens),
       start_tokens_(start.tokens),
-      peak_flops_(parts.peak_flops),
-      predicted_{job::sum_of_process(config_, world_, parts.predicted.memory),
-                 parts.predicted.step_seconds},
+      peak_({.measured = parts.peak_flops,
+             .tensors = at::TensorOptions(device()).dtype(engine_.precision().compute),
+             .num_ranks = world_.size()}),
+      predicted_(parts.predicted),
       owes_evaluation_(validation_.size() > 0 && is_due(step_, config_) &&
                        (step_ >= config_.train.steps || !start.is_evaluated)),
       validation_record_(start.history.validation),
@@ -136,11 +115,11 @@ RunEnd Trainer::run() {
   const CallAnswers answers(link_, groups_);
   try {
     return run_steps(activity);
-  } catch (const base::Error& error) {
-    if (error.kind() != base::ErrorKind::comm) link_.disobey();
-    throw;
-  } catch (...) {
-    link_.disobey();
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const base::Error*>(&error);
+    const bool is_own = known == nullptr || known->kind() != base::ErrorKind::comm;
+    if (is_own) link_.disobey();
+    reporter_.failure(step_, error.what());
     throw;
   }
 }
@@ -179,6 +158,7 @@ parallel::Votes Trainer::make_step(base::Activity& activity) {
   activity.finish_step(++step_);
   report(result);
   report_memory();
+  measure_peak();
   return result.loss.votes;
 }
 
@@ -363,7 +343,7 @@ void Trainer::report(const parallel::StepResult& result) {
                   .tokens_per_second = rate,
                   .step_seconds = seconds,
                   .wait_seconds = counters.wait_seconds - counters_.wait_seconds,
-                  .mfu = peak_flops_ ? std::optional(flops / *peak_flops_) : std::nullopt,
+                  .mfu = peak_.utilization(flops),
                   .memory_bytes = memory,
                   .comm_bytes = counters.bytes_sent - counters_.bytes_sent,
                   .loss_scaling = loss_scaling(),
@@ -372,7 +352,7 @@ void Trainer::report(const parallel::StepResult& result) {
     reporter_.recovery(step_, recovery);
   }
   link_.progress(step_, counters.wait_seconds);
-  recent_.note({.loss = loss, .seconds = seconds, .memory = memory});
+  recent_.note({.step = step_, .loss = loss, .seconds = seconds});
   counters_ = counters;
   step_start_ = now;
 }
@@ -382,6 +362,15 @@ void Trainer::report_memory() {
   const bool is_counted = peak > 0;  // by the allocator that the program installs
   if (++steps_done_ != kMemorySteps || !is_counted) return;
   reporter_.memory({.step = step_, .predicted = predicted_.memory, .peak = peak});
+}
+
+// On all ranks at once, which have just shared a step.
+void Trainer::measure_peak() {
+  if (!peak_.is_due(steps_done_)) return;
+  const base::Span span("measure the peak rate", base::TracePart::other);
+  const auto begin = base::Clock::now();
+  peak_.measure_again();
+  step_start_ += base::Clock::now() - begin;  // no part of the next step
 }
 
 c10::Device Trainer::device() const { return engine_.gradients().flat().device(); }
@@ -478,21 +467,24 @@ std::optional<metrics::BestCheckpoint> Trainer::best_checkpoint() const {
 void Trainer::summarize() {
   const double seconds = base::seconds_since(start_);
   const bool tells_best = config_.checkpoint.keep_best || config_.train.patience > 0;
-  reporter_.end({.steps = step_,
-                 .steps_here = steps_done_,
-                 .reason = is_out_of_patience() && step_ < config_.train.steps
-                               ? fmt::format("--patience {}", config_.train.patience)
-                               : std::string(),
-                 .best = tells_best ? best_checkpoint() : std::nullopt,
-                 .train_loss = recent_.loss(),
-                 .step_seconds = {recent_.seconds(), predicted_.step_seconds},
-                 .memory = {recent_.memory(), predicted_.memory},
-                 .validation = last_evaluation_,
-                 .seconds = seconds,
-                 .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
-                 .model_path = checkpoint::store::final_model(config_.run.dir),
-                 .skipped_updates = skipped_,
-                 .failed_checkpoints = checkpoints_.num_failures()});
+  const std::int64_t peak = metrics::memory_use(device()).peak;
+  const bool is_counted = peak > 0 && steps_done_ > 0;
+  reporter_.end(
+      {.steps = step_,
+       .steps_here = steps_done_,
+       .reason = is_out_of_patience() && step_ < config_.train.steps
+                     ? fmt::format("--patience {}", config_.train.patience)
+                     : std::string(),
+       .best = tells_best ? best_checkpoint() : std::nullopt,
+       .train_loss = recent_.loss(),
+       .step_seconds = {recent_.seconds(), predicted_.step_seconds},
+       .memory = {is_counted ? std::optional(peak) : std::nullopt, predicted_.peak_memory},
+       .validation = last_evaluation_,
+       .seconds = seconds,
+       .tokens_per_second = static_cast<double>(tokens_ - start_tokens_) / seconds,
+       .model_path = checkpoint::store::final_model(config_.run.dir),
+       .skipped_updates = skipped_,
+       .failed_checkpoints = checkpoints_.num_failures()});
 }
 
 }  // namespace dtrain::train

@@ -14,6 +14,7 @@
 #include "dtrain/data/split.h"
 #include "dtrain/data/tokenizer/text_units.h"
 #include "dtrain/mesh/mesh_groups.h"
+#include "dtrain/metrics/peak_flops.h"
 #include "dtrain/metrics/reporter.h"
 #include "dtrain/optim/schedule.h"
 #include "dtrain/parallel/engine/step_engine.h"
@@ -35,7 +36,9 @@ struct RunEnd {
 
 /// What was expected of a run.
 struct Outlook {
-  std::int64_t memory = 0;                  ///< bytes of tensors of this rank
+  /// Bytes of tensors, in steps; of all ranks whose peak is measured together.
+  std::int64_t memory = 0;
+  std::int64_t peak_memory = 0;             ///< the same of the whole run
   std::optional<double> step_seconds = {};  ///< of a layout that was chosen by it
 };
 
@@ -59,7 +62,7 @@ class Trainer {
     parallel::StepEngine& engine;
     const model::Model& model;  ///< of all ranks together
     Outlook predicted;
-    std::optional<double> peak_flops;  ///< FLOP/s of all ranks, for MFU
+    std::optional<double> peak_flops;  ///< FLOP/s of all ranks, measured at the start, for MFU
     bool are_cpus_mixed = false;
     const data::Split& split;
     metrics::Reporter& reporter;
@@ -84,6 +87,7 @@ class Trainer {
   void count_skip(const parallel::StepResult& result);
   void report(const parallel::StepResult& result);
   void report_memory();
+  void measure_peak();
   [[nodiscard]] c10::Device device() const;
   [[nodiscard]] std::optional<metrics::LossScaling> loss_scaling();
   [[nodiscard]] std::optional<metrics::Compression> compression() const;
@@ -125,8 +129,8 @@ class Trainer {
   std::int64_t tokens_;
   std::int64_t start_tokens_;
   std::int64_t steps_done_ = 0;  // since this start
-  std::optional<double> peak_flops_;
-  Outlook predicted_;  // its memory is of the ranks that peak memory is measured of
+  metrics::PeakFlops peak_;
+  Outlook predicted_;
   base::Clock::time_point start_;
   base::Clock::time_point step_start_;
   comm::CallCounters counters_;  // of all groups, at the last report

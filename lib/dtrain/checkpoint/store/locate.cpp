@@ -63,6 +63,16 @@ std::vector<std::string> checkpoints_at(const std::string& path) {
   return paths;
 }
 
+std::string weights_at(const std::string& folder) {
+  require_folder(folder);
+  const std::string inside = (fs::path(folder) / "model.safetensors").string();
+  if (is_there(inside) && !is_checkpoint(folder)) return inside;
+  const std::string final = final_model(folder);
+  const bool has_checkpoint =
+      is_checkpoint(folder) || !list_steps(checkpoints_folder(folder)).empty();
+  return !has_checkpoint && is_there(final) ? final : checkpoints_at(folder).front();
+}
+
 std::string final_model(const std::string& run_dir) {
   return (fs::path(run_dir) / "final" / "model.safetensors").string();
 }

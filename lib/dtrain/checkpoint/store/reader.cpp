@@ -44,6 +44,13 @@ const format::TensorInfo* Reader::find(const std::string& tensor) const {
   return found == manifest_.contents.tensors.end() ? nullptr : &found->second;
 }
 
+void Reader::open_files_of(std::string_view tensor_prefix) {
+  for (const auto& [tensor, places] : places_) {
+    if (!tensor.starts_with(tensor_prefix)) continue;
+    for (const Place& place : places) (void)open_file(place.file);
+  }
+}
+
 void Reader::read(const std::string& tensor, const format::Box& box, std::span<std::byte> to) {
   const format::TensorInfo& info = manifest_.contents.tensors.at(tensor);
   const std::int64_t width = format::size_of(info.dtype);

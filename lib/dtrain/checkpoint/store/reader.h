@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/base/input_file.h"
@@ -28,6 +29,10 @@ class Reader {
   [[nodiscard]] const std::string& path() const { return checkpoint_; }
   /// Null if the checkpoint has no such tensor.
   [[nodiscard]] const format::TensorInfo* find(const std::string& tensor) const;
+
+  /// Opens the files with tensors whose names begin so: a job that removes the checkpoint later does
+  /// not matter to what is read from them.
+  void open_files_of(std::string_view tensor_prefix);
 
   /// Fills `to` with the box's values, row-major. The box must lie within the tensor, and `to` have
   /// its bytes.

@@ -36,10 +36,14 @@ bool try_lock(int fd) {
   return status == 0;
 }
 
-void write_holder(int fd) {
+std::string host_text() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  const std::string text = fmt::format("process {} on host {}", ::getpid(), host.data());
+  return fmt::format(" on host {}", host.data());
+}
+
+void write_holder(int fd) {
+  const std::string text = fmt::format("process {}{}", ::getpid(), host_text());
   // Only a message is lost where this fails.
   if (::ftruncate(fd, 0) == 0) {
     [[maybe_unused]] const auto written = ::pwrite(fd, text.data(), text.size(), 0);
@@ -73,10 +77,13 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
        ::geteuid(), folder);
 }
 
-// Follows no link and waits for no FIFO. Throws before anything is written.
-base::Descriptor open_lock(const std::string& path) {
-  base::Descriptor file(::open(
-      path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0600));
+// Follows no link and waits for no FIFO. Throws before anything is written. is_new: set to whether
+// there was no file.
+base::Descriptor open_lock(const std::string& path, bool& is_new) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
+  base::Descriptor file(::open(path.c_str(), kFlags | O_EXCL, 0600));
+  is_new = static_cast<bool>(file);
+  if (!file && errno == EEXIST) file = base::Descriptor(::open(path.c_str(), kFlags, 0600));
   const int reason = file ? 0 : errno;
   const bool is_link = reason == ELOOP;
   if (file || reason == EACCES) refuse_lock_of_another(path, file);
@@ -93,27 +100,58 @@ base::Descriptor open_lock(const std::string& path) {
        path, why);
 }
 
-}  // namespace
+// False where the path leads to another file or to none.
+bool leads_to(const std::string& path, int fd) {
+  struct stat own {};
+  struct stat there {};
+  return ::fstat(fd, &own) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
 
-RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
-    : path_(run_dir + "/lock") {
+void wait_for_lock(const std::string& run_dir, const std::string& path, int fd,
+                   base::Clock::time_point end) {
   constexpr std::chrono::milliseconds kPause(50);
-  file_ = open_lock(path_);
-  const auto end = base::Clock::now() + patience;
-  while (!try_lock(file_.get())) {
+  while (!try_lock(fd)) {
     const int reason = errno;
     if (reason == EWOULDBLOCK && base::Clock::now() < end) {
       std::this_thread::sleep_for(kPause);
       continue;
     }
     if (reason != EWOULDBLOCK) {
-      fail(ErrorKind::checkpoint, "'{}' cannot be locked ({})", path_, std::strerror(reason));
+      fail(ErrorKind::checkpoint, "'{}' cannot be locked ({})", path, std::strerror(reason));
     }
     fail(ErrorKind::usage,
          "--run-dir {} is in use by {}: wait for it, stop it, or name another folder", run_dir,
-         read_holder(file_.get()));
+         read_holder(fd));
   }
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
+    : path_(run_dir + "/lock") {
+  const auto end = base::Clock::now() + patience;
+  bool is_new = false;
+  do {  // again where its last holder has removed the file, so that another job may make its own
+    file_ = open_lock(path_, is_new);
+    wait_for_lock(run_dir, path_, file_.get(), end);
+  } while (!leads_to(path_, file_.get()));
+  is_for_removal_ = is_new;
   write_holder(file_.get());
+}
+
+RunHolder find_run_holder(const std::string& run_dir) {
+  const base::Descriptor file(::open((run_dir + "/lock").c_str(),
+                                     O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  if (!file || !why_no_lock_file(file.get()).empty()) return RunHolder::unknown;
+  // Shared, and for a moment: a job that begins meanwhile tries again.
+  const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
+  if (!is_free) return errno == EWOULDBLOCK ? RunHolder::alive : RunHolder::unknown;
+  return read_holder(file.get()).ends_with(host_text()) ? RunHolder::gone : RunHolder::unknown;
+}
+
+RunLock::~RunLock() {
+  if (is_for_removal_ && leads_to(path_, file_.get())) ::unlink(path_.c_str());
 }
 
 bool RunLock::is_replaced() const {

@@ -10,7 +10,8 @@ namespace dtrain::checkpoint::store {
 
 /// Holds RUN/lock from construction to destruction, or to the end of the process, however it ends.
 /// A lock that is held is tried again for `patience`, because a job that was just killed may still
-/// be on its way out.
+/// be on its way out. A file that was not there before is removed again, unless keep() is called: a
+/// start that is refused leaves none.
 ///
 /// The file must be a regular one of this user: it is never reached through a link, and a FIFO or
 /// device is not waited for.
@@ -22,6 +23,9 @@ class RunLock {
  public:
   explicit RunLock(const std::string& run_dir,
                    std::chrono::milliseconds patience = std::chrono::seconds(5));
+  ~RunLock();
+
+  void keep() { is_for_removal_ = false; }
 
   /// Returns whether the path leads to a file other than the locked one, which another job may
   /// hold. False where there is no file any more.
@@ -30,6 +34,17 @@ class RunLock {
  private:
   std::string path_;
   base::Descriptor file_;
+  bool is_for_removal_ = false;
 };
+
+/// Whether a job holds a run folder.
+enum class RunHolder {
+  unknown,  ///< no lock was ever taken, it cannot be examined, or it was taken on another host
+  alive,
+  gone,  ///< the lock was taken on this host, and nobody holds it any more
+};
+
+/// Asks without waiting, and leaves everything as it is.
+[[nodiscard]] RunHolder find_run_holder(const std::string& run_dir);
 
 }  // namespace dtrain::checkpoint::store

@@ -2,10 +2,13 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "dtrain/base/check.h"
+#include "dtrain/comm/gloo/gloo_transport.h"
+#include "dtrain/comm/shm/shm_transport.h"
 #include "dtrain/comm/slices.h"
 
 namespace dtrain::comm {
@@ -46,9 +49,26 @@ std::int64_t HierTransport::on_lane(Call call) {
                     [this](std::int64_t host) { return grid_.rank(host, place_); });
 }
 
+bool HierTransport::sums_by_host(const HostGrid& grid, bool is_ordered, bool is_16_bits) {
+  return !is_ordered || (grid.keeps_tree_order() && !is_16_bits);
+}
+
 bool HierTransport::sums_by_host(at::ScalarType dtype) const {
-  if (!is_ordered_) return true;
-  return grid_.keeps_tree_order() && dtype != at::kBFloat16 && dtype != at::kHalf;
+  return sums_by_host(grid_, is_ordered_, dtype == at::kBFloat16 || dtype == at::kHalf);
+}
+
+// The group's rank 0 is its host's first, too.
+std::int64_t HierTransport::bytes(const HostGrid& grid, const PlannedGroup& group) {
+  const GroupLoad& load = group.load;
+  const bool by_host = sums_by_host(grid, group.is_ordered, group.reduces_16_bits);
+  const std::int64_t from_lane = group.gathered / grid.per_host;  // no memory of the world
+  GroupLoad host = load;
+  host.size = grid.per_host;
+  host.foreign = std::max(load.foreign, from_lane);
+  const GroupLoad lane{.size = grid.hosts, .reduced = by_host ? load.reduced / grid.per_host : 0};
+  const GroupLoad all{.size = load.size, .reduced = by_host ? 0 : load.reduced};
+  return ShmTransport::bytes(host) + GlooTransport::bytes(lane) + GlooTransport::bytes(all) +
+         from_lane;
 }
 
 std::int64_t HierTransport::all_reduce(const at::Tensor& tensor, ReduceOp op,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "dtrain/comm/create_world.h"
 #include "dtrain/comm/hier/host_grid.h"
 #include "dtrain/comm/transport.h"
 
@@ -35,10 +36,8 @@ class HierTransport final : public Transport {
   /// tree_order.h.
   HierTransport(const HostGrid& grid, std::int64_t rank, Parts parts, bool is_ordered);
 
-  /// Bytes of work memory for the collective that gathers a tensor of that size.
-  [[nodiscard]] static std::int64_t work_bytes(const HostGrid& grid, std::int64_t tensor_bytes) {
-    return tensor_bytes / grid.per_host;
-  }
+  /// Returns the bytes of a rank's three transports, and of the work memory of gathers.
+  [[nodiscard]] static std::int64_t bytes(const HostGrid& grid, const PlannedGroup& group);
 
   std::int64_t all_reduce(const at::Tensor& tensor, ReduceOp op,
                           const base::Deadline& deadline) override;
@@ -59,6 +58,7 @@ class HierTransport final : public Transport {
   void close(const std::string& reason) noexcept override;
 
  private:
+  [[nodiscard]] static bool sums_by_host(const HostGrid& grid, bool is_ordered, bool is_16_bits);
   [[nodiscard]] bool sums_by_host(at::ScalarType dtype) const;
   /// Run a call on one transport; the ranks that a failure blames become those of the group.
   template <typename Call>

@@ -18,4 +18,7 @@ namespace dtrain::comm {
     const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
     std::shared_ptr<ProcessNeighbours> neighbours, std::vector<std::int64_t> host_of_rank);
 
+/// group_memory of such a world's group, which may lie on one host or on several.
+[[nodiscard]] std::int64_t hier_group_memory(const PlannedGroup& group);
+
 }  // namespace dtrain::comm

@@ -16,4 +16,7 @@ namespace dtrain::comm {
     const WorldOptions& options, std::shared_ptr<Rendezvous> rendezvous,
     std::shared_ptr<ProcessNeighbours> neighbours);
 
+/// group_memory of such a world's group.
+[[nodiscard]] std::int64_t shm_group_memory(const PlannedGroup& group);
+
 }  // namespace dtrain::comm

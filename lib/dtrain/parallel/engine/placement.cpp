@@ -56,6 +56,14 @@ at::Tensor Placement::squares_of_all(const at::Tensor& squares) const {
   return all;
 }
 
+// Slices as they come, and what they make.
+std::int64_t Placement::assembled_elements(const param::ParameterSpec& spec) {
+  if (spec.is_held() && !spec.cut) return 0;
+  std::int64_t whole = 1;
+  for (const std::int64_t size : spec.whole_shape()) whole *= size;
+  return spec.is_held() ? 2 * whole : whole;
+}
+
 at::Tensor Placement::assembled(param::ParameterId id, const at::Tensor& part,
                                 const at::TensorOptions& options) const {
   at::Tensor whole = part;

@@ -2,6 +2,7 @@
 // the pipeline axis distributes them.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "dtrain/checkpoint/state.h"
@@ -42,6 +43,8 @@ class Placement {
   /// Collective: over the tensor and the pipeline axis.
   [[nodiscard]] at::Tensor assembled(param::ParameterId id, const at::Tensor& part,
                                      const at::TensorOptions& options) const;
+  /// Returns the elements that assembled() takes for such a parameter.
+  [[nodiscard]] static std::int64_t assembled_elements(const param::ParameterSpec& spec);
 
  private:
   [[nodiscard]] bool speaks_for(param::ParameterId id) const;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -68,13 +69,26 @@ void WholeModel::visit(const param::Arena& values, const Visit& visit) {
     at::Tensor part;  // (this rank's slice)
     if (!range.is_empty()) {
       const param::UnitId own = layout.unit_of(id);
-      if (std::exchange(gathered, own) != own) unit = gathered_unit(values, own);
+      if (std::exchange(gathered, own) != own) {
+        unit = at::Tensor();  // before another one is there
+        unit = gathered_unit(values, own);
+      }
       const std::int64_t begin = range.begin - layout.unit_range(own).begin;
       part = unit.narrow(0, begin, range.size()).view(layout.shape(id));
     }
     visit(id,
           setup_.placement.assembled(id, part, setup_.world.options(values.flat().scalar_type())));
   }
+}
+
+std::int64_t WholeModel::visit_bytes(const model::Model& model, const param::ArenaLayout& layout,
+                                     at::ScalarType dtype) {
+  std::int64_t assembled = 0;  // elements
+  for (const param::ParameterSpec& spec : model.parameters) {
+    assembled = std::max(assembled, Placement::assembled_elements(spec));
+  }
+  const std::int64_t unit = layout.num_shards() == 1 ? 0 : layout.largest_unit();
+  return param::bytes_of(unit + assembled, dtype);
 }
 
 void WholeModel::make_copies_equal() {

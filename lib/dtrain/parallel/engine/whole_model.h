@@ -33,6 +33,10 @@ class WholeModel {
   ///
   /// Collective: over all groups.
   void visit(const param::Arena& values, const Visit& visit);
+  /// Returns the bytes that visit() takes at most.
+  [[nodiscard]] static std::int64_t visit_bytes(const model::Model& model,
+                                                const param::ArenaLayout& layout,
+                                                at::ScalarType dtype);
 
   /// Replaces copies of parameters and optimizer state by those of the first rank that holds them.
   ///

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <vector>
 
 #include "dtrain/base/error.h"
@@ -14,50 +14,25 @@
 #include "dtrain/metrics/format.h"
 #include "dtrain/model/registry.h"
 #include "dtrain/parallel/engine/step_engine.h"
+#include "dtrain/parallel/engine/whole_model.h"
+#include "dtrain/parallel/plan/fitting.h"
+#include "dtrain/parallel/plan/group_plans.h"
 
 namespace dtrain::parallel {
 namespace {
 
 using metrics::format_bytes;
 
-// A step's load on a mesh's groups. Gradients and parameters lie in the world's memory, except for
-// copies in another dtype.
-std::vector<comm::GroupLoad> group_loads(const config::Config& config, const model::Model& model,
-                                         const EngineOptions& options) {
-  const config::LayoutConfig& layout = config.layout;
-  const std::int64_t shards = options.data.shard_size;
-  const param::ArenaLayout arenas = engine_layout(model, options);
-  const std::int64_t unit = param::bytes_of(arenas.largest_unit(), options.precision.master);
-  const std::int64_t gradients = param::Arena::bytes(arenas, options.precision.master);
-  const bool sends_copies = options.precision.reduce != options.precision.master ||
-                            (shards > 1 && options.precision.compute != options.precision.master) ||
-                            (shards > 1 && options.offloads_masters());
-  const std::int64_t activations = param::bytes_of(
-      config.batch.microbatch * config.data.seq_len * model.width, options.precision.master);
-  const bool is_cut = shards > 1 && shards < layout.dp;  // into shards and replicas
-  const std::int64_t at_data = shards == 1 ? gradients : is_cut ? 0 : unit;
-  const bool has_chunks = options.stage.chunk_begins.size() > 1;
-  const bool sends_on = has_chunks || !model.gives_losses;
-  const bool sends_back = has_chunks || !model.takes_tokens;
-  const comm::GroupLoad split{.reduced = activations, .foreign = activations};
-  std::map<mesh::Axis, comm::GroupLoad> of_axis{
-      {mesh::Axis::pp, {.reduced = unit, .peers = sends_on ? 1 : 0}},
-      {mesh::Axis::dp, {.reduced = at_data, .foreign = sends_copies ? at_data : 0}},
-      {mesh::Axis::tp, split}};
-  std::map<mesh::GroupUse, comm::GroupLoad> of_cut{
-      {mesh::GroupUse::pp_gradients, {.peers = sends_back ? 1 : 0}},
-      {mesh::GroupUse::shards, {.reduced = unit, .foreign = sends_copies ? unit : 0}},
-      {mesh::GroupUse::replicas, {.reduced = gradients / shards}},
-      {mesh::GroupUse::tensor, split},
-      {mesh::GroupUse::stages, {.reduced = unit}}};
-  const mesh::DeviceMesh mesh(config::mesh_of(layout));
-  std::vector<comm::GroupLoad> loads{{.size = mesh.world_size()}};  // World::control()
-  for (const mesh::GroupKind& kind : mesh::group_kinds(mesh, axis_cuts(config, options))) {
-    if (kind.is_axis) continue;
-    loads.push_back(kind.use == mesh::GroupUse::axis ? of_axis[kind.axis] : of_cut[kind.use]);
-    loads.back().size = std::ssize(kind.lines.front());
-  }
-  return loads;
+// Takes what a step does not: the last checkpoint, where no earlier one has, and the model.
+std::int64_t ending(const config::Config& config, const model::Model& model,
+                    const EngineOptions& options) {
+  const auto control = [&](bool saves) {
+    return comm::group_memory(text_of(config.machine.backend), control_plan(config, saves));
+  };
+  const config::Interval& every = config.checkpoint.every;
+  const bool saves_last = every.at_the_end && every.is_never();
+  return (saves_last ? control(true) - control(false) : 0) +
+         WholeModel::visit_bytes(model, engine_layout(model, options), options.precision.master);
 }
 
 // The levels of each chunk.
@@ -121,12 +96,13 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   // Ranks that are threads hold 16 KiB for a group together, of which none is predicted.
   const bool is_on_device = !config.machine.device.is_cpu();
   std::int64_t& transports = is_on_device ? memory.host : memory.buffers;
-  for (const comm::GroupLoad& load : group_loads(config, model, options)) {
-    transports += comm::group_memory(text_of(config.machine.backend), load);
+  for (const comm::PlannedGroup& group : group_plans(config, model, options)) {
+    transports += comm::group_memory(text_of(config.machine.backend), group);
   }
   memory.buffers += data::Loader::bytes(
       {.microbatch = config.batch.microbatch, .grad_accum = config.batch.grad_accum},
       config.data.seq_len);
+  memory.ending = ending(config, model, options);
   // A device's state is copied to the host whether training goes on meanwhile or not.
   if (config.checkpoint.every.is_never() && !is_on_device) return memory;
   std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
@@ -139,10 +115,11 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
                                EngineOptions options) {
   const config::MachineConfig& machine = config.machine;
   const std::int64_t limit = machine.memory_limit.count;
-  const auto predicted = [&](const RecomputePlan& plan) {
+  const auto memory_with = [&](const RecomputePlan& plan) {
     options.recompute = plan;
-    return plan_memory(config, model, options).total();
+    return plan_memory(config, model, options);
   };
+  const auto predicted = [&](const RecomputePlan& plan) { return memory_with(plan).peak(); };
   const std::vector<model::BlockRange> runs = runs_of_levels(model, options.stage);
   const std::vector<RecomputePlan> allowed = candidates(machine.recompute, runs, limit);
   if (limit == 0) return allowed.front();
@@ -151,17 +128,17 @@ RecomputePlan choose_recompute(const config::Config& config, const model::Model&
   }
   // A device itself says what is too much.
   if (!machine.device.is_cpu()) return *std::ranges::min_element(allowed, {}, predicted);
+  const MemoryPlan asked = memory_with(*std::ranges::min_element(allowed, {}, predicted));
   std::int64_t least = predicted(allowed.front());
   for (const RecomputePlan& plan : cheapest_first(runs)) least = std::min(least, predicted(plan));
+  const bool is_automatic = machine.recompute.kind == config::RecomputeSetting::Kind::automatic;
   const std::string others =
-      machine.recompute.kind == config::RecomputeSetting::Kind::automatic
-          ? std::string()
-          : fmt::format("{} per rank are predicted, ", format_bytes(predicted(allowed.front())));
-  base::fail(base::ErrorKind::usage,
-             "--memory-limit {} cannot be met with --recompute {}: {}at least {} with --recompute "
-             "auto; raise the limit, lower --microbatch or --seq-len, or shard over more ranks "
-             "(--strategy fsdp)",
-             machine.memory_limit, machine.recompute, others, format_bytes(least));
+      is_automatic ? fmt::format("at least {} per rank are predicted", format_bytes(least))
+                   : fmt::format("{} per rank are predicted, at least {} with --recompute auto",
+                                 format_bytes(asked.peak()), format_bytes(least));
+  throw LimitExceeded(fmt::format("--memory-limit {} cannot be met with --recompute {}: {}; {}",
+                                  machine.memory_limit, machine.recompute, others,
+                                  largest_part(asked)));
 }
 
 }  // namespace dtrain::parallel

@@ -1,6 +1,9 @@
 // Predicts the memory of a rank, and chooses what is recomputed so that it fits.
 #pragma once
 
+#include <string>
+
+#include "dtrain/base/error.h"
 #include "dtrain/config/config.h"
 #include "dtrain/parallel/engine/engine_setup.h"
 #include "dtrain/parallel/memory.h"
@@ -16,10 +19,18 @@ namespace dtrain::parallel {
 [[nodiscard]] MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
                                      const EngineOptions& options);
 
+/// --memory-limit cannot be met.
+class LimitExceeded : public base::Error {
+ public:
+  explicit LimitExceeded(const std::string& message)
+      : base::Error(base::ErrorKind::usage, message) {}
+};
+
 /// The plan of --recompute; with auto that of the fewest extra FLOPs that --memory-limit allows
 /// (docs/memory.md).
 ///
-/// Throws: Error{usage} if the limit cannot be met, naming the least that would fit.
+/// Throws: LimitExceeded if the limit cannot be met, naming the largest part and the least that
+///         would fit.
 [[nodiscard]] RecomputePlan choose_recompute(const config::Config& config,
                                              const model::Model& model, EngineOptions options);
 

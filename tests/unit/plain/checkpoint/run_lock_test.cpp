@@ -8,6 +8,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <memory>
+#include <thread>
 
 #include "support/temp_folder.h"
 
@@ -121,6 +122,32 @@ TEST_CASE("A lock knows that its path leads to another file") {
   const RunLock another(folder.path(""));
   CHECK(mine.is_replaced());
   CHECK_FALSE(another.is_replaced());
+}
+
+TEST_CASE("A lock file that was not there goes with its lock unless it is kept") {
+  const TempFolder folder;
+  { const RunLock refused(folder.path("")); }
+  CHECK_FALSE(std::filesystem::exists(folder.path("lock")));
+  {
+    RunLock begun(folder.path(""));
+    begun.keep();
+  }
+  CHECK(std::filesystem::exists(folder.path("lock")));
+  { const RunLock refused(folder.path("")); }
+  CHECK(std::filesystem::exists(folder.path("lock")));
+}
+
+TEST_CASE("Who waits for a lock that is removed holds the file that takes its place") {
+  const TempFolder folder;
+  auto first = std::make_unique<RunLock>(folder.path(""));
+  std::thread remover([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    first.reset();
+  });
+  const RunLock second(folder.path(""), std::chrono::seconds(60));
+  remover.join();
+  CHECK(std::filesystem::exists(folder.path("lock")));
+  message_of(ErrorKind::usage, [&] { RunLock(folder.path(""), std::chrono::milliseconds(0)); });
 }
 
 TEST_CASE("A lock in a folder that is not there is refused by name") {

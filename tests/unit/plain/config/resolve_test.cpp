@@ -4,6 +4,7 @@
 
 #include "dtrain/base/error.h"
 #include "dtrain/config/notices.h"
+#include "dtrain/config/open_microbatch.h"
 #include "support/settings.h"
 
 namespace {
@@ -64,6 +65,29 @@ TEST_CASE("Batch sizes that do not add up are refused with the numbers") {
   check_refused(config, "--microbatch 3");
   config.batch = {8, 0, 3};
   check_refused(config, "--grad-accum 3");
+}
+
+TEST_CASE("An open microbatch is the largest that divides a rank's share, up to 8") {
+  const auto resolved = [](std::int64_t global, std::int64_t ranks) {
+    Config config;
+    config.batch.global = global;
+    if (ranks > 1) set(config, "layout.strategy", "ddp");
+    return resolve_train(config, ranks);
+  };
+  CHECK(resolved(64, 1).batch.microbatch == 8);
+  CHECK(resolved(64, 1).batch.grad_accum == 8);
+  CHECK(resolved(12, 2).batch.microbatch == 6);
+  CHECK(resolved(34, 2).batch.microbatch == 1);
+  Config config = resolved(48, 2);  // 24 of each rank
+  CHECK(open_microbatches(config, 8) == std::vector<std::int64_t>{8, 6, 4, 3, 2, 1});
+  CHECK(open_microbatches(config, 5) == std::vector<std::int64_t>{4, 3, 2, 1});
+  CHECK(open_microbatches(config, 0).empty());
+  set_microbatch(config, 3);
+  CHECK(config.batch.grad_accum == 8);
+  CHECK(is_microbatch_open({64, 0, 0}));
+  for (const BatchConfig& told : {BatchConfig{64, 8, 0}, BatchConfig{64, 0, 2}, BatchConfig{}}) {
+    CHECK_FALSE(is_microbatch_open(told));
+  }
 }
 
 TEST_CASE("The strategy must fit the world size") {

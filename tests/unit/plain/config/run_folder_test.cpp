@@ -44,7 +44,8 @@ TEST_CASE("A folder below one that cannot be written to is refused") {
 }
 
 TEST_CASE("A run that has a folder keeps it") {
-  CHECK(named_run_folder(run_in("somewhere/run")) == "somewhere/run");
+  base::NewFolders made;
+  CHECK(named_run_folder(run_in("somewhere/run"), made) == "somewhere/run");
 }
 
 }  // namespace

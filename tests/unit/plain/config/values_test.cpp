@@ -52,12 +52,13 @@ TEST_CASE("Sequences are a number or all") {
 TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
   CHECK(ByteSize::parse("0")->count == 0);
   CHECK(ByteSize::parse("4096")->count == 4096);
+  CHECK(ByteSize::parse("4e9")->count == 4'000'000'000);
   CHECK(ByteSize::parse("500MB")->count == 500'000'000);
   CHECK(ByteSize::parse("2GiB")->count == std::int64_t{2} << 30);
   CHECK(ByteSize::parse("1.5kib")->count == 1536);
   CHECK(ByteSize::parse("3tb")->count == 3'000'000'000'000);
-  for (const char* text : {"", "GB", "-1", "2 GB", "2G", "2XB", "2GiBs", "nan", "inf", "1e3",
-                           "9999999TB", "0.5", "0.0001kB"}) {
+  for (const char* text : {"", "GB", "-1", "2 GB", "2G", "2XB", "2GiBs", "nan", "inf", "1.5e0",
+                           "1e3GB", "9999999TB", "0.5", "0.0001kB"}) {
     INFO(text);
     CHECK_FALSE(ByteSize::parse(text));
   }

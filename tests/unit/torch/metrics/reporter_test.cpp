@@ -111,7 +111,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
     r.warn(4, "loss nan: update skipped");
     r.end({.steps = 7,
            .steps_here = 7,
-           .train_loss = 2.5,
+           .train_loss = MeanLoss{.loss = 2.5, .first_step = 1, .last_step = 7, .num_losses = 6},
            .validation = EvaluationRecord{.step = 7, .val_loss = 1.25},
            .seconds = 3,
            .tokens_per_second = 10,
@@ -129,6 +129,7 @@ TEST_CASE("Other lines say by 'event' what they are") {
   CHECK(found.lines[3] == nlohmann::ordered_json{{"event", "end"},
                                                  {"step", 7},
                                                  {"train_loss", 2.5},
+                                                 {"train_loss_steps", {1, 7}},
                                                  {"seconds", 3.0},
                                                  {"tokens_per_second", 10.0},
                                                  {"model", "m"},
@@ -137,21 +138,33 @@ TEST_CASE("Other lines say by 'event' what they are") {
                                                  {"val_loss", 1.25}});
   CHECK(found.errors.find("a table\n") == 0);
   CHECK(found.errors.find("dtrain: warning: loss nan: update skipped\n") != std::string::npos);
+  CHECK(found.errors.find("training loss   2.5000 nats per token, mean of the 6 finite losses of "
+                          "steps 1 to 7\n") != std::string::npos);
   CHECK(found.errors.find("validation loss 1.2500") != std::string::npos);
   CHECK(found.errors.find("updates skipped 3") != std::string::npos);
   CHECK(found.errors.find("checkpoints     2 could not be saved") != std::string::npos);
+}
+
+TEST_CASE("A failure is a line of its own, whatever its message holds") {
+  const auto found =
+      report({.metrics_path = "", .console = {}}, [](Reporter& r) { r.failure(3, "a\xff\nb"); });
+  REQUIRE(found.lines.size() == 1);
+  CHECK(found.lines[0]["event"] == "failure");
+  CHECK(found.lines[0]["step"] == 3);
+  CHECK(found.errors.empty());
 }
 
 TEST_CASE("Without a validation nothing is said of one") {
   const auto found = report({.metrics_path = "", .console = {}}, [](Reporter& r) {
     r.end({.steps = 1,
            .steps_here = 1,
-           .train_loss = 2,
+           .train_loss = MeanLoss{.loss = 2, .first_step = 1, .last_step = 1, .num_losses = 1},
            .seconds = 1,
            .tokens_per_second = 1,
            .model_path = "m"});
   });
   CHECK_FALSE(found.lines[0].contains("val_loss"));
+  CHECK(found.errors.find("2.0000 nats per token, of step 1\n") != std::string::npos);
   CHECK(found.errors.find("validation") == std::string::npos);
   CHECK(found.errors.find("skipped") == std::string::npos);
 }

@@ -4,12 +4,14 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "dtrain/model/bdh/bdh.h"
 #include "dtrain/param/arena.h"
+#include "support/rounding.h"
 
 namespace dtrain::testing {
 
@@ -33,6 +35,13 @@ struct BdhFixture {
   void randomise(std::uint64_t seed) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     weights.flat().copy_(at::randn({weights.flat().numel()}, generator) * 0.5);
+  }
+
+  /// The same model in float64, each weight off by the share `relative` of itself.
+  [[nodiscard]] BdhFixture widened(double relative = 0, std::uint64_t draw = 0) const {
+    BdhFixture wide(sizes, at::kDouble);
+    wide.weights.flat().copy_(disturbed(weights.flat().to(at::kDouble), relative, draw));
+    return wide;
   }
 
   /// The parameter of this exported name, in the exported shape; shares the arena's memory.
@@ -78,5 +87,28 @@ struct BdhFixture {
   std::unique_ptr<model::Model> model;
   param::Arena weights;
 };
+
+/// What a forward pass rounds one after another in `dtype`: ten results of a level, three of
+/// embedding and head. Products of 16-bit numbers are summed in float32 and rounded once; others
+/// round each term, of which a head's scores times values have most.
+inline double roundings_of_forward(const model::bdh::BdhSizes& sizes, std::int64_t length,
+                                   at::ScalarType dtype) {
+  const auto results = static_cast<double>(10 * sizes.levels + 3);
+  const std::int64_t terms = std::max(length, sizes.heads * sizes.neurons);
+  return at::isReducedFloatingType(dtype) ? results : results * static_cast<double>(terms);
+}
+
+/// Bounds the relative_error of the fixture's logits for ids (B, T), computed in `dtype`.
+inline double logits_bound(const BdhFixture& fixture, const at::Tensor& ids, at::ScalarType dtype,
+                           const BdhFixture::Run& run = {}) {
+  const Disturbance disturbance(dtype, roundings_of_forward(fixture.sizes, ids.size(-1), dtype));
+  const at::Tensor exact = fixture.widened().logits(ids, run);
+  double error = 0;
+  for (std::uint64_t draw = 1; draw <= Disturbance::kDraws; ++draw) {
+    const BdhFixture off = fixture.widened(disturbance.relative, draw);
+    error = std::max(error, relative_error(off.logits(ids, run), exact));
+  }
+  return error * disturbance.scale;
+}
 
 }  // namespace dtrain::testing

@@ -2,11 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <set>
+#include <vector>
 
+#include "dtrain/base/philox.h"
 #include "support/temp_folder.h"
 
 namespace dtrain::model {
@@ -57,6 +62,47 @@ TEST_CASE("top_k leaves the k likeliest, with the lower token of equals first") 
   }
   // More than there are tokens is all of them.
   CHECK(shares({.top_k = 100, .seed = 2}, 500) == shares({.seed = 2}, 500));
+}
+
+// Uniform in [0, 1), of the Philox words for a token's number.
+double drawn_share(std::uint64_t seed, std::int64_t index) {
+  const auto words = base::philox({static_cast<std::uint32_t>(index), 0, 0, 0},
+                                  base::philox_key(seed, base::RandomPurpose::sampling));
+  return (std::ldexp(words[0] >> 5, 26) + (words[1] >> 6)) * std::ldexp(1.0, -53);
+}
+
+// The definition: the tokens sorted, the likeliest first, and the one at which the sum of weights
+// exceeds the share of it that was drawn.
+std::int64_t token_of_sorted(const at::Tensor& logits, const SamplingRule& rule, double share) {
+  const at::Tensor wide = logits.to(at::kDouble);
+  const auto* values = wide.const_data_ptr<double>();
+  std::vector<std::size_t> order(static_cast<std::size_t>(wide.numel()));
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](std::size_t token) { return values[token]; });
+  if (rule.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(rule.top_k)));
+  std::vector<double> sums;
+  double total = 0;
+  for (const std::size_t token : order) {
+    total += std::exp((values[token] - values[order.front()]) / rule.temperature);
+    sums.push_back(total);
+  }
+  const auto found = std::upper_bound(sums.begin(), sums.end() - 1, share * total);
+  return static_cast<std::int64_t>(order[static_cast<std::size_t>(found - sums.begin())]);
+}
+
+TEST_CASE("Tokens of a large vocabulary are those that sorting it would give") {
+  at::manual_seed(7);
+  const double scale = GENERATE(0.001, 1.0, 8.0);
+  const at::Tensor normal = at::randn({50257}, at::kFloat) * scale;
+  at::Tensor outliers = normal.clone();
+  outliers.slice(0, 0, 3).copy_(at::tensor({-1e30F, 9.0F, -80.0F}));
+  const SamplingRule rule{.temperature = 0.8, .top_k = GENERATE(0, 40, 20000), .seed = 3};
+  for (const at::Tensor& values : {normal, normal.round(), outliers}) {
+    for (std::int64_t index = 0; index < 8; ++index) {
+      CHECK(sample_token(values, rule, index) ==
+            token_of_sorted(values, rule, drawn_share(rule.seed, index)));
+    }
+  }
 }
 
 TEST_CASE("A draw follows from logits, seed and index alone") {

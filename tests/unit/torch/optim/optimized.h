@@ -10,6 +10,7 @@
 
 #include "dtrain/optim/optimizer.h"
 #include "support/ids.h"
+#include "support/rounding.h"
 #include "support/specs.h"
 #include "support/values.h"
 

@@ -8,6 +8,9 @@ namespace {
 
 using SgdRun = Optimized<Sgd, SgdOptions>;
 
+// Five updates of six roundings, here and there.
+const double kBound = testing::rounding_bound(at::kDouble, 2 * 5 * 6);
+
 // One number's update, as torch.optim.SGD documents it: its first buffer is the gradient itself.
 struct ScalarSgd {
   double buffer = 0;
@@ -45,15 +48,18 @@ TEST_CASE("SGD is the published rule, number by number, with decay where the spe
                                           kSpecs[parameter].decay ? options : without_decay);
       }
       INFO("momentum " << momentum << ", step " << step << ", " << kSpecs[parameter].name);
-      CHECK(testing::largest_error(run.weights.view(parameter), expected[id]) < 1e-13);
+      CHECK(testing::largest_error(run.weights.view(parameter), expected[id]) <= kBound);
     }
   }
   CHECK(run.optimizer.num_updates().item<float>() == 5);
   REQUIRE(run.optimizer.state().size() == (momentum == 0 ? 0 : 1));
   if (momentum == 0) return;
   CHECK(run.optimizer.state()[0].name == "momentum_buffer");
-  const double buffer = run.optimizer.state()[0].arena->view(3_p)[129].item<double>();
-  CHECK(buffer == Approx(scalars[3][129].buffer).epsilon(1e-12));
+  at::Tensor buffers = at::empty({130}, at::kDouble);
+  for (std::int64_t i = 0; i < 130; ++i) {
+    buffers[i] = scalars[3][static_cast<std::size_t>(i)].buffer;
+  }
+  CHECK(testing::largest_error(run.optimizer.state()[0].arena->view(3_p), buffers) <= kBound);
 }
 
 TEST_CASE("An update that may not be touches no element on the CPU") {

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "dtrain/base/error.h"
+#include "support/rounding.h"
 #include "unit/torch/parallel/data/small_units.h"
 
 namespace dtrain::parallel {
@@ -97,7 +98,9 @@ TEST_CASE("Fast reduction adds every use to one arena") {
     store.finish({0, kLayout.num_elements()});
     const at::Tensor difference =
         store.gradients().view(1_p) - testing::tree_sum(0, 4, 70, at::kDouble);
-    CHECK(difference.abs().max().item<double>() < 1e-6);  // of values up to a million
+    // Four values up to a million in another order.
+    CHECK(difference.abs().max().item<double>() <=
+          4e6 * testing::rounding_bound(at::kDouble, 2 * 4));
   }
 }
 

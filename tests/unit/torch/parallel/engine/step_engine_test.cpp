@@ -12,6 +12,7 @@
 #include "support/engine_run.h"
 #include "support/ids.h"
 #include "support/local_ranks.h"
+#include "support/rounding.h"
 #include "support/small_blocks.h"
 #include "support/values.h"
 
@@ -169,7 +170,9 @@ TEST_CASE("The loss is the mean over the tokens of all ranks, equal on all") {
   for (const StepLoss& loss : losses) {
     CHECK(loss.num_tokens == 6 * 10);
     CHECK(loss.sum_nll == losses[0].sum_nll);
-    CHECK(loss.mean() == Approx(expected).epsilon(1e-12));
+    // Sums of 60 positive losses.
+    const double bound = testing::rounding_bound(at::kDouble, 2 * (6 * 10 + 6));
+    CHECK(loss.mean() == Approx(expected).epsilon(bound));
   }
 }
 
@@ -293,7 +296,9 @@ TEST_CASE("Evaluation is without dropout and equal bits on any number of ranks")
       expect(engine.evaluate(plan)->sum_nll == loss.sum_nll, "nothing is random");
       EvaluationPlan single = plan;
       single.batch_size = 1;
-      expect(std::abs(engine.evaluate(single)->sum_nll - loss.sum_nll) < 1e-3,
+      // A forward pass of three levels rounds 33 results, sums of up to 64 products each.
+      const double rounding = testing::Disturbance(at::kFloat, 33 * 64).relative;
+      expect(std::abs(engine.evaluate(single)->sum_nll / loss.sum_nll - 1) <= rounding,
              "the size of the batches is a matter of rounding");
       if (world.rank() == 0) losses.push_back(loss.sum_nll);
     });

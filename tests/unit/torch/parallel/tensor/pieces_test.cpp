@@ -1,18 +1,19 @@
 // The pieces of the tensor axis, each alone, beside plain autograd of the whole.
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "dtrain/parallel/tensor/column_split.h"
 #include "dtrain/parallel/tensor/row_split.h"
 #include "dtrain/parallel/tensor/split_vocabulary.h"
+#include "support/rounding.h"
 #include "unit/torch/parallel/tensor/split_run.h"
 
 namespace dtrain::parallel {
 namespace {
 
-using testing::error_of;
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor random(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype = at::kDouble) {
@@ -40,18 +41,34 @@ std::vector<Tensors> on_ranks(std::int64_t size,
   return results;
 }
 
-/// Largest error that roundings of this dtype excuse.
-double tolerance(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return 1e-13;
-    case at::kFloat:
-      return 1e-5;
-    case at::kHalf:
-      return 0x1p-8;
-    default:
-      return 0x1p-5;
+/// The largest error of sums of up to 24 products over up to four ranks, over the sum of their
+/// magnitudes. 16 bits are summed in float32; a rank's product, two more gradients of it and the
+/// sum over ranks are rounded. The expected values are float64's.
+double sum_bound(at::ScalarType dtype) {
+  constexpr double kTerms = 24 + 4;
+  const bool is_low = at::isReducedFloatingType(dtype);
+  return testing::rounding_bound(at::kDouble, kTerms) +
+         testing::rounding_bound(is_low ? at::kFloat : dtype, kTerms) +
+         (is_low ? testing::rounding_bound(dtype, 4) : 0);
+}
+
+/// magnitudes: what the same sums of magnitudes are.
+void check_sum(const at::Tensor& found, const at::Tensor& expected, const at::Tensor& magnitudes,
+               at::ScalarType dtype) {
+  const at::Tensor error = (found.to(at::kDouble) - expected).abs();
+  CHECK((error <= sum_bound(dtype) * magnitudes).all().item<bool>());
+}
+
+/// A sum and its gradients in float64, of the numbers or of their magnitudes.
+template <typename Reference>
+std::array<Tensors, 2> exact(const Tensors& inputs, const Reference& reference) {
+  Tensors wide;
+  Tensors magnitudes;
+  for (const at::Tensor& input : inputs) {
+    wide.push_back(leaf(input.to(at::kDouble)));
+    magnitudes.push_back(leaf(input.to(at::kDouble).abs()));
   }
+  return {reference(wide), reference(magnitudes)};
 }
 
 TEST_CASE("A column split gives its outputs, and the gradient of all uses of x summed over ranks") {
@@ -63,11 +80,12 @@ TEST_CASE("A column split gives its outputs, and the gradient of all uses of x s
   const at::Tensor dy = random({2, 5, 12}, 3, dtype);
   const at::Tensor other = random({ranks, inputs, 5, 3}, 4, dtype);  // dx by each rank's other use
 
-  const at::Tensor wide_x = leaf(x.to(at::kDouble));
-  const at::Tensor wide_weight = leaf(weight.to(at::kDouble));
-  const at::Tensor y = at::matmul(wide_x, wide_weight.mT());
-  torch::autograd::backward({y, wide_x * other.to(at::kDouble).sum(0)},
-                            {dy.to(at::kDouble), at::ones_like(wide_x)});
+  const auto [expected, magnitudes] = exact({x, weight, dy, other}, [](const Tensors& in) {
+    const at::Tensor y = at::matmul(in[0], in[1].mT());
+    torch::autograd::backward({y, in[0] * in[3].detach().sum(0)},
+                              {in[2].detach(), at::ones_like(in[0])});
+    return Tensors{y.detach(), in[0].grad(), in[1].grad()};
+  });
 
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own_x = leaf(x);
@@ -81,9 +99,11 @@ TEST_CASE("A column split gives its outputs, and the gradient of all uses of x s
   CAPTURE(ranks, dtype, inputs);
   for (std::int64_t r = 0; r < ranks; ++r) {
     const Tensors& found = results[static_cast<std::size_t>(r)];
-    CHECK(error_of(found[0], part_of(y.detach(), 2, ranks, r)) < tolerance(dtype));
-    CHECK(error_of(found[1], wide_x.grad()) < tolerance(dtype));
-    CHECK(error_of(found[2], part_of(wide_weight.grad(), 1, ranks, r)) < tolerance(dtype));
+    check_sum(found[0], part_of(expected[0], 2, ranks, r), part_of(magnitudes[0], 2, ranks, r),
+              dtype);
+    check_sum(found[1], expected[1], magnitudes[1], dtype);
+    check_sum(found[2], part_of(expected[2], 1, ranks, r), part_of(magnitudes[2], 1, ranks, r),
+              dtype);
     CHECK(found[1].scalar_type() == dtype);
     CHECK(at::equal(found[1], results[0][1]));
   }
@@ -97,10 +117,11 @@ TEST_CASE("A row split gives the sum over ranks, and every rank the gradient of 
   const at::Tensor weight = random({2, 12, 3}, 2, dtype);
   const at::Tensor dy = random({5, 3}, 3, dtype);
 
-  const at::Tensor wide_x = leaf(x.to(at::kDouble));
-  const at::Tensor wide_weight = leaf(weight.to(at::kDouble));
-  const at::Tensor y = at::bmm(wide_x, wide_weight).sum(0);
-  torch::autograd::backward({y}, {dy.to(at::kDouble)});
+  const auto [expected, magnitudes] = exact({x, weight, dy}, [](const Tensors& in) {
+    const at::Tensor y = at::bmm(in[0], in[1]).sum(0);
+    torch::autograd::backward({y}, {in[2].detach()});
+    return Tensors{y.detach(), in[0].grad(), in[1].grad()};
+  });
 
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own_x = leaf(part_of(x, 2, ranks, group.rank()));
@@ -113,9 +134,11 @@ TEST_CASE("A row split gives the sum over ranks, and every rank the gradient of 
   CAPTURE(ranks, dtype, shares_heads);
   for (std::int64_t r = 0; r < ranks; ++r) {
     const Tensors& found = results[static_cast<std::size_t>(r)];
-    CHECK(error_of(found[0], y.detach()) < tolerance(dtype));
-    CHECK(error_of(found[1], part_of(wide_x.grad(), 2, ranks, r)) < tolerance(dtype));
-    CHECK(error_of(found[2], part_of(wide_weight.grad(), 1, ranks, r)) < tolerance(dtype));
+    check_sum(found[0], expected[0], magnitudes[0], dtype);
+    check_sum(found[1], part_of(expected[1], 2, ranks, r), part_of(magnitudes[1], 2, ranks, r),
+              dtype);
+    check_sum(found[2], part_of(expected[2], 1, ranks, r), part_of(magnitudes[2], 1, ranks, r),
+              dtype);
     CHECK(found[0].scalar_type() == dtype);
     CHECK(at::equal(found[0], results[0][0]));
   }
@@ -159,8 +182,10 @@ TEST_CASE("A split embedding finds each token's row on the rank that has it") {
   const at::Tensor weight = random({8, 3}, 1, dtype);
   const at::Tensor ids = at::tensor({7, 0, 3, 3, 4, 1, 3, 6}, at::kLong).view({2, 4});
   const at::Tensor dy = random({2, 4, 3}, 2);
-  const at::Tensor wide = leaf(weight.to(at::kDouble));
-  torch::autograd::backward({at::embedding(wide, ids)}, {dy});
+  const auto [expected, magnitudes] = exact({weight, dy}, [&](const Tensors& in) {
+    torch::autograd::backward({at::embedding(in[0], ids)}, {in[1].detach()});
+    return Tensors{in[0].grad()};
+  });
   const auto results = on_ranks(ranks, [&](comm::ProcessGroup& group) -> Tensors {
     const at::Tensor own = leaf(part_of(weight, 0, ranks, group.rank()));
     const at::Tensor rows = split_embedding(group, own, ids, group.rank() * 8 / ranks);
@@ -171,9 +196,8 @@ TEST_CASE("A split embedding finds each token's row on the rank that has it") {
     const Tensors& found = results[static_cast<std::size_t>(r)];
     CHECK(at::equal(found[0].to(at::kDouble), at::embedding(weight.to(at::kDouble), ids)));
     CHECK(found[0].scalar_type() == (dtype == at::kDouble ? at::kDouble : at::kFloat));
-    CHECK(
-        (found[1].to(at::kDouble) - part_of(wide.grad(), 0, ranks, r)).abs().max().item<double>() <
-        10 * tolerance(dtype));
+    check_sum(found[1], part_of(expected[0], 0, ranks, r), part_of(magnitudes[0], 0, ranks, r),
+              dtype);
   }
 }
 
@@ -193,10 +217,16 @@ TEST_CASE("A split cross-entropy is that of the whole logits, however large they
     torch::autograd::backward({losses}, {dy});
     return {losses.detach(), own.grad()};
   });
+  // A logit less the largest one, an exponential, a sum over eight, a logarithm and a difference. An
+  // error of a logit, whatever its size, is one of the loss and of each probability's logarithm.
+  const double absolute =
+      testing::rounding_bound(dtype, 1 + 1 + 8 + 1 + 1) * (1 + logits.abs().max().item<double>());
+  const at::Tensor scale = dy.to(at::kDouble).abs().unsqueeze(1);
   for (std::int64_t r = 0; r < ranks; ++r) {
     const Tensors& found = results[static_cast<std::size_t>(r)];
-    CHECK(error_of(found[0], expected.detach()) < 10 * tolerance(dtype));
-    CHECK(error_of(found[1], part_of(wide.grad(), 1, ranks, r)) < 10 * tolerance(dtype));
+    CHECK((found[0] - expected.detach()).abs().max().item<double>() <= absolute);
+    const at::Tensor error = (found[1] - part_of(wide.grad(), 1, ranks, r)).abs();
+    CHECK((error <= absolute * scale).all().item<bool>());
   }
 }
 

@@ -20,6 +20,7 @@
 #include "dtrain/parallel/tensor/group_tensor_axis.h"
 #include "support/action_ids.h"
 #include "support/local_ranks.h"
+#include "support/rounding.h"
 
 namespace dtrain::testing {
 
@@ -32,6 +33,8 @@ struct SplitCase {
   parallel::RecomputePlan recompute = {};
   at::ScalarType rounded_to = at::kDouble;  ///< weights, before they take `dtype`
   double weight_scale = 0.5;
+  double relative = 0;  ///< by how much of itself each weight is off, as in disturbed()
+  std::uint64_t draw = 0;
 };
 
 /// "3 all_reduce of 24 float64".
@@ -93,7 +96,8 @@ inline SplitResult run_part(const SplitCase& c, const model::TensorPlace& place,
   const auto model = model::bdh::make_bdh(c.sizes, kLength, place);
   param::ParameterViews weights;
   for (const param::ParameterSpec& spec : model->parameters) {
-    const at::Tensor whole = whole_weight(spec, c.weight_scale).to(c.rounded_to);
+    const at::Tensor rounded = whole_weight(spec, c.weight_scale).to(c.rounded_to);
+    const at::Tensor whole = disturbed(rounded.to(at::kDouble), c.relative, c.draw);
     weights.push_back(slice_of(spec, whole).contiguous().to(c.dtype));
   }
   const std::unique_ptr<model::TensorAxis> axis = parallel::make_tensor_axis(groups);
@@ -150,6 +154,15 @@ inline SplitResult run_whole(SplitCase c) {
   c.splits_vocab = false;
   c.recompute = {};
   return run_split(c).front();
+}
+
+/// What a microbatch of run_part rounds one after another in `dtype`: ten results of a level, three
+/// of embedding and head, and a gradient for each. Products of 16-bit numbers are summed in float32;
+/// others round each term, of which a level's sum over neurons has most.
+inline double roundings_of(const SplitCase& c, at::ScalarType dtype) {
+  const auto results = static_cast<double>(2 * (10 * c.sizes.levels + 3));
+  const auto terms = static_cast<double>(c.sizes.heads * c.sizes.neurons);
+  return at::isReducedFloatingType(dtype) ? results : results * terms;
 }
 
 /// Largest difference over the largest expected value.

@@ -1,0 +1,141 @@
+#include "inherited_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/verify.h"
+#include "dtrain/config/assign.h"
+#include "dtrain/config/json.h"
+#include "dtrain/config/resumed_run.h"
+
+namespace dtrain::app {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::is_there;
+using config::Config;
+
+std::string config_file_in(const fs::path& run) { return (run / "config.json").string(); }
+
+// A resolved configuration; what followed from the machine that it ran on is open again.
+config::SavedRun settings_in(const checkpoint::format::Manifest& manifest) {
+  config::SavedRun saved;
+  saved.resolved = config::from_json(manifest.config);
+  saved.asked = saved.resolved;
+  saved.asked.machine.threads = 0;
+  saved.asked.machine.backend = config::Backend::automatic;
+  saved.ranks = manifest.mesh.num_ranks();
+  return saved;
+}
+
+// The settings of the model whose weights lie there; nothing where a file does not say.
+std::optional<config::ModelConfig> model_at(const std::string& path) {
+  std::error_code error;
+  const std::string weights =
+      fs::is_directory(path, error) ? store::weights_at(path) : std::string(path);
+  if (fs::is_directory(weights, error)) {
+    return config::from_json(store::read_manifest(weights).config).model;
+  }
+  if (!fs::is_regular_file(weights, error)) return std::nullopt;
+  const auto file = checkpoint::format::SafetensorsFile::open(weights);
+  const auto found = file.metadata().find(store::kModelKey);
+  if (found == file.metadata().end()) return std::nullopt;
+  return config::from_json(fmt::format(R"({{"model": {}}})", found->second)).model;
+}
+
+// Of a run that goes on: it has the weights already, and their file may be gone.
+std::optional<config::ModelConfig> own_model(const Config& given) {
+  const std::string& run = given.run.dir;
+  if (!given.checkpoint.resume.is_automatic() || run.empty()) return std::nullopt;
+  const std::string file = config_file_in(run);
+  const bool goes_on = !store::list_steps(store::checkpoints_folder(run)).empty();
+  if (!goes_on || !is_there(file)) return std::nullopt;
+  return config::read_saved_run(file).resolved.model;
+}
+
+bool gives(const config::CommandLine& command_line, std::string_view key) {
+  return std::ranges::any_of(command_line.assignments, [&](const config::Assignment& given) {
+    return given.setting->key == key;
+  });
+}
+
+// Weights fit any dropout.
+bool may_differ(const config::Setting& setting) { return setting.key == "model.dropout"; }
+
+}  // namespace
+
+std::optional<config::RunSettings> inherited_run(const config::CommandLine& command_line,
+                                                 const Config& given) {
+  const config::Resume& resume = given.checkpoint.resume;
+  if (command_line.command != config::Command::train || !command_line.config_file.empty()) {
+    return std::nullopt;
+  }
+  const bool is_fork = resume.kind == config::Resume::Kind::path;
+  // A command that continues a run and names its data says all that it means, at its first start as
+  // at later ones.
+  if (!is_fork && !given.data.train.empty()) return std::nullopt;
+  if (const std::string file = config::resumed_config_file(given); !file.empty()) {
+    return {{file, config::read_saved_run(file)}};
+  }
+  const std::string manifest = (fs::path(resume.path) / store::kManifestName).string();
+  if (!is_fork || !is_there(manifest)) return std::nullopt;
+  return {{manifest, settings_in(store::read_manifest(resume.path))}};
+}
+
+void take_model_of_weights(const config::CommandLine& command_line, config::Loaded& loaded) {
+  const std::string& path = loaded.config.checkpoint.init_from;
+  const bool trains = config::find_key("checkpoint.init_from")->is_for(command_line.command);
+  if (path.empty() || !trains) return;
+  std::optional<config::ModelConfig> own = own_model(loaded.config);
+  std::optional<config::ModelConfig> model = own;
+  try {
+    if (!model) model = model_at(path);
+  } catch (const base::Error&) {
+    return;  // check_start_paths says what is wrong with it
+  }
+  if (!model) return;
+  Config source;
+  source.model = *model;
+  const bool is_flag = gives(command_line, "checkpoint.init_from");
+  std::string replaced;
+  std::string refused;
+  for (const config::Setting& setting : config::settings()) {
+    const bool is_of_model = setting.key.starts_with("model.");
+    if (!is_of_model || !setting.is_used(config::Command::train, source)) continue;
+    const std::string theirs = config::value_text(setting, source);
+    const std::string ours = config::value_text(setting, loaded.config);
+    if (ours == theirs) continue;
+    const bool is_given = std::ranges::find(loaded.given, &setting) != loaded.given.end();
+    const bool stays = is_given && (!is_flag || gives(command_line, setting.key));
+    if (is_given && (own || may_differ(setting))) continue;
+    if (stays) {
+      refused += fmt::format("{}{} {} is given, its model has {}", refused.empty() ? "" : "; ",
+                             setting.flag, ours, theirs);
+      continue;
+    }
+    if (is_given) {
+      replaced += fmt::format("{}{} {}", replaced.empty() ? "" : ", ", setting.flag, ours);
+    }
+    config::assign_text(setting, theirs, setting.key, loaded.config);
+  }
+  if (!refused.empty()) {
+    base::fail(base::ErrorKind::usage,
+               "--init-from {}: {}; leave the sizes out: they come with the weights", path,
+               refused);
+  }
+  if (!replaced.empty()) {
+    loaded.replaced.push_back(fmt::format("--init-from {} takes the place of {}", path, replaced));
+  }
+}
+
+}  // namespace dtrain::app

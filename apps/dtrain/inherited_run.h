@@ -1,0 +1,29 @@
+// Finds the run whose settings, or whose model, a start takes.
+#pragma once
+
+#include <optional>
+
+#include "dtrain/config/command_line.h"
+#include "dtrain/config/continued_run.h"
+
+namespace dtrain::app {
+
+/// The run that a command resumes without saying all of its settings itself: RUN/config.json with
+/// --resume auto and no --data; with --resume PATH the run at PATH or that PATH is a checkpoint of,
+/// or the manifest of a checkpoint that lies elsewhere. Nothing for a command with --config, and
+/// where there is no run: later checks say what is missing.
+///
+/// given:  what the command alone says.
+/// Throws: Error{usage} naming config.json, or Error{checkpoint} naming the manifest, if it cannot
+///         be read.
+[[nodiscard]] std::optional<config::RunSettings> inherited_run(
+    const config::CommandLine& command_line, const config::Config& given);
+
+/// Takes the model's settings from the weights that --init-from names, as far as nobody else gives
+/// them; those of files give way to a flag --init-from. A file that does not describe its model
+/// changes nothing.
+///
+/// Throws: Error{usage} naming both values of a setting that the weights contradict.
+void take_model_of_weights(const config::CommandLine& command_line, config::Loaded& loaded);
+
+}  // namespace dtrain::app

@@ -1,0 +1,138 @@
+#include "model_path.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <vector>
+
+#include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/checkpoint/format/safetensors.h"
+#include "dtrain/checkpoint/store/locate.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/report/run_record.h"
+
+namespace dtrain::app {
+namespace {
+
+namespace fs = std::filesystem;
+namespace store = checkpoint::store;
+using base::ErrorKind;
+using base::fail;
+using base::is_folder;
+using base::is_there;
+
+// The step that a run had reached when it last ended; -1: it never did. Where there is no
+// metrics.jsonl nothing tells.
+std::optional<std::int64_t> last_end(const std::string& run) {
+  const fs::path path = fs::path(run) / "metrics.jsonl";
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  std::int64_t step = -1;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(R"({"event":"end",)")) continue;
+    const auto end = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto found = end.is_object() ? end.find("step") : end.end();
+    if (found != end.end() && found->is_number_integer()) step = found->get<std::int64_t>();
+  }
+  return step;
+}
+
+// A run that goes on after its end keeps the final model of then.
+bool is_outdated(const std::string& run, const std::vector<std::string>& checkpoints) {
+  const auto end = last_end(run);
+  const auto newest = store::step_of(fs::path(checkpoints.front()).filename().string());
+  return end && newest && *newest > *end;
+}
+
+bool is_readable_model(const std::string& path) {
+  try {
+    (void)checkpoint::format::SafetensorsFile::open(path);
+    return true;
+  } catch (const base::Error& error) {
+    base::log_warning("{}; trying the run's checkpoints", error.what());
+    return false;
+  }
+}
+
+// The final model of a run folder, or the folder itself for its newest checkpoint.
+std::string model_of_run(const std::string& run) {
+  const std::string final = store::final_model(run);
+  const bool has_final = is_there(final);
+  const std::vector<std::string> checkpoints =
+      has_final && !is_folder(store::checkpoints_folder(run)) ? std::vector<std::string>()
+                                                              : store::checkpoints_of_run(run);
+  if (checkpoints.empty() && !has_final) {
+    fail(ErrorKind::checkpoint,
+         "--from {}: the run has neither a final model nor a checkpoint yet; train with "
+         "--checkpoint-every to write some",
+         run);
+  }
+  if (!has_final) return run;
+  if (checkpoints.empty()) return final;
+  if (!is_outdated(run, checkpoints)) return is_readable_model(final) ? final : run;
+  base::log_info("{} is of an earlier step than {}", final, checkpoints.front());
+  return run;
+}
+
+// "2 runs: a, b"
+std::string names_of(const std::vector<std::string>& runs) {
+  constexpr std::size_t kMost = 5;
+  const auto first = std::span(runs).first(std::min(runs.size(), kMost));
+  return fmt::format("{} run{}: {}{}", runs.size(), runs.size() == 1 ? "" : "s",
+                     fmt::join(first, ", "), runs.size() > kMost ? ", ..." : "");
+}
+
+// No run itself, but runs may lie below.
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  const std::vector<std::string> runs = report::runs_below(folder);
+  fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
+       folder,
+       runs.empty() ? "it holds neither checkpoints nor a final model"
+                    : fmt::format("it is no run folder, but holds {}", names_of(runs)));
+}
+
+}  // namespace
+
+std::string model_path(const std::string& from) {
+  if (!is_there(from)) {
+    fail(ErrorKind::checkpoint,
+         "--from {}: nothing of this name exists; give a run folder, a checkpoint "
+         "(RUN/checkpoints/step-N) or a model file (RUN/final/model.safetensors)",
+         from);
+  }
+  const fs::path path = fs::absolute(from).lexically_normal();
+  const fs::path folder = path.has_filename() ? path : path.parent_path();
+  if (!is_folder(from)) {
+    if (!is_there(folder.parent_path() / store::kManifestName)) return from;
+    fail(
+        ErrorKind::checkpoint,
+        "--from {}: it is a file of a checkpoint, not a model file; give the checkpoint: --from {}",
+        from, fs::path(from).parent_path().string());
+  }
+  const bool is_checkpoint =
+      is_there(folder / store::kManifestName) || store::step_of(folder.filename().string());
+  if (is_checkpoint) return from;
+  if (is_there(folder / "model.safetensors"))
+    return (fs::path(from) / "model.safetensors").string();
+  const bool is_run = is_folder(store::checkpoints_folder(from)) ||
+                      is_there(store::final_model(from)) || is_there(folder / "config.json");
+  if (is_run) return model_of_run(from);
+  const bool has_checkpoints = !store::list_steps(from).empty();  // RUN/checkpoints
+  if (has_checkpoints && store::checkpoints_folder(folder.parent_path().string()) == folder) {
+    return (fs::path(from) / "..").lexically_normal().string();
+  }
+  refuse_folder(from);
+}
+
+}  // namespace dtrain::app

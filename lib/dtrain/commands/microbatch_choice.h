@@ -1,0 +1,19 @@
+// A microbatch that follows from the global batch alone: what fits the memory.
+#pragma once
+
+#include "dtrain/comm/world.h"
+#include "dtrain/commands/layout_choice.h"
+
+namespace dtrain::commands {
+
+/// Lowers an automatic microbatch to the largest one that --memory-limit allows, or that takes no
+/// more than 80 % of what the ranks' machines have; the smallest where none does, which job::Job
+/// then warns of or refuses. A run that resumes keeps the microbatch it has had where the global
+/// batch and the ranks allow that, so that its bits stay. Other starts are left as they are.
+///
+/// start:      its layout is settled.
+/// Collective: every rank of the world; all have the same microbatch afterwards.
+/// Throws:     as parallel::rank_plan, but where only memory is missing.
+void settle_microbatch(SettledStart& start, comm::World& world);
+
+}  // namespace dtrain::commands

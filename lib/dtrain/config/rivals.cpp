@@ -1,0 +1,233 @@
+#include "dtrain/config/rivals.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "dtrain/config/assign.h"
+#include "dtrain/config/data_mixture.h"
+#include "dtrain/config/layout.h"
+#include "dtrain/config/resolve_layout.h"
+
+namespace dtrain::config {
+namespace {
+
+using Keys = std::array<std::string_view, 4>;
+
+/// `inherited` gives way to any of `given` where they clash.
+struct Rival {
+  Keys given;
+  std::string_view inherited;
+  Condition clash;
+};
+
+Dtype computed_in(const MachineConfig& machine) {
+  return machine.param_dtype == Dtype::automatic ? machine.dtype : machine.param_dtype;
+}
+
+bool lacks_fused_kernels(const Config& c) {
+  return !c.machine.device.is_cpu() || computed_in(c.machine) == Dtype::float16;
+}
+
+bool has_plain_kernels(const Config& c) {
+  return c.machine.kernels == Kernels::plain || lacks_fused_kernels(c);
+}
+
+bool runs_gates_again(const Config& c) {
+  return c.machine.recompute.kind == RecomputeSetting::Kind::gates && has_plain_kernels(c);
+}
+
+bool attends_in_chunks(const Config& c) {
+  return c.machine.attention.kind == AttentionSetting::Kind::chunked && has_plain_kernels(c);
+}
+
+bool compiles_plain_kernels(const Config& c) {
+  return c.machine.compile && c.machine.device.is_cpu() && has_plain_kernels(c);
+}
+
+bool offloads_to_disk_of_device(const Config& c) {
+  return c.machine.offload.kind == Offload::Kind::disk && !c.machine.device.is_cpu();
+}
+
+bool lists_gpus_beside_cpu(const Config& c) {
+  return c.layout.devices.names_gpus() && c.machine.device.kind == "cpu";
+}
+
+bool counts_devices_otherwise(const Config& c) {
+  const auto devices = std::ssize(c.layout.devices.devices);
+  return devices != 0 && c.layout.local_ranks != 0 && devices != c.layout.local_ranks;
+}
+
+template <Dtype MachineConfig::*role>
+bool mixes_float64(const Config& c) {
+  const Dtype dtype = c.machine.*role;
+  return dtype != Dtype::automatic &&
+         (dtype == Dtype::float64) != (c.machine.dtype == Dtype::float64);
+}
+
+bool rounds_twice(const Config& c) {
+  using Kind = Compression::Kind;
+  const Kind kind = c.machine.compress.kind;
+  return is_low(c.machine.reduce_dtype) && (kind == Kind::bfloat16 || kind == Kind::float16);
+}
+
+// The warm-up itself is shortened where it does not fit.
+bool decays_too_long(const Config& c) {
+  const TrainConfig& train = c.train;
+  const bool decays = train.schedule == ScheduleShape::warmup_stable_decay;
+  const std::int64_t warmup =
+      train.warmup_steps > train.steps ? train.steps / 2 : train.warmup_steps;
+  return decays && train.epochs == 0 && warmup + train.decay_steps > train.steps;
+}
+
+bool begins_at_path(const Config& c) { return c.checkpoint.resume.kind == Resume::Kind::path; }
+
+bool replaces_and_resumes(const Config& c) {
+  return c.run.overwrite && !c.checkpoint.resume.is_none();
+}
+
+constexpr Keys kDtypeKeys{"machine.dtype", "machine.param_dtype", "machine.reduce_dtype",
+                          "machine.buffer_dtype"};
+constexpr Keys kKernelKeys{"machine.kernels", "machine.dtype", "machine.param_dtype",
+                           "machine.device"};
+constexpr Keys kDecayKeys{"train.steps", "train.schedule", "train.warmup_steps"};
+constexpr Rival kRivals[] = {
+    {{"data.val_fraction"},
+     "data.validation",
+     [](const Config& c) { return c.data.val_fraction > 0; }},
+    {{"data.validation"},
+     "data.val_fraction",
+     [](const Config& c) { return !c.data.validation.empty(); }},
+    {{"data.train"},
+     "data.val_fraction",
+     [](const Config& c) { return parse_mixture(c.data.train).size() > 1; }},
+    {{"train.steps"}, "train.epochs", [](const Config&) { return true; }},
+    {{"train.epochs"}, "train.steps", [](const Config& c) { return c.train.epochs > 0; }},
+    {kDecayKeys, "train.decay_steps", decays_too_long},
+    {{"checkpoint.init_from"}, "checkpoint.resume", begins_at_path},
+    {{"checkpoint.resume"}, "checkpoint.init_from", begins_at_path},
+    {{"run.overwrite"}, "checkpoint.resume", replaces_and_resumes},
+    {{"checkpoint.resume"}, "run.overwrite", replaces_and_resumes},
+    {{"generate.prompt"},
+     "generate.prompt_file",
+     [](const Config& c) { return !c.generate.prompt.empty(); }},
+    {{"generate.prompt_file"},
+     "generate.prompt",
+     [](const Config& c) { return !c.generate.prompt_file.empty(); }},
+    {{"machine.param_dtype", "machine.reduce_dtype", "machine.buffer_dtype"},
+     "machine.dtype",
+     [](const Config& c) {
+       return c.machine.dtype == Dtype::float64 &&
+              (mixes_float64<&MachineConfig::param_dtype>(c) ||
+               mixes_float64<&MachineConfig::reduce_dtype>(c) ||
+               mixes_float64<&MachineConfig::buffer_dtype>(c));
+     }},
+    {kDtypeKeys, "machine.param_dtype", mixes_float64<&MachineConfig::param_dtype>},
+    {kDtypeKeys, "machine.reduce_dtype", mixes_float64<&MachineConfig::reduce_dtype>},
+    {kDtypeKeys, "machine.buffer_dtype", mixes_float64<&MachineConfig::buffer_dtype>},
+    {{"machine.dtype", "machine.param_dtype", "machine.device"},
+     "machine.kernels",
+     [](const Config& c) { return c.machine.kernels == Kernels::fused && lacks_fused_kernels(c); }},
+    {{"machine.recompute"}, "machine.kernels", runs_gates_again},
+    {{"machine.attention"}, "machine.kernels", attends_in_chunks},
+    {{"machine.compile"}, "machine.kernels", compiles_plain_kernels},
+    {kKernelKeys, "machine.recompute", runs_gates_again},
+    {kKernelKeys, "machine.attention", attends_in_chunks},
+    {kKernelKeys, "machine.compile", compiles_plain_kernels},
+    {{"machine.device"}, "machine.offload", offloads_to_disk_of_device},
+    {{"machine.offload"}, "machine.device", offloads_to_disk_of_device},
+    {{"layout.devices"}, "machine.device", lists_gpus_beside_cpu},
+    {{"machine.device"}, "layout.devices", lists_gpus_beside_cpu},
+    {{"layout.devices"}, "layout.local_ranks", counts_devices_otherwise},
+    {{"layout.local_ranks"}, "layout.devices", counts_devices_otherwise},
+    {{"machine.compress"}, "machine.reduce_dtype", rounds_twice},
+    {{"machine.reduce_dtype"}, "machine.compress", rounds_twice},
+};
+
+// Any two of the three decide the batch. The global batch decides the numbers, the microbatch the
+// bits.
+void drop_third_of_batch(Layer& layer) {
+  const BatchConfig& batch = layer.config().batch;
+  if (batch.global == 0 || batch.microbatch == 0 || batch.grad_accum == 0) return;
+  constexpr std::string_view kKeys[] = {"batch.grad_accum", "batch.microbatch", "batch.global"};
+  const auto* winner = std::ranges::find_if(kKeys, [&](auto key) { return layer.gives(key); });
+  const auto* loser = std::ranges::find_if(kKeys, [&](auto key) { return layer.inherits(key); });
+  if (winner == std::end(kKeys) || loser == std::end(kKeys)) return;
+  layer.reset(*loser, *winner);
+}
+
+std::string flag_text(const Setting& setting, const Config& config) {
+  if (setting.is_switch()) return std::string(setting.flag);
+  return fmt::format("{} {}", setting.flag, value_text(setting, config));
+}
+
+}  // namespace
+
+bool Layer::gives(std::string_view key) const {
+  return std::ranges::any_of(given_, [&](const Setting* setting) { return setting->key == key; });
+}
+
+bool Layer::inherits(std::string_view key) const {
+  return !gives(key) && !is_default(*find_key(key), config_);
+}
+
+void Layer::add(std::string_view winner, const std::string& rival) {
+  auto found = std::ranges::find(replaced_, winner, &Replaced::winner);
+  if (found == replaced_.end()) found = replaced_.insert(replaced_.end(), {winner, {}});
+  found->rivals += (found->rivals.empty() ? "" : ", ") + rival;
+}
+
+void Layer::reset(std::string_view key, std::string_view winner) {
+  if (!inherits(key)) return;
+  const Setting& setting = *find_key(key);
+  add(winner, flag_text(setting, config_));
+  static const Config plain;
+  assign_json(setting, value_json(setting, plain), key, config_);
+}
+
+void Layer::note_change(std::string_view key, std::string_view winner) {
+  const Setting& setting = *find_key(key);
+  add(winner, fmt::format("{} (now {})", flag_text(setting, below_), value_text(setting, config_)));
+}
+
+std::vector<std::string> Layer::replaced() const {
+  std::vector<std::string> lines;
+  for (const Replaced& each : replaced_) {
+    lines.push_back(fmt::format("{} takes the place of {}",
+                                flag_text(*find_key(each.winner), config_), each.rivals));
+  }
+  return lines;
+}
+
+void drop_rivals(Layer& layer) {
+  for (const Rival& rival : kRivals) {
+    const auto* winner =
+        std::ranges::find_if(rival.given, [&](std::string_view key) { return layer.gives(key); });
+    if (winner == rival.given.end() || !rival.clash(layer.config())) continue;
+    layer.reset(rival.inherited, *winner);
+  }
+  drop_third_of_batch(layer);
+  drop_rival_layouts(layer);
+}
+
+bool fits_ranks(std::int64_t microbatch, const Config& config, const Launch& launch) {
+  LayoutConfig layout = config.layout;
+  resolve_layout(layout, with_local_ranks(layout, launch));
+  const std::int64_t at_once = microbatch * layout.dp;
+  return at_once > 0 && config.batch.global % at_once == 0 &&
+         config.batch.global / at_once >= layout.pp;
+}
+
+void drop_rival_batch(Layer& layer, const Launch& launch) {
+  const BatchConfig& batch = layer.config().batch;
+  if (!layer.gives("batch.global") || batch.global == 0) return;
+  for (const std::string_view key : {"batch.microbatch", "batch.grad_accum"}) {
+    const std::int64_t factor = key == "batch.microbatch" ? batch.microbatch : batch.grad_accum;
+    if (!layer.inherits(key) || fits_ranks(factor, layer.config(), launch)) continue;
+    layer.reset(key, "batch.global");
+  }
+}
+
+}  // namespace dtrain::config

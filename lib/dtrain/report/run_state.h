@@ -1,0 +1,19 @@
+// Whether a run goes on, and how it ended.
+#pragma once
+
+#include <string>
+
+#include "dtrain/report/run_record.h"
+
+namespace dtrain::report {
+
+struct RunState {
+  /// "finished", "running", "stopped" (and saved), "failed", "dead" (its process is gone and has not
+  /// said why), or "unknown".
+  std::string kind;
+  std::string text;  ///< for people
+};
+
+[[nodiscard]] RunState state_of(const RunRecord& run);
+
+}  // namespace dtrain::report

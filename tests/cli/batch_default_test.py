@@ -1,0 +1,140 @@
+"""What dtrain chooses of a batch, and what a start says of epochs and learning rates."""
+
+import json
+import re
+import subprocess
+import unittest
+
+from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, launched, metrics_of, run
+
+TEXT = GOLDEN / "text.bin"
+SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
+         "--sample-every", "0")
+# Its activations are what takes memory.
+WIDE = ("--levels", "4", "--width", "32", "--heads", "2", "--neurons", "256", "--seq-len", "128", "--threads", "1", "--log-every", "0", "--steps", "1",
+        "--global-batch", "16", "--sample-every", "0", "--data", TEXT)
+
+
+def batch_of(run_dir):
+    return json.loads((run_dir / "config.json").read_text())["resolved"]["batch"]
+
+
+class Microbatch(FolderTest):
+    def resolved(self, *flags, ranks=1, status=0):
+        result = run(*launched(ranks, *flags, "--print-config"), status=status)
+        return json.loads(result.stdout)["batch"] if status == 0 else result.stderr
+
+    def test_it_is_at_most_8_and_divides_what_a_rank_has(self):
+        for ranks, flags, microbatch, accumulation in (
+                (1, ("--global-batch", "64"), 8, 8), (1, ("--global-batch", "4"), 4, 1), (1, ("--global-batch", "12"), 6, 2),
+                (1, ("--global-batch", "14"), 7, 2), (1, ("--global-batch", "22"), 2, 11), (1, ("--global-batch", "17"), 1, 17),
+                (2, ("--global-batch", "64"), 8, 4), (2, ("--global-batch", "24", "--strategy", "pp", "--levels", "2"), 6, 4),
+                # What is said stays as it is.
+                (1, ("--global-batch", "64", "--grad-accum", "2"), 32, 2), (1, ("--global-batch", "64", "--microbatch", "64"), 64, 1),
+                (1, (), 1, 8), (1, ("--microbatch", "16"), 16, 1)):
+            with self.subTest(ranks=ranks, flags=flags):
+                found = self.resolved(*flags, ranks=ranks)
+                self.assertEqual((found["microbatch"], found["grad_accum"]), (microbatch, accumulation))
+        (self.folder / "ds.json").write_text('{"train_batch_size": 64}')
+        self.assertEqual(self.resolved("--deepspeed-config", self.folder / "ds.json")["microbatch"], 8)
+        self.assertIn("--global-batch 7 is not a multiple", self.resolved("--global-batch", "7", ranks=2, status=USAGE))
+
+    def train(self, name, *flags, ranks=1, **options):
+        run_dir = self.folder / name
+        return run_dir, run(*launched(ranks, *WIDE, "--run-dir", run_dir, *flags), **options).stderr
+
+    def predicted(self, microbatch, ranks=1):
+        """Bytes that a rank is predicted to take."""
+        run_dir, _ = self.train(f"told-{microbatch}-{ranks}", "--microbatch", microbatch, ranks=ranks)
+        return sum(metrics_of(run_dir)[0]["memory_predicted_bytes"].values())
+
+    def test_it_fits_the_limit_on_all_ranks_alike(self):
+        run_dir, error = self.train("free")
+        self.assertEqual(batch_of(run_dir)["microbatch"], 8)
+        self.assertNotIn("in place of", error)
+        for ranks in (1, 2):
+            run_dir, error = self.train(f"limited-{ranks}", "--memory-limit", self.predicted(2, ranks), ranks=ranks)
+            self.assertEqual(batch_of(run_dir), {"global": 16, "microbatch": 2, "grad_accum": 8 // ranks})
+            self.assertEqual(error.count("microbatch 2 in place of 8"), 1, error)
+        # A limit that nothing meets is refused as before.
+        self.train("nothing", "--memory-limit", "100kB", status=USAGE)
+
+    def test_it_fits_the_machine(self):
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("only root can show a rank another machine")
+        meminfo = self.folder / "meminfo"
+        meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {self.predicted(2) * 100 // 79 // 1024 + 1} kB\n")
+        run_dir = self.folder / "small-machine"
+        run("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo; exec "$@"', meminfo, DTRAIN, *WIDE, "--run-dir", run_dir)
+        self.assertEqual(batch_of(run_dir)["microbatch"], 2)
+
+    def test_a_run_that_resumes_keeps_its_own(self):
+        run_dir, _ = self.train("run", "--microbatch", "4", "--steps", "2")
+        self.assertEqual(batch_of(run_dir)["microbatch"], 4)
+        _, error = self.train("run", "--steps", "4", "--resume", "auto")
+        self.assertEqual(batch_of(run_dir)["microbatch"], 4)
+        self.assertNotIn("microbatch is", error)
+        fork, _ = self.train("fork", "--steps", "4", "--resume", run_dir / "checkpoints/step-2")
+        self.assertEqual(batch_of(fork)["microbatch"], 4)
+        run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--steps", "5")
+        self.assertEqual(batch_of(run_dir)["microbatch"], 4)
+        # One that does not divide the ranks' shares gives way.
+        odd, _ = self.train("odd", "--microbatch", "16", "--steps", "1")
+        self.train("odd", "--steps", "2", "--resume", "auto", ranks=2)
+        self.assertEqual(batch_of(odd), {"global": 16, "microbatch": 8, "grad_accum": 1})
+
+
+class Start(FolderTest):
+    def train(self, *flags):
+        return run(DTRAIN, *SMALL, "--run-dir", self.folder / "run", "--overwrite", *flags).stderr
+
+    def test_thousands_of_epochs_are_told_of_each_file(self):
+        (self.folder / "short.txt").write_bytes(TEXT.read_bytes()[:16 * 2 + 1])  # two samples
+        short = self.folder / "short.txt"
+        hurried = ("--steps", "3", "--global-batch", "1024", "--time-limit", "0.001s")
+        for flags, times, name in ((("--data", short), 1536, short), (("--data", f"{TEXT}:1,{short}:3"), 1152, short)):
+            error = run(DTRAIN, *SMALL, "--run-dir", self.folder / "run", "--overwrite", *flags, *hurried, status=9).stderr
+            (line,) = [line for line in error.splitlines() if "learns by heart" in line]
+            self.assertIn("dtrain: warning: ", line)
+            self.assertIn(f"{name} {times} times", line)
+        self.assertNotIn("learns by heart", self.train("--data", TEXT))
+
+    def test_the_table_shows_the_epochs_of_each_file_of_a_mixture(self):
+        for name, samples in (("a.txt", 100), ("b.txt", 40)):
+            (self.folder / name).write_bytes(TEXT.read_bytes()[:16 * samples + 1])
+        a, b = self.folder / "a.txt", self.folder / "b.txt"
+        error = self.train("--data", f"{a}:3,{b}:1", "--steps", "5", "--global-batch", "16")
+        self.assertIn(f"{a}: 100 samples, 0.60 epochs", error)
+        self.assertIn(f"{b}: 40 samples, 0.50 epochs", error)
+        self.assertNotIn("100 samples, ", self.train("--data", a))
+
+
+class LearningRate(FolderTest):
+    def train(self, *flags, data=("--data", TEXT)):
+        return run(DTRAIN, *(SMALL if data else ()), *data, "--run-dir", self.folder / "run", *flags).stderr
+
+    def rates(self, error):
+        lines = [line for line in error.splitlines() if "the learning rate goes from" in line]
+        if not lines:
+            return None
+        self.assertEqual(len(lines), 1)
+        return [float(number) for number in re.search(r"from (\S+) in step \d+ to (\S+) in step", lines[0]).groups()]
+
+    def test_a_jump_at_a_resume_is_told_with_both_rates(self):
+        for schedule in ("cosine", "linear", "wsd"):
+            flags = ("--schedule", schedule, "--lr", "1e-2", "--overwrite") + (("--decay-steps", "4") if schedule == "wsd" else ())
+            self.train(*flags, "--steps", "4")
+            before, after = self.rates(self.train("--resume", "auto", "--steps", "8", data=()))
+            steps = [event for event in metrics_of(self.folder / "run") if "loss" in event]
+            self.assertAlmostEqual(before, steps[3]["learning_rate"], delta=0.01 * before)
+            self.assertAlmostEqual(after, steps[4]["learning_rate"], delta=0.01 * after)
+            self.assertGreater(after, before)
+
+    def test_other_settings_of_the_rate_too_and_nothing_where_it_stays(self):
+        self.train("--lr", "1e-2", "--steps", "2")
+        self.assertIsNone(self.rates(self.train("--resume", "auto", "--steps", "4", data=())))
+        self.assertEqual(self.rates(self.train("--resume", "auto", "--steps", "5", "--lr", "2e-2", data=())), [0.01, 0.02])
+
+
+if __name__ == "__main__":
+    unittest.main()

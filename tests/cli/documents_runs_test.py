@@ -1,0 +1,20 @@
+"""The commands of the pages about data, runs and what they leave do what the pages say."""
+
+import unittest
+
+from documents_harness import pages_test
+
+Pages = pages_test([
+    "docs/checkpoints.md",
+    "docs/configuration.md",
+    "docs/data.md",
+    "docs/evaluation.md",
+    "docs/generation.md",
+    "docs/habits.md",
+    "docs/memory.md",
+    "docs/views.md",
+])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,167 @@
+"""A new run that begins at another one's checkpoint, or with its weights, takes what it needs from there."""
+
+import json
+import pathlib
+import shutil
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import DTRAIN, USAGE, launched, make_folder, metrics_of, run  # noqa: E402
+
+TINY = ["--levels", "2", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "4",
+        "--microbatch", "1", "--lr", "2e-3", "--threads", "1", "--checkpoint-every", "3", "--val-fraction", "0.1"]
+CHECKPOINT = 6
+
+
+def losses(folder):
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in metrics_of(folder) if "loss" in line]
+
+
+class Runs(unittest.TestCase):
+    """A run of 6 steps, and the same one of 9."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.root = make_folder(cls)
+        (cls.root / "home").mkdir()
+        (cls.root / "elsewhere").mkdir()
+        (cls.root / "home/text.txt").write_text("In the beginning God created the heaven and the earth.\n" * 90)
+        cls.origin = cls.root / "origin"
+        cls.train(*TINY, "--data", "text.txt", "--steps", 6, "--run-dir", cls.origin, cwd="home")
+        cls.whole = cls.root / "whole"
+        cls.train(*TINY, "--data", "text.txt", "--steps", 9, "--run-dir", cls.whole, cwd="home")
+
+    @classmethod
+    def train(cls, *arguments, cwd="elsewhere", ranks=1, status=0):
+        return run(*launched(ranks, *arguments), cwd=cls.root / cwd, status=status)
+
+    def settings(self, folder):
+        return json.loads((folder / "config.json").read_text())
+
+    def new(self, name):
+        return self.root / f"{self.id().rsplit('.', 1)[-1]}-{name}"
+
+
+class Forks(Runs):
+    def test_a_fork_needs_no_settings(self):
+        for name, start, step in (("run", "../origin", 6), ("checkpoint", "../origin/checkpoints/step-3", 3),
+                                  ("slash", "../origin/checkpoints/step-6/", 6)):
+            with self.subTest(name):
+                fork = self.new(name)
+                error = self.train("--resume", start, "--run-dir", fork, "--steps", 9).stderr
+                self.assertEqual(losses(fork), losses(self.whole)[step:])
+                self.assertIn("settings that this command does not give come from", error)
+                self.assertNotIn("with other settings", error)
+                saved = self.settings(fork)
+                self.assertEqual((saved["run"]["dir"], saved["checkpoint"]["resume"]), (str(fork), "none"))
+                self.assertEqual(saved["data"]["train"], str(self.root / "home/text.txt"))
+        self.assertEqual(len(losses(self.origin)), 6)
+
+    def test_flags_win_over_the_forked_runs_settings(self):
+        fork = self.new("fork")
+        error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 8, "--lr", 1e-3, "--strategy", "fsdp",
+                           ranks=2).stderr
+        self.assertIn("train.lr is 0.001, the checkpoint has 0.002", error)
+        saved = self.settings(fork)
+        self.assertEqual((saved["layout"]["strategy"], saved["train"]["lr"], saved["model"]["width"]), ("fsdp", 1e-3, 32))
+        self.assertEqual([step for step, *_ in losses(fork)], [7, 8])
+
+    def test_a_fork_may_name_data_that_was_moved(self):
+        shutil.copy(self.root / "home/text.txt", self.root / "elsewhere/moved.txt")
+        fork = self.new("fork")
+        self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--data", "moved.txt")
+        self.assertEqual(losses(fork), losses(self.whole)[6:])
+        self.assertEqual(self.settings(fork)["report"]["eval_every"], 0)  # none of the flags of a first run
+
+    def test_a_fork_may_validate_on_another_file(self):
+        (self.root / "elsewhere/valid.txt").write_text("And God said, Let there be light: and there was light.\n" * 20)
+        fork = self.new("fork")
+        # The share that was kept for validation would be trained on: other data, in one line.
+        error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--val-data", "valid.txt", status=USAGE).stderr
+        self.assertIn("--val-data valid.txt takes the place of --val-fraction 0.1", error)
+        self.assertEqual(error.count("dtrain: error:"), 1)
+
+    def test_a_fork_on_other_ranks_keeps_its_bits_or_says_which_ranks_can(self):
+        fork = self.new("fork")
+        error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, ranks=2).stderr
+        self.assertIn("--strategy ddp takes the place of single for 2 ranks", error)
+        self.assertEqual(losses(fork), losses(self.whole)[6:])
+        error = self.train("--resume", self.origin, "--run-dir", self.new("three"), ranks=3, status=USAGE).stderr
+        self.assertIn(f"--resume {self.origin} cannot go on with 3 ranks: launch 1, 2 or 4;", error)
+
+    def test_a_checkpoint_that_lies_alone_has_the_settings_in_its_manifest(self):
+        alone, fork = self.new("copy"), self.new("fork")
+        shutil.copytree(self.origin / "checkpoints/step-6", alone)
+        error = self.train("--resume", alone, "--run-dir", fork, "--steps", 9, cwd="home").stderr
+        self.assertIn(f"come from {alone}/manifest.json", error)
+        self.assertEqual(losses(fork), losses(self.whole)[6:])
+
+    def test_a_path_without_a_run_is_refused(self):
+        error = self.train("--resume", "nothing", "--run-dir", self.new("fork"), status=CHECKPOINT).stderr
+        self.assertIn("nothing of this name exists", error)
+        self.assertFalse(self.new("fork").exists())
+
+
+class Weights(Runs):
+    """--init-from."""
+
+    def start(self, weights, *flags, name="new", status=0, ranks=1):
+        return self.train("--init-from", weights, "--data", "../home/text.txt", "--seq-len", 32, "--steps", 1, "--threads", 1,
+                          "--run-dir", self.new(name), *flags, status=status, ranks=ranks).stderr
+
+    def test_the_sizes_come_with_the_weights(self):
+        alone = self.new("alone")
+        shutil.copytree(self.origin / "final", alone / "final")
+        found = set()
+        for number, (weights, named) in enumerate((
+                (self.origin, "checkpoints/step-6"), (self.origin / "checkpoints/step-3", "checkpoints/step-3"),
+                (self.origin / "final/model.safetensors", "final/model.safetensors"),
+                (self.origin / "final", "final/model.safetensors"), (alone / "final", "final/model.safetensors"))):
+            with self.subTest(named):
+                error = self.start(weights, name=str(number))
+                self.assertRegex(error, rf"weights from \S*{named}, new optimizer\n")
+                saved = self.settings(self.new(str(number)))["model"]
+                self.assertEqual([saved[key] for key in ("levels", "width", "heads", "neurons")], [2, 32, 2, 64])
+                if "step-3" not in named:
+                    found.add(losses(self.new(str(number)))[0])
+        self.assertEqual(len(found), 1)
+
+    def test_a_run_without_checkpoints_gives_its_model(self):
+        small = self.new("small")
+        self.train(*TINY, "--data", "text.txt", "--steps", 1, "--run-dir", small, "--checkpoint-every", "none", cwd="home")
+        self.assertIn("final/model.safetensors, new optimizer", self.start(small))
+
+    def test_sizes_that_contradict_the_weights_are_refused_with_both_values(self):
+        error = self.start(self.origin, "--width", 64, "--heads", 2, status=USAGE)
+        (line,) = [line for line in error.splitlines() if "error:" in line]
+        self.assertIn("--width 64 is given, its model has 32", line)
+        self.assertNotIn("--heads", line)
+        self.assertFalse(self.new("new").exists())
+        self.start(self.origin, "--width", 32, "--dropout", 0.3)
+        self.assertEqual(self.settings(self.new("new"))["model"]["dropout"], 0.3)
+
+    def test_sizes_of_a_file_give_way_to_the_flag(self):
+        file = self.root / "sizes.json"
+        file.write_text(json.dumps({"model": {"width": 64, "levels": 3}}))
+        error = self.start(self.origin, "--config", file)
+        self.assertIn(f"--init-from {self.origin} takes the place of --levels 3, --width 64", error)
+        file.write_text(json.dumps({"model": {"width": 64}, "checkpoint": {"init_from": str(self.origin)}}))
+        error = self.train("--config", file, "--data", "../home/text.txt", "--run-dir", self.new("refused"), status=USAGE).stderr
+        self.assertIn("--width 64 is given, its model has 32", error)
+
+    def test_the_same_command_goes_on_when_the_weights_are_gone(self):
+        source = self.new("source")
+        shutil.copytree(self.origin, source)
+        self.start(source, "--resume", "auto", "--checkpoint-every", 1)
+        shutil.rmtree(source)
+        self.train("--init-from", source, "--data", "../home/text.txt", "--seq-len", 32, "--steps", 2, "--threads", 1,
+                   "--run-dir", self.new("new"), "--resume", "auto", "--checkpoint-every", 1)
+        self.assertEqual([step for step, *_ in losses(self.new("new"))], [1, 2])
+
+    def test_all_ranks_take_them(self):
+        self.assertIn("new optimizer", self.start(self.origin, "--strategy", "ddp", ranks=2))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,165 @@
+"""What dtrain says of itself, of one setting and of other trainers' flags, and which numbers it reads. Nothing here loads LibTorch."""
+
+import json
+import re
+import unittest
+
+from dtrain_harness import DTRAIN, SOURCE, USAGE, FolderTest, front_end_alone, make_folder, run
+
+MOST_USED = ["--data", "--config", "--run-dir", "--resume", "--val-fraction", "--steps", "--lr", "--global-batch", "--strategy",
+             "--checkpoint-every"]
+# Flags that people type who come from nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed or Megatron, and what answers.
+FOREIGN = {
+    "--val_split": "--val-fraction", "--validation-split": "--val-fraction", "--val_ratio": "--val-fraction", "--split": "--val-fraction",
+    "--eval-data": "--val-data", "--validation_file": "--val-data", "--valid-data-path": "--val-data",
+    "--test-data": "--val-data", "--test_file": "--val-data", "--eval_only": "--init-from", "--evaluate": "--init-from", "--do_predict": "--val-data",
+    "--run-name": "--run-dir", "--experiment_name": "--run-dir", "--exp-name": "--run-dir", "--checkpoint-dir": "--run-dir", "--workdir": "--run-dir",
+    "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--quiet": "--log-every", "-q": "--log-every", "--disable_tqdm": "--log-every",
+    "--verbose": "--log-every", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
+    "--lr-warmup-fraction": "--warmup-steps", "--warmup_epochs": "--warmup-steps", "--max_train_steps": "--steps", "--train-samples": "--steps",
+    "--per_device_eval_batch_size": "--microbatch", "--mbs": "--microbatch", "--gbs": "--global-batch", "--gradient_clip_val": "--grad-clip",
+    "--save_top_k": "--keep-best", "--always_save_checkpoint": "--checkpoint-every", "--no-save": "--checkpoint-every",
+    "--resume_run": "--resume", "--finetune": "--init-from", "--no-load-optim": "--init-from", "--max-time": "--time-limit",
+    "--bias": "help model", "--rope_theta": "help model", "--fp32": "--dtype", "--tf32": "--matmul-precision", "--fp8": "--dtype",
+    "--flash": "--attention", "--use-flash-attn": "--attention", "--recompute-activations": "--recompute", "--no-cuda": "--device",
+    "--gpus": "--devices", "--deterministic": "--reduction", "--ddp_comm_hook": "--compress", "--use-distributed-optimizer": "--strategy zero",
+    "--model-parallel-size": "--tp", "--context-parallel-size": "--tp", "--virtual-pipeline-model-parallel-size": "--schedule-pp",
+    "--loss-scale": "--dtype float16", "--ema": "leave it out", "--shuffle": "leave it out", "--pin-memory": "leave it out",
+    "--push_to_hub": "final/model.safetensors", "--nodes_unknown_flag": None, "--num_nodes": "dtrun", "--hostfile": "dtrun",
+    "--training.local_batch_size": "--microbatch", "--checkpoint.enable_checkpoint_interval": None, "--job.dump_folder": "--run-dir",
+    "--metrics.enable_wandb": "dtrain report", "--profiling.profile_freq": "--profile", "--validation.freq": None,
+}
+
+
+def help_of(*arguments):
+    result = run(DTRAIN, *arguments)
+    return result.stdout
+
+
+class Help(unittest.TestCase):
+    def test_it_begins_with_the_ten_most_used_flags(self):
+        text = help_of("--help")
+        shown = text[text.index("most used flags"):text.index("subcommands")]
+        self.assertEqual(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE), MOST_USED)
+        self.assertLess(len(text[:text.index("subcommands")].splitlines()), 40)
+        self.assertIn("--spike-threshold", text)
+
+    def test_the_command_alone_prints_its_usage(self):
+        result = run(DTRAIN, status=USAGE)
+        self.assertEqual(result.stdout, "")
+        for word in ("dtrain [train] --data", "dtrun -n 2", *MOST_USED, "generate", "dtrain help NAME"):
+            self.assertIn(word, result.stderr)
+        self.assertNotIn("--spike-threshold", result.stderr)
+        self.assertLess(len(result.stderr.splitlines()), 60)
+        # Ranks print one line, not a page each.
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        self.assertEqual(run(DTRAIN, status=USAGE, environment=ranks).stderr.count("\n"), 2)
+
+    def test_one_setting_is_explained_by_any_of_its_names(self):
+        text = help_of("help", "lr")
+        for part in ("--lr X", "train.lr", "0.003", "a number", "at least 0", "may change; the start names"):
+            self.assertIn(part, text)
+        for name in ("--lr", "train.lr", "LR"):
+            self.assertEqual(help_of("help", name), text)
+        self.assertEqual(help_of("--help", "lr"), text)
+        width = help_of("help", "model.width")
+        for part in ("--width D", "64", "1 to 16384", "a whole number", "must stay"):
+            self.assertIn(part, width)
+        self.assertEqual(help_of("help", "width"), width)
+        self.assertEqual(help_of("help", "min_lr"), help_of("help", "--min-lr"))
+        self.assertIn("bdh", help_of("help", "heads"))
+        self.assertIn("a switch", help_of("help", "overwrite"))
+        self.assertIn("--config FILE", help_of("help", "config"))
+        self.assertIn("constant, linear, cosine, wsd", help_of("help", "schedule"))
+        for name in ("model", "layout", "machine"):  # a group
+            self.assertIn({"model": "--width", "layout": "--zero-stage", "machine": "--threads"}[name], help_of("help", name))
+        self.assertIn("dtrain data prepare", help_of("help", "data"))  # a subcommand comes first
+
+    def test_every_setting_can_be_asked_for(self):
+        settings = (SOURCE / "docs/settings.md").read_text()
+        keys = re.findall(r"^\| `([a-z_]+\.[a-z_0-9]+)` \|", settings, re.MULTILINE)
+        self.assertGreater(len(keys), 100)
+        for key in keys[::9]:
+            self.assertIn(key, help_of("help", key), key)
+
+    def test_another_name_is_answered_with_ours_or_the_nearest(self):
+        for name, ours in (("batch_size", "--microbatch"), ("n_layer", "--levels"), ("--learning-rate", "--lr")):
+            self.assertIn(ours, help_of("help", name))
+        for name, ours in (("widht", "width"), ("chekpoint-every", "checkpoint-every"), ("qqqq", "dtrain --help"), ("bias", "help model")):
+            error = run(DTRAIN, "help", name, status=USAGE).stderr
+            self.assertIn(ours, error)
+            self.assertEqual(error.count("\n"), 1, error)
+
+
+class ForeignFlags(unittest.TestCase):
+    def test_each_is_refused_with_a_pointer_to_ours(self):
+        for flag, ours in FOREIGN.items():
+            with self.subTest(flag=flag):
+                result = run(DTRAIN, flag, "1", status=USAGE)
+                self.assertEqual(result.stderr.count("\n"), 1)
+                self.assertIn(flag, result.stderr)
+                if ours is not None:
+                    self.assertIn(ours, result.stderr.replace(flag, "", 1))
+
+    def test_python_writes_true_and_false(self):
+        for value, expected in (("True", True), ("False", False)):
+            found = json.loads(run(DTRAIN, f"--compile={value}", "--tie_levels", value, "--print-config").stdout)
+            self.assertEqual((found["machine"]["compile"], found["model"]["tie_levels"]), (expected, expected))
+
+
+class WholeNumbers(FolderTest):
+    def config(self, *flags):
+        return json.loads(run(DTRAIN, *flags, "--print-config", cwd=self.folder).stdout)
+
+    def test_any_notation_of_a_whole_number_is_one(self):
+        found = self.config("--steps", "1e4", "--warmup-steps", "1.5e2", "--set", "batch.global=1.6e1", "--seed", "2e3", "--eval-sequences", "1e2",
+                            "--val-fraction", "0.1", "--checkpoint-every", "1e3", "--keep-every=1E3", "--memory-limit", "4e9", "--width", "64.0")
+        self.assertEqual((found["train"]["steps"], found["train"]["warmup_steps"], found["batch"]["global"], found["train"]["seed"]),
+                         (10000, 150, 16, 2000))
+        self.assertEqual((found["report"]["eval_sequences"], found["checkpoint"]["every"], found["checkpoint"]["keep_every"]), ("100", "1000", 1000))
+        self.assertEqual(found["model"]["width"], 64)
+        (self.folder / "c.json").write_text('{"train": {"steps": 1e4, "seed": 1e3}, "batch.global": 8.0, "checkpoint": {"every": 1e2}}')
+        found = self.config("--config", "c.json")
+        self.assertEqual((found["train"]["steps"], found["train"]["seed"], found["batch"]["global"], found["checkpoint"]["every"]),
+                         (10000, 1000, 8, "100"))
+
+    def test_what_is_no_whole_number_is_refused(self):
+        (self.folder / "c.json").write_text('{"train": {"steps": 1.5}}')
+        for flags in (["--steps", "1.5e0"], ["--steps", "1e-1"], ["--steps", "1_000"], ["--steps", "10k"], ["--steps", "1e"], ["--steps", "inf"],
+                      ["--steps", "nan"], ["--steps", "1e13"], ["--seed", "-1e1"], ["--seed", "1.5"], ["--set", "train.steps=2.5"], ["--config", "c.json"],
+                      ["--checkpoint-every", "1.5e0"], ["--seed", "1e19"], ["--global-batch", "1e300"]):
+            with self.subTest(flags=flags):
+                error = run(DTRAIN, *flags, "--print-config", status=USAGE, cwd=self.folder).stderr
+                self.assertEqual(error.count("\n"), 1, error)
+        self.assertEqual(self.config("--seed", "18446744073709551615")["train"]["seed"], 2**64 - 1)
+
+    def test_other_tools_read_them_too(self):
+        self.assertEqual(run(DTRAIN, "schedule", "--pp", "2e0", "--microbatches", "4e0").stdout,
+                         run(DTRAIN, "schedule", "--pp", "2", "--microbatches", "4").stdout)
+        (self.folder / "a.txt").write_text("a text of some words\n" * 400)
+        for size, status in (("3e2", 0), ("300.5", USAGE)):
+            run(DTRAIN, "data", "tokenizer", "train", "a.txt", "--vocab-size", size, "--output", f"{size}.model", cwd=self.folder, status=status)
+
+
+class Threads(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = make_folder(cls)
+        cls.dtrain = front_end_alone(cls.folder)
+        (cls.folder / "book.txt").write_bytes(b"words " * 100)
+
+    def warned(self, *flags, **environment):
+        error = run(self.dtrain, "--data", "book.txt", *flags, cwd=self.folder, status=42,
+                    environment={"OMP_NUM_THREADS": "", **environment}).stderr
+        return [line for line in error.splitlines() if "usable core" in line]
+
+    def test_more_threads_than_cores_are_told(self):
+        for name, line in (("OMP_NUM_THREADS 999", self.warned(OMP_NUM_THREADS="999")), ("--threads 998", self.warned("--threads", "998"))):
+            self.assertEqual(len(line), 1, line)
+            self.assertIn(name, line[0])
+        self.assertIn("--threads 500 on each of 4 ranks", self.warned("--strategy", "dp", "--local-ranks", "4", "--threads", "500")[0])
+        self.assertEqual(self.warned() + self.warned("--threads", "1") + self.warned(OMP_NUM_THREADS="1"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

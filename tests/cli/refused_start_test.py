@@ -1,0 +1,84 @@
+"""A start that is refused leaves no folder, no parent that it made, no lock: whatever it is refused for, on any number of ranks."""
+
+import pathlib
+import unittest
+
+from dtrain_harness import CHECKPOINT, DATA, DTRAIN, DTRUN, GOLDEN, USAGE, FolderTest, launched, run
+
+TEXT = GOLDEN / "text.bin"
+SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
+         "--sample-every", "0", "--checkpoint-every", "0")
+
+
+class Refused(FolderTest):
+    def tree(self):
+        return sorted(str(path.relative_to(self.folder)) for path in pathlib.Path(self.folder).rglob("*"))
+
+    def refused(self, status, *flags, ranks=1, data=TEXT, run_dir="runs/a/b", program=()):
+        before = self.tree()
+        where = ("--run-dir", run_dir) if run_dir else ()
+        command = (*program, DTRAIN, *SMALL, "--data", data, *where, *flags) if program else launched(ranks, *SMALL, "--data", data, *where, *flags)
+        result = run(*command, cwd=self.folder, status=None)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(self.tree(), before, result.stderr)
+        return result.stderr
+
+    def test_before_the_ranks_meet(self):
+        (self.folder / "bad.dtok").write_bytes(b"DTOK" + bytes(100))
+        for run_dir in ("runs/a/b", ""):
+            self.refused(DATA, data="missing.txt", run_dir=run_dir)
+            self.refused(DATA, data="bad.dtok", run_dir=run_dir)
+            self.refused(USAGE, "--neurons", "15", run_dir=run_dir)
+            self.refused(USAGE, "--global-batch", "7", ranks=2, run_dir=run_dir)
+            self.refused(CHECKPOINT, "--resume", "nothere", run_dir=run_dir)
+
+    def test_once_they_have_met(self):
+        flags = {"memory": ("--memory-limit", "1kB"), "a frozen name": ("--freeze", "nothing.of.this.name")}
+        for run_dir in ("runs/a/b", ""):
+            for ranks in (1, 2):
+                for name, refused in flags.items():
+                    with self.subTest(name, run_dir=run_dir, ranks=ranks):
+                        self.refused(USAGE, *refused, ranks=ranks, run_dir=run_dir)
+        self.refused(USAGE, "--freeze", "nothing.of.this.name", "--strategy", "dp", "--local-ranks", "2")
+
+    def test_ranks_that_differ(self):
+        shell = ("sh", "-c", '[ "$RANK" = 0 ] && set -- "$@" --lr 1e-5; exec "$@"', "rank")
+        for run_dir in ("runs/a/b", ""):
+            error = self.refused(USAGE, program=(DTRUN, "-n", "2", "--", *shell), run_dir=run_dir)
+            self.assertIn("train.lr", error)
+
+    def test_after_the_folder_was_made(self):
+        run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
+        for ranks in (1, 2):
+            for run_dir in ("runs/a/b", "", "runs/a/b/"):
+                with self.subTest(ranks=ranks, run_dir=run_dir):
+                    self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir=run_dir, ranks=ranks)
+        self.refused(CHECKPOINT, "--init-from", "old/final/model.safetensors", "--width", "32")
+
+    def test_a_folder_that_was_there_stays_as_it_was(self):
+        run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
+        (self.folder / "runs/a").mkdir(parents=True)
+        self.refused(USAGE, "--resume", "old", "--seed", "7")
+        self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir="")
+        self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir="runs/a")  # no lock is left in it
+        self.assertIn("old/lock", self.tree())
+        self.refused(USAGE, "--resume", "auto", "--seed", "7", run_dir="old")
+        (self.folder / "old/lock").unlink()
+        self.refused(USAGE, "--resume", "auto", "--seed", "7", run_dir="old")
+        # What was refused can be begun.
+        run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "runs/a/b", cwd=self.folder)
+        self.assertTrue((self.folder / "runs/a/b/lock").exists())
+
+    def test_other_tools_leave_nothing_either(self):
+        before = self.tree()
+        for command in (("data", "prepare", "missing.txt", "--output", "new/x.dtok"), ("checkpoint", "import", "missing.safetensors", "new/checkpoint"),
+                        ("checkpoint", "export", "missing", "new/x.safetensors"), ("report", "missing", "--output", "new/x.html"),
+                        ("data", "tokenizer", "train", "missing.txt", "--vocab-size", "300", "--output", "new/x.model"),
+                        ("doctor", "--data", "missing.txt", "--run-dir", "new/run")):
+            result = run(DTRAIN, *command, cwd=self.folder, status=None)
+            self.assertNotEqual(result.returncode, 0, command)
+            self.assertEqual(self.tree(), before, command)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,140 @@
+"""A setting that a file gives and one of the flags, or of a file that extends it, exclude each other: the later one wins, and
+one line says what it replaces."""
+
+import json
+import pathlib
+import struct
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import SOURCE, USAGE, FolderTest, launched, run  # noqa: E402
+
+TEXT = SOURCE / "tests" / "golden" / "text.bin"
+PP = {"layout.strategy": "3d", "layout.pp": 2, "layout.dp": 1, "layout.tp": 1}
+WSD = {"train.schedule": "wsd", "train.steps": 1000, "train.decay_steps": 500}
+
+
+def value(config, key):
+    section, name = key.split(".")
+    return config[section][name]
+
+
+class Rivals(FolderTest):
+    def resolved(self, settings, *flags, ranks=1, status=0):
+        """(resolved configuration, standard error) of a file of these settings under these flags."""
+        file = self.folder / "file.json"
+        file.write_text(json.dumps(settings))
+        result = run(*launched(ranks, "--config", file, *flags, "--print-config"), status=status)
+        return json.loads(result.stdout) if status == 0 else None, result.stderr
+
+    def check(self, settings, flags, expected, ranks=1):
+        with self.subTest(settings=settings, flags=flags):
+            config, error = self.resolved(settings, *flags.split(), ranks=ranks)
+            for key, wanted in expected.items():
+                self.assertEqual(value(config, key), wanted, key)
+            self.assertEqual(error.count(" takes the place of "), 1, error)
+            self.assertIn(flags.split()[0], error)
+
+    def test_the_flag_of_a_pair_wins(self):
+        for settings, flags, expected in (
+                ({"data.validation": "v.txt"}, "--val-fraction 0.1", {"data.validation": "", "data.val_fraction": 0.1}),
+                ({"data.val_fraction": 0.1}, "--val-data v.txt", {"data.validation": "v.txt", "data.val_fraction": 0}),
+                ({"data.val_fraction": 0.1}, f"--data {TEXT},{TEXT}", {"data.val_fraction": 0}),
+                ({"train.epochs": 2}, "--steps 7", {"train.epochs": 0, "train.steps": 7}),
+                ({"train.steps": 7}, "--epochs 2", {"train.epochs": 2}),
+                (WSD, "--steps 100", {"train.decay_steps": 10}),
+                ({"checkpoint.resume": "auto", "run.dir": "r"}, "--overwrite", {"checkpoint.resume": "none"}),
+                ({"run.overwrite": True, "run.dir": "r"}, "--resume auto", {"run.overwrite": False}),
+                ({"checkpoint.resume": "other"}, "--init-from w", {"checkpoint.resume": "none"}),
+                ({"checkpoint.init_from": "w"}, "--resume other", {"checkpoint.init_from": ""}),
+                ({"machine.param_dtype": "bfloat16"}, "--dtype float64", {"machine.param_dtype": "float64"}),
+                ({"machine.dtype": "float64"}, "--param-dtype float32", {"machine.dtype": "float32"}),
+                ({"machine.kernels": "fused"}, "--dtype float16", {"machine.kernels": "plain"}),
+                ({"machine.recompute": "gates"}, "--kernels plain", {"machine.recompute": "none"}),
+                ({"machine.kernels": "plain"}, "--recompute gates", {"machine.kernels": "fused"}),
+                ({"machine.attention": "chunked:64"}, "--kernels plain", {"machine.attention": "auto"}),
+                ({"machine.kernels": "plain"}, "--compile", {"machine.kernels": "fused"}),
+                ({"layout.strategy": "dp", "layout.local_ranks": 3}, "--devices cpu,cpu", {"layout.local_ranks": 2})):
+            self.check(settings, flags, expected)
+
+    def test_what_is_no_rival_stays(self):
+        for settings, flags, kept in (({"data.validation": "v.txt"}, "--val-fraction 0", "data.validation"),
+                                      ({"batch.microbatch": 2}, "--global-batch 8", "batch.microbatch"),
+                                      ({"checkpoint.resume": "auto", "run.dir": "r"}, "--init-from w", "checkpoint.resume"),
+                                      ({"train.schedule": "wsd", "train.decay_steps": 50}, "--steps 100", "train.decay_steps")):
+            with self.subTest(flags=flags):
+                config, error = self.resolved(settings, *flags.split())
+                self.assertEqual(value(config, kept), settings[kept])
+                self.assertNotIn("takes the place of", error)
+
+    def test_of_a_batch_the_global_one_decides(self):
+        all_three = {"batch.global": 8, "batch.microbatch": 2, "batch.grad_accum": 4}
+        for settings, flags, expected in (
+                (all_three, "--global-batch 16", (16, 2, 8)),
+                (all_three, "--microbatch 4", (8, 4, 2)),
+                (all_three, "--grad-accum 2", (8, 4, 2)),
+                (all_three, "--microbatch 3 --grad-accum 3", (9, 3, 3)),
+                (all_three, "--global-batch 16 --grad-accum 2", (16, 8, 2)),
+                ({"batch.global": 4, "batch.microbatch": 1}, "--grad-accum 2", (4, 2, 2)),
+                ({"batch.microbatch": 8, "batch.grad_accum": 2}, "--global-batch 32", (32, 8, 4))):
+            self.check(settings, flags, dict(zip(("batch.global", "batch.microbatch", "batch.grad_accum"), expected)))
+        config, error = self.resolved({"batch.global": 8, "batch.microbatch": 8}, "--global-batch", 4)
+        self.assertIn("--global-batch 4 takes the place of --microbatch 8", error)
+        self.assertEqual(value(config, "batch.global"), 4)
+        _, error = self.resolved({}, "--global-batch", 8, "--microbatch", 2, "--grad-accum", 3, status=USAGE)  # all are flags
+        self.assertIn("--global-batch 8 is not", error)
+
+    def test_a_strategy_drops_what_belongs_to_another(self):
+        zero = {"layout.strategy": "zero", "layout.zero_stage": 3}
+        hybrid = {"layout.strategy": "fsdp", "layout.fsdp_sharding": "hybrid", "layout.shard_size": 1}
+        for settings, flags, expected in (
+                (PP, "--strategy ddp", {"layout.pp": 1, "layout.dp": 2}),
+                (zero, "--strategy fsdp", {"layout.zero_stage": 2}),
+                (hybrid, "--strategy zero", {"layout.fsdp_sharding": "full", "layout.shard_size": 2}),
+                (zero, "--strategy auto", {"layout.zero_stage": 2}),
+                ({"layout.strategy": "ddp", "machine.compress": "bf16"}, "--strategy fsdp", {"machine.compress": "none"}),
+                ({"layout.strategy": "fsdp", "layout.accumulate": "sharded"}, "--strategy ddp", {"layout.accumulate": "local"}),
+                ({**PP, "layout.pp": 1, "layout.dp": 2}, "--tp 2", {"layout.dp": 1, "layout.tp": 2})):
+            self.check(settings, flags, expected, ranks=2)
+        self.check({"layout.strategy": "ddp", "machine.backend": "gloo"}, "--strategy dp", {"machine.backend": "local"})
+        config, error = self.resolved({"layout.zero_stage": 3, "layout.strategy": "zero"}, "--strategy", "zero", ranks=2)
+        self.assertEqual((value(config, "layout.zero_stage"), "takes the place" in error), (3, False))
+
+    def test_a_setting_of_another_strategy_brings_it(self):
+        for settings, flags, expected in (
+                ({"layout.strategy": "ddp"}, "--zero-stage 3", {"layout.strategy": "zero", "layout.zero_stage": 3}),
+                ({"layout.strategy": "fsdp"}, "--zero-stage 1", {"layout.strategy": "zero"}),
+                ({"layout.strategy": "zero"}, "--fsdp-sharding grad-op", {"layout.strategy": "fsdp"}),
+                ({"layout.strategy": "ddp"}, "--tp 2", {"layout.strategy": "3d", "layout.tp": 2, "layout.dp": 1}),
+                ({"layout.strategy": "fsdp"}, "--pp 2", {"layout.strategy": "3d", "layout.data_axis": "fsdp", "layout.pp": 2}),
+                ({"layout.strategy": "auto"}, "--tp 2", {"layout.strategy": "3d", "layout.tp": 2})):
+            self.check(settings, flags, expected, ranks=2)
+        self.check({"layout.strategy": "ddp"}, "--local-ranks 3", {"layout.strategy": "dp", "layout.local_ranks": 3})
+
+    def test_a_file_wins_over_those_that_it_extends(self):
+        (self.folder / "base.json").write_text(json.dumps({"data.validation": "v.txt", "train.epochs": 3}))
+        config, error = self.resolved({"extends": "base.json", "data.val_fraction": 0.1, "train.steps": 5})
+        self.assertEqual((value(config, "data.validation"), value(config, "train.epochs")), ("", 0))
+        self.assertEqual(error.count("takes the place of"), 2)
+        both = {"data.validation": "v.txt", "data.val_fraction": 0.1}
+        self.assertIn("exclude each other", self.resolved(both, status=USAGE)[1])
+
+    def test_deepspeed_files_lie_between_the_file_and_the_flags(self):
+        (self.folder / "ds.json").write_text(json.dumps({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                                                         "gradient_accumulation_steps": 4}))
+        config, _ = self.resolved({"batch.global": 64}, "--deepspeed-config", self.folder / "ds.json", "--global-batch", 16)
+        self.assertEqual(config["batch"], {"global": 16, "microbatch": 2, "grad_accum": 8})
+
+    def test_the_vocabulary_of_a_files_data_goes_with_it(self):
+        numbers = self.folder / "numbers.dtok"
+        numbers.write_bytes(struct.pack("<8sIIQQQ8Q", b"\x89DTOK\r\n\x1a", 3, 2, 300, 2000, 0, 8000, 0, 0, 0, 0, 0, 0, 0)
+                            + struct.pack("<2000H", *(i % 300 for i in range(2000))))
+        for vocab, wanted in ((256, 300), (512, 512)):  # the data's own; chosen by somebody
+            config, error = self.resolved({"data.train": str(TEXT), "model.vocab": vocab}, "--data", numbers)
+            self.assertEqual(value(config, "model.vocab"), wanted)
+            self.assertEqual("takes the place of --vocab 256" in error, vocab != wanted, error)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,55 @@
+"""How far numbers may be off through rounding: from a format's precision, the number of roundings and runs in float64, never
+from what one CPU computed. tests/support/rounding.h is the same for C++."""
+
+import array
+import math
+import random
+
+from safetensors_file import read_model, write_model
+
+UNIT_ROUNDOFF = {"float64": 2**-53, "float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
+DRAWS = 2
+ENLARGED = 2**20  # a disturbance of float64, above float64's own rounding
+
+
+def rounding_bound(dtype, count):
+    """The largest relative error after `count` roundings, or of a sum of so many terms over the sum of their magnitudes."""
+    total = count * UNIT_ROUNDOFF[dtype]
+    return total / (1 - total)
+
+
+def independent_rounding_bound(dtype, count):
+    """The same of roundings that are independent of each other: errors grow by the root of their number."""
+    return math.sqrt(count) * UNIT_ROUNDOFF[dtype]
+
+
+def roundings(levels, steps, tokens, dtype):
+    """What steps round one after another, as in tests/support/sensitivity.cpp. tokens: of a step."""
+    results = steps * 2 * (13 * levels + 4)
+    return results if dtype in ("float16", "bfloat16") else results * tokens
+
+
+def disturb(model, path, relative, seed):
+    """Writes a copy of a model file of float64, each weight off by the share `relative` of itself, up or down at random."""
+    draw = random.Random(seed)
+    tensors, metadata = read_model(model)
+    for name, (dtype, shape, data) in tensors.items():
+        if dtype == "F64":
+            values = (value * (1 + draw.choice((-relative, relative))) for value in array.array("d", data))
+            tensors[name] = (dtype, shape, array.array("d", values).tobytes())
+    write_model(path, tensors, metadata)
+    return path
+
+
+def condition_bound(dtype, count, numbers_from, initial, folder):
+    """Bounds the relative errors of a run's numbers in `dtype` by the largest one of runs in float64 that begin with weights disturbed by as much as
+    `count` roundings of `dtype` sum up to. numbers_from(model): the numbers of such a run from a model file. initial: the
+    file of its initial weights."""
+    enlarged = ENLARGED if dtype == "float64" else 1
+    relative = independent_rounding_bound(dtype, count) * enlarged
+    exact = numbers_from(initial)
+    largest = 0
+    for seed in range(DRAWS):
+        found = numbers_from(disturb(initial, folder / f"disturbed-{seed}.safetensors", relative, seed))
+        largest = max(largest, *(abs(a / b - 1) for a, b in zip(found, exact, strict=True)))
+    return largest / enlarged

@@ -1,0 +1,69 @@
+#include "dtrain/base/new_folders.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <memory>
+
+#include "support/temp_folder.h"
+
+namespace dtrain::base {
+namespace {
+
+namespace fs = std::filesystem;
+using dtrain::testing::TempFolder;
+
+TEST_CASE("Folders that were made go again, those that were there stay") {
+  const TempFolder folder;
+  fs::create_directory(folder.path("there"));
+  std::error_code error;
+  {
+    NewFolders made;
+    CHECK(made.add(folder.path("there/a/b/"), error));
+    CHECK_FALSE(made.add(folder.path("there/a"), error));
+    CHECK(made.add(folder.path("there/c"), error));
+    CHECK(fs::is_directory(folder.path("there/a/b")));
+  }
+  CHECK(fs::is_empty(folder.path("there")));
+}
+
+TEST_CASE("Folders that are kept, or hold something, stay") {
+  const TempFolder folder;
+  std::error_code error;
+  {
+    NewFolders kept;
+    kept.add(folder.path("kept/a"), error);
+    kept.keep();
+    NewFolders full;
+    full.add(folder.path("full/a"), error);
+    folder.write("full/a/file", "x");
+  }
+  CHECK(fs::is_directory(folder.path("kept/a")));
+  CHECK(folder.read("full/a/file") == "x");
+}
+
+TEST_CASE("A folder below a file cannot be made, and nothing stays") {
+  const TempFolder folder;
+  const std::string file = folder.write("file", "x");
+  std::error_code error;
+  {
+    NewFolders made;
+    CHECK_FALSE(made.add(file + "/a", error));
+  }
+  CHECK(error);
+  CHECK(folder.read("file") == "x");
+}
+
+TEST_CASE("What has moved to another owner is removed by that one alone") {
+  const TempFolder folder;
+  std::error_code error;
+  auto first = std::make_unique<NewFolders>();
+  first->add(folder.path("a"), error);
+  auto second = std::make_unique<NewFolders>(std::move(*first));
+  first.reset();
+  CHECK(fs::exists(folder.path("a")));
+  second.reset();
+  CHECK_FALSE(fs::exists(folder.path("a")));
+}
+
+}  // namespace
+}  // namespace dtrain::base
