@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -246,10 +247,16 @@ class ShellTest(SlurmTest):
         shell = subprocess.Popen(cluster.words("srun", *srun, "--pty", "bash", "--norc", "-i"), env=cluster.environment(),
                                  cwd=root, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
         os.close(slave)
-        os.write(master, "".join(f"{' '.join(map(str, line))}\n" for line in (*lines, ["exit"])).encode())
-        output = terminal_output(master).decode()
+        seen = [b""]
+        for line in (*lines, ["exit"]):
+            while not seen[-1].rstrip().endswith(b"#"):  # the prompt
+                self.assertTrue(select.select([master], [], [], LIMIT)[0], b"".join(seen))
+                seen.append(os.read(master, 65536))
+            seen.append(b"")
+            os.write(master, f"{' '.join(map(str, line))}\n".encode())
+        output = b"".join(seen) + terminal_output(master)
         shell.wait(LIMIT)
-        return output
+        return output.decode()
 
     def test_a_command_is_a_job_of_its_own(self):
         alone, both = root / "typed-alone", root / "typed-both"

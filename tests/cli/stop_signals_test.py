@@ -13,10 +13,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from dtrain_harness import front_end_alone, make_folder, run  # noqa: E402
-from dtrun_harness import children_of, state_of  # noqa: E402
+from dtrun_harness import children_of, state_of, wait_until  # noqa: E402
 from rendezvous_test import free_port  # noqa: E402
 from resume_test import EVERY, ResumeTest  # noqa: E402
-from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
+from train_test import DTRAIN, DTRUN, LIMIT  # noqa: E402
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -172,8 +172,10 @@ class Waiting(ResumeTest):
         line = first.stderr.readline()
         self.assertRegex(line, r"^dtrain: waiting for ranks 1, 3 of 4, 2\.\d s of 10 min \(--comm-timeout\); ")
         self.assertIn("dtrun --standalone -n 4 -- dtrain", line)
-        for process, number in ((first, signal.SIGTERM), (third, signal.SIGHUP)):
+        ends = ((third, signal.SIGHUP), (first, signal.SIGTERM))
+        for process, number in ends:
             process.send_signal(number)
+        for process, number in ends:
             self.assertNotIn("waiting", self.end_of(process, -number))
         self.assertFalse(self.run_dir.exists())
 
