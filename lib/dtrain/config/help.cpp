@@ -228,7 +228,9 @@ std::optional<std::string> setting_help(std::string_view name) {
   if (const OtherFlag* other = find_other("--" + wanted)) return entry(other->usage, other->help);
   std::string text;
   for (const Setting& setting : settings()) {
-    if (means(wanted, setting)) text += (text.empty() ? "" : "\n") + explanation(setting);
+    if (!means(wanted, setting)) continue;
+    if (!text.empty()) text += '\n';
+    text += explanation(setting);
   }
   if (!text.empty()) return text;
   for (const Group& group : groups()) {
