@@ -49,10 +49,11 @@ class Kernels(FolderTest):
         flags = ("--dtype", "float64", "--kernels", "plain", *flags)
         initial, _ = self.train("initial", *flags, "--steps", 1, "--lr", 0, "--overwrite")
 
-        def numbers_from(model):
-            return numbers(self.train("conditioned", *flags, "--init-from", model, "--overwrite")[0])
+        def results_of(model):
+            run_dir, _ = self.train("conditioned", *flags, "--init-from", model, "--overwrite")
+            return {index: [number] for index, number in enumerate(numbers(run_dir))}
         count = roundings(LEVELS, STEPS, LENGTH * SEQUENCES, dtype)
-        return condition_bound(dtype, count, numbers_from, final_model(initial), self.folder)
+        return condition_bound(dtype, count, results_of, final_model(initial), self.folder)
 
     def test_in_float64_they_train_what_plain_ones_train_in_every_layout(self):
         for tied in ("on", "off"):

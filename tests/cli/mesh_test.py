@@ -5,7 +5,7 @@ import shutil
 import unittest
 
 from dtrain_harness import SOURCE, FolderTest, final_model, launched, make_folder, metrics_of, run
-from rounding import condition_bound, roundings
+from rounding import condition_bound, largest_error, roundings
 from safetensors_file import tensors_of
 
 TINY = ["--levels", "4", "--width", "32", "--heads", "2", "--neurons", "64", "--seq-len", "32", "--global-batch", "8",
@@ -33,25 +33,22 @@ class Case(FolderTest):
     @classmethod
     @functools.cache
     def bound(cls):
-        """Of the relative error of losses, norms and the largest weights, by rounding in float64."""
+        """Of assert_close: how far rounding in float64 may move each of two runs."""
         folder = make_folder(cls)
 
         def train(*flags):
             run(*launched(1, *TINY, "--run-dir", folder / "run", "--overwrite", *flags))
             return folder / "run"
 
-        def numbers_from(model):
+        def results_of(model):
             trained = train("--init-from", model)
-            largest = (max(map(abs, values)) for values in tensors_of(final_model(trained)).values())
-            return [*Case.numbers(trained), *largest]
+            return {"numbers": Case.numbers(trained), **tensors_of(final_model(trained))}
         initial = shutil.copy(final_model(train("--steps", "1", "--lr", "0")), folder / "initial.safetensors")
         count = roundings(levels=4, steps=4, tokens=8 * 32, dtype="float64")
-        return 2 * condition_bound("float64", count, numbers_from, initial, folder)
+        return 2 * condition_bound("float64", count, results_of, initial, folder)
 
     def assert_close(self, found, expected):
-        self.assertEqual(len(found), len(expected))
-        largest = max(abs(value) for value in expected)
-        self.assertLessEqual(max(abs(a - b) for a, b in zip(found, expected)), self.bound() * largest)
+        self.assertLessEqual(largest_error(found, expected), self.bound())
 
     def assert_same_model(self, run_dir, expected):
         found, wanted = (tensors_of(final_model(folder)) for folder in (run_dir, expected))

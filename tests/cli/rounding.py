@@ -41,15 +41,20 @@ def disturb(model, path, relative, seed):
     return path
 
 
-def condition_bound(dtype, count, numbers_from, initial, folder):
-    """Bounds the relative errors of a run's numbers in `dtype` by the largest one of runs in float64 that begin with weights disturbed by as much as
-    `count` roundings of `dtype` sum up to. numbers_from(model): the numbers of such a run from a model file. initial: the
-    file of its initial weights."""
+def largest_error(found, expected):
+    """The largest difference over the largest expected number."""
+    return max(abs(a - b) for a, b in zip(found, expected, strict=True)) / max(map(abs, expected))
+
+
+def condition_bound(dtype, count, results_of, initial, folder):
+    """Bounds the largest_error of each result of a run in `dtype` by the largest one of runs in float64 that begin with weights
+    disturbed by as much as `count` roundings of `dtype` sum up to. results_of(model): what such a run from a model file gives,
+    lists of numbers by name. initial: the file of its initial weights."""
     enlarged = ENLARGED if dtype == "float64" else 1
     relative = independent_rounding_bound(dtype, count) * enlarged
-    exact = numbers_from(initial)
+    exact = results_of(initial)
     largest = 0
     for seed in range(DRAWS):
-        found = numbers_from(disturb(initial, folder / f"disturbed-{seed}.safetensors", relative, seed))
-        largest = max(largest, *(abs(a / b - 1) for a, b in zip(found, exact, strict=True)))
+        found = results_of(disturb(initial, folder / f"disturbed-{seed}.safetensors", relative, seed))
+        largest = max(largest, *(largest_error(found[name], values) for name, values in exact.items()))
     return largest / enlarged
