@@ -225,7 +225,8 @@ std::string most_used_flags() {
 
 std::optional<std::string> setting_help(std::string_view name) {
   const std::string wanted = spoken_form(name);
-  if (const OtherFlag* other = find_other("--" + wanted)) return entry(other->usage, other->help);
+  if (const OtherFlag* other = find_other(fmt::format("--{}", wanted)))
+    return entry(other->usage, other->help);
   std::string text;
   for (const Setting& setting : settings()) {
     if (!means(wanted, setting)) continue;
