@@ -44,7 +44,8 @@ data::Split open_data(const Configured& configured) {
     if (resume.kind == config::Resume::Kind::path) {
       base::fail(base::ErrorKind::usage,
                  "--data is missing, and --resume {} has no settings that say what to train: give "
-                 "--data and the other settings of the run",
+                 "--data and the other settings of the run; a run continues with its own by "
+                 "--run-dir RUN --resume auto",
                  resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();

@@ -34,7 +34,7 @@ class Rivals(FolderTest):
             for key, wanted in expected.items():
                 self.assertEqual(value(config, key), wanted, key)
             self.assertEqual(error.count(" takes the place of "), 1, error)
-            self.assertRegex(error, r"\Adtrain: --[^\n]+\n\Z")
+            self.assertRegex(error, r"\A(\[0\] )?dtrain: --[^\n]+\n\Z")
 
     def test_the_flag_of_a_pair_wins(self):
         for settings, flags, expected in (
