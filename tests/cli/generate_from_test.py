@@ -120,7 +120,8 @@ class From(FolderTest):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 end = time.monotonic() + 60
-                while not list((self.folder / "run" / "checkpoints").glob("step-*")) and time.monotonic() < end:
+                metrics = self.folder / "run" / "metrics.jsonl"
+                while not (metrics.exists() and '"event":"checkpoint"' in metrics.read_text()) and time.monotonic() < end:
                     time.sleep(0.01)
                 for _ in range(3):
                     self.assertTrue(self.generate(self.folder / "run").stdout.startswith("abc"))
