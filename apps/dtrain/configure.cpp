@@ -228,14 +228,13 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
   const Meant meant = read_settings(command_line, launch);
-  for (const std::string& line : {meant.notice, meant.strategy}) {
-    if (!line.empty() && env.rank == 0) base::log_info("{}", line);
-  }
+  if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,
                         .asked = loaded.config,
                         .env = env,
                         .launch = launch,
+                        .strategy = meant.strategy,
                         .origin = meant.origin,
                         .has_file = !command_line.config_file.empty() || !meant.notice.empty()};
   if (env.rank == 0) {
@@ -258,6 +257,7 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
 
 void warn(config::Command command, const Configured& configured) {
   if (configured.env.rank != 0) return;
+  if (!configured.strategy.empty()) base::log_info("{}", configured.strategy);
   const std::string threads = config::threads_warning(configured.asked, configured.config,
                                                       configured.launch, base::is_bound());
   if (!threads.empty()) base::log_warning("{}", threads);

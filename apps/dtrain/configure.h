@@ -15,8 +15,9 @@ struct Configured {
   config::Config asked;   ///< before that
   base::RankEnv env;
   config::Launch launch;
-  std::string origin = {};  ///< the file of the resumed run that settings come from; empty: none
-  bool has_file = false;    ///< settings come from --config, or from the run that is resumed
+  std::string strategy = {};  ///< a line about ranks that got a strategy; empty: they had one
+  std::string origin = {};    ///< the file of the resumed run that settings come from; empty: none
+  bool has_file = false;      ///< settings come from --config, or from the run that is resumed
 };
 
 /// Reads arguments, files and environment. Nothing is returned where --help or --print-config was

@@ -1,10 +1,8 @@
 #include "epochs.h"
 
 #include <cmath>
-#include <vector>
 
 #include "dtrain/base/error.h"
-#include "dtrain/base/log.h"
 #include "dtrain/config/schema.h"
 #include "dtrain/data/mixture.h"
 
@@ -24,19 +22,21 @@ std::int64_t steps_of_epochs(const config::Config& config) {
   return static_cast<std::int64_t>(steps);
 }
 
-void warn_of_many_epochs(const config::Config& config, const data::Split& split) {
+std::vector<std::string> epoch_warnings(const config::Config& config, const data::Split& split) {
   constexpr double kMany = 1000;
   const std::int64_t steps = config.train.steps;
   const std::int64_t batch = config.batch.global;
   const double samples = static_cast<double>(steps) * static_cast<double>(batch);
   const std::vector<double> epochs = data::epochs_of(split.train, samples);
+  std::vector<std::string> warnings;
   for (std::size_t i = 0; i < epochs.size(); ++i) {
     if (epochs[i] < kMany) continue;
-    base::log_warning(
+    warnings.push_back(fmt::format(
         "{} steps of {} sequences read {} {:.0f} times: a model learns by heart what it reads so "
         "often; give more data, or lower --steps or --global-batch",
-        steps, batch, split.train.sources()[i].samples.file().path(), epochs[i]);
+        steps, batch, split.train.sources()[i].samples.file().path(), epochs[i]));
   }
+  return warnings;
 }
 
 }  // namespace dtrain::app

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "dtrain/config/config.h"
 #include "dtrain/data/split.h"
@@ -14,7 +16,8 @@ namespace dtrain::app {
 /// Throws: Error{data} as data::open_split; Error{usage} if they are more than a run can have.
 [[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config);
 
-/// Warns of a run that reads a file so often that it learns it by heart. config: resolved.
-void warn_of_many_epochs(const config::Config& config, const data::Split& split);
+/// One line for each file that the run reads so often that it learns it by heart. config: resolved.
+[[nodiscard]] std::vector<std::string> epoch_warnings(const config::Config& config,
+                                                      const data::Split& split);
 
 }  // namespace dtrain::app

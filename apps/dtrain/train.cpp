@@ -1,4 +1,6 @@
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "commands.h"
 #include "configure.h"
@@ -42,7 +44,8 @@ data::Split open_data(const Configured& configured) {
     if (resume.kind == config::Resume::Kind::path) {
       base::fail(base::ErrorKind::usage,
                  "--data is missing, and --resume {} has no settings that say what to train: give "
-                 "--data and the other settings of the run",
+                 "--data and the other settings of the run; a run continues with its own by "
+                 "--run-dir RUN --resume auto",
                  resume);
     }
     const bool goes_on = resume.is_automatic() && !config.run.dir.empty();
@@ -115,13 +118,15 @@ int run_train(const Arguments& arguments) {
   const std::string origin = provenance(ranks, configured->env);
   // One rank looks at the run folder: the others might see what it has begun to write.
   if (first) check_for_all_ranks([&] { check_run(config, origin); });
-  const data::Split split = open_data(*configured);
+  const std::vector<std::string> warnings = epoch_warnings(config, open_data(*configured));
+  const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !demo.notice.empty()) base::log_info("{}", demo.notice);
   warn(config::Command::train, *configured);
-  if (first) warn_of_many_epochs(config, split);
+  for (const std::string& line : warnings) {
+    if (first) base::log_warning("{}", line);
+  }
   note_shell_of_step(configured->env);
   if (first) note_lost_steps(configured->env, config.checkpoint);
-  const RuntimeLibrary library = RuntimeLibrary::open();
   if (first && !configured->has_file) note_default_model(config);
   return library.run({config::Command::train, config, {configured->asked, origin}});
 }

@@ -121,7 +121,7 @@ class LearningRate(FolderTest):
         return [float(number) for number in re.search(r"from (\S+) in step \d+ to (\S+) in step", lines[0]).groups()]
 
     def test_a_jump_at_a_resume_is_told_with_both_rates(self):
-        for schedule in ("cosine", "linear", "wsd"):
+        for schedule in ("cosine", "wsd"):
             flags = ("--schedule", schedule, "--lr", "1e-2", "--overwrite") + (("--decay-steps", "4") if schedule == "wsd" else ())
             self.train(*flags, "--steps", "4")
             before, after = self.rates(self.train("--resume", "auto", "--steps", "8", data=()))

@@ -122,7 +122,7 @@ class Refusing(Case):
         self.refused(USAGE, "--nnodes 2", arguments=["--nnodes", "2"])
         ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
         self.refused(USAGE, "--strategy single was launched with 2 ranks: use --strategy ddp",
-                     arguments=[], variables=ranks)
+                     arguments=["--strategy", "single"], variables=ranks)
         self.refused(USAGE, "MASTER_ADDR", "dtrun -n 2", arguments=["--strategy", "ddp"], variables=ranks)
         self.refused(USAGE, "RANK", "OMPI_COMM_WORLD_RANK", arguments=[], variables={
             "RANK": "0", "WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
@@ -164,7 +164,7 @@ class Refusing(Case):
             subprocess.run([DTRAIN, "--neurons", "7"], env={**os.environ, **variables}, timeout=0.4,
                            capture_output=True, check=False)
         self.assertFalse(caught.exception.stderr)
-        self.refused(USAGE, "--strategy", arguments=[], variables=variables)  # printed when nobody ends it
+        self.refused(USAGE, "--data is missing", arguments=[], variables={**variables, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})  # printed when nobody ends it
 
 
 class LibTorchMissing(Case):

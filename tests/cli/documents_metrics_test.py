@@ -94,7 +94,7 @@ class Metrics(unittest.TestCase):
                  cls.folder / "book.txt", "--run-dir", folder, "--steps", 10**9, "--checkpoint-every", 5]
         with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
             try:
-                wait_until(lambda: (folder / "metrics.jsonl").exists() and '"checkpoint"' in (folder / "metrics.jsonl").read_text())
+                wait_until(lambda: (folder / "metrics.jsonl").exists() and '"event":"checkpoint"' in (folder / "metrics.jsonl").read_text())
                 os.kill(int((cls.folder / "pid.1.0").read_text()), signal.SIGKILL)
                 wait_until(lambda: '"recovery"' in (folder / "metrics.jsonl").read_text())
                 (folder / "STOP").touch()

@@ -107,6 +107,22 @@ class Namespaces(DtrunTest):
         with contextlib.suppress(OSError):  # others may use it
             folder.parent.rmdir()
 
+    def test_memory_between_hosts_is_predicted(self):
+        """Shared memory within a host, gloo between them."""
+        text = self.folder / "text.txt"
+        text.write_text("In the beginning God created the heaven and the earth.\n" * 200)
+        model = ["--levels", "4", "--width", "64", "--heads", "4", "--neurons", "256", "--seq-len", "64", "--global-batch", "8",
+                 "--microbatch", "1", "--threads", "1", "--steps", "3", "--checkpoint-every", "1", "--data", str(text)]
+        for name, flags in (("ddp", ["--strategy", "ddp"]), ("fsdp", ["--strategy", "fsdp"]),
+                            ("fast", ["--strategy", "ddp", "--reduction", "fast"])):
+            launchers = self.job(DTRAIN, *model, *flags, "--run-dir", str(self.folder / name))
+            self.assertEqual(self.ends(launchers, limit=60), [0, 0], launchers[0].err + launchers[1].err)
+            lines = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+            end = next(line for line in lines if line.get("event") == "end")
+            self.assertEqual(lines[0]["backend"], "hier")
+            ratio = end["predicted_memory_bytes"] / end["memory_bytes"]
+            self.assertTrue(0.97 < ratio < 1.06, f"{name}: {ratio}")  # of what is sharded the most that there can be
+
     def test_machines_need_a_secret(self):
         for seconds in ("1", "5"):  # node 0 leaves before it has said so for long enough; it goes on saying so
             launchers = self.job("true", secret="", options=("--rdzv-timeout", seconds))

@@ -72,7 +72,7 @@ class Forks(Runs):
         fork = self.new("fork")
         self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--data", "moved.txt")
         self.assertEqual(losses(fork), losses(self.whole)[6:])
-        self.assertEqual(self.settings(fork)["report"]["eval_every"], 0)  # none of the flags of a first run
+        self.assertEqual(self.settings(fork)["report"], self.settings(self.origin)["report"])  # no flags of a first run
 
     def test_a_fork_may_validate_on_another_file(self):
         (self.root / "elsewhere/valid.txt").write_text("And God said, Let there be light: and there was light.\n" * 20)

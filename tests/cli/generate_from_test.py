@@ -9,7 +9,7 @@ import unittest
 
 from dtrain_harness import CHECKPOINT, DTRAIN, USAGE, FolderTest, final_model, launched, make_folder, run
 
-SIZES = ("--layers", 2, "--width", 16, "--heads", 2, "--neurons", 32, "--seq-len", 32, "--threads", 1, "--global-batch", 8)
+SIZES = ("--levels", 2, "--width", 16, "--heads", 2, "--neurons", 32, "--seq-len", 32, "--threads", 1, "--global-batch", 8)
 
 
 def damage(checkpoint):
@@ -115,12 +115,13 @@ class From(FolderTest):
         self.assertNotEqual(self.generated(final_model(run_dir)), later)
 
     def test_a_run_that_still_trains(self):
-        command = launched(1, "train", *SIZES, "--data", self.text, "--steps", 10**6, "--checkpoint-every", 1, "--keep-last", 1,
+        command = launched(1, "train", *SIZES, "--data", self.text, "--steps", 10**6, "--checkpoint-every", 1, "--keep-last", 2,
                            "--run-dir", self.folder / "run")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 end = time.monotonic() + 60
-                while not list((self.folder / "run" / "checkpoints").glob("step-*")) and time.monotonic() < end:
+                metrics = self.folder / "run" / "metrics.jsonl"
+                while not (metrics.exists() and '"event":"checkpoint"' in metrics.read_text()) and time.monotonic() < end:
                     time.sleep(0.01)
                 for _ in range(3):
                     self.assertTrue(self.generate(self.folder / "run").stdout.startswith("abc"))

@@ -267,7 +267,7 @@ class Completion(unittest.TestCase):
                                 (["dtrun", "-n", "2", "--", "dtrain", "--spike-g"], ["--spike-guard"]),
                                 (["dtrun", "--max-r"], ["--max-restarts"]), (["dtrain", "--data", str(TEXT)[:-2]], [str(TEXT)]),
                                 (["dtrain", "data", "tok"], ["tokenizer"]), (["dtrain", "help", "min_"], []), (["dtrain", "help", "weight-d"], ["weight-decay"]),
-                                (["dtrain", "help", "train.ep"], ["train.eps", "train.epochs"]), (["dtrain", "data", "tokenizer", ""], ["train"]),
+                                (["dtrain", "help", "train.ep"], ["train.epochs", "train.eps"]), (["dtrain", "data", "tokenizer", ""], ["train"]),
                                 (["dtrain", "data", "baseline", "--val-f"], ["--val-fraction"]),
                                 (["dtrain", "data", "prepare", "x", "--dataset", ""], ["wikitext"])):
             self.assertEqual(self.bash(*words), expected, words)

@@ -263,8 +263,9 @@ class NamesOfWhatWasGiven(Case):
                      arguments=["data", "baseline", self.text().name])
 
     def test_a_batch_that_makes_too_large_microbatches_is_named(self):
-        self.refused(USAGE, "--global-batch 999999999999 makes a microbatch of", "raise --grad-accum",
-                     arguments=["--data", self.text(), "--global-batch", "999999999999"])
+        batch = ["--data", self.text(), "--global-batch", "999999999999"]
+        self.refused(USAGE, "--global-batch 999999999999 makes an accumulation of", "raise --microbatch", arguments=batch)
+        self.refused(USAGE, "--global-batch 999999999999 makes a microbatch of", "raise --grad-accum", arguments=[*batch, "--grad-accum", "3"])
 
     def test_resume_says_which_flag_goes_on_with_a_run(self):
         for rank in ({}, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}):

@@ -199,7 +199,7 @@ class Page(FolderTest):
             self.assertEqual(self.states_of(f"again {text}")[0][0], "dead")
 
     def test_a_real_run_runs_until_it_is_killed_and_a_failed_one_tells_why(self):
-        train = ["train", "--layers", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
+        train = ["train", "--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
                  "--data", GOLDEN / "text.bin"]
         command = launched(1, *train, "--steps", 10**7, "--run-dir", self.folder / "long")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -34,6 +35,16 @@ def signals_of(pid, field):
         return set()
     mask = int(re.search(rf"^{field}:\s*(\w+)", status, re.MULTILINE)[1], 16)
     return {number for number in signal.Signals if mask >> (number - 1) & 1}
+
+
+def line_with(process, text):
+    """The next line of its standard error with this text; a program that never writes it is ended."""
+    timer = threading.Timer(LIMIT, process.kill)
+    timer.start()
+    try:
+        return next((line for line in iter(process.stderr.readline, "") if text in line), "")
+    finally:
+        timer.cancel()
 
 
 def wait_for_handlers(pid):
@@ -126,13 +137,13 @@ class Containers(ResumeTest):
     def test_launchers_and_ranks_that_wait_can_be_stopped(self):
         alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         process, first = self.contained(DTRAIN, "--strategy", "ddp", *self.arguments(), env={**os.environ, **alone})
-        self.assertIn("waiting for rank 1 of 2", process.stderr.readline())
+        self.assertIn("rank 1 of 2", line_with(process, "waiting for"))
         os.kill(first, signal.SIGTERM)
         self.end_of(process, 143)
         for nodes in (("--nnodes", "2", "--node-rank", "0"), ("--nnodes", "2", "--node-rank", "1")):
             process, first = self.contained(DTRUN, *nodes, "--master-addr", "127.0.0.1", "--master-port", free_port(), "--",
                                             "true")
-            self.assertIn("waiting for node", process.stderr.readline())
+            self.assertIn("waiting for node", line_with(process, "waiting for"))
             os.kill(first, signal.SIGHUP)
             self.end_of(process, 129)
 
@@ -145,7 +156,7 @@ class Containers(ResumeTest):
         process, first = self.contained(DTRAIN, *self.arguments("--global-batch", "65536", "--microbatch", "4", steps=10**6))
         wait_until(lambda: self.events("start"), "the first step, which takes long")
         os.kill(first, signal.SIGINT)
-        self.assertTrue(any("stopping after this step" in line for line in process.stderr))
+        self.assertTrue(line_with(process, "stopping after this step"))
         os.kill(first, signal.SIGINT)
         self.end_of(process, 130)
 
@@ -169,7 +180,7 @@ class Waiting(ResumeTest):
 
     def test_without_a_launcher_rank_0_names_who_is_missing_and_how_to_start_all(self):
         first, third = self.rank(0, 4), self.rank(2, 4)
-        line = first.stderr.readline()
+        line = line_with(first, "waiting for")
         self.assertRegex(line, r"^dtrain: waiting for ranks 1, 3 of 4, 2\.\d s of 10 min \(--comm-timeout\); ")
         self.assertIn("dtrun --standalone -n 4 -- dtrain", line)
         ends = ((third, signal.SIGHUP), (first, signal.SIGTERM))
@@ -181,7 +192,7 @@ class Waiting(ResumeTest):
 
     def test_others_wait_for_rank_0(self):
         process = self.rank(1, 2)
-        self.assertRegex(process.stderr.readline(), rf"^dtrain: waiting for rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
+        self.assertRegex(line_with(process, "waiting for"), rf"^dtrain: waiting for rank 0, .* at 127.0.0.1:{self.port} \(Connection refused\)")
         process.send_signal(signal.SIGINT)
         self.end_of(process, -signal.SIGINT)
 
@@ -189,7 +200,7 @@ class Waiting(ResumeTest):
         step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
                 "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "RANK": "", "WORLD_SIZE": "", "MASTER_ADDR": ""}
         process = self.rank(0, 2, **step)
-        self.assertRegex(process.stderr.readline(), r"waiting for rank 1 of 2, .*srun --pty.* dtrun --standalone -n 2 -- dtrain")
+        self.assertRegex(line_with(process, "waiting for"), r"waiting for rank 1 of 2, .*srun --pty.* dtrun --standalone -n 2 -- dtrain")
         process.terminate()
         self.end_of(process, -signal.SIGTERM)
 
@@ -201,7 +212,7 @@ class Waiting(ResumeTest):
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    env={**os.environ, "GO": str(go)})
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
-        self.assertRegex(process.stderr.readline(), r"^\[1\] dtrain: waiting for rank 0, .*\(--comm-timeout\)$")
+        self.assertRegex(line_with(process, "waiting for"), r"^\[1\] dtrain: waiting for rank 0, .*\(--comm-timeout\)$")
         go.touch()
         self.assertNotRegex(self.end_of(process, 0), r"\[[23]\] .*waiting")
 

@@ -26,9 +26,9 @@ class Staging {
  public:
   /// For pieces of the sizes of `pieces`.
   explicit Staging(const State& pieces);
-  /// Returns the bytes of a rank's copy of a state of which `replicas` ranks hold the same.
-  [[nodiscard]] static std::int64_t bytes(std::int64_t state_bytes, std::int64_t replicas) {
-    return state_bytes / replicas;
+  /// Returns the bytes of a rank's copy of a state of which it saves this share.
+  [[nodiscard]] static std::int64_t bytes(std::int64_t state_bytes, double share) {
+    return static_cast<std::int64_t>(static_cast<double>(state_bytes) * share);
   }
 
   /// Copies the pieces; what the earlier call gave is overwritten.

@@ -126,7 +126,9 @@ std::shared_ptr<World> create_world(const WorldOptions& options) {
 std::int64_t group_memory(std::string_view backend, const PlannedGroup& group) {
   const GroupLoad& load = group.load;
   if (load.size == 1) return 0;  // nothing is sent
-  if (backend == "gloo") return GlooTransport::bytes(load);
+  if (backend == "gloo") {
+    return GlooTransport::bytes({.size = load.size, .reduced = group.added_over_gloo()});
+  }
   if (backend == "hier") return hier_group_memory(group);
   if (backend == "mpi") return 2 * staging_bytes(load.size);  // of MpiTransport
   return backend == "shm" || backend == "auto" ? shm_group_memory(group) : 0;

@@ -55,6 +55,12 @@ struct PlannedGroup {
   bool exchanges = false;        ///< has calls of all_to_all
   bool reduces_16_bits = false;  ///< the tensors that are reduced are of 16 bits
   bool is_ordered = true;        ///< Reduction::ordered
+
+  /// The largest tensor that dtrain adds up over gloo's messages: all_reduce of Reduction::fast is
+  /// left to gloo itself.
+  [[nodiscard]] std::int64_t added_over_gloo() const {
+    return is_ordered || gathered > 0 ? load.reduced : 0;
+  }
 };
 
 /// Returns the bytes that a rank's part of a group takes, beside the tensors that are communicated;

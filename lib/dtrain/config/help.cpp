@@ -233,10 +233,12 @@ std::optional<std::string> setting_help(std::string_view name) {
     if (!text.empty()) text += '\n';
     text += explanation(setting);
   }
-  if (!text.empty()) return text;
   for (const Group& group : groups()) {
-    if (group.prefix == wanted + ".") return group_entries(group, nullptr);
+    if (group.prefix.substr(0, group.prefix.size() - 1) != wanted) continue;
+    text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n", group.title,
+                        group_entries(group, nullptr));
   }
+  if (!text.empty()) return text;
   if (const ForeignName* foreign = find_foreign(name)) {
     if (foreign->key.empty()) fail(ErrorKind::usage, "{}: {}", name, foreign->note);
     return fmt::format("{} of other programs is {} here{}\n\n{}", name,

@@ -117,7 +117,7 @@ void require_count(const BatchConfig& batch, std::string_view what, std::int64_t
                    std::string_view flag) {
   constexpr std::int64_t kMost = 1 << 20;
   if (count <= kMost) return;
-  fail(ErrorKind::usage, "--global-batch {} makes a {} of {}, more than {}: lower it, or raise {}",
+  fail(ErrorKind::usage, "--global-batch {} makes {} of {}, more than {}: lower it, or raise {}",
        batch.global, what, count, kMost, flag);
 }
 
@@ -126,7 +126,7 @@ void resolve_open_microbatch(BatchConfig& batch, std::int64_t stages, std::int64
   const std::int64_t share = share_of_global(batch, stages, "--pp", dp);
   batch.microbatch = divisors_up_to(kMostAutomaticMicrobatch, share).front();
   batch.grad_accum = share / batch.microbatch * stages;
-  require_count(batch, "accumulation", batch.grad_accum, "--microbatch");
+  require_count(batch, "an accumulation", batch.grad_accum, "--microbatch");
 }
 
 // global = microbatch * grad_accum * dp: what is missing follows (docs/configuration.md). A
@@ -146,10 +146,10 @@ void resolve_batch(BatchConfig& batch, const LayoutConfig& layout) {
     batch.global = batch.microbatch * batch.grad_accum * dp;
   } else if (batch.microbatch == 0) {
     batch.microbatch = share_of_global(batch, batch.grad_accum, "--grad-accum", dp);
-    require_count(batch, "microbatch", batch.microbatch, "--grad-accum");
+    require_count(batch, "a microbatch", batch.microbatch, "--grad-accum");
   } else if (batch.grad_accum == 0) {
     batch.grad_accum = share_of_global(batch, batch.microbatch, "--microbatch", dp);
-    require_count(batch, "accumulation", batch.grad_accum, "--microbatch");
+    require_count(batch, "an accumulation", batch.grad_accum, "--microbatch");
   }
   const std::int64_t product = batch.microbatch * batch.grad_accum * dp;
   if (product != batch.global) {

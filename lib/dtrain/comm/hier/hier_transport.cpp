@@ -64,9 +64,10 @@ std::int64_t HierTransport::bytes(const HostGrid& grid, const PlannedGroup& grou
   const std::int64_t from_lane = group.gathered / grid.per_host;  // no memory of the world
   GroupLoad host = load;
   host.size = grid.per_host;
-  host.foreign = std::max(load.foreign, from_lane);
-  const GroupLoad lane{.size = grid.hosts, .reduced = by_host ? load.reduced / grid.per_host : 0};
-  const GroupLoad all{.size = load.size, .reduced = by_host ? 0 : load.reduced};
+  host.foreign = std::max(by_host ? load.foreign : 0, from_lane);
+  const std::int64_t added = group.added_over_gloo();
+  const GroupLoad lane{.size = grid.hosts, .reduced = by_host ? added / grid.per_host : 0};
+  const GroupLoad all{.size = load.size, .reduced = by_host ? 0 : added};
   return ShmTransport::bytes(host) + GlooTransport::bytes(lane) + GlooTransport::bytes(all) +
          from_lane;
 }

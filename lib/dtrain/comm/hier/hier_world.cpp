@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "dtrain/comm/gloo/gloo_groups.h"
-#include "dtrain/comm/gloo/gloo_transport.h"
 #include "dtrain/comm/hier/hier_transport.h"
 #include "dtrain/comm/met_world.h"
 #include "dtrain/comm/shm/shm_groups.h"
@@ -83,7 +82,7 @@ std::int64_t hier_group_memory(const PlannedGroup& group) {
   if (group.host_of_rank.empty()) return shm_group_memory(group);
   const auto grid = grid_of(group.host_of_rank);
   if (grid && grid->hosts == 1) return shm_group_memory(group);
-  if (!grid || grid->per_host == 1) return GlooTransport::bytes(group.load);
+  if (!grid || grid->per_host == 1) return group_memory("gloo", group);
   return HierTransport::bytes(*grid, group);
 }
 

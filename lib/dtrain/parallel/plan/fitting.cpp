@@ -74,6 +74,7 @@ class FitSearch {
   [[nodiscard]] std::vector<Change> shardings() const;
   [[nodiscard]] std::vector<Change> microbatches() const;
   [[nodiscard]] std::vector<Change> recomputations() const;
+  [[nodiscard]] std::vector<Change> fewer_saves() const;
   [[nodiscard]] std::vector<Change> fewer_ranks() const;
   [[nodiscard]] std::vector<Change> all_together(std::int64_t ranks) const;
 
@@ -175,6 +176,12 @@ std::vector<Change> FitSearch::recomputations() const {
   return {{{{"--recompute", "gates"}}, ranks_}, {{{"--recompute", "level"}}, ranks_}};
 }
 
+// Without the copy of the state that is written while training goes on.
+std::vector<Change> FitSearch::fewer_saves() const {
+  if (config_.checkpoint.every.is_never()) return {};
+  return {{{{"--checkpoint-every", "0"}}, ranks_}};
+}
+
 // Ranks of one machine that all hold the model.
 std::vector<Change> FitSearch::fewer_ranks() const {
   const bool is_shared = room_.ranks == ranks_ && config_.layout.dp == ranks_;
@@ -200,7 +207,8 @@ std::vector<Change> FitSearch::all_together(std::int64_t ranks) const {
 
 std::vector<std::string> FitSearch::single_changes() const {
   std::vector<std::string> texts;
-  for (const auto& changes : {shardings(), microbatches(), recomputations(), fewer_ranks()}) {
+  for (const auto& changes :
+       {shardings(), microbatches(), recomputations(), fewer_saves(), fewer_ranks()}) {
     if (const auto fit = first_fit(changes)) texts.push_back(text_of(*fit));
   }
   // A limit is each rank's: where none shares the state yet, more ranks can.

@@ -35,6 +35,25 @@ std::int64_t ending(const config::Config& config, const model::Model& model,
          WholeModel::visit_bytes(model, engine_layout(model, options), options.precision.master);
 }
 
+// The share of its parameters' state that a rank saves: where several hold the same, each saves an
+// equal part.
+double saved_share(const config::LayoutConfig& layout, const model::Model& model,
+                   const EngineOptions& options) {
+  const param::ArenaLayout arenas = engine_layout(model, options);
+  const double replicas = static_cast<double>(layout.dp / options.data.shard_size);
+  double held = 0;  // elements
+  double saved = 0;
+  for (const param::ParameterId id : arenas.parameters()) {
+    const auto elements = static_cast<double>(arenas.range(id).size());
+    const ParameterHolders& holders = options.stage.holders;
+    const double stages = holders.empty() ? 1 : static_cast<double>(holders[id].size());
+    const double tensor_ranks = model.parameters[id].cut ? 1 : static_cast<double>(layout.tp);
+    held += elements;
+    saved += elements / (stages * tensor_ranks * replicas);
+  }
+  return held == 0 ? 1 : saved / held;
+}
+
 // The levels of each chunk.
 std::vector<model::BlockRange> runs_of_levels(const model::Model& model, const StagePlan& stage) {
   const model::BlockRange all = model.levels();
@@ -107,7 +126,7 @@ MemoryPlan plan_memory(const config::Config& config, const model::Model& model,
   if (config.checkpoint.every.is_never() && !is_on_device) return memory;
   std::int64_t& copy = is_on_device ? memory.host : memory.checkpoint;
   copy += memory.carried +
-          checkpoint::Staging::bytes(memory.state, config.layout.dp / options.data.shard_size);
+          checkpoint::Staging::bytes(memory.state, saved_share(config.layout, model, options));
   return memory;
 }
 
