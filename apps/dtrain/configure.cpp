@@ -217,6 +217,23 @@ Meant read_settings(const config::CommandLine& command_line, const config::Launc
   }
 }
 
+// The same. Where SLURM alone counts the ranks, an error about their number also says how to start
+// them in a shell, whose step has other tasks in which nobody starts dtrain.
+Meant read_settings_of_rank(const config::CommandLine& command_line, const config::Launch& launch,
+                            const base::RankEnv& env) {
+  try {
+    return read_settings(command_line, launch);
+  } catch (const base::Error& error) {
+    const std::string_view message = error.what();
+    const bool is_of_step = env.slurm_step && env.world_size > 1;
+    if (!is_of_step || message.find("launched with") == message.npos) throw;
+    base::fail(error.kind(),
+               "{} ({} says how many; in a shell of srun --pty start ranks with dtrun --standalone "
+               "-n {} -- dtrain ...)",
+               message, count_variable(env.source), env.world_size);
+  }
+}
+
 }  // namespace
 
 std::optional<Configured> configure(config::Command command, const Arguments& arguments) {
@@ -227,7 +244,7 @@ std::optional<Configured> configure(config::Command command, const Arguments& ar
   }
   const base::RankEnv env = base::rank_env_of_process();
   const config::Launch launch = launch_of(env);
-  const Meant meant = read_settings(command_line, launch);
+  const Meant meant = read_settings_of_rank(command_line, launch, env);
   if (!meant.notice.empty() && env.rank == 0) base::log_info("{}", meant.notice);
   const config::Loaded& loaded = meant.loaded;
   Configured configured{.config = meant.config,

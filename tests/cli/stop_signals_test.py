@@ -203,6 +203,9 @@ class Waiting(ResumeTest):
         self.assertRegex(line_with(process, "waiting for"), r"waiting for rank 1 of 2, .*srun --pty.* dtrun --standalone -n 2 -- dtrain")
         process.terminate()
         self.end_of(process, -signal.SIGTERM)
+        step = {name: value for name, value in step.items() if value}
+        error = run(DTRAIN, *self.arguments("--strategy", "single"), environment=step, status=2).stderr
+        self.assertIn("dtrun --standalone -n 2 -- dtrain", error.splitlines()[-1])
 
     def test_under_dtrun_two_ranks_speak_for_all(self):
         late = '[ $RANK = 0 ] && until [ -e "$GO" ]; do sleep 0.05; done; exec "$@"'
