@@ -24,7 +24,11 @@ using metrics::format_bytes;
 using Flags = std::vector<std::pair<std::string, std::string>>;
 using RecomputeKind = config::RecomputeSetting::Kind;
 
-constexpr std::int64_t kMostRanks = 4096;
+constexpr std::int64_t kMostRanks = 1024;
+// Strategies whose ranks hold a part of the state each, and split the work by samples or within
+// blocks.
+constexpr const char* kSharded = "fsdp";
+constexpr const char* kSplit = "tp";
 // Planning takes time for each microbatch of a step.
 constexpr std::int64_t kMostMicrobatches = 1 << 14;
 
@@ -76,7 +80,8 @@ class FitSearch {
   [[nodiscard]] std::vector<Change> recomputations() const;
   [[nodiscard]] std::vector<Change> fewer_saves() const;
   [[nodiscard]] std::vector<Change> fewer_ranks() const;
-  [[nodiscard]] std::vector<Change> all_together(std::int64_t ranks) const;
+  [[nodiscard]] std::vector<Change> all_together(std::int64_t ranks,
+                                                 const std::string& strategy) const;
 
   // Ranks of the machine, where so many do the job.
   [[nodiscard]] std::int64_t ranks_together(std::int64_t ranks) const;
@@ -192,14 +197,19 @@ std::vector<Change> FitSearch::fewer_ranks() const {
   return changes;
 }
 
-// From the largest microbatch to the smallest, first without levels that run again.
-std::vector<Change> FitSearch::all_together(std::int64_t ranks) const {
+// From the least loss of speed to the most: each way to save memory with each microbatch, the
+// largest first.
+std::vector<Change> FitSearch::all_together(std::int64_t ranks, const std::string& strategy) const {
+  const Flags no_copy{{"--checkpoint-every", "0"}};
+  const Flags again{{"--recompute", "level"}};
+  std::vector<Flags> savings{{}, no_copy, again, joined(again, no_copy)};
+  if (config_.checkpoint.every.is_never()) savings = {{}, again};
   std::vector<Change> changes;
-  for (const Change& again : {Change{}, Change{{{"--recompute", "level"}}}}) {
+  for (const Flags& saving : savings) {
     for (std::int64_t size = config_.batch.microbatch; size >= 1; size /= 2) {
       Flags flags{{"--microbatch", std::to_string(size)}};
-      if (ranks > 1) flags.insert(flags.begin(), {"--strategy", "fsdp"});
-      changes.push_back({joined(flags, again.flags), ranks});
+      if (ranks > 1) flags.insert(flags.begin(), {"--strategy", strategy});
+      changes.push_back({joined(flags, saving), ranks});
     }
   }
   return changes;
@@ -219,8 +229,12 @@ std::vector<std::string> FitSearch::single_changes() const {
 }
 
 std::optional<Fit> FitSearch::first_fit_on_more_ranks() const {
-  for (std::int64_t ranks = 2 * ranks_; ranks <= kMostRanks; ranks *= 2) {
-    if (const auto fit = first_fit(all_together(ranks))) return fit;
+  for (const char* strategy : {kSharded, kSplit}) {
+    for (std::int64_t ranks = 2 * ranks_; ranks <= kMostRanks; ranks *= 2) {
+      const std::vector<Change> changes = all_together(ranks, strategy);
+      if (!first_fit({changes.back()})) continue;  // nor does what takes more
+      return first_fit(changes);
+    }
   }
   return std::nullopt;
 }
@@ -229,7 +243,7 @@ std::optional<Fit> FitSearch::first_fit_on_more_ranks() const {
 std::string FitSearch::text_of_least() const {
   std::optional<Fit> least;
   for (std::int64_t ranks = ranks_; ranks <= kMostRanks; ranks *= 2) {
-    const Change change = all_together(ranks).back();
+    const Change change = all_together(ranks, kSharded).back();
     const auto bytes = bytes_with(change);
     if (bytes && (!least || *bytes < least->bytes)) least = Fit{change, *bytes};
   }
@@ -261,7 +275,7 @@ std::string FitSearch::text_of(const Fit& fit) const {
 std::string FitSearch::text() const {
   const std::vector<std::string> texts = single_changes();
   if (texts.empty()) {
-    auto fit = first_fit(all_together(ranks_));
+    auto fit = first_fit(all_together(ranks_, kSharded));
     if (!fit) fit = first_fit_on_more_ranks();
     return fit ? text_of(*fit) : text_of_least();
   }
