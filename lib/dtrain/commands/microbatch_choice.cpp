@@ -38,12 +38,14 @@ std::int64_t kept_microbatch(const config::Config& config, comm::ProcessGroup& w
   return !possible.empty() && possible.front() == saved ? saved : 0;
 }
 
-// Nothing where --memory-limit cannot be met.
+// Nothing where --memory-limit cannot be met. On a device rank_plan leaves that to the device.
 std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& config,
                                                      std::int64_t rank) {
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   try {
-    return parallel::rank_plan(config, mesh.coordinate(rank)).memory;
+    const parallel::MemoryPlan memory = parallel::rank_plan(config, mesh.coordinate(rank)).memory;
+    const std::int64_t limit = config.machine.memory_limit.count;
+    return limit > 0 && memory.peak() > limit ? std::nullopt : std::optional(memory);
   } catch (const parallel::LimitExceeded&) {
     return std::nullopt;
   }
