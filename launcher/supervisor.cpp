@@ -1,5 +1,6 @@
 #include "launcher/supervisor.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -230,7 +231,7 @@ void Supervisor::on_guard() {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGWINCH) return on_resize();
-  if (signal == SIGTSTP || signal == SIGCONT) return suspend_ranks(signal == SIGTSTP);
+  if (signal == SIGTSTP || signal == SIGCONT) return on_terminal_stop(signal == SIGTSTP);
   if (asks_to_stop(signal)) {
     verdict_.request = signal;
     // Node 0 decides whether a job that is being ended starts again.
@@ -281,6 +282,12 @@ void Supervisor::stop_ranks(int signal) {
   enter(Phase::stopping, job_.options.stop_grace);
 }
 
+// Node 0 orders it on all nodes: if each told the others, two orders might chase each other.
+void Supervisor::on_terminal_stop(bool suspends) {
+  if (judges()) return suspend_ranks(suspends);
+  if (!is_over_) job_.nodes->send(0, suspends ? NodeMessage::suspend : NodeMessage::resume, {});
+}
+
 // Ranks that are about to end are left alone, since they have a limit.
 void Supervisor::suspend_ranks(bool suspends) {
   const bool is_running = phase_ == Phase::running || phase_ == Phase::asking;
@@ -288,11 +295,19 @@ void Supervisor::suspend_ranks(bool suspends) {
   if (phase_ == Phase::asking) withdraw_ask();
   is_suspended_ = suspends;
   if (suspends) ++suspensions_;
-  tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
+  if (judges()) tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
   for (const Rank& rank : own_ranks()) {
     if (rank.running()) ::kill(-rank.pid, suspends ? SIGTSTP : SIGCONT);
   }
   if (judges()) excuse_ranks();
+}
+
+// A batch system that suspends a job stops ranks and guard at once: what the guard has to say of it
+// may come a moment later.
+void Supervisor::hear_guard() {
+  constexpr int kMoment_ms = 200;
+  pollfd guard{.fd = guard_.signals.get(), .events = POLLIN, .revents = 0};
+  if (suspensions_ == 0 && ::poll(&guard, 1, kMoment_ms) > 0) on_guard();
 }
 
 void Supervisor::on_child() {
@@ -304,6 +319,7 @@ void Supervisor::on_child() {
     if (rank.running() &&
         ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WNOHANG) == 0 &&
         info.si_pid != 0) {
+      if (info.si_status == SIGTSTP) hear_guard();
       on_stopped(rank, info.si_status);
     }
   }

@@ -241,6 +241,15 @@ class Page(FolderTest):
         self.assertIn("no folder below does", self.report("bare", status=DATA).stderr)
         self.assertIn("nothing of this name exists", self.report("sweep", "none", status=DATA).stderr)
 
+    def test_a_link_in_a_folder_of_runs_stands_for_the_run_elsewhere(self):
+        write_run(self.folder / "archive/old", [step_line(1)])
+        write_run(self.folder / "sweep/new", [step_line(1)])
+        (self.folder / "sweep/best").symlink_to("new")
+        (self.folder / "sweep/moved").symlink_to("../archive/old")
+        (self.folder / "sweep/gone").symlink_to("nowhere")
+        rows = list(csv.DictReader(io.StringIO(self.report("sweep", "--csv", "-").stdout)))
+        self.assertEqual([row["run"] for row in rows], ["moved", "new"])
+
     def test_cards_and_the_table_have_the_figures_of_metrics_jsonl(self):
         lines = [start_line(), *(step_line(step, loss=float(step), tokens_per_second=100.0 * step) for step in range(1, 61)),
                  {"event": "eval", "step": 30, "val_loss": 1.5, "tokens": 1}, {"event": "eval", "step": 60, "val_loss": 2.5, "tokens": 1}]
