@@ -416,8 +416,9 @@ class Browser(FolderTest):
     def test_a_phone_needs_no_scrolling_to_the_side(self):
         folder = write_run(self.folder / "a-run-with-quite-a-long-name-that-has-to-be-broken-somewhere", [
             start_line(cpu="x" * 200), {"event": "error", "step": 1, "message": "y" * 500}, step_line(1), step_line(2)])
+        other = write_run(self.folder / "other", [start_line(), step_line(1, loss=7.0)], {"train": {"lr": 2e-3}})
         # No window is so narrow: the page stands in a frame, and tells its sizes to the page around.
-        self.opened(self.page_of(folder), "const {clientWidth, scrollWidth} = document.documentElement;"
+        self.opened(self.page_of(folder, other), "const {clientWidth, scrollWidth} = document.documentElement;"
                     "parent.postMessage([clientWidth, scrollWidth].join(), '*')")
         around = self.folder / "around.html"
         around.write_text('<body><script>onmessage = (event) => { document.body.dataset.sizes = event.data; };</script>'

@@ -9,6 +9,7 @@
 #include "dtrain/base/number.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/open_microbatch.h"
 #include "dtrain/config/resumed_run.h"
@@ -54,7 +55,9 @@ std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& confi
 // Collective.
 bool fits(const config::Config& config, comm::World& world) {
   comm::ProcessGroup& ranks = world.control();
-  const auto predicted = predicted_memory(config, world.rank());
+  std::optional<parallel::MemoryPlan> predicted;
+  comm::run_long(ranks, "predicting the memory of a microbatch",
+                 [&] { predicted = predicted_memory(config, world.rank()); });
   const auto answers = comm::exchange_texts(ranks, predicted ? "" : "no");
   const bool meets_limit =
       std::ranges::all_of(answers, [](const std::string& answer) { return answer.empty(); });
