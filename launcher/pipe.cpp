@@ -1,6 +1,7 @@
 #include "launcher/pipe.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +19,11 @@ Pipe make_pipe() {
   }
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return {dtrain::base::Descriptor(ends[0]), dtrain::base::Descriptor(ends[1])};
+}
+
+bool is_readable_within(const dtrain::base::Descriptor& reader, std::chrono::milliseconds limit) {
+  pollfd waited{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&waited, 1, static_cast<int>(limit.count())) > 0;
 }
 
 }  // namespace launcher

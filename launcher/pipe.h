@@ -1,6 +1,8 @@
 // A pipe between processes of dtrun, or between dtrun and a rank.
 #pragma once
 
+#include <chrono>
+
 #include "dtrain/base/descriptor.h"
 
 namespace launcher {
@@ -14,5 +16,9 @@ struct Pipe {
 ///
 /// Throws: Error{spawn}.
 [[nodiscard]] Pipe make_pipe();
+
+/// Returns whether a read gives something, or the end, within `limit`.
+[[nodiscard]] bool is_readable_within(const dtrain::base::Descriptor& reader,
+                                      std::chrono::milliseconds limit);
 
 }  // namespace launcher

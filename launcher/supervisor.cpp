@@ -230,7 +230,7 @@ void Supervisor::on_guard() {
 
 void Supervisor::on_signal(int signal) {
   if (signal == SIGWINCH) return on_resize();
-  if (signal == SIGTSTP || signal == SIGCONT) return suspend_ranks(signal == SIGTSTP);
+  if (signal == SIGTSTP || signal == SIGCONT) return on_terminal_stop(signal == SIGTSTP);
   if (asks_to_stop(signal)) {
     verdict_.request = signal;
     // Node 0 decides whether a job that is being ended starts again.
@@ -281,6 +281,13 @@ void Supervisor::stop_ranks(int signal) {
   enter(Phase::stopping, job_.options.stop_grace);
 }
 
+// Node 0 orders it on all nodes: if each told the others, two orders might chase each other.
+void Supervisor::on_terminal_stop(bool suspends) {
+  if (judges()) return suspend_ranks(suspends);
+  if (suspends) ++suspensions_;
+  if (!is_over_) job_.nodes->send(0, suspends ? NodeMessage::suspend : NodeMessage::resume, {});
+}
+
 // Ranks that are about to end are left alone, since they have a limit.
 void Supervisor::suspend_ranks(bool suspends) {
   const bool is_running = phase_ == Phase::running || phase_ == Phase::asking;
@@ -288,7 +295,7 @@ void Supervisor::suspend_ranks(bool suspends) {
   if (phase_ == Phase::asking) withdraw_ask();
   is_suspended_ = suspends;
   if (suspends) ++suspensions_;
-  tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
+  if (judges()) tell_nodes(suspends ? NodeMessage::suspend : NodeMessage::resume);
   for (const Rank& rank : own_ranks()) {
     if (rank.running()) ::kill(-rank.pid, suspends ? SIGTSTP : SIGCONT);
   }
@@ -409,7 +416,8 @@ void Supervisor::kill_ranks() {
 bool Supervisor::waits_for_slow_ends() {
   const bool may_restart = job_.options.max_restarts > 0 && verdict_.failed() &&
                            !verdict_.has_lost_node && verdict_.request == 0;
-  if (!may_restart || std::exchange(is_patient_, true)) return false;
+  const bool is_stop = verdict_.stop_signal != 0 && !verdict_.failed();
+  if ((!may_restart && !is_stop) || std::exchange(is_patient_, true)) return false;
   for (const Rank& rank : ranks_) {
     if (!judges() || !rank.running()) continue;
     say(fmt::format("rank {} has not ended yet after SIGKILL; waiting up to {} s for it",

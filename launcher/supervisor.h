@@ -89,8 +89,11 @@ class Supervisor {
   void hold_back_output();
 
   void stop_ranks(int signal);
-  /// Has the ranks of all nodes stand still, or go on.
+  /// On Ctrl-Z here, and when this dtrun is continued.
+  void on_terminal_stop(bool suspends);
+  /// Has the ranks of this node stand still, or go on; on node 0 those of all nodes.
   void suspend_ranks(bool suspends);
+  void hear_guard();
 
   // Whom to blame (supervisor_verdict.cpp).
   void on_sign_of_life(const Rank& rank);

@@ -7,6 +7,7 @@
 
 #include "dtrain/base/readable.h"
 #include "launcher/hang_verdict.h"
+#include "launcher/pipe.h"
 #include "launcher/supervisor.h"
 
 namespace launcher {
@@ -16,8 +17,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
-constexpr auto kCrossingWindow = 30ms;    // for news of an earlier failure on another node
-constexpr auto kAnswerWindow = 800ms;     // taken from --abort-grace, too
+constexpr auto kSuspendWindow = 200ms;
+constexpr auto kCrossingWindow = 30ms;  // for news of an earlier failure on another node
+constexpr auto kAnswerWindow = 800ms;   // taken from --abort-grace, too
 
 /// What is wrong with a silent rank where nobody waits for it.
 std::string silence_text(std::chrono::duration<double> limit, const RankRecords& records) {
@@ -66,6 +68,9 @@ void Supervisor::blame(const Rank& rank) {
 }
 
 void Supervisor::on_stopped(Rank& rank, int signal) {
+  // SIGTSTP to all processes at once, as of a batch system, may reach the rank before the guard.
+  const bool may_be_of_all = signal == SIGTSTP && !is_suspended_ && suspensions_ == 0;
+  if (may_be_of_all && is_readable_within(guard_.signals, kSuspendWindow)) on_guard();
   if (is_suspended_) return;
   if (signal == SIGTSTP && suspensions_ > 0) {  // it stopped after it was to go on
     ::kill(-rank.pid, SIGCONT);

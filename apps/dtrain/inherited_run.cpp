@@ -117,7 +117,9 @@ void take_model_of_weights(const config::CommandLine& command_line, config::Load
     if (ours == theirs) continue;
     const bool is_given = std::ranges::find(loaded.given, &setting) != loaded.given.end();
     const bool stays = is_given && (!is_flag || gives(command_line, setting.key));
-    if (is_given && (own || may_differ(setting))) continue;
+    if (is_given && may_differ(setting)) continue;
+    // A run that goes on is compared with what the flags give.
+    if (own && gives(command_line, setting.key)) continue;
     if (stays) {
       refused += fmt::format("{}{} {} is given, its model has {}", refused.empty() ? "" : "; ",
                              setting.flag, ours, theirs);

@@ -145,7 +145,10 @@ void Engine::run(Begin begin, const base::Deadline& deadline, const std::atomic<
   std::unique_lock lock(state_->mutex);
   state_->queue.push_back(call);
   state_->posted.notify_all();
-  state_->ended.wait_until(lock, deadline.end(), [&] { return call->has_ended || closed.load(); });
+  const auto is_over = [&] { return call->has_ended || closed.load(); };
+  while (!is_over() && !deadline.passed()) {  // Ctrl-Z moves its end
+    state_->ended.wait_until(lock, deadline.end(), is_over);
+  }
   if (call->has_ended && !call->failure) return;
   state_->has_failed = true;
   if (call->has_ended) std::rethrow_exception(call->failure);

@@ -165,7 +165,7 @@ class Continue(unittest.TestCase):
         line = next(line for line in result.stderr.splitlines() if line.startswith("settings that differ"))
         self.assertEqual(line, "settings that differ from the defaults: model.levels=2 model.width=32 model.heads=2 "
                          "model.neurons=64 data.seq_len=32 batch.global=4 batch.microbatch=1 train.steps=1 "
-                         "train.lr=0.002 machine.threads=1 checkpoint.every=3")
+                         "train.lr=0.002 machine.threads=1 report.sample_every=200 checkpoint.every=3")
 
 
 class OneResult(unittest.TestCase):

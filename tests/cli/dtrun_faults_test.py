@@ -183,6 +183,21 @@ class Faults(DtrunTest):
                         f"'DTRUN_CONTROL_FD']))\n link.sendall(b'{words}\\n')\n sys.exit(3)\ntime.sleep(20)")
                 self.ended(3, "--emulate-nodes", "2", "-n", "1", *self.stub(text))
 
+    def test_a_stop_of_all_processes_that_reaches_a_rank_first_is_no_failure(self):
+        """A batch system sends SIGTSTP to each process of a step."""
+        text = ("import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+                "while not os.path.exists('go'):\n time.sleep(0.01)")
+        process = self.start("-n", "2", *self.stub(text))
+        rank = wait_until(lambda: (file := self.folder / "pid0").exists() and file.read_text(), "rank 0")
+        os.kill(int(rank), signal.SIGTSTP)
+        time.sleep(0.05)
+        os.kill(process.pid, signal.SIGTSTP)
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGCONT)
+        (self.folder / "go").touch()
+        _, error = process.communicate(timeout=LIMIT)
+        self.assertEqual((process.returncode, error), (0, ""))
+
     def test_a_request_to_stop_at_another_node_ends_restarts(self):
         text = ("import os, signal, sys, time\nif os.environ['RANK'] == '0':\n"
                 " while not os.path.exists('deaf'):\n  time.sleep(0.01)\n sys.exit(7)\n"

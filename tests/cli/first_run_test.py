@@ -102,7 +102,7 @@ class FirstRun(FolderTest):
 
     def test_a_stopped_run_names_its_folder_for_going_on(self):
         error = self.train("--time-limit", "0.001s", "--steps", "9", status=STOPPED)
-        self.assertIn("--run-dir 'runs/my book-1' --resume auto goes on", error)
+        self.assertIn("to continue, rerun with --run-dir 'runs/my book-1' --resume auto", error)
         self.train("--steps", "2", "--run-dir", "runs/my book-1", "--resume", "auto")
         self.assertEqual(self.runs(), ["my book-1"])
 

@@ -151,12 +151,14 @@ class Weights(Runs):
         self.assertIn("--width 64 is given, its model has 32", error)
 
     def test_the_same_command_goes_on_when_the_weights_are_gone(self):
-        source = self.new("source")
+        source, sizes = self.new("source"), self.root / "larger.json"
+        sizes.write_text(json.dumps({"model": {"width": 64}}))  # the flag's weights win over it at every start
+        command = ["--config", sizes, "--init-from", source, "--data", "../home/text.txt", "--seq-len", 32, "--threads", 1,
+                   "--run-dir", self.new("new"), "--resume", "auto", "--checkpoint-every", 1]
         shutil.copytree(self.origin, source)
-        self.start(source, "--resume", "auto", "--checkpoint-every", 1)
+        self.train(*command, "--steps", 1)
         shutil.rmtree(source)
-        self.train("--init-from", source, "--data", "../home/text.txt", "--seq-len", 32, "--steps", 2, "--threads", 1,
-                   "--run-dir", self.new("new"), "--resume", "auto", "--checkpoint-every", 1)
+        self.train(*command, "--steps", 2)
         self.assertEqual([step for step, *_ in losses(self.new("new"))], [1, 2])
 
     def test_all_ranks_take_them(self):

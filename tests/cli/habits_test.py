@@ -142,11 +142,11 @@ class DeepSpeed(FolderTest):
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
 
 
-    def test_what_auto_chooses_is_refused_by_the_key_that_says_it(self):
-        for content, expected in (({"gradient_accumulation_steps": 4}, "ds.json: gradient_accumulation_steps 4 does not go with"),
-                                  ({"zero_optimization": {"stage": 3}}, "ds.json: zero_optimization.stage 3 does not go with")):
-            error = run(DTRAIN, "--strategy", "auto", "--deepspeed-config", self.file(content), "--print-config", status=USAGE).stderr
-            self.assertIn(expected, error)
+    def test_what_auto_chooses_takes_the_place_of_what_the_file_says(self):
+        for content, expected in (({"gradient_accumulation_steps": 4}, "--grad-accum 4"), ({"zero_optimization": {"stage": 3}}, "--zero-stage 3")):
+            found, error = self.config(content, "--strategy", "auto")
+            self.assertEqual((found["layout"]["strategy"], found["batch"]["grad_accum"]), ("auto", 0))
+            self.assertIn(f"--strategy auto takes the place of {expected}", error)
             self.assertEqual(len(error.splitlines()), 1, error)
 
 

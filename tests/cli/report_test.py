@@ -241,6 +241,15 @@ class Page(FolderTest):
         self.assertIn("no folder below does", self.report("bare", status=DATA).stderr)
         self.assertIn("nothing of this name exists", self.report("sweep", "none", status=DATA).stderr)
 
+    def test_a_link_in_a_folder_of_runs_stands_for_the_run_elsewhere(self):
+        write_run(self.folder / "archive/old", [step_line(1)])
+        write_run(self.folder / "sweep/new", [step_line(1)])
+        (self.folder / "sweep/best").symlink_to("new")
+        (self.folder / "sweep/moved").symlink_to("../archive/old")
+        (self.folder / "sweep/gone").symlink_to("nowhere")
+        rows = list(csv.DictReader(io.StringIO(self.report("sweep", "--csv", "-").stdout)))
+        self.assertEqual([row["run"] for row in rows], ["moved", "new"])
+
     def test_cards_and_the_table_have_the_figures_of_metrics_jsonl(self):
         lines = [start_line(), *(step_line(step, loss=float(step), tokens_per_second=100.0 * step) for step in range(1, 61)),
                  {"event": "eval", "step": 30, "val_loss": 1.5, "tokens": 1}, {"event": "eval", "step": 60, "val_loss": 2.5, "tokens": 1}]
@@ -407,8 +416,9 @@ class Browser(FolderTest):
     def test_a_phone_needs_no_scrolling_to_the_side(self):
         folder = write_run(self.folder / "a-run-with-quite-a-long-name-that-has-to-be-broken-somewhere", [
             start_line(cpu="x" * 200), {"event": "error", "step": 1, "message": "y" * 500}, step_line(1), step_line(2)])
+        other = write_run(self.folder / "other", [start_line(), step_line(1, loss=7.0)], {"train": {"lr": 2e-3}})
         # No window is so narrow: the page stands in a frame, and tells its sizes to the page around.
-        self.opened(self.page_of(folder), "const {clientWidth, scrollWidth} = document.documentElement;"
+        self.opened(self.page_of(folder, other), "const {clientWidth, scrollWidth} = document.documentElement;"
                     "parent.postMessage([clientWidth, scrollWidth].join(), '*')")
         around = self.folder / "around.html"
         around.write_text('<body><script>onmessage = (event) => { document.body.dataset.sizes = event.data; };</script>'

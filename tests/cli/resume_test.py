@@ -284,7 +284,7 @@ class Refusals(ResumeTest):
         self.assertIn("train.lr is 0.001, the checkpoint has 0.003", result.stderr)
 
     def test_settings_without_effect_are_told(self):
-        result = self.single("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9")
+        result = self.single("--strict-resume", "--keep-every", "5", "--checkpoint-write-limit", "9", "--checkpoint-every", "0")
         for flag in ("--strict-resume", "--keep-every 5", "--checkpoint-write-limit 9"):
             self.assertIn(f"{flag} has no effect", result.stderr)
         result = self.single("--overwrite", "--optimizer", "sgd", "--beta1", "0.8", "--eps", "1e-4", steps=1)

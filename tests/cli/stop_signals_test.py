@@ -59,7 +59,6 @@ class Early(ResumeTest):
                 "checkpoint": ("checkpoint", "verify", "run"), "report": ("report", "run"), "help": ("--help",),
                 "completion": ("completion", "bash"), "schedule": ("schedule",), "settings": ("settings",)}
 
-    @unittest.skipUnless(shutil.which("strace"), "NO TEST: there is no strace")
     def test_handlers_are_installed_before_anything_else_in_every_command(self):
         folder = make_folder(self)
         program = front_end_alone(folder)
@@ -103,7 +102,7 @@ class Early(ResumeTest):
         self.assertIn("by SIGTERM and saved", self.end_of(process, 9))
 
 
-@unittest.skipUnless(has_containers(), "NO TEST: PID namespaces cannot be made here (root only)")
+@unittest.skipUnless(has_containers(), "needs namespaces: of process numbers")
 class Containers(ResumeTest):
     """As process 1, for which the kernel leaves out what signals do by default."""
 
@@ -303,13 +302,14 @@ class Terminals(ResumeTest):
 
     def test_ctrl_z_stops_the_ranks_of_dtrun_and_fg_continues_them(self):
         """For longer than all limits on waits."""
-        for nodes in (("-n", "2"), ("--emulate-nodes", "2", "-n", "1", "--heartbeat-timeout", "1")):
+        nodes = ("--emulate-nodes", "2", "-n", "1", "--heartbeat-timeout", "1")
+        for number, (nodes, backend) in enumerate(((("-n", "2"), "shm"), (nodes, "gloo"))):
             with self.subTest(nodes=nodes):
-                self.run_dir = self.root / f"suspended-{len(nodes)}"
+                self.run_dir = self.root / f"suspended-{number}"
                 terminal = self.shell()
                 command = [DTRUN, *nodes, "--hang-timeout", "1", "--", DTRAIN, "--strategy", "ddp",
-                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "2", steps=10**6)]
-                end = self.root / f"end-{len(nodes)}"
+                           *self.arguments("--checkpoint-every", "100000", "--comm-timeout", "2", "--backend", backend, steps=10**6)]
+                end = self.root / f"end-{number}"
                 os.write(terminal, f"{' '.join(map(str, command))}\n".encode())
                 self.wait_for_step(3)
                 os.write(terminal, b"\x1a")

@@ -306,6 +306,9 @@ TEST_CASE("Under sharding a frozen parameter keeps its bits too") {
   }
 }
 
+// At tiny_config's rate, ten times as high, training is chaotic: rounding says little of the loss.
+constexpr double kCalmRate = 1e-3;
+
 at::ScalarType scalar_type_of(const std::string& dtype) {
   return dtype == "bfloat16" ? at::kBFloat16 : dtype == "float16" ? at::kHalf : at::kFloat;
 }
@@ -321,6 +324,7 @@ TEST_CASE(
     "precision") {
   config::Config config = tiny_config();
   config.train.steps = 12;
+  config.train.lr = kCalmRate;
   const std::string dtype = GENERATE("bfloat16", "float16");
   const std::vector<double> exact = losses_in(config, "float64");
   const TraceBound bound = rounding_bound_of(config, scalar_type_of(dtype));
@@ -338,13 +342,15 @@ TEST_CASE(
     INFO("step " << step);
     CHECK(std::abs(single.losses[step] - exact[step]) <= bound.losses[step]);
   }
-  CHECK(single.losses.back() < exact.front() - 0.5);
+  CHECK(bound.losses.back() < 0.1);
+  CHECK(single.losses.back() < exact.front() - 0.1);
 }
 
 // Each gradient is rounded before two ranks add it, and their sum once more: a part of what a run
 // in that format rounds.
 TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
   config::Config config = tiny_config();
+  config.train.lr = kCalmRate;
   const Trace wide = train_on_threads(laid_out(config, 2, 2)).front();
   const std::string dtype = GENERATE("bfloat16", "float16");
   const TraceBound bound = rounding_bound_of(config, scalar_type_of(dtype));
@@ -357,6 +363,7 @@ TEST_CASE("Gradients that travel in 16 bits stay near those that do not") {
     CHECK(std::abs(found[0].norms[0] / wide.norms[0] - 1) <=
           rounding_bound(scalar_type_of(dtype), 3));
     CHECK(std::abs(found[0].losses.back() - wide.losses.back()) <= bound.losses.back());
+    CHECK(bound.losses.back() < 0.1);
   }
 }
 

@@ -59,7 +59,7 @@ inline at::Tensor disturbed(const at::Tensor& values, double relative, std::uint
 /// kMargin: a difference is random, and few draws estimate its width.
 struct Disturbance {
   static constexpr std::uint64_t kDraws = 3;
-  static constexpr double kMargin = 4;
+  static constexpr double kMargin = 2;
 
   Disturbance(at::ScalarType dtype, double count)
       : relative(independent_rounding_bound(dtype, count)) {

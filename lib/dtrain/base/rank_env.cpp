@@ -186,7 +186,8 @@ void require_agreement(const RankEnv& a, const RankEnv& b) {
 // the local rank. The launchers of MPI tell that one, too.
 bool is_of_srun(const RankEnv& env, const Reader& reader, const std::optional<RankEnv>& slurm) {
   return slurm && env.source == kPmi.rank && !reader.has(kPmi.local_world_size) &&
-         env.rank == slurm->rank && env.world_size == slurm->world_size;
+         env.rank == slurm->rank &&
+         env.world_size == std::max(slurm->world_size, slurm->tasks_of_shell);
 }
 
 RankEnv read_rank(const Reader& reader) {

@@ -9,6 +9,7 @@
 #include "dtrain/base/number.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/open_microbatch.h"
 #include "dtrain/config/resumed_run.h"
@@ -38,12 +39,14 @@ std::int64_t kept_microbatch(const config::Config& config, comm::ProcessGroup& w
   return !possible.empty() && possible.front() == saved ? saved : 0;
 }
 
-// Nothing where --memory-limit cannot be met.
+// Nothing where --memory-limit cannot be met. On a device rank_plan leaves that to the device.
 std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& config,
                                                      std::int64_t rank) {
   const mesh::DeviceMesh mesh(config::mesh_of(config.layout));
   try {
-    return parallel::rank_plan(config, mesh.coordinate(rank)).memory;
+    const parallel::MemoryPlan memory = parallel::rank_plan(config, mesh.coordinate(rank)).memory;
+    const std::int64_t limit = config.machine.memory_limit.count;
+    return limit > 0 && memory.peak() > limit ? std::nullopt : std::optional(memory);
   } catch (const parallel::LimitExceeded&) {
     return std::nullopt;
   }
@@ -52,7 +55,9 @@ std::optional<parallel::MemoryPlan> predicted_memory(const config::Config& confi
 // Collective.
 bool fits(const config::Config& config, comm::World& world) {
   comm::ProcessGroup& ranks = world.control();
-  const auto predicted = predicted_memory(config, world.rank());
+  std::optional<parallel::MemoryPlan> predicted;
+  comm::run_long(ranks, "predicting the memory of a microbatch",
+                 [&] { predicted = predicted_memory(config, world.rank()); });
   const auto answers = comm::exchange_texts(ranks, predicted ? "" : "no");
   const bool meets_limit =
       std::ranges::all_of(answers, [](const std::string& answer) { return answer.empty(); });

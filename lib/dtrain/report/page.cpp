@@ -162,8 +162,11 @@ Json summary_json(const RunRecord& run) {
   add_fact(facts, "steps",
            fmt::format("{}{}", run.last_step(), steps.empty() ? "" : " of " + steps), "text");
   if (const auto loss = last_loss(run)) {
-    add_fact(facts, fmt::format("loss, steps {} to {}", loss->first_step, loss->last_step),
-             json_number(loss->mean), "number");
+    const std::string steps_text =
+        loss->first_step == loss->last_step
+            ? fmt::format("step {}", loss->last_step)
+            : fmt::format("steps {} to {}", loss->first_step, loss->last_step);
+    add_fact(facts, "loss, " + steps_text, json_number(loss->mean), "number");
   }
   if (const auto lowest = lowest_validation(run)) {
     add_fact(facts, "validation loss", json_number(curve_of(run, "val_loss")->values.back()),

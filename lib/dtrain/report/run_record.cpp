@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 
 namespace dtrain::report {
 namespace {
@@ -163,6 +164,19 @@ RunRecord read_run(const std::string& folder) {
   return run;
 }
 
+namespace {
+
+// A link to a run; those that lie below `folder` themselves are found without it.
+bool is_link_to_run(const fs::path& path, const fs::path& folder) {
+  std::error_code unknown;
+  if (!fs::is_symlink(path, unknown) || !is_run(path.string())) return false;
+  const fs::path target = fs::canonical(path, unknown);
+  const fs::path top = fs::canonical(folder, unknown);
+  return std::ranges::mismatch(top, target).in1 != top.end();
+}
+
+}  // namespace
+
 std::vector<std::string> runs_below(const std::string& folder) {
   std::vector<std::string> runs;
   std::error_code error;
@@ -170,11 +184,13 @@ std::vector<std::string> runs_below(const std::string& folder) {
                                          error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     std::error_code unknown;
+    if (is_link_to_run(entry->path(), folder)) runs.push_back(entry->path().string());
     if (!fs::is_directory(entry->symlink_status(unknown))) continue;
     if (!is_run(entry->path().string())) continue;
     runs.push_back(entry->path().string());
     entry.disable_recursion_pending();
   }
+  if (error) base::log_warning("{}: not all of it can be read: {}", folder, error.message());
   std::ranges::sort(runs);
   return runs;
 }

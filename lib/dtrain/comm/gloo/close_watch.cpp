@@ -9,6 +9,8 @@ namespace dtrain::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAround(50);
+constexpr std::chrono::milliseconds kMoment(1);
+constexpr std::chrono::hours kForGood(24 * 365);  // gloo takes 0 for its own limit
 
 }  // namespace
 
@@ -28,8 +30,8 @@ CloseWatch::~CloseWatch() {
 void CloseWatch::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kLookAround, [this] { return is_stopping_; })) {
-    for (const Message* message : waits_) {
-      if (is_closed(message->peer)) message->work->abort();
+    for (const auto& [message, deadline] : waits_) {
+      if (deadline->passed() || is_closed(message->peer)) message->work->abort();
     }
   }
 }
@@ -63,19 +65,20 @@ bool CloseWatch::wait(const Message& message, const base::Deadline& deadline) {
   // tells. (One that times out would close all connections.)
   message.work->abort();
   message.work->wait(kLookAround);
+  if (deadline.passed()) return message.work->wait(kMoment);  // times out, and closes them
   return wait_for_word(message, deadline);
 }
 
 bool CloseWatch::wait_for_word(const Message& message, const base::Deadline& deadline) {
-  std::list<const Message*>::iterator place;
+  std::list<Wait>::iterator place;
   {
     const std::lock_guard lock(mutex_);
-    place = waits_.insert(waits_.end(), &message);
+    place = waits_.insert(waits_.end(), {&message, &deadline});
   }
   std::exception_ptr failure;
   bool has_come = false;
   try {
-    has_come = message.work->wait(deadline.remaining());
+    has_come = message.work->wait(kForGood);
   } catch (...) {
     failure = std::current_exception();
   }

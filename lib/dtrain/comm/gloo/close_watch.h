@@ -15,7 +15,8 @@ namespace dtrain::comm {
 
 /// When a connection closes, gloo fails the messages that wait for their turn, but not one that is
 /// halfway through, whose receiver would wait for the deadline. So a thread checks every 50 ms the
-/// connections over which a rank waits.
+/// connections over which a rank waits, and their deadlines, which gloo's own clock would not move
+/// by the time in Ctrl-Z.
 ///
 /// Threads: any.
 class CloseWatch {
@@ -31,10 +32,15 @@ class CloseWatch {
 
   /// Waits until the message has come or gone. False: its connection was closed before.
   ///
-  /// Throws: what gloo throws.
+  /// Throws: what gloo throws, at the deadline too.
   [[nodiscard]] bool wait(const Message& message, const base::Deadline& deadline);
 
  private:
+  struct Wait {
+    const Message* message;
+    const base::Deadline* deadline;
+  };
+
   void run();
   /// The same, but the message may have come where it returns false.
   bool wait_for_word(const Message& message, const base::Deadline& deadline);
@@ -42,7 +48,7 @@ class CloseWatch {
 
   std::mutex mutex_;
   std::vector<Message> never_;
-  std::list<const Message*> waits_;
+  std::list<Wait> waits_;
   bool is_stopping_ = false;
   std::condition_variable stopping_;
   std::thread thread_;

@@ -204,6 +204,9 @@ TEST_CASE("A command that was typed in a shell of srun --pty is a job of its own
   const RankEnv env = read(typed);
   CHECK((env.rank == 0 && env.world_size == 1 && env.num_nodes == 1));
   CHECK(env.tasks_of_shell == 4);
+  Variables of_pmi2 = typed;  // of srun --mpi=pmi2
+  of_pmi2["SLURM_PROCID"] = "0";
+  CHECK(read(of_pmi2 + Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}}).world_size == 1);
   Variables script = typed;  // a task whose commands are in its own process group
   script["SLURM_TASK_PID"] = std::to_string(::getpid());
   CHECK(read(script).world_size == 4);
