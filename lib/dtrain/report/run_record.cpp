@@ -177,20 +177,26 @@ bool is_link_to_run(const fs::path& path, const fs::path& folder) {
 
 }  // namespace
 
-std::vector<std::string> runs_below(const std::string& folder) {
-  std::vector<std::string> runs;
+std::vector<std::string> runs_below(const std::string& folder, int depth) {
+  std::map<fs::path, std::string> found;  // by what links lead to
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
                                          error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path().string();
     std::error_code unknown;
-    if (is_link_to_run(entry->path(), folder)) runs.push_back(entry->path().string());
-    if (!fs::is_directory(entry->symlink_status(unknown))) continue;
-    if (!is_run(entry->path().string())) continue;
-    runs.push_back(entry->path().string());
-    entry.disable_recursion_pending();
+    const bool is_link = fs::is_symlink(entry->symlink_status(unknown));
+    const bool is_taken = is_run(path);
+    if (is_taken || entry.depth() + 1 >= depth) entry.disable_recursion_pending();
+    if (!is_taken) continue;
+    std::string& name = found[fs::weakly_canonical(path, unknown)];
+    if (name.empty() || !is_link) name = path;
   }
-  if (error) base::log_warning("{}: not all of it can be read: {}", folder, error.message());
+  if (std::error_code unknown; error && fs::is_directory(folder, unknown)) {
+    base::log_warning("{}: not all of it could be searched for runs: {}", folder, error.message());
+  }
+  std::vector<std::string> runs;
+  for (const auto& [whole, path] : found) runs.push_back(path);
   std::ranges::sort(runs);
   return runs;
 }
