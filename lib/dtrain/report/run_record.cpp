@@ -164,19 +164,6 @@ RunRecord read_run(const std::string& folder) {
   return run;
 }
 
-namespace {
-
-// A link to a run; those that lie below `folder` themselves are found without it.
-bool is_link_to_run(const fs::path& path, const fs::path& folder) {
-  std::error_code unknown;
-  if (!fs::is_symlink(path, unknown) || !is_run(path.string())) return false;
-  const fs::path target = fs::canonical(path, unknown);
-  const fs::path top = fs::canonical(folder, unknown);
-  return std::ranges::mismatch(top, target).in1 != top.end();
-}
-
-}  // namespace
-
 std::vector<std::string> runs_below(const std::string& folder, int depth) {
   std::map<fs::path, std::string> found;  // by what links lead to
   std::error_code error;
