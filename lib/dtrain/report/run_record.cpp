@@ -182,7 +182,9 @@ std::vector<std::string> runs_below(const std::string& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
                                          error);
+  constexpr int kDeepest = 3;  // a folder may be the root of a disk
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (entry.depth() >= kDeepest) entry.disable_recursion_pending();
     std::error_code unknown;
     if (is_link_to_run(entry->path(), folder)) runs.push_back(entry->path().string());
     if (!fs::is_directory(entry->symlink_status(unknown))) continue;
