@@ -1,6 +1,5 @@
 #include "launcher/supervisor.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -285,6 +284,7 @@ void Supervisor::stop_ranks(int signal) {
 // Node 0 orders it on all nodes: if each told the others, two orders might chase each other.
 void Supervisor::on_terminal_stop(bool suspends) {
   if (judges()) return suspend_ranks(suspends);
+  if (suspends) ++suspensions_;
   if (!is_over_) job_.nodes->send(0, suspends ? NodeMessage::suspend : NodeMessage::resume, {});
 }
 
@@ -302,14 +302,6 @@ void Supervisor::suspend_ranks(bool suspends) {
   if (judges()) excuse_ranks();
 }
 
-// A batch system that suspends a job stops ranks and guard at once: what the guard has to say of it
-// may come a moment later.
-void Supervisor::hear_guard() {
-  constexpr int kMoment_ms = 200;
-  pollfd guard{.fd = guard_.signals.get(), .events = POLLIN, .revents = 0};
-  if (suspensions_ == 0 && ::poll(&guard, 1, kMoment_ms) > 0) on_guard();
-}
-
 void Supervisor::on_child() {
   signalfd_siginfo ignored{};
   while (::read(child_signals_.get(), &ignored, sizeof(ignored)) > 0) {
@@ -319,7 +311,6 @@ void Supervisor::on_child() {
     if (rank.running() &&
         ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WNOHANG) == 0 &&
         info.si_pid != 0) {
-      if (info.si_status == SIGTSTP) hear_guard();
       on_stopped(rank, info.si_status);
     }
   }
@@ -425,7 +416,8 @@ void Supervisor::kill_ranks() {
 bool Supervisor::waits_for_slow_ends() {
   const bool may_restart = job_.options.max_restarts > 0 && verdict_.failed() &&
                            !verdict_.has_lost_node && verdict_.request == 0;
-  if (!may_restart || std::exchange(is_patient_, true)) return false;
+  const bool is_stop = verdict_.stop_signal != 0 && !verdict_.failed();
+  if ((!may_restart && !is_stop) || std::exchange(is_patient_, true)) return false;
   for (const Rank& rank : ranks_) {
     if (!judges() || !rank.running()) continue;
     say(fmt::format("rank {} has not ended yet after SIGKILL; waiting up to {} s for it",
