@@ -250,7 +250,7 @@ class Page(FolderTest):
         (self.folder / "sweep/moved").symlink_to("../archive/old")
         (self.folder / "sweep/gone").symlink_to("nowhere")
         rows = list(csv.DictReader(io.StringIO(self.report("sweep", "--csv", "-").stdout)))
-        self.assertEqual([row["run"] for row in rows], ["old", "new"])
+        self.assertEqual([row["run"] for row in rows], ["moved", "new"])
 
     def test_cards_and_the_table_have_the_figures_of_metrics_jsonl(self):
         lines = [start_line(), *(step_line(step, loss=float(step), tokens_per_second=100.0 * step) for step in range(1, 61)),
