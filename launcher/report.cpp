@@ -93,7 +93,7 @@ std::string pid_of(const Rank& rank) {
 
 /// Why a rank has not ended when the job has.
 std::string why_it_runs(const Rank& rank) {
-  return rank.pid > 0 ? fmt::format("pid {} cannot be killed", rank.pid)
+  return rank.pid > 0 ? fmt::format("pid {} was killed, but has not ended yet", rank.pid)
                       : "its node has not reported its start";
 }
 

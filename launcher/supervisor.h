@@ -93,7 +93,6 @@ class Supervisor {
   void on_terminal_stop(bool suspends);
   /// Has the ranks of this node stand still, or go on; on node 0 those of all nodes.
   void suspend_ranks(bool suspends);
-  void hear_guard();
 
   // Whom to blame (supervisor_verdict.cpp).
   void on_sign_of_life(const Rank& rank);
@@ -115,7 +114,8 @@ class Supervisor {
   void tell(const Rank& rank, std::string_view line) const;
   void kill_ranks();
   void kill_leftovers();
-  /// After SIGKILL, once, where a restart may follow: gives ranks that free much memory more time.
+  /// After SIGKILL, once, where a restart may follow or a user stopped the job: gives ranks that
+  /// free much memory more time.
   [[nodiscard]] bool waits_for_slow_ends();
   void end_leftovers();
   void finish_output();

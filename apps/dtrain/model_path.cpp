@@ -95,7 +95,8 @@ std::string names_of(const std::vector<std::string>& runs) {
 
 // No run itself, but runs may lie below.
 [[noreturn]] void refuse_folder(const std::string& folder) {
-  const std::vector<std::string> runs = report::runs_below(folder);
+  constexpr int kDepth = 2;  // of what is only a hint
+  const std::vector<std::string> runs = report::runs_below(folder, kDepth);
   fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
        folder,
        runs.empty() ? "it holds neither checkpoints nor a final model"

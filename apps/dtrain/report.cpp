@@ -99,13 +99,15 @@ std::string page_path(const ReportOptions& options) {
 
 // A folder that is no run stands for all runs below it. Each run once, however it is named.
 std::vector<std::string> run_folders(const std::vector<std::string>& named) {
+  constexpr int kDepth = 5;
   std::vector<std::string> folders;
   std::set<fs::path> known;
   for (const std::string& name : named) {
     std::error_code error;
     const bool is_file = fs::is_regular_file(name, error);  // opening a pipe would wait
     if (is_file && named.size() > 1 && is_page_of_ours(name)) continue;  // runs/* names it too
-    auto found = report::is_run(name) ? std::vector<std::string>() : report::runs_below(name);
+    auto found =
+        report::is_run(name) ? std::vector<std::string>() : report::runs_below(name, kDepth);
     if (found.empty()) found = {name};
     for (const std::string& folder : found) {
       const fs::path whole = fs::weakly_canonical(folder, error);

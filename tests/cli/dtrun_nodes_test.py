@@ -420,6 +420,18 @@ class Stop(NodesTest):
         process.send_signal(signal.SIGINT)
         self.assertEqual(self.ends(process), [130], process.err)
 
+    def test_a_stop_that_the_kernel_leaves_out_suspends_no_node_for_good(self):
+        """No shell could continue a session's leader: it goes on at once, and so do the ranks."""
+        text = "trap 'echo >> continued$RANK' CONT; : > here$RANK; until [ -e go ]; do sleep 0.02; done"
+        launchers = [self.node(rank, "-n", "1", "--", "sh", "-c", text, start_new_session=True) for rank in range(2)]
+        self.wait_for_files("here0", "here1")
+        launchers[1].send_signal(signal.SIGTSTP)
+        time.sleep(1)
+        (self.folder / "go").touch()
+        self.assertEqual(self.ends(*launchers), [0, 0], launchers[0].err + launchers[1].err)
+        for path in self.folder.glob("continued*"):
+            self.assertLessEqual(len(path.read_text()), 2)
+
     def test_what_a_shell_left_behind_saves_on_each_node(self):
         """The shells die of the SIGTERM; the programs below them save."""
         saver = "trap 'sleep 0.2; exit 9' TERM; : > here$RANK; while :; do sleep 0.05; done"

@@ -58,6 +58,12 @@ class Forks(Runs):
                 self.assertEqual(saved["data"]["train"], str(self.root / "home/text.txt"))
         self.assertEqual(len(losses(self.origin)), 6)
 
+    def test_a_fork_without_a_folder_is_said_to_be_a_new_run(self):
+        error = self.train("--resume", self.origin, "--steps", 7).stderr
+        self.assertIn("this is a new run, which forks it: --run-dir RUN --resume auto continues a run", error)
+        self.assertEqual([step for step, *_ in losses(self.root / "elsewhere/runs/text-1")], [7])
+        self.assertEqual(len(losses(self.origin)), 6)
+
     def test_flags_win_over_the_forked_runs_settings(self):
         fork = self.new("fork")
         error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 8, "--lr", 1e-3, "--strategy", "fsdp",

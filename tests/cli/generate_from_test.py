@@ -78,6 +78,11 @@ class From(FolderTest):
         self.assertIn(str(file), result.stderr)
         self.assertIn("step 4:", result.stderr)
         self.assertEqual(result.stdout, self.generated(checkpoints / "step-4", step=4))
+        (checkpoints / "step-9").symlink_to("/nowhere/step-9")
+        result = self.generate(run_dir)
+        self.assertIn("step-9", result.stderr)
+        self.assertIn("step 4:", result.stderr)
+        (checkpoints / "step-9").unlink()
         (checkpoints / "step-4" / "manifest.json").unlink()
         self.assertIn("step 2:", self.generate(run_dir).stderr)
         # One that was named is not replaced by another.

@@ -28,12 +28,14 @@ class Plan(FolderTest):
         return found
 
     def start_of(self, ranks, layout):
-        """The start event of a run, and the bytes of its tensors."""
+        """The start event of a run, and its last step with the bytes of tensors of the whole run."""
         (self.folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
         run(*launched(ranks, *TINY, *layout.split(), "--data", "text", "--steps", "4", "--run-dir", "run", "--overwrite",
-                      "--checkpoint-every", "none"), cwd=self.folder)
+                      "--checkpoint-every", "0"), cwd=self.folder)
         lines = [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
-        return next(line for line in lines if line.get("event") == "start"), [line for line in lines if "event" not in line][-1]
+        (start,) = [line for line in lines if line.get("event") == "start"]
+        (end,) = [line for line in lines if line.get("event") == "end"]
+        return start, {**[line for line in lines if "event" not in line][-1], "memory_bytes": end["memory_bytes"]}
 
     def test_memory_and_bytes_are_those_of_runs(self):
         rows = self.rows(self.plan(*TINY, "--ranks", "2", "--show", "99"))

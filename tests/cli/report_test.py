@@ -225,18 +225,20 @@ class Page(FolderTest):
         # What a run holds, and what a link leads to, is no other run.
         write_run(self.folder / "sweep/two/inner", [step_line(1)])
         (self.folder / "sweep" / "link").symlink_to("two")
+        write_run(self.folder / "elsewhere", [step_line(1)])
+        (self.folder / "sweep" / "moved").symlink_to("../elsewhere")
         write_run(self.folder / "sweep/void", [])
         result = self.report("sweep")
         self.assertEqual(result.stdout, "sweep/report.html\n")
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertIn("sweep/void", result.stderr)
         names = [each["name"] for each in page_data((self.folder / "sweep/report.html").read_text())["runs"]]
-        self.assertEqual(names, ["sweep/lr-10/one", "sweep/lr-2/one", "two"])
+        self.assertEqual(names, ["sweep/lr-10/one", "sweep/lr-2/one", "moved", "two"])
         rows = list(csv.DictReader(io.StringIO(self.report("sweep", "sweep/two", "--csv", "-").stdout)))
         self.assertEqual([row["run"] for row in rows], names)
         self.assertEqual(self.report("sweep", "sweep/two").stdout, "report.html\n")
         # What a shell makes of sweep/* once the page is there.
-        self.assertEqual(len(page_data(self.page_of(*sorted(str(path) for path in (self.folder / "sweep").iterdir())))["runs"]), 3)
+        self.assertEqual(len(page_data(self.page_of(*sorted(str(path) for path in (self.folder / "sweep").iterdir())))["runs"]), 4)
         (self.folder / "bare" / "deep").mkdir(parents=True)
         self.assertIn("no folder below does", self.report("bare", status=DATA).stderr)
         self.assertIn("nothing of this name exists", self.report("sweep", "none", status=DATA).stderr)

@@ -42,15 +42,16 @@ store::Reader open_step(const std::string& checkpoint) {
              checkpoint, step);
 }
 
-// Returns nothing where a checkpoint was removed meanwhile, as a run that goes on does.
+// may_vanish: returns nothing where a checkpoint was removed meanwhile, as a run that goes on does.
 std::optional<store::Reader> first_whole(const std::string& run_dir,
-                                         const std::vector<std::string>& checkpoints) {
+                                         const std::vector<std::string>& checkpoints,
+                                         bool may_vanish) {
   for (const std::string& checkpoint : checkpoints) {
     try {
       return open_step(checkpoint);
     } catch (const base::Error& error) {
       if (error.kind() != ErrorKind::checkpoint) throw;
-      if (!base::is_there(checkpoint)) return std::nullopt;
+      if (may_vanish && !base::is_there(checkpoint)) return std::nullopt;
       base::log_warning("{}; trying an older one", error.what());
     }
   }
@@ -70,8 +71,13 @@ store::Reader open_weights(const std::string& checkpoint) {
 }
 
 store::Reader open_newest_weights(const std::string& run_dir) {
+  std::vector<std::string> seen;
   while (true) {
-    if (auto found = first_whole(run_dir, store::checkpoints_at(run_dir))) return std::move(*found);
+    const std::vector<std::string> checkpoints = store::checkpoints_at(run_dir);
+    // What is listed again was not removed: a link may lead nowhere.
+    const bool may_vanish = checkpoints != seen;
+    if (auto found = first_whole(run_dir, checkpoints, may_vanish)) return std::move(*found);
+    seen = checkpoints;
   }
 }
 

@@ -145,8 +145,13 @@ ContinuedRun continue_run(const CommandLine& command_line, const Loaded& given,
   changed += fit_backend(config, given, launch);
   check_device(run.path, config, given, launch);
   fit_batch(config, given, saved, launch);
-  continued.notice =
-      fmt::format("settings that this command does not give come from {}{}", run.path, changed);
+  const bool is_unnamed_fork =
+      given.config.checkpoint.resume.kind == Resume::Kind::path && given.config.run.dir.empty();
+  continued.notice = fmt::format(
+      "settings that this command does not give come from {}{}{}", run.path, changed,
+      is_unnamed_fork
+          ? "; this is a new run, which forks it: --run-dir RUN --resume auto continues a run"
+          : "");
   return continued;
 }
 

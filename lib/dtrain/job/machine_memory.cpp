@@ -12,6 +12,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
 #include "dtrain/comm/exchange.h"
+#include "dtrain/comm/long_task.h"
 #include "dtrain/metrics/format.h"
 #include "dtrain/parallel/plan/fitting.h"
 
@@ -140,6 +141,7 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
   const bool is_on_device = !config.machine.device.is_cpu();
   sort_by_need(bounds, is_on_device);
   std::set<std::vector<std::int64_t>> warned;  // one warning for ranks that share several bounds
+  std::vector<const SharedBound*> tight;       // equal on all ranks
   for (const SharedBound& shared : bounds) {
     const base::Fit fit = base::fit_of(shared.bytes(is_on_device), shared.bound.bytes);
     if (fit == base::Fit::exceeds) {
@@ -148,11 +150,16 @@ void check_machine_memory(const config::Config& config, comm::ProcessGroup& worl
           what_helps(config, shared),
           is_on_device ? "" : "; or set another limit with --memory-limit SIZE, which is a rank's");
     }
-    if (fit == base::Fit::tight && world.rank() == 0 && warned.insert(shared.ranks).second) {
-      base::log_warning("{}: should that not suffice, {}", need(shared, world.size(), is_on_device),
-                        what_helps(config, shared));
-    }
+    if (fit == base::Fit::tight && warned.insert(shared.ranks).second) tight.push_back(&shared);
   }
+  if (tight.empty()) return;
+  // To look for what helps takes seconds where there are many ranks to plan.
+  comm::run_long_on_leader(world, "looking for settings that need less memory", [&] {
+    for (const SharedBound* shared : tight) {
+      base::log_warning("{}: should that not suffice, {}",
+                        need(*shared, world.size(), is_on_device), what_helps(config, *shared));
+    }
+  });
 }
 
 }  // namespace dtrain::job

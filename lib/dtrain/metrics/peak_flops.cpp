@@ -85,17 +85,15 @@ bool PeakFlops::is_due(std::int64_t steps_done) const {
 
 void PeakFlops::measure_again() {
   const auto type = c10::typeMetaToScalarType(options_.tensors.dtype());
-  raise(kernels::product_rate(type, kRepeatBudgetSeconds) *
-        static_cast<double>(options_.num_ranks));
+  const double rate = kernels::product_rate(type, kRepeatBudgetSeconds);
+  const double all = rate * static_cast<double>(options_.num_ranks);
+  options_.measured = std::max(options_.measured.value_or(0), all);
 }
 
 std::optional<double> PeakFlops::utilization(double flops_per_second) {
-  raise(flops_per_second);
-  return options_.measured ? std::optional(flops_per_second / *options_.measured) : std::nullopt;
-}
-
-void PeakFlops::raise(double flops_per_second) {
-  if (options_.measured) options_.measured = std::max(*options_.measured, flops_per_second);
+  fastest_step_ = std::max(fastest_step_, flops_per_second);
+  if (!options_.measured || fastest_step_ > *options_.measured) return std::nullopt;
+  return flops_per_second / *options_.measured;
 }
 
 }  // namespace dtrain::metrics

@@ -22,9 +22,9 @@ namespace dtrain::metrics {
 /// Collective: every rank of `world`.
 [[nodiscard]] std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype);
 
-/// The peak that a run's MFU refers to: the highest rate that was measured so far. What else runs on
-/// a machine only lowers a measurement, so it is repeated as the run goes on, and a step that beats
-/// it raises it: no MFU is above 1.
+/// The peak that a run's MFU refers to: the highest rate of matrix products that was measured so
+/// far. What else runs on a machine only lowers a measurement, so it is repeated as the run goes on.
+/// A step that beats the peak shows that it is none: until a higher one is measured, no MFU is known.
 ///
 /// Threads: one.
 class PeakFlops {
@@ -41,13 +41,13 @@ class PeakFlops {
   [[nodiscard]] bool is_due(std::int64_t steps_done) const;
   /// Takes 5 ms. All ranks measure after the same step, as peak_flops_of() does.
   void measure_again();
-  /// The share of the peak that `flops_per_second` of all ranks are, 0..1.
+  /// The share of the peak that `flops_per_second` of all ranks are, 0..1; none where it is not
+  /// known.
   [[nodiscard]] std::optional<double> utilization(double flops_per_second);
 
  private:
-  void raise(double flops_per_second);
-
   Options options_;
+  double fastest_step_ = 0;  // FLOP/s
 };
 
 }  // namespace dtrain::metrics

@@ -115,8 +115,8 @@ void read_settings(const std::string& path, RunRecord& run) {
 
 std::string name_of(const std::string& folder) {
   std::error_code error;
-  const fs::path whole = fs::weakly_canonical(folder, error);
-  const std::string name = (error ? fs::path(folder) : whole).filename().string();
+  const fs::path whole = fs::absolute(folder, error).lexically_normal();  // "." has no name
+  const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   return name.empty() ? folder : name;
 }
 
@@ -164,35 +164,26 @@ RunRecord read_run(const std::string& folder) {
   return run;
 }
 
-namespace {
-
-// A link to a run; those that lie below `folder` themselves are found without it.
-bool is_link_to_run(const fs::path& path, const fs::path& folder) {
-  std::error_code unknown;
-  if (!fs::is_symlink(path, unknown) || !is_run(path.string())) return false;
-  const fs::path target = fs::canonical(path, unknown);
-  const fs::path top = fs::canonical(folder, unknown);
-  return std::ranges::mismatch(top, target).in1 != top.end();
-}
-
-}  // namespace
-
-std::vector<std::string> runs_below(const std::string& folder) {
-  std::vector<std::string> runs;
+std::vector<std::string> runs_below(const std::string& folder, int depth) {
+  std::map<fs::path, std::string> found;  // by what links lead to
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
                                          error);
-  constexpr int kDeepest = 3;  // a folder may be the root of a disk
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (entry.depth() >= kDeepest) entry.disable_recursion_pending();
+    const std::string path = entry->path().string();
     std::error_code unknown;
-    if (is_link_to_run(entry->path(), folder)) runs.push_back(entry->path().string());
-    if (!fs::is_directory(entry->symlink_status(unknown))) continue;
-    if (!is_run(entry->path().string())) continue;
-    runs.push_back(entry->path().string());
-    entry.disable_recursion_pending();
+    const bool is_link = fs::is_symlink(entry->symlink_status(unknown));
+    const bool is_taken = is_run(path);
+    if (is_taken || entry.depth() + 1 >= depth) entry.disable_recursion_pending();
+    if (!is_taken) continue;
+    std::string& name = found[fs::weakly_canonical(path, unknown)];
+    if (name.empty() || !is_link) name = path;
   }
-  if (error) base::log_warning("{}: not all of it can be read: {}", folder, error.message());
+  if (std::error_code unknown; error && fs::is_directory(folder, unknown)) {
+    base::log_warning("{}: not all of it could be searched for runs: {}", folder, error.message());
+  }
+  std::vector<std::string> runs;
+  for (const auto& [whole, path] : found) runs.push_back(path);
   std::ranges::sort(runs);
   return runs;
 }

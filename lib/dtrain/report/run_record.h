@@ -51,9 +51,10 @@ struct RunRecord {
 ///         read or holds nothing.
 [[nodiscard]] RunRecord read_run(const std::string& folder);
 
-/// Folders of runs at any depth below `folder`, sorted by path. What a run folder holds is not
-/// searched, links are not followed, and folders that cannot be read are passed over.
-[[nodiscard]] std::vector<std::string> runs_below(const std::string& folder);
+/// Folders of runs below `folder`, at most `depth` levels deep, sorted by path. A link to a run
+/// stands for it, unless that is found itself; other links are not followed, and what a run folder
+/// holds is not searched. What cannot be read is passed over with a warning.
+[[nodiscard]] std::vector<std::string> runs_below(const std::string& folder, int depth);
 
 /// Gives runs whose folders have one name their paths as names.
 void name_apart(std::vector<RunRecord>& runs);

@@ -67,8 +67,8 @@ TEST_CASE("a rank that its node has not reported yet has no process id in the li
   verdict.culprit.reset();
   verdict.stop_signal = 15;
   CHECK(last_line(verdict, ranks, two_nodes())
-            .ends_with(
-                "rank 2 (pid 102 cannot be killed), rank 3 (its node has not reported its start)"));
+            .ends_with("rank 2 (pid 102 was killed, but has not ended yet), rank 3 (its node has "
+                       "not reported its start)"));
   ranks[3].lost = true;
   CHECK(last_line(verdict, ranks, two_nodes()).ends_with("rank 3 (its end is not known)"));
 }
