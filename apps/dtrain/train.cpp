@@ -81,7 +81,7 @@ void note_default_model(const config::Config& config) {
   }
   base::log_info(
       "without --config this trains a small model, for minutes on a laptop; larger ones: --config "
-      "configs/experiments/small.json, 25m.json or prod.json");
+      "with configs/experiments/small.json, 25m.json or prod.json of dtrain's own folder");
 }
 
 // In a shell whose step has several tasks, which somebody may take for the run's ranks.

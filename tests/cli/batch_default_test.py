@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -76,6 +77,10 @@ class Microbatch(FolderTest):
         self.assertNotIn("microbatch is", error)
         fork, _ = self.train("fork", "--steps", "4", "--resume", run_dir / "checkpoints/step-2")
         self.assertEqual(batch_of(fork)["microbatch"], 4)
+        shutil.copytree(run_dir / "checkpoints/step-2", self.folder / "moved/step-2")  # a checkpoint without its run
+        (self.folder / "c.json").write_text("{}")
+        moved, _ = self.train("moved-on", "--steps", "3", "--config", self.folder / "c.json", "--resume", self.folder / "moved/step-2")
+        self.assertEqual(batch_of(moved)["microbatch"], 4)
         run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--steps", "5")
         self.assertEqual(batch_of(run_dir)["microbatch"], 4)
         # One that does not divide the ranks' shares gives way.
