@@ -61,7 +61,7 @@ class Microbatch(FolderTest):
 
     def test_it_fits_the_machine(self):
         if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("only root can show a rank another machine")
+            self.skipTest("needs namespaces: a rank that sees another memory")
         meminfo = self.folder / "meminfo"
         meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {self.predicted(2) * 100 // 79 // 1024 + 1} kB\n")
         run_dir = self.folder / "small-machine"

@@ -14,11 +14,11 @@ constexpr std::string_view kShuffled = "leave it out: every epoch has a random o
 constexpr std::string_view kPrepares =
     "it belongs to dtrain data prepare, which makes the token file that --data takes";
 constexpr std::string_view kNoTestData =
-    "there is no test split: to measure a trained model on other text, give --init-from RUN --lr 0 "
-    "--steps 1 and that text as --val-data";
+    "there is no test split: to measure a trained model on other text, give --init-from RUN --data "
+    "FILE --val-data OTHER --lr 0 --steps 1";
 constexpr std::string_view kNoEvaluationAlone =
-    "to measure a trained model without training, give --init-from RUN --lr 0 --steps 1 and "
-    "--val-data";
+    "to measure a trained model without training it, give --init-from RUN --data FILE --val-data "
+    "FILE --lr 0 --steps 1";
 constexpr std::string_view kDryRun =
     "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
 constexpr std::string_view kOneLevelOfDetail =
@@ -196,7 +196,7 @@ constexpr ForeignNames kForeignNames[] = {
      "vocab-file merge-file tokenizer-name tokenizer-file text-column json-keys "
      "use-fast-tokenizer hf-assets-path",
      "", kPrepares},
-    {"nproc-per-node ngpus num-gpus num-processes node-rank master-addr master-port "
+    {"n nproc-per-node ngpus num-gpus num-processes node-rank master-addr master-port "
      "standalone rdzv-backend rdzv-endpoint nprocs nproc n-gpus num-proc procs num-nodes "
      "num-machines machine-rank hostfile host-file ntasks max-restarts np rdzv-id "
      "monitor-interval main-process-port main-process-ip num-ranks",
