@@ -22,7 +22,7 @@ FOREIGN = {
     "--resume_run": "--resume", "--finetune": "--init-from", "--no-load-optim": "--init-from", "--max-time": "--time-limit",
     "--bias": "help model", "--rope_theta": "help model", "--fp32": "--dtype", "--tf32": "--matmul-precision", "--fp8": "--dtype",
     "--flash": "--attention", "--use-flash-attn": "--attention", "--recompute-activations": "--recompute", "--no-cuda": "--device",
-    "--gpus": "--devices", "--deterministic": "--reduction", "--ddp_comm_hook": "--compress", "--use-distributed-optimizer": "--strategy zero",
+    "--gpus": "dtrun", "--no-tensorboard": "--tensorboard off", "--lr_scheduler": "--schedule", "--val": "--val-data", "--deterministic": "--reduction", "--ddp_comm_hook": "--compress", "--use-distributed-optimizer": "--strategy zero",
     "--model-parallel-size": "--tp", "--context-parallel-size": "--tp", "--virtual-pipeline-model-parallel-size": "--schedule-pp",
     "--loss-scale": "--dtype float16", "--ema": "leave it out", "--shuffle": "leave it out", "--pin-memory": "leave it out",
     "--push_to_hub": "final/model.safetensors", "--nodes_unknown_flag": None, "--num_nodes": "dtrun", "--hostfile": "dtrun",
