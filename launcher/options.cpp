@@ -236,7 +236,7 @@ constexpr ForeignOption kForeignOptions[] = {
 };
 
 std::string canonical(std::string_view name) {
-  if (name == "-n") return "--nproc-per-node";
+  if (name == "-n" || name == "-np" || name == "--np") return "--nproc-per-node";
   if (name == "-h") return "--help";
   if (name == "-r") return "--redirects";
   if (name == "-t") return "--tee";
@@ -256,7 +256,8 @@ const OptionRow& find_row(std::string_view given) {
   }
   std::vector<std::string_view> names;
   for (const OptionRow& row : kRows) names.push_back(row.name);
-  fail(ErrorKind::usage, "unknown option {}{} (dtrun --help lists all)", given,
+  fail(ErrorKind::usage,
+       "unknown option {}{} (dtrun --help lists all; a program's own follow its name)", given,
        dtrain::base::did_you_mean(dtrain::base::nearest(name, names)));
 }
 
@@ -266,7 +267,7 @@ std::size_t take_option(const std::vector<std::string>& arguments, std::size_t i
   const std::string_view argument = arguments[index];
   std::string_view name = argument.substr(0, argument.find('='));
   std::optional<std::string_view> value;
-  if (argument.starts_with("-n") && argument.size() > 2) {  // -n2
+  if (argument.starts_with("-n") && argument.size() > 2 && name != "-np") {  // -n2
     name = "-n";
     value = argument.substr(argument[2] == '=' ? 3 : 2);
   } else if (name.size() < argument.size()) {

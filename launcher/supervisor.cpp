@@ -188,6 +188,12 @@ void Supervisor::on_deadline() {
       abort_ranks();
       break;
     case Phase::stopping:
+      say(fmt::format(
+          "the ranks have not saved within {} (--stop-grace); where a step takes longer, "
+          "raise it, or let them save as they go on (dtrain's --checkpoint-every)",
+          dtrain::base::readable_time(job_.options.stop_grace.count())));
+      kill_ranks();
+      break;
     case Phase::aborting:
       kill_ranks();
       break;
@@ -269,10 +275,9 @@ void Supervisor::on_signal(int signal) {
 void Supervisor::stop_ranks(int signal) {
   verdict_.stop_signal = signal;
   tell_nodes(NodeMessage::stop, std::to_string(signal));
-  say(fmt::format(
-      "stopping because of {}; the ranks get SIGTERM and have {} to save (a second "
-      "Ctrl-C kills at once)",
-      signal_name(signal), dtrain::base::readable_time(job_.options.stop_grace.count())));
+  say(fmt::format("stopping because of {}; the ranks get SIGTERM and have {} to save{}",
+                  signal_name(signal), dtrain::base::readable_time(job_.options.stop_grace.count()),
+                  signal == SIGINT ? " (a second Ctrl-C kills at once)" : ""));
   for (const Rank& rank : own_ranks()) {
     if (!rank.running()) continue;
     ::kill(-rank.pid, SIGTERM);  // the program may lie below a shell

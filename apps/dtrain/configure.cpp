@@ -17,8 +17,10 @@
 #include "dtrain/config/open_layout.h"
 #include "dtrain/config/resolve.h"
 #include "dtrain/config/resolve_layout.h"
+#include "dtrain/config/resumed_run.h"
 #include "dtrain/config/rivals.h"
 #include "dtrain/config/run_folder.h"
+#include "dtrain/config/saved_run.h"
 #include "dtrain/data/split.h"
 #include "epochs.h"
 #include "fitted_text.h"
@@ -140,6 +142,12 @@ bool is_given(const config::Loaded& loaded, const config::Setting* setting) {
   return std::ranges::find(loaded.given, setting) != loaded.given.end();
 }
 
+// True where the run that resumes has trained with the vocabulary that files give.
+bool has_resumed_vocab(const config::Config& files, const config::Config& config) {
+  const std::string path = config::resumed_config_file(config);
+  return !path.empty() && config::read_saved_run(path).resolved.model.vocab == files.model.vocab;
+}
+
 // The vocabulary that files give as that of their own data, which is not this command's data.
 bool is_vocab_of_other_data(const config::CommandLine& command_line, const config::Loaded& loaded) {
   config::CommandLine files = command_line;
@@ -147,8 +155,8 @@ bool is_vocab_of_other_data(const config::CommandLine& command_line, const confi
   files.num_of_deepspeed = 0;
   const config::Loaded below = config::load(files);
   const std::string& data = below.config.data.train;
-  return !data.empty() && data != loaded.config.data.train &&
-         is_given(below, config::find_key("model.vocab")) &&
+  if (data.empty() || has_resumed_vocab(below.config, loaded.config)) return false;
+  return data != loaded.config.data.train && is_given(below, config::find_key("model.vocab")) &&
          data::vocab_of_data(data) == below.config.model.vocab;
 }
 

@@ -69,6 +69,12 @@ Arguments sample_flags(const config::Loaded& loaded) {
   return {"--sample-every", "200"};
 }
 
+// A mixture or a short text from which nothing is held out.
+bool lacks_validation(const config::Loaded& loaded, const Arguments& flags) {
+  return !is_given(loaded, "data.validation") && !is_given(loaded, "data.val_fraction") &&
+         std::ranges::find(flags, "--val-fraction") == flags.end();
+}
+
 void append(Arguments& all, const Arguments& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
@@ -94,9 +100,9 @@ DemoDefaults demo_defaults(const Arguments& arguments) {
   append(found.flags, sample_flags(loaded));
   if (found.flags.empty()) return {};
   found.notice = fmt::format(
-      "using demo defaults: {}; each flag about validation, saving or samples that you give takes "
-      "the place of its own",
-      fmt::join(found.flags, " "));
+      "using demo defaults: {}; pass any of these flags to override it{}",
+      fmt::join(found.flags, " "),
+      lacks_validation(loaded, found.flags) ? "; no validation: that needs --val-data FILE" : "");
   return found;
 }
 

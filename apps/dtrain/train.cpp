@@ -1,4 +1,6 @@
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -6,6 +8,7 @@
 #include "configure.h"
 #include "dtrain/base/error.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/plugin_file.h"
 #include "dtrain/base/process.h"
 #include "dtrain/checkpoint/store/earlier_attempt.h"
 #include "dtrain/checkpoint/store/run_files.h"
@@ -73,6 +76,19 @@ void check_run(config::Config config, const std::string& provenance) {
   check_start_paths(config);
 }
 
+// Of the installation, or of the checkout that the program was built in.
+std::string experiments_folder() {
+  namespace fs = std::filesystem;
+  constexpr const char* kExperiments = "configs/experiments";
+  const fs::path libraries = base::library_folder_of_program();
+  for (const char* above : {"../share/dtrain", "../../.."}) {
+    const fs::path folder = (libraries / above / kExperiments).lexically_normal();
+    std::error_code error;
+    if (fs::is_directory(folder, error)) return folder.string();
+  }
+  return kExperiments;
+}
+
 // Where nothing was said about the model, what it is, and where larger ones are.
 void note_default_model(const config::Config& config) {
   for (const config::Setting& setting : config::settings()) {
@@ -81,7 +97,8 @@ void note_default_model(const config::Config& config) {
   }
   base::log_info(
       "without --config this trains a small model, for minutes on a laptop; larger ones: --config "
-      "configs/experiments/small.json, 25m.json or prod.json");
+      "{}/small.json, 25m.json or prod.json",
+      experiments_folder());
 }
 
 // In a shell whose step has several tasks, which somebody may take for the run's ranks.

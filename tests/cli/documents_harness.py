@@ -105,7 +105,8 @@ def commands_of(fence):
 
 
 NUMBER = r"-?\d+(?:[.,]\d+)*(?:e[+-]?\d+)?"
-TIMING = re.compile(NUMBER + r"( ?(?:ns|us|ms|s|min|h|[KMG]?B/s|Gbit/s|tok/s|tokens/s|%))(?![\w/])")
+TIME = re.compile(rf"{NUMBER} ?(?:ns|us|ms|s|min|h)(?: {NUMBER} ?(?:ms|s|min))?(?![\w/])")
+RATE = re.compile(NUMBER + r" ?(?:[KMG]?(?:B|bit)/s|tok/s|tokens/s|%)(?!\w)")
 
 
 def same(line, fence):
@@ -113,7 +114,9 @@ def same(line, fence):
     line = re.sub(r"^\[(\w+:)?\d+\] ", "", line.rstrip())
     if fence.note("labels only") is not None:
         return re.sub(NUMBER, "#", re.split(r"  +", line.strip())[0])
-    line = re.sub(NUMBER, "#", line) if fence.note("numbers vary") is not None else TIMING.sub(r"#\1", line)
+    line = RATE.sub("(rate)", TIME.sub("(time)", line))
+    if fence.note("numbers vary") is not None:
+        line = re.sub(NUMBER, "#", line)
     return re.sub(r"  +", " ", line)
 
 

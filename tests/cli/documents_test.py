@@ -76,7 +76,7 @@ class TheTestItself(unittest.TestCase):
         self.assertNotEqual(self.check("cores  2 of 3", "memory  2 of 3", "labels only"), "")
 
     def test_output_that_is_as_shown_passes(self):
-        for shown, written in (("a\n...\nd", "a\nb\nc\nd"), ("...\nb", "a\nb"), ("a ... c", "a b c"), ("in 3 s at 1,024 tokens/s", "in 5.5 s at 7 tokens/s"),
+        for shown, written in (("a\n...\nd", "a\nb\nc\nd"), ("...\nb", "a\nb"), ("a ... c", "a b c"), ("in 3 s at 1,024 tokens/s", "in 1 min 5 s at 7 tokens/s"), ("45.9 ms, 2.0 GB/s", "1.15 s, 7 MB/s"),
                                ("a", "[0] a"), ("a", "[node1:3] a"), ("a  b", "a   b")):
             self.assertEqual(self.check(shown, written), "", (shown, written))
         self.assertEqual(self.check("step 1e-3 of 2", "step 7 of 8.5", "numbers vary"), "")

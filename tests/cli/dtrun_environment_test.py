@@ -110,6 +110,11 @@ class EnvironmentTest(PythonTest):
             out = subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, check=True).stdout
             self.assertEqual(count, len(out.splitlines()))
 
+    def test_the_number_of_ranks_has_mpiruns_names_too(self):
+        for words in (("-np", "2"), ("-np=2",), ("--np", "2")):
+            self.assertEqual("2\n2\n", self.dtrun(*words, "--", "sh", "-c", "echo $WORLD_SIZE").out.replace("[0] ", "").replace(
+                "[1] ", ""), words)
+
     def test_the_rest_of_the_environment_and_the_arguments_pass_unchanged(self):
         text = 'import os, sys\nprint(sys.argv[1:], os.environ["OTHER"], os.getcwd())\n'
         (self.folder / "program.py").write_text(text)

@@ -153,6 +153,8 @@ class StopTest(DtrunTest):
         process = self.run_until_ready(IGNORE, "--stop-grace", "0.2")
         process.send_signal(signal.SIGTERM)
         self.assertEqual(143, self.end(process))
+        self.assertIn("(--stop-grace); where a step takes longer, raise it", process.err)
+        self.assertNotIn("Ctrl-C", process.err)
         self.assertIn("was killed by signal 9", process.err)
         self.assert_nothing_left()
 

@@ -12,7 +12,7 @@ MOST_USED = ["--data", "--config", "--run-dir", "--resume", "--val-fraction", "-
 FOREIGN = {
     "--val_split": "--val-fraction", "--validation-split": "--val-fraction", "--val_ratio": "--val-fraction", "--split": "--val-fraction",
     "--eval-data": "--val-data", "--validation_file": "--val-data", "--valid-data-path": "--val-data",
-    "--test-data": "--val-data", "--test_file": "--val-data", "--eval_only": "--init-from", "--evaluate": "--init-from", "--do_predict": "--val-data",
+    "--test-data": "--val-data", "--test_file": "--val-data", "--eval_only": "--init-from RUN --data FILE --val-data", "--evaluate": "--init-from", "--do_predict": "--val-data",
     "--run-name": "--run-dir", "--experiment_name": "--run-dir", "--exp-name": "--run-dir", "--checkpoint-dir": "--run-dir", "--workdir": "--run-dir",
     "--dry-run": "--print-config", "--fast_dev_run": "doctor", "--quiet": "--log-every", "-q": "--log-every", "--disable_tqdm": "--log-every",
     "--verbose": "--log-every", "--min_lr_ratio": "--min-lr", "--learning_rate_decay_frac": "--min-lr", "--lr_min": "--min-lr",
@@ -22,7 +22,7 @@ FOREIGN = {
     "--resume_run": "--resume", "--finetune": "--init-from", "--no-load-optim": "--init-from", "--max-time": "--time-limit",
     "--bias": "help model", "--rope_theta": "help model", "--fp32": "--dtype", "--tf32": "--matmul-precision", "--fp8": "--dtype",
     "--flash": "--attention", "--use-flash-attn": "--attention", "--recompute-activations": "--recompute", "--no-cuda": "--device",
-    "--gpus": "--devices", "--deterministic": "--reduction", "--ddp_comm_hook": "--compress", "--use-distributed-optimizer": "--strategy zero",
+    "--gpus": "dtrun", "--no-tensorboard": "--tensorboard off", "--lr_scheduler": "--schedule", "--val": "--val-data", "--deterministic": "--reduction", "--ddp_comm_hook": "--compress", "--use-distributed-optimizer": "--strategy zero",
     "--model-parallel-size": "--tp", "--context-parallel-size": "--tp", "--virtual-pipeline-model-parallel-size": "--schedule-pp",
     "--loss-scale": "--dtype float16", "--ema": "leave it out", "--shuffle": "leave it out", "--pin-memory": "leave it out",
     "--push_to_hub": "final/model.safetensors", "--nodes_unknown_flag": None, "--num_nodes": "dtrun", "--hostfile": "dtrun",
@@ -100,6 +100,18 @@ class ForeignFlags(unittest.TestCase):
                 self.assertIn(flag, result.stderr)
                 if ours is not None:
                     self.assertIn(ours, result.stderr.replace(flag, "", 1))
+
+    def test_all_unknown_flags_are_named_at_once(self):
+        error = run(DTRAIN, "--batch_size", "8", "--steps", "3", "--n_layer=4", "--foo", "1", status=USAGE).stderr
+        self.assertEqual(error.count("\n"), 1, error)
+        for part in ("--batch_size: here it is --microbatch", "also unknown: --n_layer: here it is --levels", "; --foo"):
+            self.assertIn(part, error)
+        self.assertIn("option of dtrun", run(DTRAIN, "-n", "2", "--data", "book.txt", status=USAGE).stderr)
+
+    def test_a_text_is_no_configuration(self):
+        book = make_folder(self) / "book.txt"
+        book.write_text("Ge1:1 In the beginning\n")
+        self.assertIn(f"--data {book}", run(DTRAIN, "--config", book, status=USAGE).stderr)
 
     def test_python_writes_true_and_false(self):
         for value, expected in (("True", True), ("False", False)):

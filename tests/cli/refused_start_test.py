@@ -68,6 +68,12 @@ class Refused(FolderTest):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "runs/a/b", cwd=self.folder)
         self.assertTrue((self.folder / "runs/a/b/lock").exists())
 
+    def test_a_link_to_nothing_takes_a_name_and_ends_no_start(self):
+        (self.folder / "runs").mkdir()
+        (self.folder / "runs/text-1").symlink_to("unmounted/run")
+        run(DTRAIN, *SMALL, "--data", TEXT, cwd=self.folder)
+        self.assertTrue((self.folder / "runs/text-2/config.json").exists())
+
     def test_other_tools_leave_nothing_either(self):
         before = self.tree()
         for command in (("data", "prepare", "missing.txt", "--output", "new/x.dtok"), ("checkpoint", "import", "missing.safetensors", "new/checkpoint"),

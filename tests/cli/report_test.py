@@ -233,7 +233,7 @@ class Page(FolderTest):
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertIn("sweep/void", result.stderr)
         names = [each["name"] for each in page_data((self.folder / "sweep/report.html").read_text())["runs"]]
-        self.assertEqual(names, ["sweep/lr-10/one", "sweep/lr-2/one", "elsewhere", "two"])
+        self.assertEqual(names, ["sweep/lr-10/one", "sweep/lr-2/one", "moved", "two"])
         rows = list(csv.DictReader(io.StringIO(self.report("sweep", "sweep/two", "--csv", "-").stdout)))
         self.assertEqual([row["run"] for row in rows], names)
         self.assertEqual(self.report("sweep", "sweep/two").stdout, "report.html\n")
@@ -250,7 +250,7 @@ class Page(FolderTest):
         (self.folder / "sweep/moved").symlink_to("../archive/old")
         (self.folder / "sweep/gone").symlink_to("nowhere")
         rows = list(csv.DictReader(io.StringIO(self.report("sweep", "--csv", "-").stdout)))
-        self.assertEqual([row["run"] for row in rows], ["old", "new"])
+        self.assertEqual([row["run"] for row in rows], ["moved", "new"])
 
     def test_cards_and_the_table_have_the_figures_of_metrics_jsonl(self):
         lines = [start_line(), *(step_line(step, loss=float(step), tokens_per_second=100.0 * step) for step in range(1, 61)),
@@ -309,6 +309,7 @@ class Page(FolderTest):
         for flag in ("--output", "--csv"):
             self.assertIn("mine.html exists", self.report("a", flag, mine, status=USAGE).stderr)
             self.assertEqual(mine.read_text(), "mine")
+        self.assertEqual([self.report("a", "--csv", "figures.csv").stdout for _ in range(2)], ["figures.csv\n"] * 2)
         self.report("a", "--output", mine, "--overwrite")
         self.assertNotEqual(mine.read_text(), "mine")
 

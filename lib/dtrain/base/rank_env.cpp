@@ -74,8 +74,11 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
   const auto world_size = reader.number(names.world_size, 1, kMaxRanks);
   if (!rank && !world_size) return std::nullopt;
   if (!rank || !world_size) {
-    fail(ErrorKind::usage, "environment variable {} is set but {} is not: launch with dtrun",
-         rank ? names.rank : names.world_size, rank ? names.world_size : names.rank);
+    const char* const set = rank ? names.rank : names.world_size;
+    fail(ErrorKind::usage,
+         "environment variable {} is set but {} is not: launch with dtrun, or unset {} for one "
+         "process",
+         set, rank ? names.world_size : names.rank, set);
   }
   if (*rank >= *world_size) {
     fail(ErrorKind::usage, "environment variables: {} {} must be below {} {}", names.rank, *rank,

@@ -204,19 +204,19 @@ train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& 
   }
 }
 
-// The settings of this start. If the launcher has started the job again, it goes on with what rank
-// 0 finds of an earlier attempt.
-config::Config after_earlier_attempt(comm::ProcessGroup& world, const Asked& asked,
-                                     const base::RankEnv& env) {
+// The settings of a start that goes on with what rank 0 finds of an earlier attempt, if the launcher
+// has started the job again.
+std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world, const Asked& asked,
+                                                    const base::RankEnv& env) {
   constexpr std::string_view kSaved = "saved ";
   constexpr std::string_view kBegun = "begun ";
-  if (env.restart_count == 0) return asked.config;
+  if (env.restart_count == 0) return std::nullopt;
   const std::string found = comm::leader_text(world, "looking for an earlier attempt", [&] {
     const auto earlier = store::find_earlier_attempt(asked.config, asked.record.provenance);
     if (!earlier) return std::string();
     return std::string(earlier->has_checkpoint ? kSaved : kBegun) + earlier->run_dir;
   });
-  if (found.empty()) return asked.config;
+  if (found.empty()) return std::nullopt;
   return store::going_on_with(asked.config, {.run_dir = found.substr(kSaved.size()),
                                              .has_checkpoint = found.starts_with(kSaved)});
 }
@@ -311,9 +311,9 @@ int train_rank(const Asked& asked, const base::RankEnv& env, const job::JoinWorl
   const auto tokenizer = train::sample_tokenizer(asked.config, split);
   const std::shared_ptr<comm::World> world = join();
   comm::check_agreement(world->control(), {{"the build", build_text(asked.record)}});
-  const config::Config config = after_earlier_attempt(world->control(), asked, env);
-  SettledStart settled = settle_layout(config, asked.record, *world, env);
-  settle_microbatch(settled, *world);
+  const auto later = after_earlier_attempt(world->control(), asked, env);
+  SettledStart settled = settle_layout(later.value_or(asked.config), asked.record, *world, env);
+  settle_microbatch(settled, later ? Attempt::later : Attempt::first, *world);
   return train_settled(settled, {env, link, split, tokenizer, world});
 }
 

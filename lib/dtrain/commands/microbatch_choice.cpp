@@ -7,9 +7,13 @@
 
 #include "dtrain/base/log.h"
 #include "dtrain/base/number.h"
+#include "dtrain/base/path_kind.h"
+#include "dtrain/checkpoint/store/names.h"
+#include "dtrain/checkpoint/store/verify.h"
 #include "dtrain/comm/exchange.h"
 #include "dtrain/comm/leader.h"
 #include "dtrain/comm/long_task.h"
+#include "dtrain/config/json.h"
 #include "dtrain/config/layout.h"
 #include "dtrain/config/open_microbatch.h"
 #include "dtrain/config/resumed_run.h"
@@ -20,19 +24,26 @@
 namespace dtrain::commands {
 namespace {
 
-// The microbatch of the run that this start resumes, as its config.json tells; 0: there is none, or
-// its global batch is another.
-std::int64_t saved_microbatch(const config::Config& config) {
-  const std::string path = config::resumed_config_file(config);
-  if (path.empty()) return 0;
-  const config::BatchConfig saved = config::read_saved_run(path).resolved.batch;
-  return saved.global == config.batch.global ? saved.microbatch : 0;
+namespace store = checkpoint::store;
+
+// The batch of the run that this start resumes, or of the launch's attempt before it; 0: there is
+// none.
+config::BatchConfig saved_batch(const config::Config& config, Attempt attempt) {
+  const std::string path = attempt == Attempt::later ? config.run.dir + "/config.json"
+                                                     : config::resumed_config_file(config);
+  if (!path.empty()) return config::read_saved_run(path).resolved.batch;
+  const config::Resume& resume = config.checkpoint.resume;  // a checkpoint that lies elsewhere
+  const std::string manifest = resume.path + "/" + std::string(store::kManifestName);
+  if (resume.kind != config::Resume::Kind::path || !base::is_there(manifest)) return {};
+  return config::from_json(store::read_manifest(resume.path).config).batch;
 }
 
-// Collective.
-std::int64_t kept_microbatch(const config::Config& config, comm::ProcessGroup& world) {
-  const std::string text = comm::leader_text(world, "reading config.json of the run", [&] {
-    return std::to_string(saved_microbatch(config));
+// Collective. 0: there is none that the global batch and the ranks allow.
+std::int64_t kept_microbatch(const config::Config& config, Attempt attempt,
+                             comm::ProcessGroup& world) {
+  const std::string text = comm::leader_text(world, "reading the run's settings", [&] {
+    const config::BatchConfig batch = saved_batch(config, attempt);
+    return std::to_string(batch.global == config.batch.global ? batch.microbatch : 0);
   });
   const std::int64_t saved = base::number_in<std::int64_t>(text).value_or(0);
   const auto possible = config::open_microbatches(config, saved);
@@ -76,11 +87,11 @@ config::Config with_fitting_microbatch(const config::Config& config, comm::World
 
 }  // namespace
 
-void settle_microbatch(SettledStart& start, comm::World& world) {
+void settle_microbatch(SettledStart& start, Attempt attempt, comm::World& world) {
   config::Config& config = start.config;
   const config::BatchConfig asked = start.record.asked.value_or(config).batch;
   if (!config::is_microbatch_open(asked)) return;
-  if (const std::int64_t kept = kept_microbatch(config, world.control()); kept != 0) {
+  if (const std::int64_t kept = kept_microbatch(config, attempt, world.control()); kept != 0) {
     config::set_microbatch(config, kept);
     return;
   }

@@ -12,6 +12,7 @@
 #include "dtrain/config/assign.h"
 #include "dtrain/config/deepspeed_config.h"
 #include "dtrain/config/file.h"
+#include "dtrain/config/foreign_names.h"
 #include "dtrain/config/nearest_key.h"
 #include "dtrain/config/rivals.h"
 #include "dtrain/config/unknown_word.h"
@@ -135,12 +136,32 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
   return words;
 }
 
+// "--a; --b: here it is --c": the flags behind the first word that nothing takes.
+std::string other_unknown_flags(const std::vector<std::string>& rest, Command command) {
+  std::string text;
+  for (auto word = rest.begin() + 1; word < rest.end(); ++word) {
+    if (!word->starts_with("--")) continue;
+    const std::string flag = word->substr(0, word->find('='));
+    text += fmt::format("{}{}{}", text.empty() ? "" : "; ", flag,
+                        foreign_advice(flag, NameKind::flag, command));
+  }
+  return text;
+}
+
 [[noreturn]] void refuse_rest(const CLI::App& app, Command command,
                               const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
-  refuse_word(app.remaining().front(),
-              {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
+  const std::vector<std::string> rest = app.remaining();
+  try {
+    refuse_word(
+        rest.front(),
+        {.command = command, .arguments = arguments, .flags = {names.begin(), names.end()}});
+  } catch (const base::Error& error) {
+    const std::string others = other_unknown_flags(rest, command);
+    if (others.empty()) throw;
+    fail(error.kind(), "{}; also unknown: {}", error.what(), others);
+  }
 }
 
 // Before the flags, which win over them.

@@ -68,6 +68,10 @@ std::string parser_message(const std::exception& error) {
   if (text.find_first_not_of(" \t\r\n") == text.npos) {
     fail(ErrorKind::usage, "{}: it is empty where an object {{...}} is needed", origin);
   }
+  if (origin.ends_with(".txt")) {
+    fail(ErrorKind::usage, "{}: not valid JSON; a text to train on is given as --data {}", origin,
+         origin);
+  }
   if (const std::string_view format = foreign_format(origin, text); !format.empty()) {
     fail(ErrorKind::usage,
          "{}: it looks like {}, but configuration files are JSON: {{\"train\": {{\"lr\": 1e-3}}}}, "

@@ -14,11 +14,11 @@ constexpr std::string_view kShuffled = "leave it out: every epoch has a random o
 constexpr std::string_view kPrepares =
     "it belongs to dtrain data prepare, which makes the token file that --data takes";
 constexpr std::string_view kNoTestData =
-    "there is no test split: to measure a trained model on other text, give --init-from RUN --lr 0 "
-    "--steps 1 and that text as --val-data";
+    "there is no test split: to measure a trained model on other text, give --init-from RUN --data "
+    "FILE --val-data OTHER --lr 0 --steps 1";
 constexpr std::string_view kNoEvaluationAlone =
-    "to measure a trained model without training, give --init-from RUN --lr 0 --steps 1 and "
-    "--val-data";
+    "to measure a trained model without training it, give --init-from RUN --data FILE --val-data "
+    "FILE --lr 0 --steps 1";
 constexpr std::string_view kDryRun =
     "--print-config checks the settings, dtrain doctor machines and files, dtrain plan the memory";
 constexpr std::string_view kOneLevelOfDetail =
@@ -94,7 +94,7 @@ constexpr ForeignNames kForeignNames[] = {
      "train.decay_steps"},
     {"decay-ratio lr-decay-samples cooldown-frac lr-wsd-decay-samples decay-frac",
      "train.decay_steps", "in steps, with --schedule wsd"},
-    {"lr-scheduler-type lr-schedule lr-decay-style scheduler", "train.schedule"},
+    {"lr-scheduler-type lr-scheduler lr-schedule lr-decay-style scheduler", "train.schedule"},
     {"decay-lr decay-type lr-wsd-decay-style lr-scheduler-kwargs lr-scheduler-name "
      "lr-policy decay",
      "train.schedule", "constant, linear, cosine or wsd"},
@@ -153,13 +153,13 @@ constexpr ForeignNames kForeignNames[] = {
      "ckpt-dir model-dir dump-folder default-root-dir logdir results-dir result-dir "
      "workdir run-folder output-path outdir",
      "run.dir"},
-    {"data-path dataset dataset-path train-data train-data-path train-file input input-bin "
+    {"data-path text dataset dataset-path train-data train-data-path train-file input input-bin "
      "data-file train-path data-dir data-root dataset-name corpus train-bin text-file "
      "train-files training-data train input-file train-dataset data-cache-path corpus-file",
      "data.train"},
     {"data-mix datasets data-weights per-split-data-args-path data-args-path train-weights",
      "data.train", "FILE:WEIGHT,FILE:WEIGHT mixes several"},
-    {"val-file validation-file input-val-bin valid-data validation-data eval-data "
+    {"val val-file validation-file input-val-bin valid-data validation-data eval-data "
      "eval-file eval-dataset val-dataset validation-dataset valid-data-path val-data-path "
      "val-path dev-data dev-file input-val eval-data-path validation-data-path val-bin "
      "valid-file val-set",
@@ -196,7 +196,7 @@ constexpr ForeignNames kForeignNames[] = {
      "vocab-file merge-file tokenizer-name tokenizer-file text-column json-keys "
      "use-fast-tokenizer hf-assets-path",
      "", kPrepares},
-    {"nproc-per-node ngpus num-gpus num-processes node-rank master-addr master-port "
+    {"n gpus nproc-per-node ngpus num-gpus num-processes node-rank master-addr master-port "
      "standalone rdzv-backend rdzv-endpoint nprocs nproc n-gpus num-proc procs num-nodes "
      "num-machines machine-rank hostfile host-file ntasks max-restarts np rdzv-id "
      "monitor-interval main-process-port main-process-ip num-ranks",
@@ -232,7 +232,7 @@ constexpr ForeignNames kForeignNames[] = {
      "calculate-per-token-loss",
      "", kMeasured},
     {"dry-run dryrun check check-config validate-config print-args no-train fast-dev-run "
-     "sanity-check overfit-single-batch overfit-batches estimate-memory",
+     "sanity-check overfit-single-batch overfit-batches overfit estimate-memory",
      "", kDryRun},
     {"shuffle no-shuffle shuffle-data dataloader-drop-last drop-last shuffle-buffer", "",
      kShuffled},
@@ -276,7 +276,7 @@ constexpr ForeignNames kForeignNames[] = {
      "layout.schedule_pp", "gpipe, 1f1b or interleaved:V"},
     {"zero stage zero-stage-level data-parallel-sharding-strategy", "layout.zero_stage",
      "with --strategy zero"},
-    {"sharding-strategy fsdp-sharding-strategy fsdp-reshard-after-forward "
+    {"sharding-strategy sharding fsdp-sharding-strategy fsdp-reshard-after-forward "
      "reshard-after-forward",
      "layout.fsdp_sharding", "with --strategy fsdp"},
     {"max-new-tokens num-tokens length max-gen-len gen-len num-tokens-to-generate "
@@ -368,7 +368,8 @@ constexpr ForeignNames kForeignNames[] = {
      "machine.attention", "auto, full or chunked:C"},
     {"gpu cuda no-cuda use-cpu accelerator use-mps use-cuda gpu-id gpu-ids use-gpu cpu",
      "machine.device", "auto, cpu, cuda or cuda:N"},
-    {"gpus device-ids device-list", "layout.devices", "with --strategy dp or mp"},
+    {"no-tensorboard disable-tensorboard", "report.tensorboard", "--tensorboard off"},
+    {"device-ids device-list", "layout.devices", "with --strategy dp or mp"},
     {"distributed-timeout-minutes ddp-timeout timeout init-timeout-seconds "
      "train-timeout-seconds dist-timeout",
      "machine.comm_timeout", "in seconds"},

@@ -127,6 +127,7 @@ std::string named_run_folder(const Config& config, base::NewFolders& made) {
   for (int number = 1; !error && number <= kMostRuns; ++number) {
     const std::string folder = fmt::format("{}/{}-{}", kRuns, name, number);
     if (made.add(folder, error)) return folder;
+    if (error == std::errc::file_exists) error.clear();  // a link to nothing
   }
   fail(ErrorKind::usage, "a run folder cannot be made in {}: {}; give --run-dir",
        fs::absolute(kRuns).string(), error ? error.message() : "there are too many");

@@ -13,6 +13,7 @@
 
 #include "dtrain/base/atomic_file.h"
 #include "dtrain/base/log.h"
+#include "dtrain/base/path_kind.h"
 #include "dtrain/checkpoint/format/safetensors.h"
 #include "dtrain/checkpoint/store/locate.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -41,6 +42,19 @@ std::string made_folder(const config::Config& config, base::NewFolders& made) {
   return config.run.dir;
 }
 
+// Makes the folder, and again where a job that was refused has just removed it.
+std::unique_ptr<store::RunLock> locked_folder(const config::Config& config,
+                                              base::NewFolders& made) {
+  for (int tries_left = 3;; --tries_left) {
+    const std::string folder = made_folder(config, made);
+    try {
+      return std::make_unique<store::RunLock>(folder);
+    } catch (const base::Error&) {
+      if (base::is_folder(folder) || tries_left == 0) throw;
+    }
+  }
+}
+
 std::string content_of(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
@@ -60,9 +74,9 @@ RunFolder::RunFolder(const config::Config& config, std::string run, config::Star
       record_(std::move(record)),
       run_(std::move(run)),
       made_(std::move(made)),
-      dir_(made_folder(config, made_)),
+      dir_(config.run.dir),
       checkpoints_(store::checkpoints_folder(dir_)),
-      lock_(dir_),
+      lock_(locked_folder(config, made_)),
       held_(dir_, ErrorKind::checkpoint),
       disk_(held_, ErrorKind::checkpoint) {
   // Again, now that no other job can change it.
@@ -73,12 +87,12 @@ RunFolder::RunFolder(const config::Config& config, std::string run, config::Star
 
 void RunFolder::keep() {
   made_.keep();
-  lock_.keep();
+  lock_->keep();
 }
 
 void RunFolder::check() const {
   held_.check();
-  if (!lock_.is_replaced()) return;
+  if (!lock_->is_replaced()) return;
   base::fail(ErrorKind::checkpoint,
              "'{}/lock' is not this job's any more: another job has taken the folder; nothing more "
              "is written there",

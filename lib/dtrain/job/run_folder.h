@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -78,7 +79,7 @@ class RunFolder {
   base::NewFolders made_;  // removes after the lock
   std::string dir_;
   std::string checkpoints_;
-  checkpoint::store::RunLock lock_;
+  std::unique_ptr<checkpoint::store::RunLock> lock_;
   base::HeldFolder held_;
   base::HeldDisk disk_;
 };

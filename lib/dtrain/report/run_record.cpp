@@ -115,8 +115,8 @@ void read_settings(const std::string& path, RunRecord& run) {
 
 std::string name_of(const std::string& folder) {
   std::error_code error;
-  const fs::path whole = fs::weakly_canonical(folder, error);
-  const std::string name = (error ? fs::path(folder) : whole).filename().string();
+  const fs::path whole = fs::absolute(folder, error).lexically_normal();  // "." has no name
+  const std::string name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   return name.empty() ? folder : name;
 }
 
