@@ -108,7 +108,7 @@ std::string names_of(const std::vector<std::string>& runs) {
 std::string model_path(const std::string& from) {
   if (!is_there(from)) {
     fail(ErrorKind::checkpoint,
-         "--from {}: nothing of this name exists; give a run folder, a checkpoint "
+         "--from {}: no such file or folder; give a run folder, a checkpoint "
          "(RUN/checkpoints/step-N) or a model file (RUN/final/model.safetensors)",
          from);
   }

@@ -77,7 +77,7 @@ std::string provenance(std::int64_t ranks, const base::RankEnv& env) {
 }
 
 std::string doctor_record() {
-  const auto plugins = RuntimeLibrary::devices();
+  const auto plugins = RuntimeLibrary::plugins();
   return text_of(
       {{"version", DTRAIN_VERSION},
        {"commit", kCommit},

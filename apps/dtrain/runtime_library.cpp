@@ -61,20 +61,26 @@ RuntimeLibrary RuntimeLibrary::open() {
   return RuntimeLibrary(reinterpret_cast<RunFunction*>(symbol));
 }
 
-std::vector<std::string> RuntimeLibrary::devices() {
+std::vector<std::string> RuntimeLibrary::plugins() {
   constexpr std::string_view kPrefix = "libdtrain_";
   constexpr std::string_view kSuffix = ".so";
-  std::vector<std::string> kinds;
+  std::vector<std::string> names;
   std::error_code error;
-  for (const std::string& name :
+  for (const std::string& file :
        checkpoint::store::names_in(base::library_folder_of_program(), error)) {
-    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
-    const std::size_t length = name.size() - kPrefix.size() - kSuffix.size();
-    kinds.push_back(name.substr(kPrefix.size(), length));
-    if (!config::DeviceName::parse(kinds.back())) kinds.pop_back();
+    if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) continue;
+    const std::size_t length = file.size() - kPrefix.size() - kSuffix.size();
+    names.push_back(file.substr(kPrefix.size(), length));
+    if (!config::DeviceName::parse(names.back())) names.pop_back();
   }
-  std::ranges::sort(kinds);
-  return kinds;
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<std::string> RuntimeLibrary::devices() {
+  std::vector<std::string> names = plugins();
+  std::erase(names, "mpi");  // a backend
+  return names;
 }
 
 std::int64_t RuntimeLibrary::num_gpus() { return base::visible_gpus_of_process(gpus_of_machine()); }

@@ -19,6 +19,9 @@ class RuntimeLibrary {
   /// Kinds of devices whose plugins lie beside the library, in the order of their names.
   [[nodiscard]] static std::vector<std::string> devices();
 
+  /// Names of the plugins beside the library: devices and "mpi".
+  [[nodiscard]] static std::vector<std::string> plugins();
+
   /// NVIDIA's GPUs whose driver is loaded.
   [[nodiscard]] static std::int64_t num_gpus();
 

@@ -37,7 +37,7 @@ void check_resume(const config::Resume& resume) {
       "give auto, or a run folder, or a checkpoint in it (RUN/checkpoints/step-N)";
   if (!is_there(path)) {
     const std::string advice = base::did_you_mean(meant_word(path));
-    fail(ErrorKind::checkpoint, "--resume {}: nothing of this name exists{}", path,
+    fail(ErrorKind::checkpoint, "--resume {}: no such file or folder{}", path,
          advice.empty() ? fmt::format("; {}", kWanted) : advice);
   }
   if (!is_folder(path)) {
@@ -60,7 +60,7 @@ void check_resume(const config::Resume& resume) {
 void check_init_from(const std::string& path) {
   if (path.empty()) return;
   if (!is_there(path)) {
-    fail(ErrorKind::checkpoint, "--init-from {}: nothing of this name exists; {}", path,
+    fail(ErrorKind::checkpoint, "--init-from {}: no such file or folder; {}", path,
          path == "resume"    ? "to go on with a run, give --resume auto"
          : path == "scratch" ? "leave it out to begin with new weights"
                              : "give a model file (RUN/final/model.safetensors), a checkpoint or a "

@@ -103,7 +103,7 @@ class Continue(unittest.TestCase):
         self.assertEqual(self.losses(run), self.losses(self.whole))
         result = self.command("--run-dir", run, "--resume", "auto", cwd="elsewhere")  # nothing is left to do
         self.assertEqual(self.losses(run), self.losses(self.whole))
-        self.assertIn("done: step 12, no step was left to train\n", result.stdout)
+        self.assertIn("done: step 12, nothing left to train\n", result.stdout)
 
     def test_ranks_that_do_not_fit_are_told_which_do(self):
         result = self.command("--run-dir", self.whole, "--resume", "auto", ranks=3, status=USAGE)

@@ -29,7 +29,7 @@ class DataIdentity(DataTest):
         self.train("--data", "book.txt", "--resume", "auto", steps=2)
         self.overwrite("book.txt", 30007, 1)  # between the samples that a fingerprint of 64 of them looks at
         result = self.train("--data", "book.txt", "--resume", "auto", steps=3, status=USAGE)
-        self.one_error(result, "cannot go on from", "data.train (book.txt)")
+        self.one_error(result, "cannot resume from", "data.train (book.txt)")
 
     def test_a_token_file_is_the_text_that_it_was_made_of(self):
         self.train("--data", "book.txt", steps=1)
@@ -48,13 +48,13 @@ class DataIdentity(DataTest):
         self.assertIn("with new validation data", result.stderr)
         self.overwrite("other.txt", 4003, 2)
         result = self.train("--data", "book.txt", *validation, "--resume", "auto", steps=3, status=USAGE)
-        self.one_error(result, "cannot go on from", "data.validation (other.txt)")
+        self.one_error(result, "cannot resume from", "data.validation (other.txt)")
 
     def test_the_part_kept_for_validation_belongs_to_it(self):
         self.train("--data", "book.txt", "--val-fraction", "0.1", steps=1)
         self.overwrite("book.txt", len(TEXT) - 9, 1)
         result = self.train("--data", "book.txt", "--val-fraction", "0.1", "--resume", "auto", steps=2, status=USAGE)
-        self.one_error(result, "cannot go on from", "data.train (book.txt)")
+        self.one_error(result, "cannot resume from", "data.train (book.txt)")
 
     def test_ranks_with_different_files_are_named(self):
         for rank in "01":

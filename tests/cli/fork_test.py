@@ -105,7 +105,7 @@ class Forks(Runs):
 
     def test_a_path_without_a_run_is_refused(self):
         error = self.train("--resume", "nothing", "--run-dir", self.new("fork"), status=CHECKPOINT).stderr
-        self.assertIn("nothing of this name exists", error)
+        self.assertIn("no such file or folder", error)
         self.assertFalse(self.new("fork").exists())
 
 

@@ -156,7 +156,7 @@ class From(FolderTest):
         (begun / "config.json").write_text("{}")
         piece = next((run_dir / "checkpoints" / "step-2").glob("model-*.safetensors"))
         for path, parts in ((self.folder / "runs", [str(run_dir)]), (self.folder / "empty", ["holds neither"]),
-                            (self.folder / "none", ["nothing of this name"]), (begun, ["--checkpoint-every"]),
+                            (self.folder / "none", ["no such file or folder"]), (begun, ["--checkpoint-every"]),
                             (piece, [f"--from {piece.parent}"]), (run_dir / "metrics.jsonl", ["metrics.jsonl"])):
             result = self.generate(path, status=CHECKPOINT)
             self.assertEqual((result.stderr.count("\n"), result.stdout), (1, ""), result.stderr)

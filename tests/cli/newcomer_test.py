@@ -99,7 +99,7 @@ class Values(Case):
     def test_starts_that_do_not_exist_are_not_called_damaged(self):
         arguments = ["--data", self.text(), "--seq-len", "16", "--run-dir", "run"]
         damaged = ["damaged"]
-        self.refused(CHECKPOINT, "--resume nothere: nothing of this name exists; give auto", without=damaged,
+        self.refused(CHECKPOINT, "--resume nothere: no such file or folder; give auto", without=damaged,
                      arguments=[*arguments, "--resume", "nothere"])
         self.refused(CHECKPOINT, "--resume latest: nothing", "did you mean auto?",
                      arguments=[*arguments, "--resume", "latest"])
@@ -112,7 +112,7 @@ class Values(Case):
         self.write("final/model.safetensors", "x")
         self.refused(CHECKPOINT, "--init-from final/model.safetensors", without=damaged,
                      arguments=[*arguments, "--resume", "final"])
-        self.refused(CHECKPOINT, "--init-from nothere: nothing of this name exists", without=damaged,
+        self.refused(CHECKPOINT, "--init-from nothere: no such file or folder", without=damaged,
                      arguments=[*arguments, "--init-from", "nothere"])
         self.assertFalse((self.folder / "run").exists())
 
@@ -317,7 +317,7 @@ class NamesOfWhatWasGiven(Case):
                          arguments=flags)
 
     def test_flags_of_missing_files_are_named(self):
-        self.refused(CHECKPOINT, "--from nix: nothing of this name exists; give a run folder",
+        self.refused(CHECKPOINT, "--from nix: no such file or folder; give a run folder",
                      arguments=["generate", "--from", "nix"])
         self.refused(DATA, "--val-data: data file 'nix' does not exist",
                      arguments=["--data", self.text(), "--val-data", "nix"])

@@ -241,7 +241,7 @@ class Page(FolderTest):
         self.assertEqual(len(page_data(self.page_of(*sorted(str(path) for path in (self.folder / "sweep").iterdir())))["runs"]), 4)
         (self.folder / "bare" / "deep").mkdir(parents=True)
         self.assertIn("no folder below does", self.report("bare", status=DATA).stderr)
-        self.assertIn("nothing of this name exists", self.report("sweep", "none", status=DATA).stderr)
+        self.assertIn("no such file or folder", self.report("sweep", "none", status=DATA).stderr)
 
     def test_a_link_in_a_folder_of_runs_stands_for_the_run_elsewhere(self):
         write_run(self.folder / "archive/old", [step_line(1)])
@@ -286,7 +286,7 @@ class Page(FolderTest):
     def test_what_is_no_run_is_refused_by_name(self):
         (self.folder / "empty").mkdir()
         (self.folder / "file").write_text("")
-        for name, reason in (("empty", "it holds no metrics.jsonl"), ("file", "it is a file"), ("none", "nothing of this name exists")):
+        for name, reason in (("empty", "it holds no metrics.jsonl"), ("file", "it is a file"), ("none", "no such file or folder")):
             self.assertIn(f"{name}: {reason}", self.report(name, status=DATA).stderr)
         write_run(self.folder / "good", [step_line(1)])
         result = self.report("empty", "good")

@@ -342,8 +342,7 @@ constexpr Setting kSettings[] = {
      "steps (100) or time (90s, 10m, 1h) between checkpoints; 0: only of the last step, and when "
      "stopped early; none: only when stopped early",
      kTrain, FIELD(checkpoint.every),
-     form(
-         "a number of steps (100) or a time (90s, 10m, 1h30m); none for not even the last step's")},
+     form("a number of steps (100) or a time (90s, 10m, 1h30m); none: not even at the last step")},
     {"checkpoint.keep_last", "--keep-last", "N", "checkpoints", "newest checkpoints that are kept",
      kTrain, FIELD(checkpoint.keep_last), between(2, kMaxSteps)},
     {"checkpoint.keep_every", "--keep-every", "N", "steps",
@@ -353,8 +352,8 @@ constexpr Setting kSettings[] = {
      "save at every new lowest validation loss, and never remove the checkpoint of the lowest",
      kTrain, FIELD(checkpoint.keep_best), kNeeds<kValidation, kEvaluatesOften>},
     {"checkpoint.resume", "--resume", "auto|PATH|none", "",
-     "go on from a checkpoint; auto: the newest whole one of the run folder, if there is any",
-     kTrain, FIELD(checkpoint.resume)},
+     "resume from a checkpoint; auto: the latest complete one of the run folder, if any", kTrain,
+     FIELD(checkpoint.resume)},
     {"checkpoint.strict_resume", "--strict-resume", "", "",
      "end if the newest checkpoint is damaged, instead of going on from an older one", kTrain,
      FIELD(checkpoint.strict_resume), kNeeds<kResume>},

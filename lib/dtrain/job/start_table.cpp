@@ -98,7 +98,7 @@ std::string recompute_line(const parallel::RankPlan& plan) {
   for (const parallel::RecomputeGroup& group : plan.options.recompute.groups) {
     levels += group.end - group.begin;
   }
-  if (levels == 0) return "recompute       no level runs again";
+  if (levels == 0) return "recompute       off";
   const parallel::RecomputeGroup& first = plan.options.recompute.groups.front();
   return fmt::format("recompute       {} of {} levels run again, {} at a time ({:.0f}% more FLOPs)",
                      levels, plan.model->levels().size(), first.end - first.begin,

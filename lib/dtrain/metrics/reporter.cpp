@@ -106,7 +106,7 @@ std::string gradient_of(const StepRecord& record) {
 // A resumed start has made only the last steps of the run.
 std::string done_line(const Summary& summary) {
   if (summary.steps_here == 0) {
-    return fmt::format("done: step {}, no step was left to train\n", summary.steps);
+    return fmt::format("done: step {}, nothing left to train\n", summary.steps);
   }
   const std::string what =
       summary.steps_here == summary.steps

@@ -110,7 +110,7 @@ void read_settings(const std::string& path, RunRecord& run) {
              is_file ? "it is a file, not a run folder"
              : is_there
                  ? "it holds no metrics.jsonl, and no folder below does, so no run has begun there"
-                 : "nothing of this name exists");
+                 : "no such file or folder");
 }
 
 std::string name_of(const std::string& folder) {

@@ -84,7 +84,7 @@ std::string_view count_of(std::string_view identity) {
 [[noreturn]] void refuse_data(const Chosen& chosen, std::string_view key, const std::string& file,
                               std::string_view found, std::string_view saved) {
   base::fail(ErrorKind::usage,
-             "cannot go on from {}: {} ({}) is other data than the checkpoint's: it has {}, the "
+             "cannot resume from {}: {} ({}) differs from the checkpoint's data: it has {}, the "
              "checkpoint {}; give the file as it was, or --init-from to take the weights alone",
              chosen.path, key, file, found, saved);
 }
@@ -134,7 +134,7 @@ void check_same_run(const StartParts& parts, const Chosen& chosen) {
   const Differences differences = compare_settings(parts.config, saved);
   if (!differences.refused.empty()) {
     base::fail(ErrorKind::usage,
-               "cannot go on from {}: {}; give the same, or --init-from to take its weights alone",
+               "cannot resume from {}: {}; give the same, or --init-from to take its weights alone",
                chosen.path, differences.refused);
   }
   check_same_data(parts, chosen);
