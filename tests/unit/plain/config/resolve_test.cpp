@@ -410,7 +410,8 @@ TEST_CASE("Only known ways to wrap are taken") {
   for (const char* wrap : {"block", "none", "size:1", "size:1000000"}) {
     CHECK(WrapPolicy::parse(wrap)->text() == wrap);
   }
-  for (const char* wrap : {"", "size", "size:", "size:0", "size:-5", "size:1e6", "size:5x",
+  CHECK(WrapPolicy::parse("size:1e6")->text() == "size:1000000");
+  for (const char* wrap : {"", "size", "size:", "size:0", "size:-5", "size:1.5e0", "size:5x",
                            "size:99999999999999999999", "Block", "blocks", " none"}) {
     CHECK_FALSE(WrapPolicy::parse(wrap));
   }
