@@ -100,7 +100,7 @@ std::string names_of(const std::vector<std::string>& runs) {
   fail(ErrorKind::checkpoint, "--from {}: {}; name a run folder, a checkpoint or a model file",
        folder,
        runs.empty() ? "it holds neither checkpoints nor a final model"
-                    : fmt::format("it is no run folder, but holds {}", names_of(runs)));
+                    : fmt::format("it is not a run folder, but contains {}", names_of(runs)));
 }
 
 }  // namespace
@@ -131,7 +131,8 @@ std::string model_path(const std::string& from) {
   if (is_run) return model_of_run(from);
   const bool has_checkpoints = !store::list_steps(from).empty();  // RUN/checkpoints
   if (has_checkpoints && store::checkpoints_folder(folder.parent_path().string()) == folder) {
-    return (fs::path(from) / "..").lexically_normal().string();
+    const fs::path run = (fs::path(from) / "..").lexically_normal();
+    return (run.has_filename() ? run : run.parent_path()).string();
   }
   refuse_folder(from);
 }

@@ -62,17 +62,20 @@ ReportOptions parse(const Arguments& arguments) {
   return options;
 }
 
-// True for a file that dtrain report has written, whatever has become of its runs.
-bool is_page_of_ours(const std::string& path) {
+bool begins_with(const std::string& path, std::string_view mark) {
   std::ifstream file(path, std::ios::binary);
-  std::string beginning(report::kPageMark.size(), '\0');
+  std::string beginning(mark.size(), '\0');
   file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
-  return beginning == report::kPageMark;
+  return beginning == mark;
 }
+
+// True for a page that dtrain report has written, whatever has become of its runs.
+bool is_page_of_ours(const std::string& path) { return begins_with(path, report::kPageMark); }
 
 void check_may_write(const std::string& path, bool overwrite) {
   std::error_code error;
-  if (overwrite || !fs::exists(path, error) || is_page_of_ours(path)) return;
+  const bool is_ours = is_page_of_ours(path) || begins_with(path, report::kCsvMark);
+  if (overwrite || !fs::exists(path, error) || is_ours) return;
   fail(ErrorKind::usage,
        "dtrain report: {} exists, and is no report: name another file, or give --overwrite", path);
 }
@@ -162,6 +165,7 @@ int run_report(const Arguments& arguments) {
   const std::vector<report::RunRecord> runs = read_runs(run_folders(options.runs));
   if (!options.csv.empty()) {
     write(options.csv, report::csv_of(runs), options.overwrite);
+    if (options.csv != kStandardOutput) print(fmt::format("{}\n", options.csv));
     return 0;
   }
   const std::string path = page_path(options);

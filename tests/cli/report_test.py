@@ -309,6 +309,7 @@ class Page(FolderTest):
         for flag in ("--output", "--csv"):
             self.assertIn("mine.html exists", self.report("a", flag, mine, status=USAGE).stderr)
             self.assertEqual(mine.read_text(), "mine")
+        self.assertEqual([self.report("a", "--csv", "figures.csv").stdout for _ in range(2)], ["figures.csv\n"] * 2)
         self.report("a", "--output", mine, "--overwrite")
         self.assertNotEqual(mine.read_text(), "mine")
 

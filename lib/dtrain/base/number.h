@@ -4,9 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace dtrain::base {
 
@@ -23,9 +25,9 @@ template <typename Number>
 template <std::integral Number>
 [[nodiscard]] std::optional<Number> as_whole_number(double value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53: above it doubles skip whole numbers
-  const bool is_whole = std::trunc(value) == value && std::abs(value) <= kExact;
-  if (!is_whole || (std::unsigned_integral<Number> && value < 0)) return std::nullopt;
-  return static_cast<Number>(value);
+  if (std::trunc(value) != value || std::abs(value) > kExact) return std::nullopt;
+  const auto whole = static_cast<std::int64_t>(value);
+  return std::in_range<Number>(whole) ? std::optional(static_cast<Number>(whole)) : std::nullopt;
 }
 
 /// The whole number that the text has in any notation: "10000", "1e4", "1.5e3", "8.0"; nothing for

@@ -60,7 +60,7 @@ void add_lines(const RunRecord& run, const std::vector<std::string>& keys, std::
 
 std::string csv_of(const std::vector<RunRecord>& runs) {
   const std::vector<std::string> keys = keys_of(runs);
-  std::string text = "run,step";
+  std::string text(kCsvMark);
   for (const std::string& key : keys) text += ',' + field(key);
   text += '\n';
   for (const RunRecord& run : runs) add_lines(run, keys, text);

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/report/run_record.h"
 
 namespace dtrain::report {
+
+/// What a table begins with, so that another one may replace it.
+inline constexpr std::string_view kCsvMark = "run,step";
 
 /// A header and a line for each step of each run: the run's name, the step, and every figure that a
 /// run has, empty where it is not known. Numbers keep every bit.

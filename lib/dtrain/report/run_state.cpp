@@ -38,7 +38,8 @@ RunState state_of(const RunRecord& run) {
     const std::string message = text_at(*failure, "message");
     return {"failed", "failed: " + message.substr(0, message.find('\n'))};
   }
-  if (run.is_held) return {"dead", fmt::format("dead: its process is gone since step {}", last)};
+  if (run.is_held)
+    return {"dead", fmt::format("dead: its process disappeared after step {}", last)};
   return {"unknown", fmt::format("at step {}: it runs, or has failed", last)};
 }
 

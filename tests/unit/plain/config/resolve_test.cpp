@@ -411,7 +411,7 @@ TEST_CASE("Only known ways to wrap are taken") {
     CHECK(WrapPolicy::parse(wrap)->text() == wrap);
   }
   CHECK(WrapPolicy::parse("size:1e6")->text() == "size:1000000");
-  for (const char* wrap : {"", "size", "size:", "size:0", "size:-5", "size:1.5e0", "size:5x",
+  for (const char* wrap : {"", "size", "size:", "size:0", "size:-5", "size:1.5", "size:5x",
                            "size:99999999999999999999", "Block", "blocks", " none"}) {
     CHECK_FALSE(WrapPolicy::parse(wrap));
   }
