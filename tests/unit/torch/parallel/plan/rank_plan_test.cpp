@@ -121,8 +121,8 @@ TEST_CASE("What a rank plans for itself is what any other process plans for it")
   config.model.levels = 4;
   config.model.tie_levels = false;
   config.layout.data_axis = config::DataAxisKind::fsdp;
-  config.machine.backend = config::Backend::local;  // which threads have
-  const config::Config meshed = testing::meshed(config, kCube, 2);
+  config::Config meshed = testing::meshed(config, kCube, 2);
+  meshed.machine.backend = config::Backend::local;  // which threads have
   std::vector<std::string> plans;
   for (std::int64_t rank = 0; rank < 8; ++rank) {
     plans.push_back(text_of(rank_plan(meshed, mesh::DeviceMesh(kCube).coordinate(rank))));
