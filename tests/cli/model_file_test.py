@@ -81,5 +81,4 @@ class ModelFile(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    reader_python.require()
     unittest.main()
