@@ -76,12 +76,13 @@ class Containers(TrainTest):
     def test_ranks_in_two_containers_of_a_machine_are_not_counted_against_the_memory_of_one(self):
         if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
             self.skipTest("needs namespaces: of mounts")
-        self.ddp(steps=1)
+        alike = ("--backend", "gloo", "--microbatch", "1")  # what a container may change
+        self.ddp(*alike, steps=1)
         need = sum(self.metrics()[0]["memory_predicted_bytes"].values())
         meminfo = self.root / "meminfo"  # room for one and a half ranks, as a container's own /proc may show it
         meminfo.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {need * 3 // 2 // 1024} kB\n")
         inside = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo; exec "$@"', str(meminfo)]
-        rank = [DTRAIN, "--strategy", "ddp", *self.arguments("--overwrite", steps=1)]
+        rank = [DTRAIN, "--strategy", "ddp", *self.arguments(*alike, "--overwrite", steps=1)]
         result = self.run_command([*inside, DTRUN, "-n", "2", "--", *rank], 2)
         self.assertIn("the 2 ranks of a machine (0 to 1) are predicted to need", result.stderr)
         self.run_command([DTRUN, "-n", "2", "--", *inside, *rank])

@@ -101,7 +101,7 @@ class Values(Case):
         damaged = ["damaged"]
         self.refused(CHECKPOINT, "--resume nothere: no such file or folder; give auto", without=damaged,
                      arguments=[*arguments, "--resume", "nothere"])
-        self.refused(CHECKPOINT, "--resume latest: nothing", "did you mean auto?",
+        self.refused(CHECKPOINT, "--resume latest: no such", "did you mean auto?",
                      arguments=[*arguments, "--resume", "latest"])
         self.refused(CHECKPOINT, "it is a file, not a checkpoint's folder", "--init-from", without=damaged,
                      arguments=[*arguments, "--resume", self.text()])
