@@ -18,7 +18,7 @@ def documented_writer():
     """write_token_file() as the format's page shows it."""
     page = (SOURCE / "docs" / "formats" / "tokens.md").read_text(encoding="utf-8")
     names = {}
-    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1), names)
+    exec(re.search(r"```python\n((?:(?!```).)*def write.*?)```", page, re.DOTALL).group(1), names)
     return names["write_token_file"]
 
 

@@ -121,7 +121,8 @@ class OnAnotherMachine(InstallTest):
         else:
             result = self.there(self.seen / "bin" / "dtrain", *flags, status=USAGE)
             self.assertIn("cuda needs GPU support", result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertEqual(result.stderr.count("error: "), 1, result.stderr)
+        self.assertIn("error: ", result.stderr.splitlines()[-1])
 
 
 if __name__ == "__main__":

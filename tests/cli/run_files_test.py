@@ -103,8 +103,8 @@ class Leftovers(FolderTest):
             arguments = self.arguments("--init-from", self.run_dir / "final/model.safetensors", *strategy)
             at = arguments.index("--run-dir")
             del arguments[at:at + 2]
-            result = self.run_command(["env", "-C", where, *launcher, DTRAIN, *arguments], CHECKPOINT)
-            self.assertEqual(list((where / "runs").iterdir()), [], result.stderr)
+            result = self.run_command(["env", "-C", where, *launcher, DTRAIN, *arguments], USAGE)
+            self.assertEqual(list(where.iterdir()), [], result.stderr)
 
 
 class Disks(FolderTest):

@@ -56,7 +56,8 @@ void save_in_threads(dtrain::base::FileSystem& files, const std::string& checkpo
 void save(const std::string& run_dir, std::int64_t step, std::int64_t num_ranks,
           bool with_threads) {
   dtrain::base::Disk disk(dtrain::base::ErrorKind::checkpoint);
-  const store::RunLock lock(run_dir);
+  store::RunLock lock(run_dir);
+  lock.keep();
   const std::string checkpoints = store::checkpoints_folder(run_dir);
   disk.make_folder(checkpoints);
   disk.sync_folder(run_dir);
