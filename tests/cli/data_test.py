@@ -18,7 +18,7 @@ def documented_writer():
     """write_token_file() as the format's page shows it."""
     page = (SOURCE / "docs" / "formats" / "tokens.md").read_text(encoding="utf-8")
     names = {}
-    exec(re.search(r"```python\n((?:(?!```).)*def write.*?)```", page, re.DOTALL).group(1), names)
+    exec(re.search(r"^import struct\n\ndef write_token_file.*?\n(?=\S)", page, re.DOTALL | re.MULTILINE).group(), names)
     return names["write_token_file"]
 
 
