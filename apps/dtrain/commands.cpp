@@ -1,7 +1,10 @@
 #include "commands.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
@@ -50,6 +53,35 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},
                                        {"schedule", run_schedule},
                                        {"settings", run_settings}};
 
+// Names that users of other programs try.
+struct OtherName {
+  std::string_view names;  // one blank between two
+  std::string_view use;
+};
+
+constexpr OtherName kOtherNames[] = {
+    {"list ls", "dtrain checkpoint list RUN"},
+    {"inspect info", "dtrain checkpoint inspect"},
+    {"diff compare", "dtrain checkpoint diff"},
+    {"export convert", "dtrain checkpoint export RUN FILE"},
+    {"import", "dtrain checkpoint import"},
+    {"sample infer inference predict chat", "dtrain generate --from RUN"},
+    {"resume continue", "dtrain --run-dir RUN --resume auto"},
+    {"finetune fine-tune", "dtrain --init-from RUN --data FILE"},
+    {"eval evaluate validate test",
+     "dtrain --init-from RUN --data FILE --val-data FILE --lr 0 --steps 1"},
+    {"prepare preprocess tokenize", "dtrain data prepare"},
+    {"fit pretrain run launch", "dtrain train"}};
+
+std::string advice_for_other_name(const std::string& name) {
+  for (const OtherName& other : kOtherNames) {
+    if (fmt::format(" {} ", other.names).find(fmt::format(" {} ", name)) == std::string::npos)
+      continue;
+    return fmt::format(": use {}", other.use);
+  }
+  return {};
+}
+
 bool is_subcommand(std::string_view name) {
   return std::ranges::find(kSubcommands, name, &Subcommand::name) != std::end(kSubcommands);
 }
@@ -64,7 +96,8 @@ int run_named(const std::string& name, const Arguments& arguments) {
     if (subcommand.name == name) return subcommand.run(arguments);
     names.push_back(subcommand.name);
   }
-  std::string advice = config::advice_for_word(name, config::Command::train);
+  std::string advice = advice_for_other_name(name);
+  if (advice.empty()) advice = config::advice_for_word(name, config::Command::train);
   if (advice.empty()) advice = base::did_you_mean(base::nearest(name, names));
   base::fail(base::ErrorKind::usage, "unknown subcommand \"{}\"{}", name,
              advice.empty() ? "; dtrain --help lists them" : advice);

@@ -173,5 +173,13 @@ class Threads(unittest.TestCase):
         self.assertEqual(self.warned() + self.warned("--threads", "1") + self.warned(OMP_NUM_THREADS="1"), [])
 
 
+class Subcommands(unittest.TestCase):
+    def test_names_of_other_programs_lead_to_ours(self):
+        for name, use in (("export", "dtrain checkpoint export"), ("ls", "dtrain checkpoint list"), ("sample", "dtrain generate --from"),
+                          ("resume", "--resume auto"), ("eval", "--init-from RUN"), ("tokenize", "dtrain data prepare")):
+            self.assertIn(f'unknown subcommand "{name}": use ', run(DTRAIN, name, status=USAGE).stderr)
+            self.assertIn(use, run(DTRAIN, name, "x", status=USAGE).stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
