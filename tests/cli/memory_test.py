@@ -80,8 +80,9 @@ class Memory(TrainTest):
         saving = self.train("saving", "--neurons", "1024", "--seq-len", "8", "--checkpoint-every", "1")
         self.assertGreater(saving[0], 1.2 * plain[0])  # train() compares it with what is measured
 
-    def compare(self, name, launcher, *flags, backend, few_percent=0.03):
-        """Predicted and measured peaks, after three steps and of the whole run."""
+    def compare(self, name, launcher, *flags, backend, few_percent=0.05):
+        """Predicted and measured peaks, after three steps and of the whole run. Which thread carries out a call varies, and with
+        it whose memory is in use."""
         folder = self.run_dir / name
         self.run_command([*launcher, DTRAIN, *self.arguments(*SIZES, *flags, "--global-batch", "16", run_dir=folder)])
         lines = self.metrics(folder)
