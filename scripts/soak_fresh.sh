@@ -28,6 +28,7 @@ make_root() {
   mkdir -p "$root/etc/ssl/certs" "$root/usr/local/share"
   cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
   cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"
+  mount --bind "$root" "$root"  # programs that make mount namespaces expect / to be a mount
   mount -t proc proc "$root/proc"
   mount --rbind /sys "$root/sys"
   mount --rbind /dev "$root/dev"
@@ -82,7 +83,7 @@ stage "README's second command" root env CI=true ./scripts/test.sh
 chroot "$root" sh -c 'useradd --create-home tester && chown -R tester: /dtrain'
 stage "the tests as another user" tester ./scripts/test.sh
 if [ "$failed" = 0 ]; then
-  umount -l "$root"/{proc,sys,dev,run}
+  umount -l "$root"/{proc,sys,dev,run} "$root"
   rm -rf --one-file-system "$root"
 else
   echo "fresh: failed; what is left lies in $root"

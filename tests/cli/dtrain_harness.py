@@ -46,6 +46,12 @@ def run(*command, status=0, environment=None, **options):
     return result
 
 
+def need_mounts(case):
+    """Skips the test where no mount namespace can be made, as in a chroot whose / is no mount."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+        case.skipTest("needs namespaces: of mounts")
+
+
 def as_nobody(*words):
     """The words of a command that root has run by user 65534; any other user's own words.
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import unittest
 
+from dtrain_harness import need_mounts
 from dtrun_harness import DTRUN, DtrunTest, main, number_of_gpus
 
 DUMP = """
@@ -103,6 +104,7 @@ class EnvironmentTest(PythonTest):
     @unittest.skipIf(os.geteuid() != 0, "needs root: to mount another /dev")
     @unittest.skipIf(number_of_gpus(), "needs a machine without GPUs")
     def test_the_gpus_that_cuda_is_shown_count(self):
+        need_mounts(self)
         script = 'mount -t tmpfs none /dev && touch /dev/null /dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidiactl && exec "$@"'
         for shown, count in (("0,2", 2), ("1", 1), (None, 3)):
             command = ["unshare", "--mount", "sh", "-c", script, "sh", DTRUN, "-n", "gpu", "--", "sh", "-c", "echo"]

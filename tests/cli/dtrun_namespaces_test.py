@@ -28,7 +28,8 @@ def why_not():
     if os.geteuid() != 0:
         return "needs root: to make network namespaces"
     name = f"dtprobe{os.getpid()}"
-    made = ip("netns", "add", name, check=False)
+    ip("netns", "add", name, check=False)
+    made = ip("-n", name, "link", "show", check=False)
     ip("netns", "del", name, check=False)
     return "" if made.returncode == 0 else "needs namespaces: of networks: " + made.stderr.strip()
 

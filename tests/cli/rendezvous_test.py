@@ -13,7 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import BUILD, SOURCE, final_model  # noqa: E402
+from dtrain_harness import BUILD, SOURCE, final_model, need_mounts  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, TrainTest, wait_until  # noqa: E402
 
 NOBODY = 65534
@@ -400,6 +400,7 @@ class Errors(RendezvousTest):
     def test_a_port_that_is_taken_at_a_names_first_address_is_not_taken_at_its_second(self):
         if os.getuid() != 0:
             self.skipTest("needs root: to mount /etc/hosts")
+        need_mounts(self)
         table = self.root / "hosts"
         table.write_text("127.0.0.1 head\n127.0.0.2 head\n")
         named = ["unshare", "--mount", "sh", "-c", f"mount --bind {table} /etc/hosts && exec \"$@\"", "sh"]

@@ -11,7 +11,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from dtrain_harness import as_nobody  # noqa: E402
+from dtrain_harness import as_nobody, need_mounts  # noqa: E402
 from resume_test import EVERY, ResumeTest  # noqa: E402
 from train_test import DTRAIN, DTRUN, LIMIT, wait_until  # noqa: E402
 
@@ -33,6 +33,7 @@ class FolderTest(ResumeTest):
     def allow_nobody(self):
         if os.geteuid() != 0:
             return
+        need_mounts(self)
         self.root.chmod(0o755)
         self.run_dir.mkdir()
         os.chown(self.run_dir, 65534, 65534)
