@@ -61,7 +61,7 @@ def as_nobody(*words):
     if os.geteuid() != 0:
         return words
     script = f"mount --bind '{SOURCE}' /mnt && exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\""
-    return ["unshare", "--mount", "sh", "-c", script, "sh", *(word.replace(str(SOURCE), "/mnt") for word in words)]
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *(word.replace(f"{SOURCE}/", "/mnt/") for word in words)]
 
 
 def metrics_of(run_dir):
