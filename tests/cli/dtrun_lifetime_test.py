@@ -288,7 +288,7 @@ class ZombieTest(DtrunTest):
         first = wait_until(lambda: children_of(process.pid), "the container")[0]
         # Another program of the container, as by docker exec: its orphans go to process 1. Once it has looked the
         # container may end before it does, which kills it.
-        subprocess.run(["nsenter", "-t", str(first), "-p", "-m", "sh", "-c", inside], cwd=self.folder,
+        subprocess.run(["nsenter", "-t", str(first), "-p", "-m", "--root", "sh", "-c", inside], cwd=self.folder,
                        check=False, timeout=LIMIT)
         self.assertEqual(0, process.wait(LIMIT))
         self.assertEqual("", (self.folder / "zombies").read_text())
