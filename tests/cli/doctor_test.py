@@ -5,7 +5,7 @@ import re
 import socket
 import unittest
 
-from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, run
+from dtrain_harness import DATA, DTRAIN, DTRUN, USAGE, FolderTest, launched, need_mounts, run
 
 # A rank's clock that is 100 s ahead.
 WRONG_CLOCK = r"""
@@ -80,8 +80,7 @@ class Doctor(FolderTest):
         self.assertIn("all-reduce ", result.stdout)  # it looks further
 
     def test_a_folder_that_is_not_shared_is_a_problem_on_all_ranks(self):
-        if run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("needs namespaces: of mounts")
+        need_mounts(self)
         (self.folder / "run").mkdir()
         rank = ('if [ $RANK = 1 ]; then exec unshare -m sh -c \'mount -t tmpfs none run; exec "$@"\' sh "$@"; '
                 'else exec "$@"; fi')
@@ -97,8 +96,7 @@ class Doctor(FolderTest):
         self.assertEqual([path.name for path in self.folder.iterdir()], ["file"])
 
     def test_a_folder_that_another_machine_may_only_read_is_a_problem_of_its_ranks(self):
-        if run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("needs namespaces: of mounts")
+        need_mounts(self)
         (self.folder / "run").mkdir()
         rank = ('if [ $RANK = 1 ]; then exec unshare -m sh -c \'mount --bind run run && mount -o remount,bind,ro run && cd . && exec "$@"\' '
                 'sh "$@"; else exec "$@"; fi')

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from dtrain_harness import BUILD, DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, run
+from dtrain_harness import BUILD, DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, need_mounts, run
 
 DEVICE = 13
 NOBODY = 65534
@@ -79,8 +79,7 @@ class Installed(InstallTest):
 
 class OnAnotherMachine(InstallTest):
     def setUp(self):
-        if os.geteuid() != 0 or run("unshare", "-m", "true", status=None).returncode != 0:
-            self.skipTest("needs namespaces: of mounts")
+        need_mounts(self)
         super().setUp()
         self.folder.chmod(0o755)
         self.seen = self.folder / "opt" / "a folder"

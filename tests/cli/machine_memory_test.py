@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrain_harness import need_mounts  # noqa: E402
 from train_test import DTRAIN, DTRUN, TrainTest  # noqa: E402
 
 BIN = pathlib.Path(os.environ["DTRAIN_BINARY_DIR"]) / "bin"
@@ -74,8 +75,7 @@ class MachineMemory(unittest.TestCase):
 
 class Containers(TrainTest):
     def test_ranks_in_two_containers_of_a_machine_are_not_counted_against_the_memory_of_one(self):
-        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("needs namespaces: of mounts")
+        need_mounts(self)
         alike = ("--backend", "gloo", "--microbatch", "1")  # what a container may change
         self.ddp(*alike, steps=1)
         need = sum(self.metrics()[0]["memory_predicted_bytes"].values())

@@ -182,8 +182,7 @@ class OtherHands(FolderTest):
         second.communicate(timeout=LIMIT)
 
     def test_ranks_that_do_not_share_the_folder_are_refused_and_named(self):
-        if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("needs namespaces: of mounts")
+        need_mounts(self)
         self.run_dir.mkdir()
         wrapper = self.root / "own-folder.sh"
         wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] || exec "$@"\n'
