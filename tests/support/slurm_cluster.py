@@ -93,7 +93,7 @@ class SlurmCluster:
     def words(self, *words, host="login"):
         """A command on the login host, n1 or n2, as the words to start it with."""
         there = () if host == "login" else ("nsenter", f"--net=/run/netns/{host}")
-        return [find("nsenter"), f"--target={self.first}", *NAMESPACES, "--root", "--", *there, *map(str, words)]
+        return [find("nsenter"), f"--target={self.first}", *NAMESPACES, "--root", "--wdns=/", "--", *there, *map(str, words)]
 
     def environment(self, **more):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "DTRUN", "MASTER_", "OMP_"))}
