@@ -9,6 +9,7 @@
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/number.h"
 #include "dtrain/base/rank_env.h"
+#include "dtrain/base/units.h"
 #include "launcher/environment.h"
 #include "launcher/slurm.h"
 
@@ -105,17 +106,22 @@ constexpr int kMaxRestarts = 1'000'000;
 std::chrono::duration<double> seconds_from(std::string_view name, std::string_view value,
                                            double low) {
   constexpr double kMaxSeconds = 86400.0;
-  return std::chrono::duration<double>(number_in<double>(name, value, low, kMaxSeconds));
+  const auto seconds = dtrain::base::seconds_in(value);
+  if (!seconds || *seconds < low || *seconds > kMaxSeconds) {
+    fail(ErrorKind::usage, "{}: found '{}'; give {}, from {} to {} s", name, value,
+         dtrain::base::kDurationForms, low, kMaxSeconds);
+  }
+  return std::chrono::duration<double>(*seconds);
 }
 
 constexpr double kLeastTimeout = 0.1;
 
 std::chrono::duration<double> hang_timeout_from(std::string_view name, std::string_view value) {
-  const auto number = dtrain::base::number_in<double>(value);
-  if (number && *number == 0.0) return std::chrono::duration<double>(0);
-  if (!number || !(*number >= kLeastTimeout)) {
-    fail(ErrorKind::usage, "{}: found '{}'; give 0 (never), or at least {} seconds", name, value,
-         kLeastTimeout);
+  const auto seconds = dtrain::base::seconds_in(value);
+  if (seconds && *seconds == 0.0) return std::chrono::duration<double>(0);
+  if (!seconds || *seconds < kLeastTimeout) {
+    fail(ErrorKind::usage, "{}: found '{}'; give 0 (never), or at least {} seconds (90s, 10m)",
+         name, value, kLeastTimeout);
   }
   return seconds_from(name, value, kLeastTimeout);
 }
@@ -147,17 +153,17 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.master_port = number_in<int>(n, v, 0, 65535);
               }},
-    OptionRow{"--rdzv-timeout", "SECONDS", "time for all nodes to come [600]",
+    OptionRow{"--rdzv-timeout", "TIME", "time for all nodes to come [600]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.rdzv_timeout = seconds_from(n, v, kLeastTimeout);
               }},
-    OptionRow{"--heartbeat-timeout", "SECONDS",
+    OptionRow{"--heartbeat-timeout", "TIME",
               "a node that is silent for so long is lost; node 0's counts [10]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.heartbeat_timeout = seconds_from(n, v, kLeastTimeout);
               }},
     OptionRow{
-        "--hang-timeout", "SECONDS",
+        "--hang-timeout", "TIME",
         "a rank that does not go on for so long ends the job; 0: never [20 steps, at least 60]",
         [](Options& o, std::string_view n, std::string_view v) {
           o.hang_timeout = hang_timeout_from(n, v);
@@ -186,12 +192,12 @@ constexpr std::array kRows = {
         "--bind", "WHAT",
         "where ranks may run: none (anywhere), cores (each on its own), numa (a node each) [none]",
         [](Options& o, std::string_view n, std::string_view v) { o.bind = bind_from(n, v); }},
-    OptionRow{"--abort-grace", "SECONDS",
+    OptionRow{"--abort-grace", "TIME",
               "after a rank failed, time for the others between SIGTERM and SIGKILL [2]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.abort_grace = seconds_from(n, v, 0.0);
               }},
-    OptionRow{"--stop-grace", "SECONDS",
+    OptionRow{"--stop-grace", "TIME",
               "after SIGINT or SIGTERM, time for the ranks to save before SIGKILL [60]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.stop_grace = seconds_from(n, v, 0.0);
@@ -201,7 +207,7 @@ constexpr std::array kRows = {
               [](Options& o, std::string_view n, std::string_view v) {
                 o.max_restarts = number_in<int>(n, v, 0, kMaxRestarts);
               }},
-    OptionRow{"--restart-backoff", "SECONDS",
+    OptionRow{"--restart-backoff", "TIME",
               "wait before a restart; doubles while no newer checkpoint comes, up to 60 [1]",
               [](Options& o, std::string_view n, std::string_view v) {
                 o.restart_backoff = seconds_from(n, v, 0.0);
@@ -416,6 +422,7 @@ std::string help_text() {
   for (const OptionRow& row : kRows) {
     text += fmt::format("  {:<28} {}\n", fmt::format("{} {}", row.name, row.value), row.help);
   }
+  text += fmt::format("\nTIME is {}.\n", dtrain::base::kDurationForms);
   return text;
 }
 

@@ -150,7 +150,7 @@ class StopTest(DtrunTest):
                 (self.folder / f"ready{rank}").unlink()
 
     def test_ranks_are_killed_after_the_stop_grace(self):
-        process = self.run_until_ready(IGNORE, "--stop-grace", "0.2")
+        process = self.run_until_ready(IGNORE, "--stop-grace", "200ms")
         process.send_signal(signal.SIGTERM)
         self.assertEqual(143, self.end(process))
         self.assertIn("(--stop-grace); where a step takes longer, raise it", process.err)

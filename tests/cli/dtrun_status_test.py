@@ -286,6 +286,8 @@ class RefusalTest(DtrunTest):
                 (("--nnodes", "2", "--", "true"), "--node-rank"),
                 (("--master-port", "70000", "--", "true"), "'70000'"),
                 (("--abort-grace", "nan", "--", "true"), "'nan'"),
+                (("--stop-grace", "10x", "--", "true"), "'10x'; give a duration: 90s, 10m"),
+                (("--stop-grace", "2d", "--", "true"), "from 0 to 86400 s"),
                 (("--redirects", "4", "--", "true"), "--redirects"),
                 (("--tee", "0:3,1", "--", "true"), "--tee"),
                 (("--standalone=1", "--", "true"), "takes no value"),
@@ -306,6 +308,13 @@ class RefusalTest(DtrunTest):
         (self.folder / "p.py").touch()
         self.assertIn("try python3 p.py", self.refused(12, "p.py"))
         self.assertIn("note: --rdzv-timeout has no effect", self.dtrun("--rdzv-timeout", "9", "--", "true").err)
+
+    def test_times_have_units(self):
+        for text in ("90s", "10min", "2h30m", "1:50", "1:50:00", "0-02:00:00"):
+            options = [word for name in ("--rdzv-timeout", "--heartbeat-timeout", "--hang-timeout", "--abort-grace", "--stop-grace",
+                                         "--restart-backoff") for word in (name, text)]
+            self.assertEqual(0, self.dtrun(*options, "--", "true").returncode)
+        self.assertIn("--hang-timeout", self.refused(2, "--hang-timeout", "20ms", "--", "true"))
 
     def test_the_last_words_of_a_killed_rank_count_if_they_tell_of_an_error(self):
         for words, quoted in (("memory: predicted", False), ("Assertion failed", True)):

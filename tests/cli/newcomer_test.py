@@ -83,8 +83,31 @@ class Values(Case):
             self.assertEqual((found["run"]["overwrite"], found["checkpoint"]["strict_resume"]), (expected, expected))
 
     def test_units_are_told(self):
-        self.refused(USAGE, '--comm-timeout: found "10m"', "a number of seconds", arguments=["--comm-timeout", "10m"])
+        self.refused(USAGE, '--comm-timeout: found "10x"', "1h30m", "seconds", "above 0", arguments=["--comm-timeout", "10x"])
+        self.refused(USAGE, "--comm-timeout: found 0", arguments=["--comm-timeout", "0s"])
+        self.refused(USAGE, '--checkpoint-write-limit: found "2X"', "MB/s", arguments=["--checkpoint-write-limit", "2X"])
         self.refused(USAGE, '--steps: found "1.5"', "a whole number of steps", arguments=["--steps", "1.5"])
+
+    def test_times_and_sizes_have_the_units_that_users_type(self):
+        def printed(*flags):
+            result = run("train", *flags, "--data", self.text(), "--print-config", cwd=self.folder)
+            self.assertEqual(0, result.returncode, result.stderr)
+            return json.loads(result.stdout)
+
+        seconds = {"30": 30, "90s": 90, "10min": 600, "2h30m": 9000, "1:50": 110, "1:50:00": 6600, "1-02:00:00": 93600}
+        for text, expected in seconds.items():
+            with self.subTest(text):
+                flags = ("--comm-timeout", text, "--time-limit", text, "--checkpoint-every", text)
+                found = printed(*flags)
+                self.assertEqual(found["machine"]["comm_timeout"], expected)
+                self.assertEqual((found["run"]["time_limit"], found["checkpoint"]["every"]), (text, text))
+                (self.folder / "times.json").write_text(json.dumps({"machine.comm_timeout": text, "run.time_limit": text}))
+                found = printed("--config", "times.json")
+                self.assertEqual((found["machine"]["comm_timeout"], found["run"]["time_limit"]), (expected, text))
+        for text in ("4G", "512m", "4Gi", "4GB", "4GiB", "1.5g", "1.2 GiB"):
+            self.assertEqual(printed("--memory-limit", text)["machine"]["memory_limit"], text)
+        for text, expected in (("200", 200), ("200MB", 200), ("1k", 0.001024)):
+            self.assertEqual(printed("--checkpoint-write-limit", text)["checkpoint"]["write_limit"], expected)
 
     def test_a_choice_that_is_not_built_is_not_offered(self):
         has_plugin = (BUILD / "lib" / "libdtrain_cuda.so").exists()

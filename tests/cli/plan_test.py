@@ -63,6 +63,11 @@ class Plan(FolderTest):
         ranks = {row[0] for row in self.rows(self.plan(*TINY[:-2], "--show", "999")).values()}
         self.assertIn(1, ranks)
 
+    def test_a_size_with_g_alone_is_of_1024_and_with_gb_of_1000(self):
+        for text, shown in (("4G", "4.0 GiB/s"), ("4gi", "4.0 GiB/s"), ("4GiB", "4.0 GiB/s"), ("4GB", "3.7 GiB/s"), ("512m", "512.0 MiB/s")):
+            result = self.plan(*TINY, "--ranks", "4", "--ranks-per-node", "2", "--device-memory", "1.5g", "--device-tflops", "1", "--link", text)
+            self.assertIn(f" {shown} a rank between nodes", result.stdout)
+
     def test_a_cluster_that_is_not_here(self):
         result = self.plan(*LARGE, "--ranks", "4096", "--ranks-per-node", "8", "--device-memory", "80GiB", "--link", "50GB")
         rows = self.rows(result)

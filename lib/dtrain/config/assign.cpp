@@ -13,6 +13,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/number.h"
+#include "dtrain/base/units.h"
 
 namespace dtrain::config {
 namespace {
@@ -20,11 +21,19 @@ namespace {
 using base::ErrorKind;
 using base::fail;
 
+// Units of settings whose values may have a unit of their own.
+constexpr std::string_view kSeconds = "seconds";
+constexpr std::string_view kMegabytesPerSecond = "MB/s";
+
 // One function for each type of a field.
 template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
+
+bool takes_units(const Setting& setting) {
+  return setting.unit == kSeconds || setting.unit == kMegabytesPerSecond;
+}
 
 template <typename T>
 constexpr std::string_view type_words() {
@@ -36,13 +45,31 @@ constexpr std::string_view type_words() {
   return "a list of names";
 }
 
+// "a whole number of steps"
+template <typename T>
+std::string value_words(const Setting& setting) {
+  if (setting.unit == kSeconds) return std::string(base::kDurationForms);
+  const std::string number = fmt::format("{}{}{}", type_words<T>(),
+                                         setting.unit.empty() ? "" : " of ", setting.unit);
+  return setting.unit == kMegabytesPerSecond ? number + ", or with a unit as in 200MB" : number;
+}
+
 template <typename T>
 [[noreturn]] void wrong_type(const Setting& setting, std::string_view origin,
                              std::string_view found) {
   const std::string range = setting.range.text();
-  fail(ErrorKind::usage, "{}: found {}, but it must be {}{}{}{}", origin, found, type_words<T>(),
-       setting.unit.empty() ? "" : fmt::format(" of {}", setting.unit), range.empty() ? "" : ", ",
-       range);
+  fail(ErrorKind::usage, "{}: found {}, but it must be {}{}{}", origin, found,
+       value_words<T>(setting), range.empty() ? "" : "; ", range);
+}
+
+// A number in the setting's unit; times and rates may have a unit of their own.
+std::optional<double> number_from_text(const Setting& setting, std::string_view text) {
+  constexpr double kMegabyte = 1e6;
+  if (const auto number = base::number_in<double>(text)) return number;
+  if (setting.unit == kSeconds) return base::seconds_in(text);
+  if (setting.unit != kMegabytesPerSecond) return std::nullopt;
+  const auto bytes = base::bytes_in(text);
+  return bytes ? std::optional(static_cast<double>(*bytes) / kMegabyte) : std::nullopt;
 }
 
 // Splits "a,b" into its words; "" has none.
@@ -57,7 +84,7 @@ std::vector<std::string> split_names(std::string_view text) {
 }
 
 template <typename T>
-std::optional<T> from_text(std::string_view text) {
+std::optional<T> from_text(const Setting& setting, std::string_view text) {
   if constexpr (std::is_same_v<T, bool>) {
     return truth_in(text);
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -67,14 +94,14 @@ std::optional<T> from_text(std::string_view text) {
   } else if constexpr (std::integral<T>) {
     return base::whole_number_in<T>(text);
   } else {
-    return base::number_in<T>(text);
+    return number_from_text(setting, text);
   }
 }
 
 template <typename T>
-std::optional<T> from_value(const Json& value) {
+std::optional<T> from_value(const Setting& setting, const Json& value) {
   if constexpr (std::is_same_v<T, bool>) {
-    if (value.is_string()) return from_text<bool>(value.get_ref<const std::string&>());
+    if (value.is_string()) return truth_in(value.get_ref<const std::string&>());
     if (!value.is_boolean()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
     if (value.is_number_float()) return base::as_whole_number<T>(value.get<double>());  // 1e4
@@ -84,6 +111,8 @@ std::optional<T> from_value(const Json& value) {
     if (value.is_number_float()) return base::as_whole_number<T>(value.get<double>());
     if (!value.is_number_unsigned()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, double>) {
+    const auto* text = value.get_ptr<const std::string*>();
+    if (text != nullptr && takes_units(setting)) return number_from_text(setting, *text);
     if (!value.is_number()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.is_number_integer()) return value.dump();  // 256 for "256", where "all" is possible
@@ -226,13 +255,13 @@ std::optional<bool> truth_in(std::string_view text) {
 void assign_text(const Setting& setting, std::string_view text, std::string_view origin,
                  Config& config) {
   assign(setting, origin, fmt::format("\"{}\"", text), config,
-         [&]<typename T>() { return from_text<T>(text); });
+         [&]<typename T>() { return from_text<T>(setting, text); });
 }
 
 void assign_json(const Setting& setting, const Json& value, std::string_view origin,
                  Config& config) {
   assign(setting, origin, value.dump(-1, ' ', true), config,
-         [&]<typename T>() { return from_value<T>(value); });
+         [&]<typename T>() { return from_value<T>(setting, value); });
 }
 
 Json value_json(const Setting& setting, const Config& config) {

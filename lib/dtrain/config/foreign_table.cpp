@@ -372,7 +372,7 @@ constexpr ForeignNames kForeignNames[] = {
     {"device-ids device-list", "layout.devices", "with --strategy dp or mp"},
     {"distributed-timeout-minutes ddp-timeout timeout init-timeout-seconds "
      "train-timeout-seconds dist-timeout",
-     "machine.comm_timeout", "in seconds"},
+     "machine.comm_timeout", "a time as 10m, or seconds"},
     {"deterministic-mode full-determinism deterministic use-deterministic-algorithms "
      "cudnn-deterministic",
      "machine.reduction", "ordered or fast"},

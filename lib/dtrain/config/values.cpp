@@ -10,12 +10,11 @@
 #include <limits>
 
 #include "dtrain/base/number.h"
+#include "dtrain/base/units.h"
 
 namespace dtrain::config {
 namespace {
 
-constexpr double kMostBytes = 9e18;
-constexpr double kLongest = 1e9;  // seconds: what a clock can count
 constexpr std::int64_t kMostSequences = std::int64_t{1} << 31;
 constexpr std::int64_t kAllSequences = std::numeric_limits<std::int64_t>::max();
 constexpr std::string_view kEvery = "every:";
@@ -25,28 +24,6 @@ constexpr std::string_view kPowerSgd = "powersgd:";
 constexpr std::string_view kDisk = "disk:";
 constexpr std::string_view kSize = "size:";
 constexpr std::string_view kCpu = "cpu";
-
-std::optional<double> bytes_in(std::string_view unit) {
-  std::string lower(unit);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (lower.empty() || lower == "b") return 1;
-  const auto power = std::string_view("kmgt").find(lower.front());
-  const bool is_decimal = lower.substr(1) == "b";
-  if (power == std::string_view::npos || (!is_decimal && lower.substr(1) != "ib")) {
-    return std::nullopt;
-  }
-  double bytes = 1;
-  for (std::size_t i = 0; i <= power; ++i) bytes *= is_decimal ? 1000 : 1024;
-  return bytes;
-}
-
-std::optional<double> seconds_in(char unit) {
-  constexpr std::string_view kUnits = "smhd";
-  constexpr double kSeconds[] = {1, 60, 3600, 86400};
-  const std::size_t found = kUnits.find(unit);
-  return found == kUnits.npos ? std::nullopt : std::optional(kSeconds[found]);
-}
 
 // A whole number from `least` that fills the text.
 std::optional<std::int64_t> whole_number(std::string_view text, std::int64_t least) {
@@ -72,47 +49,15 @@ std::optional<std::int64_t> number_after(std::string_view prefix, std::string_vi
   return whole_number(text.substr(prefix.size()), least);
 }
 
-// Takes a number off the front of `text`.
-std::optional<double> take_number(std::string_view& text) {
-  double value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (error != std::errc() || !std::isfinite(value) || value < 0) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return value;
-}
-
-std::optional<double> seconds_of(std::string_view text) {
-  double total = 0;
-  bool has_unit = false;
-  if (text.empty()) return std::nullopt;
-  while (!text.empty()) {
-    const auto value = take_number(text);
-    if (!value) return std::nullopt;
-    if (text.empty() && !has_unit) return *value <= kLongest ? value : std::nullopt;
-    const auto unit = text.empty() ? std::nullopt : seconds_in(text.front());
-    if (!unit) return std::nullopt;
-    text.remove_prefix(1);
-    has_unit = true;
-    total += *value * *unit;
-  }
-  return total <= kLongest ? std::optional(total) : std::nullopt;
-}
-
 }  // namespace
 
 std::optional<ByteSize> ByteSize::parse(std::string_view text) {
-  if (const auto bytes = whole_number(text, 0)) return ByteSize{*bytes, std::string(text)};
-  std::string_view rest = text;
-  const auto value = take_number(rest);
-  const auto unit = value ? bytes_in(rest) : std::nullopt;
-  if (!unit || *value * *unit > kMostBytes) return std::nullopt;
-  if (*value > 0 && *value * *unit < 1) return std::nullopt;  // less than a byte is no 0
-  return ByteSize{static_cast<std::int64_t>(*value * *unit), std::string(text)};
+  const auto bytes = base::bytes_in(text);
+  return bytes ? std::optional(ByteSize{*bytes, std::string(text)}) : std::nullopt;
 }
 
 std::optional<Duration> Duration::parse(std::string_view text) {
-  const auto seconds = seconds_of(text);
+  const auto seconds = base::seconds_in(text);
   return seconds ? std::optional(Duration{*seconds, std::string(text)}) : std::nullopt;
 }
 
@@ -122,8 +67,8 @@ std::optional<Interval> Interval::parse(std::string_view text) {
   if (const auto steps = whole_number(text, 0)) {
     return Interval{.steps = *steps, .written = std::to_string(*steps)};
   }
-  const bool has_unit = text.find_first_of("smhd") != text.npos;
-  const auto seconds = has_unit ? seconds_of(text) : std::nullopt;
+  const bool is_number = base::number_in<double>(text).has_value();  // "1.5" is no number of steps
+  const auto seconds = is_number ? std::nullopt : base::seconds_in(text);
   return seconds ? std::optional(Interval{.seconds = *seconds, .written = written}) : std::nullopt;
 }
 

@@ -13,11 +13,29 @@ TEST_CASE("Times are read with their units") {
   CHECK(Duration::parse("10m")->seconds == 600.0);
   CHECK(Duration::parse("1h30m")->seconds == 5400.0);
   CHECK(Duration::parse("2d1h1m1s")->seconds == 2 * 86400 + 3661.0);
+  CHECK(Duration::parse("10min")->seconds == 600.0);
+  CHECK(Duration::parse("2h 30min")->seconds == 9000.0);
+  CHECK(Duration::parse("3 min 20 s")->seconds == 200.0);
+  CHECK(Duration::parse("1H")->seconds == 3600.0);
+  CHECK(Duration::parse("500ms")->seconds == 0.5);
+}
+
+TEST_CASE("Times are read in SLURM's forms") {
+  CHECK(Duration::parse("1:50")->seconds == 110.0);
+  CHECK(Duration::parse("90:00")->seconds == 5400.0);
+  CHECK(Duration::parse("1:50:00")->seconds == 6600.0);
+  CHECK(Duration::parse("100:00:00")->seconds == 360'000.0);
+  CHECK(Duration::parse("1-02")->seconds == 93'600.0);
+  CHECK(Duration::parse("1-02:30")->seconds == 95'400.0);
+  CHECK(Duration::parse("1-02:00:00")->seconds == 93'600.0);
+  CHECK(Interval::parse("1:50:00")->seconds == 6600.0);
+  CHECK(Interval::parse("1-12")->seconds == 129'600.0);
 }
 
 TEST_CASE("What is no time is refused") {
-  for (const char* text : {"", "m", "-5", "-5s", "1x", "1h30", "1h 30m", "nan", "inf", "1e3s",
-                           "10 m", "99999999999d", "s10"}) {
+  for (const char* text : {"", "m", "-5", "-5s", "-0s", "1x", "1h30", "nan", "inf", "1e3s", "ms",
+                           "1:60", "1:60:00", "1-24", "1-", "-1:00", ":30", "1:", "1:000", "1:2:3:4",
+                           "1:30m", "1-2-3", "1.5:00", "1-02:00:00:00", "99999999999d", "s10"}) {
     INFO(text);
     CHECK_FALSE(Duration::parse(text).has_value());
   }
@@ -33,7 +51,7 @@ TEST_CASE("An interval without a unit counts steps") {
   CHECK(Interval::parse("0")->at_the_end);
   CHECK(Interval::parse("none")->is_never());
   CHECK_FALSE(Interval::parse("none")->at_the_end);
-  for (const char* text : {"", "-1", "1.5", "ten", "10k", "99999999999999999999"}) {
+  for (const char* text : {"", "-1", "1.5", "nan", "ten", "10k", "99999999999999999999"}) {
     INFO(text);
     CHECK_FALSE(Interval::parse(text).has_value());
   }
@@ -56,8 +74,14 @@ TEST_CASE("Sizes are bytes, or have a unit of 1000 or of 1024") {
   CHECK(ByteSize::parse("500MB")->count == 500'000'000);
   CHECK(ByteSize::parse("2GiB")->count == std::int64_t{2} << 30);
   CHECK(ByteSize::parse("1.5kib")->count == 1536);
+  CHECK(ByteSize::parse("4G")->count == std::int64_t{4} << 30);
+  CHECK(ByteSize::parse("4Gi")->count == std::int64_t{4} << 30);
+  CHECK(ByteSize::parse("512m")->count == 512 << 20);
+  CHECK(ByteSize::parse("1.5g")->count == 1536 << 20);
+  CHECK(ByteSize::parse("1.2 GiB")->count == 1'288'490'188);
+  CHECK(ByteSize::parse("64B")->count == 64);
   CHECK(ByteSize::parse("3tb")->count == 3'000'000'000'000);
-  for (const char* text : {"", "GB", "-1", "2 GB", "2G", "2XB", "2GiBs", "nan", "inf", "1.5e0",
+  for (const char* text : {"", "GB", "-1", "-1G", "2XB", "2GiBs", "2G5", "2i", "G2", "nan", "inf", "1.5e0",
                            "1e3GB", "9999999TB", "0.5", "0.0001kB"}) {
     INFO(text);
     CHECK_FALSE(ByteSize::parse(text));
