@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "dtrain/base/error.h"
+#include "dtrain/base/log.h"
 #include "dtrain/base/nearest.h"
 #include "dtrain/base/rank_env.h"
 #include "dtrain/base/stop_signals.h"
@@ -102,6 +103,19 @@ data::TokenizerReport trained_with_bar(data::TokenizerTraining training) {
   return data::train_tokenizer(training);
 }
 
+// A model gets the vocabulary of its data, so a choice for the user must not pass unseen.
+void note_assumed_vocab(const data::PrepareReport& report) {
+  if (report.assumed_from.empty()) return;
+  const std::int64_t fewest = report.highest_token + 1;
+  base::log_info("{}: vocabulary {} assumed, the usual one of {}; the highest token is {}{}",
+                 report.output, report.assumed_vocab, report.assumed_from, report.highest_token,
+                 fewest == report.assumed_vocab
+                     ? ""
+                     : fmt::format("; if its tokenizer has fewer (vocab_size in nanoGPT's "
+                                   "meta.pkl), give --vocab N, at least {}",
+                                   fewest));
+}
+
 }  // namespace
 
 int run_prepare(const Arguments& arguments) {
@@ -134,6 +148,7 @@ int run_prepare(const Arguments& arguments) {
     base::end_by_signal(stopped.signal);
   }
   for (const data::PrepareReport& report : reports) {
+    note_assumed_vocab(report);
     print(fmt::format("{}: {} tokens from {} file{}, {} document{}\n", report.output,
                       report.num_tokens, report.num_files, report.num_files == 1 ? "" : "s",
                       report.num_documents, report.num_documents == 1 ? "" : "s"));

@@ -165,6 +165,16 @@ class OtherTrainers(Sources):
         found = self.prepare(self.write("letters.bin", little(letters)), "--vocab", 65)
         self.assertEqual((found.vocab, found.tokens, found.tokenizer), (65, letters, 0))
 
+    def test_an_assumed_vocabulary_is_told_with_the_highest_token(self):
+        letters = self.write("letters.bin", little([i % 65 for i in range(400)]))
+        result = self.dtrain("data", "prepare", letters, "--output", "a.dtok")
+        self.assertRegex(result.stderr, r"\A[^\n]*a\.dtok: vocabulary 50257 [^\n]*highest token is 64;[^\n]* --vocab N, at least 65\n\Z")
+        result = self.dtrain("data", "prepare", letters, "--vocab", 65, "--output", "b.dtok")
+        self.assertEqual(result.stderr, "")
+        result = self.dtrain("data", "prepare", self.write("full.bin", llm_c([50256, 1, 2])), "--output", "c.dtok")
+        self.assertRegex(result.stderr, r"\A[^\n]*vocabulary 50257 [^\n]*highest token is 50256\n\Z")
+        self.assertEqual(self.dtrain("data", "prepare", self.write("t", TEXT), "--output", "d.dtok").stderr, "")
+
     def test_what_is_wrong_is_named_and_nothing_is_left(self):
         good = llm_c(range(1000))
         self.refused(self.write("s.bin", struct.pack(">256i", 20240520, 1, 5, *[0] * 253)), parts=["s.bin", "byte-swapped"])

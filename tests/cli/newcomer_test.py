@@ -210,8 +210,8 @@ class Files(Case):
         self.refused(USAGE, '"train", which is a group', '{"train": {...}}',
                      arguments=["--config", self.write("g.json", '{"train": 5}')])
 
-    def data_refused(self, *parts, path):
-        self.refused(DATA, path, *parts, arguments=["--data", path, "--run-dir", "run", "--seq-len", "8"])
+    def data_refused(self, *parts, path, without=()):
+        self.refused(DATA, path, *parts, without=without, arguments=["--data", path, "--run-dir", "run", "--seq-len", "8"])
 
     def test_a_folder_is_turned_into_a_command(self):
         self.data_refused("is a directory", f"dtrain data prepare {self.folder} --output FILE.dtok", path=self.folder)
@@ -219,13 +219,16 @@ class Files(Case):
     def test_tokens_of_other_trainers_are_recognised(self):
         tokens = [(7919 * i) % 50257 for i in range(4000)]
         path = self.write("train.bin", struct.pack("<4000H", *tokens))
-        self.data_refused("16-bit tokens without a header, as nanoGPT's", "dtrain data prepare FILE.bin", path=path)
+        self.data_refused("16-bit tokens without a header, as nanoGPT's", f"dtrain data prepare {path} --vocab N",
+                          without=["under a name"], path=path)
+        path = self.write("train.tokens", struct.pack("<4000H", *tokens))
+        self.data_refused("under a name that ends with .bin", f"dtrain data prepare {path}.bin --vocab N", path=path)
         characters = self.write("char.bin", struct.pack("<4000H", *[i % 65 for i in tokens]))
         self.data_refused("16-bit tokens without a header", path=characters)
         for magic in (20240520, 20240801):
             header = struct.pack("<256i", magic, 1, 4000, *[0] * 253)
             path = self.write("val.bin", header + struct.pack("<4000H", *tokens))
-            self.data_refused("a token file of llm.c", "dtrain data prepare FILE.bin", path=path)
+            self.data_refused("a token file of llm.c", f"dtrain data prepare {path} --output", without=["under a name"], path=path)
         self.data_refused("binary (it holds NUL bytes)", path=self.write("noise", bytes(range(250, -1, -1)) * 9))
 
     def test_text_that_is_not_utf_8_says_how_to_convert_it(self):

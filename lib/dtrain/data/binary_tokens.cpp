@@ -122,6 +122,7 @@ class Converter {
       const bool is_delimiter = token == format_.delimiter;
       if (is_delimiter && format_.delimiter_is_first && position_ > 0) end_document();
       pending_.push_back(token);
+      highest_ = std::max<std::int64_t>(highest_, token);
       ++position_;
       if (is_delimiter && !format_.delimiter_is_first) end_document();
     }
@@ -130,6 +131,7 @@ class Converter {
   void end() {
     if (open_ > 0) end_document();
   }
+  [[nodiscard]] std::int64_t highest() const { return highest_; }
 
  private:
   void end_document() {
@@ -157,12 +159,13 @@ class Converter {
   TokenWriter& writer_;
   std::vector<Token> pending_;
   std::int64_t position_ = 0;
+  std::int64_t highest_ = -1;
   std::int64_t open_ = 0;  // tokens of the document that is not ended
 };
 
 template <typename Token>
-void convert(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
-             TokenWriter& writer, const std::function<void(std::int64_t)>& on_bytes) {
+std::int64_t convert(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
+                     TokenWriter& writer, const std::function<void(std::int64_t)>& on_bytes) {
   const base::InputFile file = base::InputFile::open(path, text_file_role());
   Converter<Token> converter(path, format, vocab, writer);
   std::vector<Token> tokens(std::size_t{1} << 18);
@@ -179,6 +182,7 @@ void convert(const std::string& path, const BinaryFormat& format, std::int64_t v
     on_bytes(offset);
   }
   converter.end();
+  return converter.highest();
 }
 
 }  // namespace
@@ -201,10 +205,11 @@ std::optional<BinaryFormat> binary_format_of(const std::string& path, std::int64
                         std::max(vocab, kGpt2Vocab));
 }
 
-void convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
-                    TokenWriter& writer, const std::function<void(std::int64_t)>& on_bytes) {
+std::int64_t convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
+                            TokenWriter& writer,
+                            const std::function<void(std::int64_t)>& on_bytes) {
   if (format.width == 2) return convert<std::uint16_t>(path, format, vocab, writer, on_bytes);
-  convert<std::uint32_t>(path, format, vocab, writer, on_bytes);
+  return convert<std::uint32_t>(path, format, vocab, writer, on_bytes);
 }
 
 }  // namespace dtrain::data

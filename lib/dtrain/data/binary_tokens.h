@@ -32,10 +32,11 @@ struct BinaryFormat {
 [[nodiscard]] std::optional<BinaryFormat> binary_format_of(const std::string& path,
                                                            std::int64_t vocab);
 
-/// Appends the tokens and documents of a file. vocab: of the writer.
+/// Appends the tokens and documents of a file. vocab: of the writer. Returns the highest token, -1
+/// for a file without any.
 ///
 /// Throws: Error{data} naming file and position of a token outside the vocabulary.
-void convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
-                    TokenWriter& writer, const std::function<void(std::int64_t)>& on_bytes);
+std::int64_t convert_binary(const std::string& path, const BinaryFormat& format, std::int64_t vocab,
+                            TokenWriter& writer, const std::function<void(std::int64_t)>& on_bytes);
 
 }  // namespace dtrain::data

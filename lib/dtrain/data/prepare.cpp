@@ -115,14 +115,21 @@ class Progress {
 };
 
 std::unique_ptr<TokenWriter> convert(const PrepareOptions& options, const Task& task,
-                                     const BinaryFormat& format, Progress& progress) {
+                                     const BinaryFormat& format, Progress& progress,
+                                     PrepareReport& report) {
   refuse_text_options(options, format, task.files.front());
   const std::int64_t vocab = options.vocab > 0 ? options.vocab : format.vocab;
   auto writer = std::make_unique<TokenWriter>(task.output, TokenWriter::Origin{.vocab = vocab});
   for (const std::string& file : task.files) {
-    convert_binary(file, format, vocab, *writer,
-                   [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+    const std::int64_t highest =
+        convert_binary(file, format, vocab, *writer,
+                       [&](std::int64_t bytes) { progress.report(bytes, *writer); });
+    report.highest_token = std::max(report.highest_token, highest);
     progress.finish_files({file}, 0);
+  }
+  if (options.vocab == 0) {
+    report.assumed_from = format.name;
+    report.assumed_vocab = vocab;
   }
   return writer;
 }
@@ -178,13 +185,14 @@ std::vector<PrepareReport> prepare(const PrepareOptions& options) {
   std::vector<PrepareReport> reports;
   for (const Task& task : tasks) {
     const auto format = format_of(task.files, options.vocab);
-    writers.push_back(format ? convert(options, task, *format, progress)
+    PrepareReport& report = reports.emplace_back();
+    writers.push_back(format ? convert(options, task, *format, progress, report)
                              : encode(options, task, progress));
     writers.back()->finish();
-    reports.push_back({.output = task.output,
-                       .num_files = std::ssize(task.files),
-                       .num_tokens = writers.back()->num_tokens(),
-                       .num_documents = writers.back()->num_documents()});
+    report.output = task.output;
+    report.num_files = std::ssize(task.files);
+    report.num_tokens = writers.back()->num_tokens();
+    report.num_documents = writers.back()->num_documents();
   }
   for (const auto& writer : writers) writer->commit();
   return reports;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/data/source/blocks.h"
@@ -38,6 +39,11 @@ struct PrepareReport {
   std::int64_t num_files = 0;
   std::int64_t num_tokens = 0;
   std::int64_t num_documents = 0;
+  /// Of tokens whose vocabulary nobody gave: the trainer whose usual one was taken, that one, and
+  /// the highest token. Empty for others.
+  std::string_view assumed_from{};
+  std::int64_t assumed_vocab = 0;
+  std::int64_t highest_token = -1;
 };
 
 /// Writes the tokens of all inputs, one after the other, as a token file; of a folder of WikiText,

@@ -103,7 +103,8 @@ void check_needs_no_preparing(std::string_view start, const std::string& path) {
 void check_is_text(std::string_view start, const std::string& path) {
   start = start.substr(0, kExaminedBytes);
   std::string_view what = signed_as(start);
-  if (const ForeignData foreign = recognise_foreign(start); what.empty() && !foreign.what.empty()) {
+  if (const ForeignData foreign = recognise_foreign(start, path);
+      what.empty() && !foreign.what.empty()) {
     fail(ErrorKind::data, "data file '{}' is {}, where plain text is expected; {}", path,
          foreign.what, foreign.advice);
   }
