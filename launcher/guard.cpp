@@ -103,7 +103,8 @@ class StopLimit {
   dtrain::base::Clock::time_point since_{};
 };
 
-/// Ends what a supervisor left that ended in such a way, and says so in its place. Returns `status`.
+/// Ends what a supervisor left that ended in such a way, and says so in its place. Returns
+/// `status`.
 int end_for(pid_t child, const std::string& how, int status, const std::string& prefix) {
   kill_descendants(kKillLimit);  // they are this process's children now
   write_error_for_a_while(
@@ -156,7 +157,7 @@ int guard(pid_t child, const dtrain::base::Descriptor& signals,
     }
     if (signal <= 0 || signal == SIGCHLD) continue;
     pass_on(signal, signals);
-    // An emulated node is no job of a shell's: its parent is.
+    // An emulated node is not a shell job; its parent is.
     if (signal != SIGTSTP || options.emulate_nodes > 0) continue;
     stop_until_continued();
     pass_on(SIGCONT, signals);

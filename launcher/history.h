@@ -18,8 +18,8 @@ struct History {
   std::chrono::duration<double> wall{0};    // since the first start, waits included
 };
 
-/// "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest reported checkpoint is of
-/// step 50".
+/// "restart 1 of 3 in 1.0 s: rank 1 exited with status 7 at step 57; the newest reported checkpoint
+/// is of step 50".
 [[nodiscard]] std::string restart_line(const AttemptEnd& end, const RestartDecision& decision,
                                        const RestartPolicy& policy, int max_restarts);
 
@@ -27,7 +27,7 @@ struct History {
 /// recovery times and effective training time as far as they are known. Empty for one attempt.
 [[nodiscard]] std::vector<std::string> history_lines(const History& history);
 
-/// What the last attempt that had a checkpoint said of it; empty: nothing.
+/// Resume advice of the last attempt that had a checkpoint; empty: none.
 [[nodiscard]] std::string newest_advice(const History& history);
 
 /// The last line of a job that failed: why it is not started again. why: not empty.

@@ -39,7 +39,7 @@ struct Options {
   int num_ranks = 1;  // of this node
   int num_nodes = 1;
   int node_rank = 0;
-  bool follows_slurm = false;  // nodes and their place to meet are those of srun's step
+  bool follows_slurm = false;  // node count and rendezvous come from srun's step
   int emulate_nodes = 0;       // launchers to run on this machine; 0: this one alone
   std::string master_addr = "127.0.0.1";
   int master_port = 0;  // one node: of the ranks, 0: a free one; several: where launchers meet

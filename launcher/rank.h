@@ -64,7 +64,7 @@ struct Rank {
   std::int64_t told_signs = 0;  // those that node 0 was told of, and when
   std::int64_t told_ns = 0;
   std::int64_t committed = -1;     // step of its last checkpoint that stands
-  std::string resume_advice = {};  // what it says of that one
+  std::string resume_advice = {};  // how to resume from it
   std::string records = {};        // where it is (docs/dtrun.md), as it has answered so far
   bool has_records = false;        // the answer is whole
   std::int64_t records_signs = 0;  // what `signs` was when the answer began

@@ -56,13 +56,13 @@ struct Verdict {
 [[nodiscard]] std::string last_line(const Verdict& verdict, const std::vector<Rank>& ranks,
                                     const Placement& placement);
 
-/// The lines after a job that failed or was stopped: the culprit's last words, the ranks that ended
-/// because of it, and last the one line that tells which rank, how, where and why; before that one,
-/// where no restart may follow, how to continue.
+/// Prints the lines after a job that failed or was stopped: the culprit's last output, the ranks
+/// that ended because of it, how to continue if no restart may follow, and last the one line that
+/// names the rank, how and where it failed, and why.
 void report(const Verdict& verdict, const std::vector<Rank>& ranks, const Placement& placement,
             bool may_restart, SharedOutput& console);
 
-/// What a rank said of the newest checkpoint; empty: nothing.
+/// A rank's advice how to resume from the latest checkpoint; empty: none.
 [[nodiscard]] std::string resume_advice(const std::vector<Rank>& ranks);
 
 }  // namespace launcher

@@ -15,8 +15,9 @@ namespace launcher {
 /// Returns whether a signal to dtrun asks the job to stop. SIGUSR1 does: dtrain saves and stops.
 [[nodiscard]] bool asks_to_stop(int signal);
 
-/// Stops this process as Ctrl-Z does by default, and returns when it is continued; at once where
-/// nobody could continue it. SIGTSTP is blocked before and after.
+/// Stops this process as Ctrl-Z does by default and returns once it is continued. Returns at once
+/// in an orphaned process group, which no shell could continue. SIGTSTP is blocked before and
+/// after.
 void stop_until_continued();
 
 }  // namespace launcher

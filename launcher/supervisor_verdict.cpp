@@ -68,11 +68,12 @@ void Supervisor::blame(const Rank& rank) {
 }
 
 void Supervisor::on_stopped(Rank& rank, int signal) {
-  // SIGTSTP to all processes at once, as of a batch system, may reach the rank before the guard.
+  // A batch system sends SIGTSTP to all processes at once: it may reach the rank before the
+  // watchdog.
   const bool may_be_of_all = signal == SIGTSTP && !is_suspended_ && suspensions_ == 0;
   if (may_be_of_all && is_readable_within(guard_.signals, kSuspendWindow)) on_guard();
   if (is_suspended_) return;
-  if (signal == SIGTSTP && suspensions_ > 0) {  // it stopped after it was to go on
+  if (signal == SIGTSTP && suspensions_ > 0) {  // it stopped after it was continued
     ::kill(-rank.pid, SIGCONT);
     return;
   }

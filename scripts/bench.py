@@ -114,7 +114,7 @@ def measure(options):
 
 
 def show(progress):
-    """On standard error: where that is a terminal, in place of what was shown before, which "" removes."""
+    """Prints to standard error; on a terminal, replaces the previous text, which "" removes."""
     if sys.stderr.isatty():
         print("\r" + progress.ljust(90) + "\r", end="", file=sys.stderr, flush=True)
     elif progress:

@@ -1,4 +1,4 @@
-"""test_summary.py RESULTS.xml: what ctest's JUnit file says, in a few lines.
+"""test_summary.py RESULTS.xml: summarises ctest's JUnit file.
 
 Status 0 if tests ran, none failed, and each skip has a reason that tests/allowed_skips.txt allows here.
 """
@@ -20,7 +20,7 @@ def output_of(case):
 
 
 def reasons_of_skips(case, is_skipped):
-    """Why a file was skipped, or tests inside it were: "skipped: REASON" of a file or of Catch2, which has no skips, and
+    """Reasons of a skipped file or of skipped tests inside it: "skipped: REASON" of a file or of Catch2, which has no skips, and
     "skipped 'REASON'" of Python's unittest, which also counts them."""
     output = output_of(case)
     reasons = [reason.strip("'\"") for reason in re.findall(r"^(?:.*\.\.\. | *)skipped:? +(.*)", output, re.MULTILINE)]
@@ -30,7 +30,7 @@ def reasons_of_skips(case, is_skipped):
 
 
 def allowed_reasons(in_ci):
-    """The beginnings of reasons that tests/allowed_skips.txt allows."""
+    """Prefixes of the reasons that tests/allowed_skips.txt allows."""
     lines = (pathlib.Path(__file__).parent.parent / "tests" / "allowed_skips.txt").read_text().splitlines()
     rows = [(line[:3].strip(), re.split(" {2,}", line[3:])[0]) for line in lines if line and line[0] != "#"]
     return tuple(reason for where, reason in rows if where == "CI" or not in_ci)

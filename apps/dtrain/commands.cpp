@@ -53,9 +53,9 @@ constexpr Subcommand kSubcommands[] = {{"train", run_train},
                                        {"schedule", run_schedule},
                                        {"settings", run_settings}};
 
-// Names that users of other programs try.
+// Subcommand names of other programs.
 struct OtherName {
-  std::string_view names;  // one blank between two
+  std::string_view names;  // separated by spaces
   std::string_view use;
 };
 

@@ -154,7 +154,7 @@ std::string value_cases() {
   return text;
 }
 
-// What `dtrain help` explains beside commands.
+// Names of settings that `dtrain help` explains.
 std::string setting_words() {
   std::string words;
   for (const std::string_view name : config::setting_names()) {

@@ -16,7 +16,9 @@ namespace dtrain::app {
 /// Throws: Error{data} as data::open_split; Error{usage} if they are more than a run can have.
 [[nodiscard]] std::int64_t steps_of_epochs(const config::Config& config);
 
-/// One line for each file that the run reads so often that it learns it by heart. config: resolved.
+/// Warns about files that the run reads so often that it memorises them, one line per file.
+///
+/// config: resolved.
 [[nodiscard]] std::vector<std::string> epoch_warnings(const config::Config& config,
                                                       const data::Split& split);
 

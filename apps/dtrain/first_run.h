@@ -1,4 +1,4 @@
-// The flags of validation, saving and samples that a command of --data gets if it gives none.
+// Default flags for validation, saving and samples of a command that gives --data alone.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace dtrain::app {
 
-/// Flags that show a run's progress, and a line about them.
+/// Default flags that show a run's progress, and a notice that lists them.
 struct DemoDefaults {
-  Arguments flags;     ///< those that the command does not give itself
-  std::string notice;  ///< for people; empty: there is nothing to say
+  Arguments flags;     ///< those that the command does not set
+  std::string notice;  ///< one line for the user; empty: no defaults apply
 };
 
-/// Looks at the arguments of `train`, which need not be right. A configuration file describes a
-/// whole run, so beside --config the flags are only named, where nothing is said of validation or
-/// saving. A run that resumes is given the share of validation data that it has had.
+/// Chooses the defaults for the arguments of `train`, which need not be valid. A configuration file
+/// describes a complete run: with --config, the notice only lists the missing flags for validation
+/// and saving. A resumed run keeps its share of validation data.
 ///
 /// Throws: Error{usage} as config::parse_command_line and config::load.
 [[nodiscard]] DemoDefaults demo_defaults(const Arguments& arguments);

@@ -43,7 +43,7 @@ void move_line(std::string& line, std::size_t text, std::size_t columns, std::st
   if (!line.empty()) line.insert(0, text, ' ');
 }
 
-// Of the terminal that a descriptor leads to.
+// Width of the terminal behind a descriptor.
 std::size_t columns_of(int descriptor) {
   constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
   winsize size{};

@@ -14,7 +14,7 @@ namespace dtrain::app {
 
 /// Prints a text of --help: fitted to the terminal, else as it is.
 void print_help(std::string_view text);
-/// The same to standard error, for a command that says too little.
+/// Prints a usage text to standard error, fitted likewise.
 void print_usage(std::string_view text);
 
 }  // namespace dtrain::app

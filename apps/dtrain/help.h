@@ -13,9 +13,9 @@ namespace dtrain::app {
   return word == "--help" || word == "-h";
 }
 
-/// What `dtrain` alone prints: how to call it, the most used flags and the subcommands.
+/// The text of `dtrain` without arguments: usage, the most used flags and the subcommands.
 [[nodiscard]] std::string usage_help();
-/// The text of `dtrain --help`: the same, and all flags of `train`.
+/// The text of `dtrain --help`: usage, subcommands and all flags of `train`.
 [[nodiscard]] std::string overview_help();
 [[nodiscard]] std::string command_help(config::Command command);
 [[nodiscard]] std::string data_help();

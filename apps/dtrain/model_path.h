@@ -1,16 +1,16 @@
-// Finds the model that the path of --from means.
+// Resolves the path of --from to a model.
 #pragma once
 
 #include <string>
 
 namespace dtrain::app {
 
-/// A model file, a checkpoint's folder, or a run folder for the newest checkpoint in it that is
-/// whole: of a run its final model, unless there is none or a later start has made checkpoints
-/// beyond it. Checkpoints are looked at by their names alone.
+/// Returns a model file, a checkpoint folder, or a run folder, which stands for its latest complete
+/// checkpoint. A run resolves to its final model, unless it has none or has checkpoints of later
+/// steps. Reads the names of checkpoints, not their files.
 ///
-/// Throws: Error{checkpoint} naming the path, and what to give in its place: if it does not exist,
-///         is a file of a checkpoint, no run folder, or that of a run without a model.
+/// Throws: Error{checkpoint} naming the path and what to give instead: if it does not exist, is a
+///         file of a checkpoint, or is not a run folder that holds a model.
 [[nodiscard]] std::string model_path(const std::string& from);
 
 }  // namespace dtrain::app

@@ -17,7 +17,7 @@ void draw(std::string_view text) {
   (void)ignored;
 }
 
-// Asked at each drawing, since people resize windows; a cursor in the last column would wrap.
+// Queried at each redraw, since windows are resized; a cursor in the last column would wrap.
 std::size_t columns_of_terminal() {
   constexpr std::size_t kUsual = 80;
   winsize size{};

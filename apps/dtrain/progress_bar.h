@@ -29,7 +29,7 @@ class ProgressBar {
   double last_ = 0;  // seconds after begin_
 };
 
-/// What a bar shows.
+/// State of a progress bar.
 struct Progress {
   std::int64_t bytes = 0;
   std::int64_t total_bytes = 0;
@@ -37,8 +37,8 @@ struct Progress {
   std::string_view note;
 };
 
-/// The line that a bar shows: "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", as
-/// far as `columns` allow: the note goes first, then the speed, the bytes and the bar.
+/// Returns the bar's line, "[#####     ]  50 %  100 of 200 MB  20 MB/s  5.0 s left  NOTE", cut to
+/// `columns` by dropping the note, then the speed, the bytes and the bar.
 [[nodiscard]] std::string progress_text(const Progress& progress, std::size_t columns);
 
 }  // namespace dtrain::app

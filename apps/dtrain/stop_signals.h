@@ -3,13 +3,13 @@
 
 namespace dtrain::app {
 
-/// A signal that asks to stop came.
+/// Thrown after a stop signal.
 struct Stopped {
   int signal;
 };
 
-/// While it lives, the first of these signals is noted; a second one ends the process. Those that
-/// the process ignores stay ignored.
+/// Records the first of these signals while alive; a second one ends the process. Ignored signals
+/// stay ignored.
 ///
 /// Threads: one at a time in the process.
 class StopSignals {
@@ -17,7 +17,7 @@ class StopSignals {
   StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
-  /// What the signals did before, they do again.
+  /// Restores the previous handlers.
   ~StopSignals();
 
   /// Throws: Stopped if a signal came.

@@ -14,7 +14,7 @@
 namespace launcher {
 namespace {
 
-// For somebody in a shell of one of several tasks, in which nobody starts another dtrun.
+// Advice for a shell in one of several tasks, where no other task starts a dtrun.
 std::string advice_on_waiting(const Options& options) {
   if (!options.follows_slurm) return {};
   return fmt::format(

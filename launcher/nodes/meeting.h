@@ -67,7 +67,7 @@ class WaitingLines {
 
  private:
   std::string prefix_;
-  std::string advice_;  // ends the first line
+  std::string advice_;  // appended to the first line
   dtrain::base::Deadline deadline_;
   dtrain::base::WaitingTimes times_;
   dtrain::base::Descriptor wake_;  // that the writer wants; nobody reads it

@@ -29,8 +29,8 @@ enum class NodeMessage : std::uint64_t {
   leaving = 21,      ///< node 0: a rank has saved and left
   begun = 30,        ///< both ways: the sender's ranks run; to node 0: their pids, in order
   stop = 22,         ///< both ways: a user's signal
-  suspend = 31,      ///< to node 0: Ctrl-Z; node 0: the ranks are to stand still
-  resume = 32,       ///< likewise: the ranks are to go on
+  suspend = 31,      ///< to node 0: Ctrl-Z was pressed; from node 0: suspend the ranks
+  resume = 32,       ///< likewise, to continue the ranks
   kill = 23,         ///< both ways: the ranks had their time
   finish = 24,       ///< node 0: Decision; the last message of an attempt
   restart = 25,      ///< node 0, after an attempt: RestartOrder

@@ -1,4 +1,4 @@
-"""What dtrain chooses of a batch, and what a start says of epochs and learning rates."""
+"""Default batch settings, and what a start reports about epochs and learning rates."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from dtrain_harness import DTRAIN, GOLDEN, USAGE, FolderTest, launched, metrics_
 TEXT = GOLDEN / "text.bin"
 SMALL = ("--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1", "--log-every", "0", "--steps", "1",
          "--sample-every", "0")
-# Its activations are what takes memory.
+# Activations dominate its memory.
 WIDE = ("--levels", "4", "--width", "32", "--heads", "2", "--neurons", "256", "--seq-len", "128", "--threads", "1", "--log-every", "0", "--steps", "1",
         "--global-batch", "16", "--sample-every", "0", "--data", TEXT)
 
@@ -25,12 +25,12 @@ class Microbatch(FolderTest):
         result = run(*launched(ranks, *flags, "--print-config"), status=status)
         return json.loads(result.stdout)["batch"] if status == 0 else result.stderr
 
-    def test_it_is_at_most_8_and_divides_what_a_rank_has(self):
+    def test_it_is_at_most_8_and_divides_a_ranks_share(self):
         for ranks, flags, microbatch, accumulation in (
                 (1, ("--global-batch", "64"), 8, 8), (1, ("--global-batch", "4"), 4, 1), (1, ("--global-batch", "12"), 6, 2),
                 (1, ("--global-batch", "14"), 7, 2), (1, ("--global-batch", "22"), 2, 11), (1, ("--global-batch", "17"), 1, 17),
                 (2, ("--global-batch", "64"), 8, 4), (2, ("--global-batch", "24", "--strategy", "pp", "--levels", "2"), 6, 4),
-                # What is said stays as it is.
+                # Given values are kept.
                 (1, ("--global-batch", "64", "--grad-accum", "2"), 32, 2), (1, ("--global-batch", "64", "--microbatch", "64"), 64, 1),
                 (1, (), 1, 8), (1, ("--microbatch", "16"), 16, 1)):
             with self.subTest(ranks=ranks, flags=flags):
@@ -45,7 +45,7 @@ class Microbatch(FolderTest):
         return run_dir, run(*launched(ranks, *WIDE, "--run-dir", run_dir, *flags), **options).stderr
 
     def predicted(self, microbatch, ranks=1):
-        """Bytes that a rank is predicted to take."""
+        """Predicted bytes of a rank."""
         run_dir, _ = self.train(f"told-{microbatch}-{ranks}", "--microbatch", microbatch, ranks=ranks)
         return sum(metrics_of(run_dir)[0]["memory_predicted_bytes"].values())
 
@@ -57,7 +57,7 @@ class Microbatch(FolderTest):
             run_dir, error = self.train(f"limited-{ranks}", "--memory-limit", self.predicted(2, ranks), ranks=ranks)
             self.assertEqual(batch_of(run_dir), {"global": 16, "microbatch": 2, "grad_accum": 8 // ranks})
             self.assertEqual(error.count("microbatch 2 in place of 8"), 1, error)
-        # A limit that nothing meets is refused as before.
+        # A limit that no microbatch meets is rejected.
         self.train("nothing", "--memory-limit", "100kB", status=USAGE)
 
     def test_it_fits_the_machine(self):
@@ -69,7 +69,7 @@ class Microbatch(FolderTest):
         run("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo; exec "$@"', meminfo, DTRAIN, *WIDE, "--run-dir", run_dir)
         self.assertEqual(batch_of(run_dir)["microbatch"], 2)
 
-    def test_a_run_that_resumes_keeps_its_own(self):
+    def test_a_resumed_run_keeps_its_microbatch(self):
         run_dir, _ = self.train("run", "--microbatch", "4", "--steps", "2")
         self.assertEqual(batch_of(run_dir)["microbatch"], 4)
         _, error = self.train("run", "--steps", "4", "--resume", "auto")
@@ -83,7 +83,7 @@ class Microbatch(FolderTest):
         self.assertEqual(batch_of(moved)["microbatch"], 4)
         run(DTRAIN, "--run-dir", run_dir, "--resume", "auto", "--steps", "5")
         self.assertEqual(batch_of(run_dir)["microbatch"], 4)
-        # One that does not divide the ranks' shares gives way.
+        # A microbatch that does not divide the ranks' shares is replaced.
         odd, _ = self.train("odd", "--microbatch", "16", "--steps", "1")
         self.train("odd", "--steps", "2", "--resume", "auto", ranks=2)
         self.assertEqual(batch_of(odd), {"global": 16, "microbatch": 8, "grad_accum": 1})
@@ -93,7 +93,7 @@ class Start(FolderTest):
     def train(self, *flags):
         return run(DTRAIN, *SMALL, "--run-dir", self.folder / "run", "--overwrite", *flags).stderr
 
-    def test_thousands_of_epochs_are_told_of_each_file(self):
+    def test_thousands_of_epochs_trigger_a_warning_per_file(self):
         (self.folder / "short.txt").write_bytes(TEXT.read_bytes()[:16 * 2 + 1])  # two samples
         short = self.folder / "short.txt"
         hurried = ("--steps", "3", "--global-batch", "1024", "--time-limit", "0.001s")
@@ -125,7 +125,7 @@ class LearningRate(FolderTest):
         self.assertEqual(len(lines), 1)
         return [float(number) for number in re.search(r"from (\S+) in step \d+ to (\S+) in step", lines[0]).groups()]
 
-    def test_a_jump_at_a_resume_is_told_with_both_rates(self):
+    def test_a_jump_at_a_resume_is_reported_with_both_rates(self):
         for schedule in ("cosine", "wsd"):
             flags = ("--schedule", schedule, "--lr", "1e-2", "--overwrite") + (("--decay-steps", "4") if schedule == "wsd" else ())
             self.train(*flags, "--steps", "4")
@@ -135,7 +135,7 @@ class LearningRate(FolderTest):
             self.assertAlmostEqual(after, steps[4]["learning_rate"], delta=0.01 * after)
             self.assertGreater(after, before)
 
-    def test_other_settings_of_the_rate_too_and_nothing_where_it_stays(self):
+    def test_other_rate_settings_are_reported_only_if_the_rate_changes(self):
         self.train("--lr", "1e-2", "--steps", "2")
         self.assertIsNone(self.rates(self.train("--resume", "auto", "--steps", "4", data=())))
         self.assertEqual(self.rates(self.train("--resume", "auto", "--steps", "5", "--lr", "2e-2", data=())), [0.01, 0.02])

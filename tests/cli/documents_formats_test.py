@@ -1,4 +1,4 @@
-"""The commands and programs of the pages about our files do what the pages say, also with other files than the pages'."""
+"""The programs of the pages about file formats work as described, also with other files."""
 
 import json
 import unittest
@@ -18,7 +18,7 @@ TEXT = "In the beginning God created the heaven and the earth.\n" * 100
 
 
 def program(page, beginning):
-    """The Python of a page that defines `beginning`."""
+    """The Python fence of a page that defines `beginning`."""
     found = [fence.text for fence in fences_of((SOURCE / "docs" / "formats" / page).read_text())
              if fence.tag == "python" and beginning in fence.text]
     assert len(found) == 1, found
@@ -38,7 +38,7 @@ class Model(FolderTest):
 
 class Tokens(FolderTest):
     def read(self, path):
-        """What the page's reader makes of a file."""
+        """A file, read by the page's reader."""
         functions = program("tokens.md", "def read_token_file").partition("\ntokens, ends, model =")[0]
         ask = ("\nimport json, sys\ntokens, ends, model = read_token_file(sys.argv[1])\n"
                "print(json.dumps([tokens.tolist(), ends if ends is None else ends.tolist(), model.hex()]))\n")

@@ -36,9 +36,9 @@ TAGS = ("sh", "console", "python", "json", "text")
 RUN_TAGS = ("sh", "console", "python")
 COMMENT = re.compile(r"<!-- (.*) -->")
 NOTES = re.compile(r"not run: .+|status \d+|output|numbers vary|labels only")
-LIMIT = 200  # seconds after which a command has failed; none needs more than a few
+LIMIT = 200  # seconds before a command has failed; none needs more than a few
 
-# Stands for dtrain in PATH: training takes few steps, and models of which one takes a minute are small; all else is as the page says.
+# Replaces dtrain in PATH: it shortens training and shrinks large models; everything else is as on the page.
 FEW_STEPS = """#!/bin/sh
 case "$*" in
   *--help*|*--version*|*"--steps "*|*"--epochs "*) ;;
@@ -57,7 +57,7 @@ class Fence:
     notes: list
 
     def note(self, beginning):
-        """What follows `beginning` in its comments; None without such a comment."""
+        """The rest of the comment that starts with `beginning`; None if there is none."""
         found = [note[len(beginning):].strip() for note in self.notes if note.startswith(beginning)]
         return found[0] if found else None
 
@@ -90,7 +90,7 @@ def documents():
 
 
 def commands_of(fence):
-    """(command, expected lines or None) of each command of a console's fence, or of all of another."""
+    """(command, expected lines or None): each command of a console fence, or the whole text of another fence."""
     if fence.tag != "console":
         return [(fence.text, None)]
     found = []
@@ -110,7 +110,7 @@ RATE = re.compile(NUMBER + r" ?(?:[KMG]?(?:B|bit)/s|tok/s|tokens/s|%)(?!\w)")
 
 
 def same(line, fence):
-    """`line` without its rank and without what may differ from run to run and from machine to machine."""
+    """`line` without its rank and without values that vary between runs and machines."""
     line = re.sub(r"^\[(\w+:)?\d+\] ", "", line.rstrip())
     if fence.note("labels only") is not None:
         return re.sub(NUMBER, "#", re.split(r"  +", line.strip())[0])
@@ -121,7 +121,7 @@ def same(line, fence):
 
 
 def difference(shown, written, fence):
-    """The first shown line that was not written where it should stand; "" if the output is as shown."""
+    """The first expected line that the output lacks; "" if the output matches."""
     shown, written = ([same(line, fence) for line in lines] for lines in (shown, written))
     place, gap = 0, False
     for line in shown:
@@ -138,7 +138,7 @@ def difference(shown, written, fence):
 
 
 class Shell:
-    """Runs commands in one folder; what they export, the next one has."""
+    """Runs commands in one folder; exported variables persist."""
 
     def __init__(self, folder):
         self.folder, self.state = folder, folder.parent / "environment"
@@ -154,7 +154,7 @@ class Shell:
                             "DOCUMENTS_DTRAIN": str(BUILD / "bin" / "dtrain")}
 
     def run(self, command):
-        """The status, and all that was written."""
+        """The status and the output."""
         script = f"set -euo pipefail\n. {self.state}\n{command}\nexport -p >{self.state}\n"
         process = subprocess.Popen(["bash", "-c", script], cwd=self.folder, env=self.environment, text=True, errors="replace",
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -168,7 +168,7 @@ class Shell:
 
 
 def run_fence(shell, fence):
-    """What its commands wrote; raises AssertionError where one does not do what the page says."""
+    """The output of its commands; raises AssertionError if a command does not behave as the page says."""
     written = []
     for command, shown in commands_of(fence):
         if fence.tag == "python":
@@ -184,13 +184,13 @@ def run_fence(shell, fence):
 
 
 def check_output(fence, written):
-    """Of a text that shows a part of what the commands above it wrote."""
+    """Checks a text that shows part of the output of the commands above it."""
     if wrong := difference(["...", *fence.text.splitlines(), "..."], written, fence):
         raise AssertionError(wrong + "\nall of it:\n" + "\n".join(written))
 
 
 def run_page(path, given=("book.txt", "book.dtok")):
-    """Runs a page's fences in order; `given` is what README's first part has made."""
+    """Runs a page's fences in order; `given`: files that README's first part creates."""
     with tempfile.TemporaryDirectory(prefix="dtrain-documents-") as scratch:
         folder = pathlib.Path(scratch) / "dtrain"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The commands of the pages about ranks and layouts do what the pages say."""
+"""The commands of the pages about ranks and layouts work as described."""
 
 import unittest
 

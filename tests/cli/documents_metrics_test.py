@@ -1,4 +1,4 @@
-"""docs/formats/metrics.md names every event that dtrain writes, and of each its keys and a line as dtrain writes it."""
+"""docs/formats/metrics.md documents every event that dtrain writes, with its keys and a sample line."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from dtrain_harness import DIFFERENT, DTRAIN, DTRUN, LIMIT, SOURCE, launched, ma
 PAGE = SOURCE / "docs" / "formats" / "metrics.md"
 TINY = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
 STOPPED = 9
-# Written on a GPU alone.
+# Written only on a GPU.
 UNSEEN = {("start", "host_memory_predicted_bytes")}
-# The second rank of the first attempt tells its process id.
+# The second rank of the first attempt writes its process id.
 TELLING = 'echo $$ >"$0.$RANK.$TORCHELASTIC_RESTART_COUNT"; exec "$@"'
 
 
@@ -33,7 +33,7 @@ def sections():
 
 
 def documented_keys(section):
-    """Key -> the names within, which its row gives."""
+    """Key -> the names of its members, from its row."""
     found = {}
     for names, meaning in re.findall(r"^\| (`[^|]*?) \|(.*)\|$", section, re.MULTILINE):
         inside = set(re.findall(r"`(\w+)`", meaning))
@@ -42,7 +42,7 @@ def documented_keys(section):
 
 
 def shape(value):
-    """A value without what differs from run to run: its keys in order, and the kinds of its values."""
+    """The shape of a value, equal for all runs: its keys in order, and the types of its values."""
     if isinstance(value, dict):
         return [(key, shape(part)) for key, part in value.items()]
     if isinstance(value, list):
@@ -123,7 +123,7 @@ class Metrics(unittest.TestCase):
         cls.train("patient", 1, "--steps", 9, "--lr", 0, "--weight-decay", 0, "--data", words / "out" / "train.dtok", "--val-data",
                   words / "out" / "valid.dtok", "--eval-every", 1, "--patience", 1)
 
-    def test_its_events_are_those_of_the_code_and_of_runs(self):
+    def test_the_documented_events_are_those_of_the_code_and_of_runs(self):
         code = "".join(path.read_text() for path in (SOURCE / "lib" / "dtrain" / "metrics").glob("*.cpp"))
         written = set(re.findall(r'\{"event", "(\w+)"\}', code))
         self.assertGreater(len(written), 5, "this test must have found the events")

@@ -1,4 +1,4 @@
-"""docs/checkpoints.md's table of what a resumed run may change: each flag of it does what its row says."""
+"""docs/checkpoints.md's table of what a resumed run may change: each flag behaves as its row says."""
 
 import re
 import unittest
@@ -6,7 +6,7 @@ import unittest
 from dtrain_harness import DTRAIN, GOLDEN, SOURCE, USAGE, make_folder, run
 
 TINY = ["--levels", 1, "--width", 16, "--heads", 2, "--neurons", 16, "--seq-len", 16, "--threads", 1, "--tensorboard", "off"]
-# A flag of the table -> what the resumed run gives, and what the run before it gave beside TINY.
+# A flag of the table -> its value in the resumed run, and the flags of the original run beside TINY.
 CHANGES = {
     "refused": {"--seq-len": (8, []), "--val-fraction": (0.2, ["--val-fraction", 0.1]), "--seed": (2, []), "--global-batch": (4, []),
                 "--optimizer": ("sgd", []), "--momentum": (0.5, ["--optimizer", "sgd", "--momentum", 0]), "--data": ("other.txt", []),
@@ -16,12 +16,12 @@ CHANGES = {
               "--reduction": ("fast", []), "--val-data": ("other.txt", []), "--eval-sequences": (2, ["--val-fraction", 0.1])},
     "allowed": {"--steps": (4, []), "--eval-every": (1, ["--val-fraction", 0.1])},
 }
-# Without effect for one process on a CPU, or with a constant schedule; or it follows from the batch and the ranks.
+# No effect for one process on a CPU or with a constant schedule, or derived from the batch and the ranks.
 WITHOUT_EFFECT = {"--matmul-precision", "--compress", "--device", "--decay-steps", "--grad-accum"}
 
 
 def rows():
-    """Outcome -> the flags of the rows that tell it."""
+    """Outcome -> the flags of its rows."""
     text = (SOURCE / "docs" / "checkpoints.md").read_text()
     table = text.partition("### What may differ")[2].partition("\n###")[0]
     found = {outcome: set() for outcome in CHANGES}
@@ -41,14 +41,14 @@ class WhatMayDiffer(unittest.TestCase):
         cls.runs = {}
 
     def begun(self, before):
-        """A run that was trained with these flags: one for all tests."""
+        """A run trained with these flags, shared by all tests."""
         name = "run" + "".join(str(word) for word in before)
         if name not in self.runs:
             self.runs[name] = run(DTRAIN, *TINY, "--data", "text.txt", "--steps", 2, "--run-dir", name, *before, cwd=self.folder)
         return name
 
     def resumed(self, flag, value, before):
-        """How a resumed run with another value ends, and the warnings about it."""
+        """The status and the warnings of a run resumed with another value."""
         from_run = self.begun(before)
         copy = f"{from_run}{flag}"
         run("cp", "-r", from_run, copy, cwd=self.folder)
@@ -60,7 +60,7 @@ class WhatMayDiffer(unittest.TestCase):
         self.assertEqual({outcome: flags - WITHOUT_EFFECT for outcome, flags in rows().items()},
                          {outcome: set(changes) for outcome, changes in CHANGES.items()})
 
-    def test_each_does_what_its_row_says(self):
+    def test_each_flag_behaves_as_its_row_says(self):
         for outcome, changes in CHANGES.items():
             for flag, (value, before) in changes.items():
                 result, warnings = self.resumed(flag, value, before)

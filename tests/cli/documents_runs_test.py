@@ -1,4 +1,4 @@
-"""The commands of the pages about data, runs and what they leave do what the pages say."""
+"""The commands of the pages about data, runs and their output work as described."""
 
 import unittest
 

@@ -7,7 +7,7 @@ import unittest
 from documents_harness import NOTES, RUN_TAGS, TAGS, Fence, commands_of, difference, documents, fences_of, run_page
 from dtrain_harness import SOURCE
 
-# Why commands of the documents are not run, and how many fences of commands each holds for.
+# Reasons why commands are not run -> the number of fences with that reason.
 NOT_RUN = {
     "installs, builds or tests all of dtrain": 4,
     "measures for minutes": 1,
@@ -42,12 +42,12 @@ class Marks(unittest.TestCase):
             wrong += [f"{name}: {line}" for line in re.findall(r"^.+```.*$|^```.*$", outside, re.MULTILINE)]
         self.assertEqual(wrong, [])
 
-    def test_what_is_not_run_has_a_known_reason(self):
+    def test_fences_that_are_not_run_have_a_known_reason(self):
         found = collections.Counter(fence.note("not run:") for fences in self.fences.values() for fence in fences
                                     if fence.tag in RUN_TAGS and not fence.runs)
         self.assertEqual(dict(found), NOT_RUN)
 
-    def test_no_two_pages_use_one_run_folder(self):
+    def test_no_two_pages_share_a_run_folder(self):
         users = collections.defaultdict(set)
         for name, fences in self.fences.items():
             for fence in fences:
@@ -63,7 +63,7 @@ class Marks(unittest.TestCase):
         self.assertEqual(run | {"README.md"}, pages)
 
 
-class TheTestItself(unittest.TestCase):
+class Checker(unittest.TestCase):
     def check(self, text, written, *notes):
         fence = Fence(1, "console", text, list(notes))
         return difference(text.splitlines(), written.splitlines(), fence)
@@ -90,7 +90,7 @@ class TheTestItself(unittest.TestCase):
 
 
 class Readme(unittest.TestCase):
-    def test_its_commands_do_what_it_says(self):
+    def test_its_commands_work_as_described(self):
         run_page(SOURCE / "README.md", given=())
 
 

@@ -47,13 +47,13 @@ def run(*command, status=0, environment=None, **options):
 
 
 def need_mounts(case):
-    """Skips the test where no mount namespace can be made, as in a chroot whose / is no mount."""
+    """Skips the test if mount namespaces are unavailable, as in a chroot whose / is not a mount."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
         case.skipTest("needs namespaces: of mounts")
 
 
 def as_nobody(*words):
-    """The words of a command that root has run by user 65534; any other user's own words.
+    """The words of a command, run as user 65534 if we are root.
 
     That user may not be able to look into the folder of this checkout, and sees it at /mnt.
     """

@@ -183,7 +183,7 @@ class Faults(DtrunTest):
                         f"'DTRUN_CONTROL_FD']))\n link.sendall(b'{words}\\n')\n sys.exit(3)\ntime.sleep(20)")
                 self.ended(3, "--emulate-nodes", "2", "-n", "1", *self.stub(text))
 
-    def test_a_stop_of_all_processes_that_reaches_a_rank_first_is_no_failure(self):
+    def test_a_suspend_signal_that_reaches_a_rank_first_is_no_failure(self):
         """A batch system sends SIGTSTP to each process of a step."""
         text = ("import os, time\nopen(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
                 "while not os.path.exists('go'):\n time.sleep(0.01)")

@@ -420,8 +420,8 @@ class Stop(NodesTest):
         process.send_signal(signal.SIGINT)
         self.assertEqual(self.ends(process), [130], process.err)
 
-    def test_a_stop_that_the_kernel_leaves_out_suspends_no_node_for_good(self):
-        """No shell could continue a session's leader: it goes on at once, and so do the ranks."""
+    def test_a_suspend_that_the_kernel_skips_leaves_no_node_suspended(self):
+        """No shell could continue a session leader: it continues at once, and so do the ranks."""
         text = "trap 'echo >> continued$RANK' CONT; : > here$RANK; until [ -e go ]; do sleep 0.02; done"
         launchers = [self.node(rank, "-n", "1", "--", "sh", "-c", text, start_new_session=True) for rank in range(2)]
         self.wait_for_files("here0", "here1")

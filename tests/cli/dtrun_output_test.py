@@ -339,7 +339,7 @@ class FilesTest(DtrunTest):
 
 class TerminalTest(DtrunTest):
     def on_terminal(self, text, *options, ranks=2, columns=97, then=None):
-        """Returns dtrun's output to a terminal of the given width; `then` may wait for a part of it, and resize it."""
+        """Returns dtrun's output to a terminal of the given width; `then` may wait for output and resize the terminal."""
         master, slave = pty.openpty()
         seen = []
 

@@ -1,4 +1,4 @@
-"""A new run that begins at another one's checkpoint, or with its weights, takes what it needs from there."""
+"""A new run that starts from another run's checkpoint or weights inherits its settings."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ def losses(folder):
 
 
 class Runs(unittest.TestCase):
-    """A run of 6 steps, and the same one of 9."""
+    """A run of 6 steps, and the same run with 9."""
 
     @classmethod
     def setUpClass(cls):
@@ -58,7 +58,7 @@ class Forks(Runs):
                 self.assertEqual(saved["data"]["train"], str(self.root / "home/text.txt"))
         self.assertEqual(len(losses(self.origin)), 6)
 
-    def test_a_fork_without_a_folder_is_said_to_be_a_new_run(self):
+    def test_a_fork_without_a_run_folder_is_reported_as_a_new_run(self):
         error = self.train("--resume", self.origin, "--steps", 7).stderr
         self.assertIn("this is a new run, which forks it: --run-dir RUN --resume auto continues a run", error)
         self.assertEqual([step for step, *_ in losses(self.root / "elsewhere/runs/text-1")], [7])
@@ -78,17 +78,17 @@ class Forks(Runs):
         fork = self.new("fork")
         self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--data", "moved.txt")
         self.assertEqual(losses(fork), losses(self.whole)[6:])
-        self.assertEqual(self.settings(fork)["report"], self.settings(self.origin)["report"])  # no flags of a first run
+        self.assertEqual(self.settings(fork)["report"], self.settings(self.origin)["report"])  # no demo defaults
 
     def test_a_fork_may_validate_on_another_file(self):
         (self.root / "elsewhere/valid.txt").write_text("And God said, Let there be light: and there was light.\n" * 20)
         fork = self.new("fork")
-        # The share that was kept for validation would be trained on: other data, in one line.
+        # The held-out share would be trained on: rejected as other data, in one line.
         error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, "--val-data", "valid.txt", status=USAGE).stderr
         self.assertIn("--val-data valid.txt takes the place of --val-fraction 0.1", error)
         self.assertEqual(error.count("dtrain: error:"), 1)
 
-    def test_a_fork_on_other_ranks_keeps_its_bits_or_says_which_ranks_can(self):
+    def test_a_fork_on_other_ranks_keeps_its_bits_or_names_ranks_that_can(self):
         fork = self.new("fork")
         error = self.train("--resume", self.origin, "--run-dir", fork, "--steps", 9, ranks=2).stderr
         self.assertIn("--strategy ddp takes the place of single for 2 ranks", error)
@@ -96,14 +96,14 @@ class Forks(Runs):
         error = self.train("--resume", self.origin, "--run-dir", self.new("three"), ranks=3, status=USAGE).stderr
         self.assertIn(f"--resume {self.origin} cannot go on with 3 ranks: launch 1, 2 or 4;", error)
 
-    def test_a_checkpoint_that_lies_alone_has_the_settings_in_its_manifest(self):
+    def test_a_checkpoint_outside_a_run_has_its_settings_in_the_manifest(self):
         alone, fork = self.new("copy"), self.new("fork")
         shutil.copytree(self.origin / "checkpoints/step-6", alone)
         error = self.train("--resume", alone, "--run-dir", fork, "--steps", 9, cwd="home").stderr
         self.assertIn(f"come from {alone}/manifest.json", error)
         self.assertEqual(losses(fork), losses(self.whole)[6:])
 
-    def test_a_path_without_a_run_is_refused(self):
+    def test_a_path_without_a_run_is_rejected(self):
         error = self.train("--resume", "nothing", "--run-dir", self.new("fork"), status=CHECKPOINT).stderr
         self.assertIn("no such file or folder", error)
         self.assertFalse(self.new("fork").exists())
@@ -138,7 +138,7 @@ class Weights(Runs):
         self.train(*TINY, "--data", "text.txt", "--steps", 1, "--run-dir", small, "--checkpoint-every", "none", cwd="home")
         self.assertIn("final/model.safetensors, new optimizer", self.start(small))
 
-    def test_sizes_that_contradict_the_weights_are_refused_with_both_values(self):
+    def test_sizes_that_contradict_the_weights_are_rejected_with_both_values(self):
         error = self.start(self.origin, "--width", 64, "--heads", 2, status=USAGE)
         (line,) = [line for line in error.splitlines() if "error:" in line]
         self.assertIn("--width 64 is given, its model has 32", line)
@@ -147,7 +147,7 @@ class Weights(Runs):
         self.start(self.origin, "--width", 32, "--dropout", 0.3)
         self.assertEqual(self.settings(self.new("new"))["model"]["dropout"], 0.3)
 
-    def test_sizes_of_a_file_give_way_to_the_flag(self):
+    def test_the_flag_overrides_sizes_of_a_file(self):
         file = self.root / "sizes.json"
         file.write_text(json.dumps({"model": {"width": 64, "levels": 3}}))
         error = self.start(self.origin, "--config", file)
@@ -156,9 +156,9 @@ class Weights(Runs):
         error = self.train("--config", file, "--data", "../home/text.txt", "--run-dir", self.new("refused"), status=USAGE).stderr
         self.assertIn("--width 64 is given, its model has 32", error)
 
-    def test_the_same_command_goes_on_when_the_weights_are_gone(self):
+    def test_the_same_command_resumes_when_the_weights_are_gone(self):
         source, sizes = self.new("source"), self.root / "larger.json"
-        sizes.write_text(json.dumps({"model": {"width": 64}}))  # the flag's weights win over it at every start
+        sizes.write_text(json.dumps({"model": {"width": 64}}))  # the flag's weights override it at every start
         command = ["--config", sizes, "--init-from", source, "--data", "../home/text.txt", "--seq-len", 32, "--threads", 1,
                    "--run-dir", self.new("new"), "--resume", "auto", "--checkpoint-every", 1]
         shutil.copytree(self.origin, source)

@@ -1,4 +1,4 @@
-"""dtrain generate --from everything that holds a model: runs that ended, were stopped or still train, and checkpoints of any layout."""
+"""dtrain generate --from finished, stopped and running runs, and from checkpoints of any layout."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class From(FolderTest):
                    status=status, **options)
 
     def generated(self, path, step=None, **options):
-        """The text, which comes from the checkpoint of `step`; None: from a model file, which needs no word."""
+        """The text generated from the checkpoint of `step`; None: from a model file, which prints no note."""
         result = self.generate(path, **options)
         self.assertEqual(f"step {step}:" in result.stderr if step else not result.stderr, True, result.stderr)
         return result.stdout
@@ -69,7 +69,7 @@ class From(FolderTest):
                 final_model(run_dir).unlink()
                 self.assertEqual(self.generated(run_dir, step=2), expected)
 
-    def test_a_damaged_newest_checkpoint_is_named_and_an_older_one_taken(self):
+    def test_a_damaged_latest_checkpoint_is_named_and_an_older_one_used(self):
         run_dir = self.train("run")
         final_model(run_dir).unlink()
         checkpoints = run_dir / "checkpoints"
@@ -85,7 +85,7 @@ class From(FolderTest):
         (checkpoints / "step-9").unlink()
         (checkpoints / "step-4" / "manifest.json").unlink()
         self.assertIn("step 2:", self.generate(run_dir).stderr)
-        # One that was named is not replaced by another.
+        # An explicitly named checkpoint is not replaced.
         for name in ("step-6", "step-4"):
             result = self.generate(checkpoints / name, status=CHECKPOINT)
             self.assertEqual((result.stderr.count("\n"), result.stdout), (1, ""), result.stderr)
@@ -95,7 +95,7 @@ class From(FolderTest):
         self.assertIn("none of the 3 checkpoints", result.stderr)
         self.assertEqual(result.stdout, "")
 
-    def test_a_damaged_final_model_is_named_and_the_newest_checkpoint_taken(self):
+    def test_a_damaged_final_model_is_named_and_the_latest_checkpoint_used(self):
         run_dir = self.train("run")
         expected = self.generated(run_dir)
         final = final_model(run_dir)
@@ -119,7 +119,7 @@ class From(FolderTest):
         self.assertEqual(self.generated(run_dir, step=8), later)
         self.assertNotEqual(self.generated(final_model(run_dir)), later)
 
-    def test_a_run_that_still_trains(self):
+    def test_a_run_that_is_still_training(self):
         command = launched(1, "train", *SIZES, "--data", self.text, "--steps", 10**6, "--checkpoint-every", 1, "--keep-last", 2,
                            "--run-dir", self.folder / "run")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -148,7 +148,7 @@ class From(FolderTest):
         (run_dir / "tokenizer.model").unlink()
         self.assertIn("tokenizer.model", self.generate(checkpoint, status=CHECKPOINT).stderr)
 
-    def test_what_holds_no_model_is_refused_with_what_to_give(self):
+    def test_paths_without_a_model_are_rejected_with_advice(self):
         run_dir = self.train("runs/one", steps=2)
         (self.folder / "empty").mkdir()
         begun = self.folder / "begun"
@@ -163,7 +163,7 @@ class From(FolderTest):
             for part in (f"--from", *parts):
                 self.assertIn(part, result.stderr)
 
-    def test_a_path_given_to_the_flag_of_the_architecture_leads_to_from(self):
+    def test_a_path_given_to_another_flag_is_rejected_with_a_pointer_to_from(self):
         run_dir = self.train("run", steps=2)
         for flag in ("--model", "--checkpoint", "--ckpt", "--load", "--resume", "--init-from", "--out-dir", "--run-dir"):
             result = run(DTRAIN, "generate", flag, run_dir, status=USAGE)

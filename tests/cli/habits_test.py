@@ -142,7 +142,7 @@ class DeepSpeed(FolderTest):
         self.assertIn("(--deepspeed-config)", run(DTRAIN, "--deepspeed-config", "missing.json", status=USAGE).stderr)
 
 
-    def test_what_auto_chooses_takes_the_place_of_what_the_file_says(self):
+    def test_auto_replaces_the_layout_of_a_file(self):
         for content, expected in (({"gradient_accumulation_steps": 4}, "--grad-accum 4"), ({"zero_optimization": {"stage": 3}}, "--zero-stage 3")):
             found, error = self.config(content, "--strategy", "auto")
             self.assertEqual((found["layout"]["strategy"], found["batch"]["grad_accum"]), ("auto", 0))
@@ -183,7 +183,7 @@ class Alone(FolderTest):
     def demo(self, config):
         return config["data"]["val_fraction"], config["report"]["eval_every"], config["checkpoint"]["every"], config["report"]["sample_every"]
 
-    def test_each_default_gives_way_to_its_own_flag_alone(self):
+    def test_each_default_is_overridden_by_its_own_flag_only(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
         (self.folder / "other.txt").write_bytes(b"words " * 500)
         for flags, expected in ((["--val-fraction", "0.1"], (0.1, 100, "100", 200)), (["--val-fraction", "0"], (0, 0, "100", 200)),
@@ -196,7 +196,7 @@ class Alone(FolderTest):
         _, error = self.start("--data", "book.txt", "--val-fraction", "0", "--checkpoint-every", "5", "--sample-every", "0")
         self.assertNotIn("demo defaults", error)
 
-    def test_a_configuration_is_whole_and_what_it_leaves_out_is_told(self):
+    def test_a_configuration_gets_no_defaults_and_missing_flags_are_listed(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
         for text, told in (("{}", "--val-fraction 0.05 --eval-every 100 --checkpoint-every 100"), ('{"data.val_fraction": 0.1, "report.eval_every": 5}',
                            "add --checkpoint-every 100 "), ('{"data.val_fraction": 0, "checkpoint.every": "none"}', None)):
@@ -206,7 +206,7 @@ class Alone(FolderTest):
             self.assertEqual("what --data alone gets" in error, told is not None)
             self.assertIn(told or "", error)
 
-    def test_a_run_that_resumes_has_the_validation_data_that_it_had(self):
+    def test_a_resumed_run_keeps_its_validation_data(self):
         (self.folder / "book.txt").write_bytes(b"words " * 50_000)
         printed = run(self.dtrain, "--data", "book.txt", "--val-fraction", "0.125", "--print-config", cwd=self.folder).stdout
         for name, text in (("other", printed), ("none", printed.replace("0.125", "0.0"))):

@@ -1,4 +1,4 @@
-"""What dtrain says of itself, of one setting and of other trainers' flags, and which numbers it reads. Nothing here loads LibTorch."""
+"""Help texts, flags of other trainers and number formats. Nothing here loads LibTorch."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from dtrain_harness import DTRAIN, SOURCE, USAGE, FolderTest, front_end_alone, m
 
 MOST_USED = ["--data", "--config", "--run-dir", "--resume", "--val-fraction", "--steps", "--lr", "--global-batch", "--strategy",
              "--checkpoint-every"]
-# Flags that people type who come from nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed or Megatron, and what answers.
+# Flags of nanoGPT, llm.c, transformers, torchtitan, Lightning, DeepSpeed and Megatron, and the answer to each.
 FOREIGN = {
     "--val_split": "--val-fraction", "--validation-split": "--val-fraction", "--val_ratio": "--val-fraction", "--split": "--val-fraction",
     "--eval-data": "--val-data", "--validation_file": "--val-data", "--valid-data-path": "--val-data",
@@ -75,14 +75,14 @@ class Help(unittest.TestCase):
             self.assertIn({"model": "--width", "layout": "--zero-stage", "machine": "--threads"}[name], help_of("help", name))
         self.assertIn("dtrain data prepare", help_of("help", "data"))  # a subcommand comes first
 
-    def test_every_setting_can_be_asked_for(self):
+    def test_every_setting_has_help(self):
         settings = (SOURCE / "docs/settings.md").read_text()
         keys = re.findall(r"^\| `([a-z_]+\.[a-z_0-9]+)` \|", settings, re.MULTILINE)
         self.assertGreater(len(keys), 100)
         for key in keys[::9]:
             self.assertIn(key, help_of("help", key), key)
 
-    def test_another_name_is_answered_with_ours_or_the_nearest(self):
+    def test_other_names_are_answered_with_ours_or_the_nearest(self):
         for name, ours in (("batch_size", "--microbatch"), ("n_layer", "--levels"), ("--learning-rate", "--lr")):
             self.assertIn(ours, help_of("help", name))
         for name, ours in (("widht", "width"), ("chekpoint-every", "checkpoint-every"), ("qqqq", "dtrain --help"), ("bias", "help model")):
@@ -92,7 +92,7 @@ class Help(unittest.TestCase):
 
 
 class ForeignFlags(unittest.TestCase):
-    def test_each_is_refused_with_a_pointer_to_ours(self):
+    def test_each_is_rejected_with_a_pointer_to_ours(self):
         for flag, ours in FOREIGN.items():
             with self.subTest(flag=flag):
                 result = run(DTRAIN, flag, "1", status=USAGE)
@@ -108,12 +108,12 @@ class ForeignFlags(unittest.TestCase):
             self.assertIn(part, error)
         self.assertIn("option of dtrun", run(DTRAIN, "-n", "2", "--data", "book.txt", status=USAGE).stderr)
 
-    def test_a_text_is_no_configuration(self):
+    def test_a_text_is_rejected_as_a_configuration(self):
         book = make_folder(self) / "book.txt"
         book.write_text("Ge1:1 In the beginning\n")
         self.assertIn(f"--data {book}", run(DTRAIN, "--config", book, status=USAGE).stderr)
 
-    def test_python_writes_true_and_false(self):
+    def test_true_and_false_as_python_writes_them_are_read(self):
         for value, expected in (("True", True), ("False", False)):
             found = json.loads(run(DTRAIN, f"--compile={value}", "--tie_levels", value, "--print-config").stdout)
             self.assertEqual((found["machine"]["compile"], found["model"]["tie_levels"]), (expected, expected))
@@ -123,7 +123,7 @@ class WholeNumbers(FolderTest):
     def config(self, *flags):
         return json.loads(run(DTRAIN, *flags, "--print-config", cwd=self.folder).stdout)
 
-    def test_any_notation_of_a_whole_number_is_one(self):
+    def test_whole_numbers_are_read_in_any_notation(self):
         found = self.config("--steps", "1e4", "--warmup-steps", "1.5e2", "--set", "batch.global=1.6e1", "--seed", "2e3", "--eval-sequences", "1e2",
                             "--val-fraction", "0.1", "--checkpoint-every", "1e3", "--keep-every=1E3", "--memory-limit", "4e9", "--width", "64.0")
         self.assertEqual((found["train"]["steps"], found["train"]["warmup_steps"], found["batch"]["global"], found["train"]["seed"]),
@@ -135,7 +135,7 @@ class WholeNumbers(FolderTest):
         self.assertEqual((found["train"]["steps"], found["train"]["seed"], found["batch"]["global"], found["checkpoint"]["every"]),
                          (10000, 1000, 8, "100"))
 
-    def test_what_is_no_whole_number_is_refused(self):
+    def test_other_numbers_are_rejected(self):
         (self.folder / "c.json").write_text('{"train": {"steps": 1.5}}')
         for flags in (["--steps", "1.5e0"], ["--steps", "1e-1"], ["--steps", "1_000"], ["--steps", "10k"], ["--steps", "1e"], ["--steps", "inf"],
                       ["--steps", "nan"], ["--steps", "1e13"], ["--seed", "-1e1"], ["--seed", "1.5"], ["--set", "train.steps=2.5"], ["--config", "c.json"],
@@ -165,7 +165,7 @@ class Threads(unittest.TestCase):
                     environment={"OMP_NUM_THREADS": "", **environment}).stderr
         return [line for line in error.splitlines() if "usable core" in line]
 
-    def test_more_threads_than_cores_are_told(self):
+    def test_more_threads_than_cores_trigger_a_warning(self):
         for name, line in (("OMP_NUM_THREADS 999", self.warned(OMP_NUM_THREADS="999")), ("--threads 998", self.warned("--threads", "998"))):
             self.assertEqual(len(line), 1, line)
             self.assertIn(name, line[0])

@@ -20,7 +20,7 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
 
 def bfloat16_instructions():
-    """What multiplies bfloat16 on this CPU, as far as the environment lets it: AMX, AVX512-BF16, or None."""
+    """The bfloat16 instructions that the CPU and the environment allow: AMX, AVX512-BF16, or None."""
     if "avx512_bf16" not in CPU_FLAGS or any(os.environ.get(name) for name in LIMITS):
         return None
     return "AMX" if "amx_bf16" in CPU_FLAGS else "AVX512-BF16"
@@ -45,7 +45,7 @@ class Kernels(FolderTest):
         self.assertEqual(final_model(found).read_bytes(), final_model(expected).read_bytes())
 
     def bound(self, dtype, *flags):
-        """Of the relative errors of `numbers` in `dtype`."""
+        """Bound of the relative errors of `numbers` in `dtype`."""
         flags = ("--dtype", "float64", "--kernels", "plain", *flags)
         initial, _ = self.train("initial", *flags, "--steps", 1, "--lr", 0, "--overwrite")
 

@@ -48,7 +48,7 @@ class MachineMemory(unittest.TestCase):
         status, error = self.train("--recompute", "level")
         self.assertEqual(status, USAGE, error)
 
-    def test_a_model_that_fits_nowhere_here_is_told_on_how_many_ranks_it_would(self):
+    def test_a_model_too_large_for_this_machine_is_rejected_with_the_ranks_that_fit(self):
         status, error = self.train("--levels", "24", "--width", "2048", "--tie-levels", "off", "--global-batch", "64", "--microbatch", "1")
         self.assertEqual(status, USAGE, error)
         self.assertRegex(error, r"the most, [\d.]+ [GT]iB; use --strategy (fsdp|tp) .*on \d+ ranks \([\d.]+ [GM]iB a rank; "

@@ -41,7 +41,7 @@ class Memory(TrainTest):
         self.assertRegex(runs[1][2], r"^[12] of 4 levels run again, 1 at a time \(\d+% more FLOPs\)$")
         self.assertRegex(runs[2][2], "^3 of 4")  # the last one goes back first: its graph costs nothing to keep
 
-    def test_a_limit_that_cannot_be_met_is_refused_with_the_largest_part_and_what_would_fit(self):
+    def test_an_unmeetable_limit_is_rejected_with_the_largest_part_and_settings_that_fit(self):
         for flags in (("--recompute", "auto"), ("--recompute", "level"), ()):
             error = self.train("refused", *flags, "--memory-limit", "1MB", status=2)
             error = error.splitlines()[-1]  # a note on the batch comes before it
@@ -51,13 +51,13 @@ class Memory(TrainTest):
         self.train("fits", "--recompute", "auto", "--memory-limit", f"{least + 0.1:.1f}MiB")
 
     def alternatives(self, error):
-        """[(flags, ranks or None)] of what the one line of the refusal says would fit."""
+        """[(flags, ranks or None)] that the one-line rejection predicts to fit."""
         (line,) = {line.split("error: ")[1] for line in error.splitlines() if "dtrain: error:" in line}
         found = re.findall(r"((?:--[\w-]+ [\w-]+ )+)(?:on (\d+) ranks? )?\(", line.split("; raise the limit, or use ")[1])
         self.assertTrue(found, line)
         return [(flags.split(), int(ranks) if ranks else None) for flags, ranks in found]
 
-    def test_what_is_said_to_fit_does(self):
+    def test_suggested_settings_fit(self):
         model = ["--levels", "2", "--width", "64", "--heads", "4", "--neurons", "512", "--seq-len", "32", "--global-batch", "8",
                  "--checkpoint-every", "0"]
         for name, start, limit, ranks, wanted in (

@@ -1,4 +1,4 @@
-"""A start that is refused leaves no folder, no parent that it made, no lock: whatever it is refused for, on any number of ranks."""
+"""A rejected start leaves no new folder, parent folder or lock, for any reason and number of ranks."""
 
 import pathlib
 import unittest
@@ -23,7 +23,7 @@ class Refused(FolderTest):
         self.assertEqual(self.tree(), before, result.stderr)
         return result.stderr
 
-    def test_before_the_ranks_meet(self):
+    def test_rejected_before_the_rendezvous(self):
         (self.folder / "bad.dtok").write_bytes(b"DTOK" + bytes(100))
         for run_dir in ("runs/a/b", ""):
             self.refused(DATA, data="missing.txt", run_dir=run_dir)
@@ -32,7 +32,7 @@ class Refused(FolderTest):
             self.refused(USAGE, "--global-batch", "7", ranks=2, run_dir=run_dir)
             self.refused(CHECKPOINT, "--resume", "nothere", run_dir=run_dir)
 
-    def test_once_they_have_met(self):
+    def test_rejected_after_the_rendezvous(self):
         flags = {"memory": ("--memory-limit", "1kB"), "a frozen name": ("--freeze", "nothing.of.this.name")}
         for run_dir in ("runs/a/b", ""):
             for name, refused in flags.items():
@@ -41,20 +41,20 @@ class Refused(FolderTest):
         self.refused(USAGE, "--memory-limit", "1kB")
         self.refused(USAGE, "--freeze", "nothing.of.this.name", "--strategy", "dp", "--local-ranks", "2")
 
-    def test_ranks_that_differ(self):
+    def test_ranks_with_different_settings(self):
         shell = ("sh", "-c", '[ "$RANK" = 0 ] && set -- "$@" --lr 1e-5; exec "$@"', "rank")
         for run_dir in ("runs/a/b", ""):
             error = self.refused(USAGE, program=(DTRUN, "-n", "2", "--", *shell), run_dir=run_dir)
             self.assertIn("train.lr", error)
 
-    def test_after_the_folder_was_made(self):
+    def test_rejected_after_the_folder_was_created(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
         for ranks in (1, 2):
             for run_dir in ("runs/a/b", "", "runs/a/") if ranks == 1 else ("runs/a/b", ""):
                 with self.subTest(ranks=ranks, run_dir=run_dir):
                     self.refused(USAGE, "--resume", "old", "--seed", "7", run_dir=run_dir, ranks=ranks)
 
-    def test_a_folder_that_was_there_stays_as_it_was(self):
+    def test_an_existing_folder_is_left_unchanged(self):
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "old", cwd=self.folder)
         (self.folder / "runs/a").mkdir(parents=True)
         self.refused(USAGE, "--resume", "old", "--seed", "7")
@@ -64,17 +64,17 @@ class Refused(FolderTest):
         self.refused(USAGE, "--resume", "auto", "--seed", "7", run_dir="old")
         (self.folder / "old/lock").unlink()
         self.refused(USAGE, "--resume", "auto", "--seed", "7", run_dir="old")
-        # What was refused can be begun.
+        # The run can be started afterwards.
         run(DTRAIN, *SMALL, "--data", TEXT, "--run-dir", "runs/a/b", cwd=self.folder)
         self.assertTrue((self.folder / "runs/a/b/lock").exists())
 
-    def test_a_link_to_nothing_takes_a_name_and_ends_no_start(self):
+    def test_a_dangling_link_occupies_a_name_and_fails_no_start(self):
         (self.folder / "runs").mkdir()
         (self.folder / "runs/text-1").symlink_to("unmounted/run")
         run(DTRAIN, *SMALL, "--data", TEXT, cwd=self.folder)
         self.assertTrue((self.folder / "runs/text-2/config.json").exists())
 
-    def test_other_tools_leave_nothing_either(self):
+    def test_other_tools_leave_nothing(self):
         before = self.tree()
         for command in (("data", "prepare", "missing.txt", "--output", "new/x.dtok"), ("checkpoint", "import", "missing.safetensors", "new/checkpoint"),
                         ("checkpoint", "export", "missing", "new/x.safetensors"), ("report", "missing", "--output", "new/x.html"),

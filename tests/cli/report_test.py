@@ -177,7 +177,7 @@ class Page(FolderTest):
         names = ("dead", "running", "far", "far-running", "none")
         self.assertEqual([kind for kind, _ in self.states_of(*names)], ["dead", "running", "unknown", "running", "unknown"])
         self.assertIn("step 2", self.states_of("dead")[0][1])
-        # What is no lock file tells nothing, and nothing waits for it.
+        # A path that is not a lock file gives no state, and opening it does not block.
         (self.folder / "dead" / "lock").unlink()
         os.mkfifo(self.folder / "dead" / "lock")
         self.assertEqual(self.states_of("dead")[0][0], "unknown")
@@ -198,7 +198,7 @@ class Page(FolderTest):
             self.assertEqual(self.states_of(text), [(text.split(":")[0], text)])
             self.assertEqual(self.states_of(f"again {text}")[0][0], "dead")
 
-    def test_a_real_run_runs_until_it_is_killed_and_a_failed_one_tells_why(self):
+    def test_a_run_is_running_until_killed_and_a_failed_one_has_a_reason(self):
         train = ["train", "--levels", "1", "--width", "16", "--heads", "2", "--neurons", "16", "--seq-len", "16", "--threads", "1",
                  "--data", GOLDEN / "text.bin"]
         command = launched(1, *train, "--steps", 10**7, "--run-dir", self.folder / "long")
@@ -218,11 +218,11 @@ class Page(FolderTest):
         (failure,) = [line for line in metrics_of(self.folder / "bad") if line.get("event") == "failure"]
         self.assertEqual(failure["step"], max(line["step"] for line in metrics_of(self.folder / "bad") if "event" not in line))
 
-    def test_a_folder_of_runs_stands_for_all_below_it(self):
+    def test_a_folder_of_runs_expands_to_all_runs_below_it(self):
         for name in ("sweep/lr-10/one", "sweep/lr-2/one", "sweep/two"):
             write_run(self.folder / name, [start_line(), step_line(1)])
         (self.folder / "sweep" / "refused").mkdir()
-        # What a run holds, and what a link leads to, is no other run.
+        # Folders inside a run and targets of links are not further runs.
         write_run(self.folder / "sweep/two/inner", [step_line(1)])
         (self.folder / "sweep" / "link").symlink_to("two")
         write_run(self.folder / "elsewhere", [step_line(1)])
@@ -237,13 +237,13 @@ class Page(FolderTest):
         rows = list(csv.DictReader(io.StringIO(self.report("sweep", "sweep/two", "--csv", "-").stdout)))
         self.assertEqual([row["run"] for row in rows], names)
         self.assertEqual(self.report("sweep", "sweep/two").stdout, "report.html\n")
-        # What a shell makes of sweep/* once the page is there.
+        # The expansion of sweep/* once the page exists.
         self.assertEqual(len(page_data(self.page_of(*sorted(str(path) for path in (self.folder / "sweep").iterdir())))["runs"]), 4)
         (self.folder / "bare" / "deep").mkdir(parents=True)
         self.assertIn("no folder below does", self.report("bare", status=DATA).stderr)
         self.assertIn("no such file or folder", self.report("sweep", "none", status=DATA).stderr)
 
-    def test_a_link_in_a_folder_of_runs_stands_for_the_run_elsewhere(self):
+    def test_a_link_in_a_folder_of_runs_counts_as_the_linked_run(self):
         write_run(self.folder / "archive/old", [step_line(1)])
         write_run(self.folder / "sweep/new", [step_line(1)])
         (self.folder / "sweep/best").symlink_to("new")

@@ -242,7 +242,7 @@ class Stopping(ResumeTest):
         process.terminate()
         self.end_of(process, 9)
 
-    def test_a_failure_names_the_newest_checkpoint_and_how_to_continue(self):
+    def test_a_failure_names_the_latest_checkpoint_and_how_to_continue(self):
         self.single(*EVERY, steps=4)
         bad = (*EVERY, "--resume", "auto", "--lr", "1e30", "--grad-clip", "0")
         advice = f"the newest checkpoint is {self.run_dir}/checkpoints/step-4: to continue, rerun with --resume auto"

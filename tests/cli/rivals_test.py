@@ -1,5 +1,5 @@
-"""A setting that a file gives and one of the flags, or of a file that extends it, exclude each other: the later one wins, and
-one line says what it replaces."""
+"""Mutually exclusive settings of a file and of the flags, or of a file that extends it: the later one wins, and one line
+names the replaced ones."""
 
 import json
 import pathlib
@@ -58,7 +58,7 @@ class Rivals(FolderTest):
                 ({"layout.strategy": "dp", "layout.local_ranks": 3}, "--devices cpu,cpu", {"layout.local_ranks": 2})):
             self.check(settings, flags, expected)
 
-    def test_what_is_no_rival_stays(self):
+    def test_compatible_settings_are_kept(self):
         for settings, flags, kept in (({"data.validation": "v.txt"}, "--val-fraction 0", "data.validation"),
                                       ({"batch.microbatch": 2}, "--global-batch 8", "batch.microbatch"),
                                       ({"checkpoint.resume": "auto", "run.dir": "r"}, "--init-from w", "checkpoint.resume"),
@@ -68,7 +68,7 @@ class Rivals(FolderTest):
                 self.assertEqual(value(config, kept), settings[kept])
                 self.assertNotIn("takes the place of", error)
 
-    def test_of_a_batch_the_global_one_decides(self):
+    def test_the_global_batch_overrides_the_other_batch_settings(self):
         all_three = {"batch.global": 8, "batch.microbatch": 2, "batch.grad_accum": 4}
         for settings, flags, expected in (
                 (all_three, "--global-batch 16", (16, 2, 8)),
@@ -85,7 +85,7 @@ class Rivals(FolderTest):
         _, error = self.resolved({}, "--global-batch", 8, "--microbatch", 2, "--grad-accum", 3, status=USAGE)  # all are flags
         self.assertIn("--global-batch 8 is not", error)
 
-    def test_a_strategy_drops_what_belongs_to_another(self):
+    def test_a_strategy_drops_the_settings_of_another(self):
         zero = {"layout.strategy": "zero", "layout.zero_stage": 3}
         hybrid = {"layout.strategy": "fsdp", "layout.fsdp_sharding": "hybrid", "layout.shard_size": 1}
         for settings, flags, expected in (
@@ -101,7 +101,7 @@ class Rivals(FolderTest):
         config, error = self.resolved({"layout.zero_stage": 3, "layout.strategy": "zero"}, "--strategy", "zero", ranks=2)
         self.assertEqual((value(config, "layout.zero_stage"), "takes the place" in error), (3, False))
 
-    def test_a_setting_of_another_strategy_brings_it(self):
+    def test_a_setting_of_another_strategy_selects_it(self):
         for settings, flags, expected in (
                 ({"layout.strategy": "ddp"}, "--zero-stage 3", {"layout.strategy": "zero", "layout.zero_stage": 3}),
                 ({"layout.strategy": "fsdp"}, "--zero-stage 1", {"layout.strategy": "zero"}),
@@ -112,7 +112,7 @@ class Rivals(FolderTest):
             self.check(settings, flags, expected, ranks=2)
         self.check({"layout.strategy": "ddp"}, "--local-ranks 3", {"layout.strategy": "dp", "layout.local_ranks": 3})
 
-    def test_a_file_wins_over_those_that_it_extends(self):
+    def test_a_file_overrides_those_that_it_extends(self):
         (self.folder / "base.json").write_text(json.dumps({"data.validation": "v.txt", "train.epochs": 3}))
         config, error = self.resolved({"extends": "base.json", "data.val_fraction": 0.1, "train.steps": 5})
         self.assertEqual((value(config, "data.validation"), value(config, "train.epochs")), ("", 0))
@@ -120,20 +120,20 @@ class Rivals(FolderTest):
         both = {"data.validation": "v.txt", "data.val_fraction": 0.1}
         self.assertIn("exclude each other", self.resolved(both, status=USAGE)[1])
 
-    def test_deepspeed_files_lie_between_the_file_and_the_flags(self):
+    def test_deepspeed_files_rank_between_the_file_and_the_flags(self):
         (self.folder / "ds.json").write_text(json.dumps({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                                                          "gradient_accumulation_steps": 4}))
         config, _ = self.resolved({"batch.global": 64}, "--deepspeed-config", self.folder / "ds.json", "--global-batch", 16)
         self.assertEqual(config["batch"], {"global": 16, "microbatch": 2, "grad_accum": 8})
 
-    def test_the_vocabulary_of_a_files_data_goes_with_it(self):
+    def test_other_data_replaces_the_vocabulary_of_a_file(self):
         header = struct.pack("<8sIIQQ", b"\x89DTOK\r\n\x1a", 1, 2, 300, 2000)
         checksum = 0xcbf29ce484222325
         for byte in header:
             checksum = (checksum ^ byte) * 0x100000001b3 % 2**64
         numbers = self.folder / "numbers.dtok"
         numbers.write_bytes(header + struct.pack("<Q2000H", checksum, *(i % 300 for i in range(2000))))
-        for vocab, wanted in ((256, 300), (512, 512)):  # the data's own; chosen by somebody
+        for vocab, wanted in ((256, 300), (512, 512)):  # the data's own; set explicitly
             config, error = self.resolved({"data.train": str(TEXT), "model.vocab": vocab}, "--data", numbers)
             self.assertEqual(value(config, "model.vocab"), wanted)
             self.assertEqual("takes the place of --vocab 256" in error, vocab != wanted, error)

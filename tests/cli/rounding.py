@@ -1,5 +1,5 @@
-"""How far numbers may be off through rounding: from a format's precision, the number of roundings and runs in float64, never
-from what one CPU computed. tests/support/rounding.h is the same for C++."""
+"""Bounds of rounding errors, derived from a format's precision, the number of roundings and float64 runs, never from one CPU's
+results. tests/support/rounding.h is the counterpart for C++."""
 
 import array
 import math
@@ -13,24 +13,24 @@ ENLARGED = 2**20  # a disturbance of float64, above float64's own rounding
 
 
 def rounding_bound(dtype, count):
-    """The largest relative error after `count` roundings, or of a sum of so many terms over the sum of their magnitudes."""
+    """The largest relative error after `count` roundings, or of a sum of `count` terms relative to the sum of their magnitudes."""
     total = count * UNIT_ROUNDOFF[dtype]
     return total / (1 - total)
 
 
 def independent_rounding_bound(dtype, count):
-    """The same of roundings that are independent of each other: errors grow by the root of their number."""
+    """Likewise for independent roundings, whose error grows with the square root of their number."""
     return math.sqrt(count) * UNIT_ROUNDOFF[dtype]
 
 
 def roundings(levels, steps, tokens, dtype):
-    """What steps round one after another, as in tests/support/sensitivity.cpp. tokens: of a step."""
+    """The number of successive roundings of `steps` steps, as in tests/support/sensitivity.cpp. tokens: per step."""
     results = steps * 2 * (13 * levels + 4)
     return results if dtype in ("float16", "bfloat16") else results * tokens
 
 
 def disturb(model, path, relative, seed):
-    """Writes a copy of a model file of float64, each weight off by the share `relative` of itself, up or down at random."""
+    """Writes a copy of a float64 model file with each weight perturbed by the fraction `relative`, up or down at random."""
     draw = random.Random(seed)
     tensors, metadata = read_model(model)
     for name, (dtype, shape, data) in tensors.items():

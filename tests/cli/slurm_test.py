@@ -239,10 +239,10 @@ class LaunchersTest(SlurmTest):
 
 
 class ShellTest(SlurmTest):
-    """`srun --pty bash`: a step of several tasks, of which one has the terminal."""
+    """`srun --pty bash`: a step of several tasks, one of which has the terminal."""
 
     def typed(self, *srun, lines):
-        """What the terminal shows after these lines, and an exit."""
+        """The terminal's output for these lines and an exit."""
         master, slave = pty.openpty()
         shell = subprocess.Popen(cluster.words("srun", *srun, "--pty", "bash", "--norc", "-i"), env=cluster.environment(),
                                  cwd=root, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
@@ -258,7 +258,7 @@ class ShellTest(SlurmTest):
         shell.wait(LIMIT)
         return output.decode()
 
-    def test_a_command_is_a_job_of_its_own(self):
+    def test_a_command_is_a_separate_job(self):
         alone, both = root / "typed-alone", root / "typed-both"
         flags = self.flags()[:-2]
         flags = [*flags[:flags.index("--strategy")], *flags[flags.index("--strategy") + 2:], "--val-fraction", "0"]
@@ -379,7 +379,7 @@ class LaunchScriptsTest(SlurmTest):
 
 
 class DocumentsTest(SlurmTest):
-    """The first commands of docs/clusters.md, with as many nodes and CPUs as there are here."""
+    """The first commands of docs/clusters.md, with the nodes and CPUs of this cluster."""
 
     HERE = {"--nodes=4": "--nodes=2", "--ntasks-per-node=8": "--ntasks-per-node=2", "--cpus-per-task=4": "--cpus-per-task=2",
             "--cpus-per-task=32": "--cpus-per-task=4", "dtrun -n 8": "dtrun -n 2", "--config configs/experiments/25m.json": " ".join(TINY[:-2]),

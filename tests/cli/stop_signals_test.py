@@ -1,4 +1,4 @@
-"""Signals that ask to stop: how early they are handled, in containers, while ranks wait, through pipes, on terminals."""
+"""Stop signals: during startup, in containers, while ranks wait, through pipes and on terminals."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ def has_containers():
 
 
 def signals_of(pid, field):
-    """The signals that a process catches (SigCgt), ignores (SigIgn) or blocks (SigBlk); none where it has gone."""
+    """The signals that a process catches (SigCgt), ignores (SigIgn) or blocks (SigBlk); empty if it has exited."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -38,7 +38,7 @@ def signals_of(pid, field):
 
 
 def line_with(process, text):
-    """The next line of its standard error with this text; a program that never writes it is ended."""
+    """The next line of its standard error with this text; kills a program that never writes it."""
     timer = threading.Timer(LIMIT, process.kill)
     timer.start()
     try:
@@ -52,7 +52,7 @@ def wait_for_handlers(pid):
 
 
 class Early(ResumeTest):
-    """From the first lines of main on, in every command, before LibTorch is loaded."""
+    """From the start of main, in every command, before LibTorch is loaded."""
 
     COMMANDS = {"train": ("train", "--data", "text"), "generate": ("generate", "--from", "run"), "verify": ("verify",),
                 "plan": ("plan",), "doctor": ("doctor",), "data": ("data", "prepare", "text", "--output", "t.dtok"),
@@ -72,7 +72,7 @@ class Early(ResumeTest):
                 lines = (folder / "trace").read_text().splitlines()
                 of_signals = [number for number, line in enumerate(lines)
                               if any(f"rt_sigaction({each.name}, {{" in line for each in STOPS)][:len(STOPS)]
-                # The loader's calls end with that for its stack; libstdc++ may ask for the C locale. What follows is main's.
+                # The loader's last system call is for its stack; libstdc++ may load the C locale. The rest belongs to main.
                 first = next(number for number, line in enumerate(lines)
                              if "RLIMIT_NOFILE" in line or "rt_sigaction(SIGPIPE" in line)
                 self.assertEqual(len(of_signals), len(STOPS), lines)
@@ -88,7 +88,7 @@ class Early(ResumeTest):
                 self.end_of(process, -number)
                 self.assertFalse((self.run_dir / "metrics.jsonl").exists())
 
-    def test_a_hangup_that_is_ignored_stays_ignored(self):
+    def test_an_ignored_hangup_stays_ignored(self):
         self.progress = self.root / "nohup.txt"
         with self.progress.open("w") as output:
             process = subprocess.Popen(["nohup", *map(str, [DTRAIN, *self.arguments(steps=10**6)])], stdout=output,
@@ -104,10 +104,10 @@ class Early(ResumeTest):
 
 @unittest.skipUnless(has_containers(), "needs namespaces: of process numbers")
 class Containers(ResumeTest):
-    """As process 1, for which the kernel leaves out what signals do by default."""
+    """As process 1, for which the kernel skips default signal actions."""
 
     def contained(self, *command, **options):
-        """The process of unshare, and the one that is the container's first."""
+        """The process of unshare, and process 1 of the container."""
         process = subprocess.Popen([*CONTAINER, *map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    stdin=subprocess.DEVNULL, text=True, **options)
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stderr.close()))
@@ -133,7 +133,7 @@ class Containers(ResumeTest):
             with self.subTest(command[0]):
                 self.assert_ends(signal.SIGTERM, DTRAIN, *command)
 
-    def test_launchers_and_ranks_that_wait_can_be_stopped(self):
+    def test_waiting_launchers_and_ranks_can_be_stopped(self):
         alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         process, first = self.contained(DTRAIN, "--strategy", "ddp", *self.arguments(), env={**os.environ, **alone})
         self.assertIn("rank 1 of 2", line_with(process, "waiting for"))
@@ -161,7 +161,7 @@ class Containers(ResumeTest):
 
 
 class Waiting(ResumeTest):
-    """Ranks that wait for others say whom they wait for, and end at once."""
+    """Waiting ranks name the ranks that they wait for, and stop at once on a signal."""
 
     def rank(self, number, ranks, **variables):
         environment = {"RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
@@ -177,7 +177,7 @@ class Waiting(ResumeTest):
         super().setUp()
         self.port = free_port()
 
-    def test_without_a_launcher_rank_0_names_who_is_missing_and_how_to_start_all(self):
+    def test_without_a_launcher_rank_0_names_missing_ranks_and_how_to_start_all(self):
         first, third = self.rank(0, 4), self.rank(2, 4)
         line = line_with(first, "waiting for")
         self.assertRegex(line, r"^dtrain: waiting for ranks 1, 3 of 4, 2\.\d s of 10 min \(--comm-timeout\); ")
@@ -206,7 +206,7 @@ class Waiting(ResumeTest):
         error = run(DTRAIN, *self.arguments("--strategy", "single"), environment=step, status=2).stderr
         self.assertIn("dtrun --standalone -n 2 -- dtrain", error.splitlines()[-1])
 
-    def test_under_dtrun_two_ranks_speak_for_all(self):
+    def test_under_dtrun_two_ranks_report_for_all(self):
         late = '[ $RANK = 0 ] && until [ -e "$GO" ]; do sleep 0.05; done; exec "$@"'
         go = self.root / "go"
         process = subprocess.Popen([str(word) for word in (DTRUN, "-n", "4", "--", "sh", "-c", late, "sh", DTRAIN, "--strategy",
@@ -220,14 +220,14 @@ class Waiting(ResumeTest):
 
 
 class Pipes(ResumeTest):
-    """Ctrl-C reaches a whole pipeline: what reads the output ends first."""
+    """Ctrl-C reaches a whole pipeline: the reader of the output ends first."""
 
     def interrupted(self, text, launcher=()):
-        """The status of dtrain in a shell text, in whose process group somebody presses Ctrl-C."""
+        """The status of dtrain in a shell command whose process group receives Ctrl-C."""
         command = " ".join(map(str, [*launcher, DTRAIN, *self.arguments(*EVERY, "--log-every", "1", steps=10**6)]))
         status = self.root / "status"
         status.unlink(missing_ok=True)
-        # With a trap the shell itself goes on; its children have the default.
+        # With a trap the shell itself survives; its children have the default.
         script = f"trap : INT; {text.replace('DTRAIN', command)}; echo ${{PIPESTATUS[0]}} > {status}.new; mv {status}.new {status}"
         with open(os.devnull, "w") as null:
             shell = subprocess.Popen(["bash", "-c", script], stdin=subprocess.DEVNULL, stdout=null, stderr=null,
@@ -246,7 +246,7 @@ class Pipes(ResumeTest):
         self.assertEqual((stop["step"], stop["checkpoint"]), (step, str(self.run_dir / "checkpoints" / f"step-{step}")))
         self.assertIn(stop["reason"], ("SIGINT", "SIGTERM"))
 
-    def test_whatever_reads_the_output(self):
+    def test_the_run_saves_behind_any_reader_of_its_output(self):
         log = self.root / "log"
         texts = {"tee": f"DTRAIN | tee {log}", "tee of both": f"DTRAIN 2>&1 | tee {log}", "head": "DTRAIN 2>&1 | head -n 1",
                  "closed": "DTRAIN >&- 2>&-", "closed error": f"DTRAIN 2>&- | tee {log}"}
@@ -261,7 +261,7 @@ class Pipes(ResumeTest):
 
 class Terminals(ResumeTest):
     def on_terminal(self, *command):
-        """The leader of a session on a terminal of its own, and the terminal."""
+        """The leader of a session on a new terminal, and the terminal."""
         pid, terminal = pty.fork()
         if pid == 0:
             os.execv(str(command[0]), [str(word) for word in command])
@@ -292,7 +292,7 @@ class Terminals(ResumeTest):
             os.read(terminal, 65536)
 
     def grown(self, terminal, steps):
-        """Waits until the run has done so many more steps."""
+        """Waits until the run has done `steps` more steps."""
         last = self.losses()[-1][0]
 
         def has_grown():
@@ -301,7 +301,7 @@ class Terminals(ResumeTest):
         wait_until(has_grown, "more steps")
 
     def test_ctrl_z_stops_the_ranks_of_dtrun_and_fg_continues_them(self):
-        """For longer than all limits on waits."""
+        """For longer than all timeouts."""
         nodes = ("--emulate-nodes", "2", "-n", "1", "--heartbeat-timeout", "1")
         for number, (nodes, backend) in enumerate(((("-n", "2"), "shm"), (nodes, "gloo"))):
             with self.subTest(nodes=nodes):
@@ -323,7 +323,7 @@ class Terminals(ResumeTest):
                 os.write(terminal, f"fg; echo $? > {end}.new; mv {end}.new {end}\n".encode())
                 wait_until(lambda: "T" not in [state_of(rank) for rank in ranks], "the ranks to go on")
                 self.grown(terminal, 3)
-                self.pause(2)  # what had been too long would be found by now
+                self.pause(2)  # longer than any check needs to report a timeout
                 self.grown(terminal, 3)
                 os.write(terminal, b"\x03")
 
@@ -357,7 +357,7 @@ class Terminals(ResumeTest):
         os.write(terminal, b"\x1a")
         ranks = self.dtrains_of(self.run_dir)
         wait_until(lambda: [state_of(rank) for rank in ranks] == ["T", "T"], "the ranks to stop")
-        os.write(terminal, b"kill %1\n")  # which continues what it has signalled
+        os.write(terminal, b"kill %1\n")  # kill also continues the job
         wait_until(lambda: (self.run_dir / "REQUEUE").exists(), "the saved run")
         self.assertEqual(self.steps_saved()[-1], self.losses()[-1][0])
         wait_until(lambda: not self.dtrains_of(self.run_dir), "the end")

@@ -1,4 +1,4 @@
-// Makes folders, and removes them again unless they are kept.
+// Creates folders, and removes them at destruction unless kept.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace dtrain::base {
 
-/// Folders that were missing. Those that are empty at destruction are removed, the newest first,
-/// unless keep() was called: what is refused leaves no folder behind.
+/// Folders that this process created. The destructor removes those that are empty, newest first,
+/// unless keep() was called, so that a rejected start leaves no folder behind.
 class NewFolders {
  public:
   NewFolders() = default;
@@ -16,8 +16,8 @@ class NewFolders {
   NewFolders& operator=(NewFolders&&) = delete;
   ~NewFolders();
 
-  /// Makes the folder at `path` and those above it that are missing. Returns whether `path` itself
-  /// was; `error` tells why it cannot be made.
+  /// Creates the folder at `path` and its missing parents. Returns whether `path` itself was
+  /// missing; sets `error` if it cannot be created.
   bool add(const std::string& path, std::error_code& error);
   void keep() { made_.clear(); }
 

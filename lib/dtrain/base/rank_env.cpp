@@ -104,8 +104,8 @@ std::optional<RankEnv> read_source(const Reader& reader, const Source& names) {
   return env;
 }
 
-/// Whether a task of `srun --pty` is a shell in which somebody typed this command: shells start
-/// such a command in a process group of its own, scripts do not.
+/// Returns whether this command was typed in an interactive shell that is a task of `srun --pty`:
+/// shells start such a command in its own process group, scripts do not.
 bool is_typed_in_task(const Reader& reader) {
   constexpr std::int64_t kMostPid = std::numeric_limits<pid_t>::max();
   if (!reader.has("SLURM_PTY_PORT")) return false;
@@ -115,7 +115,7 @@ bool is_typed_in_task(const Reader& reader) {
   return group > 0 && group != ::getpgrp();
 }
 
-/// The job of a command that was typed in a shell of a step.
+/// A single-rank job, for a command typed in a shell of a step.
 RankEnv alone_in_step(const RankEnv& task) {
   RankEnv env;
   env.source = task.source;
@@ -291,7 +291,7 @@ std::string cpu_settings_of_process() {
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS",
                            "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "GLIBC_TUNABLES"}) {
     const std::string value = value_in_process(name).value_or("");
-    // Tunables of memory change no rounding.
+    // Only tunables of CPU features change rounding.
     const bool is_tunable = std::string_view(name) == "GLIBC_TUNABLES";
     if (value.empty() || (is_tunable && value.find("hwcaps") == std::string::npos)) continue;
     settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", name, value);

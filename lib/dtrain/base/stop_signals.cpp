@@ -16,7 +16,7 @@ void end_on_stop_signals() noexcept {
   sigset_t deaf;
   ::sigemptyset(&deaf);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) {
-    // One that waits for train::StopRequests must not end a run (process.h).
+    // A pending SIGUSR1 for train::StopRequests must not end a run (process.h).
     if (signal != SIGUSR1) ::sigaddset(&deaf, signal);
     if (is_ignored(signal)) continue;
     struct sigaction action {};
@@ -33,7 +33,7 @@ void end_by_signal(int signal) noexcept {
   sigset_t own;
   ::sigemptyset(&own);
   ::sigaddset(&own, signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &own, nullptr);  // a handler's own signal is blocked in it
+  ::pthread_sigmask(SIG_UNBLOCK, &own, nullptr);  // the signal is blocked in its own handler
   ::raise(signal);
   constexpr int kStatusOfSignals = 128;
   ::_exit(kStatusOfSignals + signal);

@@ -49,7 +49,7 @@ Saver::~Saver() { stop_.request_stop(); }
 
 void Saver::stage(const State& state) {
   staging_.emplace(owned_part(state));
-  // Takes now what the collecting of parts takes: a save in the middle of training needs no memory.
+  // Allocates the memory for gathering parts now, so that a save during training needs none.
   (void)comm::gather_texts(world_, "");
 }
 

@@ -1,4 +1,4 @@
-// Reads the model of a checkpoint, whatever layout wrote it.
+// Reads the model of a checkpoint that any layout may have written.
 #pragma once
 
 #include <c10/core/TensorOptions.h>
@@ -12,16 +12,16 @@
 
 namespace dtrain::commands {
 
-/// Opens a checkpoint and verifies its weights to the last byte. The job that wrote it may remove it
-/// afterwards.
+/// Opens a checkpoint and verifies every byte of its weights. They stay readable if the job that
+/// wrote the checkpoint removes it afterwards.
 ///
 /// Throws: Error{checkpoint} naming what is damaged or missing.
 [[nodiscard]] checkpoint::store::Reader open_weights(const std::string& checkpoint);
 
-/// Opens the newest checkpoint of a run whose weights are whole. Damaged ones are passed over, each
-/// with a warning; the run may go on meanwhile.
+/// Opens the latest checkpoint of a run with complete weights. Skips damaged ones with a warning
+/// each. The run may still be training.
 ///
-/// Throws: Error{checkpoint} naming the folder if the run has no checkpoint, or none that is whole.
+/// Throws: Error{checkpoint} naming the folder if the run has no complete checkpoint.
 [[nodiscard]] checkpoint::store::Reader open_newest_weights(const std::string& run_dir);
 
 /// Settings of the checkpoint's model.

@@ -170,12 +170,12 @@ void warn_of_cpus(const config::Config& config, const job::CpuTypes& cpus) {
   }
 }
 
-// The flags with which the command of this run resumes it.
+// The flags to add to this run's command to resume it.
 std::string resume_flags(const config::Config& config, bool is_unnamed) {
   return (is_unnamed ? fmt::format("--run-dir '{}' ", config.run.dir) : "") + "--resume auto";
 }
 
-// Rank 0's last words on a run that was stopped.
+// Requests a requeue of a stopped run. Rank 0.
 metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests& requests,
                                     const train::Checkpointer& checkpoints, std::int64_t step,
                                     std::string_view flags) {
@@ -190,8 +190,8 @@ metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests&
                              step, reason, flags)};
 }
 
-// Runs the training. Where it fails and no launcher starts it again or says so, rank 0 says how to
-// continue.
+// Runs the training. If it fails and no launcher restarts it or reports the failure, rank 0 prints
+// how to continue.
 train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& checkpoints,
                             metrics::Reporter& reporter, const base::RankEnv& env) {
   try {
@@ -204,8 +204,8 @@ train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& 
   }
 }
 
-// The settings of a start that goes on with what rank 0 finds of an earlier attempt, if the launcher
-// has started the job again.
+// The settings of a restart by the launcher, which continues from what rank 0 finds of the earlier
+// attempt; empty otherwise.
 std::optional<config::Config> after_earlier_attempt(comm::ProcessGroup& world, const Asked& asked,
                                                     const base::RankEnv& env) {
   constexpr std::string_view kSaved = "saved ";
@@ -250,7 +250,7 @@ struct RankParts {
 int train_settled(const SettledStart& settled, const RankParts& parts) {
   config::Config config = settled.config;
   const auto& [env, link, split, tokenizer, ranks] = parts;
-  // It ends last: a signal that comes while memory is freed must not change how the run has ended.
+  // Destroyed last: a signal while memory is freed must not change the run's exit status.
   std::optional<train::StopRequests> requests;
   // Before the model takes the memory.
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(config.machine.dtype));

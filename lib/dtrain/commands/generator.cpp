@@ -32,7 +32,7 @@ using base::ErrorKind;
 using checkpoint::format::SafetensorsFile;
 namespace store = checkpoint::store;
 
-/// A model that was opened: its weights are read once the prompt is known to fit.
+/// An opened model. Its weights are read once the prompt is known to fit.
 struct OpenedModel {
   config::ModelConfig settings;
   std::shared_ptr<const data::Tokenizer> tokenizer;
@@ -50,7 +50,7 @@ OpenedModel open_model_file(const std::string& path, const model::UserHints& tol
           }};
 }
 
-// path: a checkpoint, or a run folder for the newest one that is whole.
+// path: a checkpoint, or a run folder for its latest complete checkpoint.
 OpenedModel open_checkpoint(const std::string& path, const model::UserHints& told) {
   const bool is_checkpoint = store::checkpoints_at(path).front() == path;
   const auto reader = std::make_shared<store::Reader>(is_checkpoint ? open_weights(path)

@@ -21,20 +21,20 @@
 namespace dtrain::commands {
 namespace {
 
-// In float32 the noise of a fixture is what the reference's own float32 numbers differ by from its
-// float64 ones: three times as much is allowed, and no less than these. tests/golden/README.md.
+// A fixture's float32 noise is the difference between the reference's float32 and float64 numbers.
+// The tolerance is three times that, and at least these. See tests/golden/README.md.
 constexpr double kNoiseFactor = 3;
 constexpr double kOneStepTolerance = 32 * 0x1p-24;  // unit roundoffs of float32
 constexpr std::size_t kEarlySteps = 5;
 constexpr double kEarlyLossTolerance = 5e-5;
 constexpr double kLossTolerance = 5e-4;
-// In float64 the fixture's tables alone differ, the same on every CPU: our cosines are the nearest
-// float32, those of the reference's library now and then the one beside it. After 50 updates that
-// moves a norm by up to 1e-5, and a loss by 7e-8.
+// In float64 only the rotary tables differ, equally on every CPU: our cosines are correctly rounded
+// to float32, those of the reference's library are sometimes off by one ulp. After 50 updates that
+// moves a norm by up to 1e-5 and a loss by 7e-8.
 constexpr double kFloat64LossTolerance = 1e-6;
 constexpr double kFloat64NormTolerance = 1e-4;
-// In 16 bits a forward pass of four levels rounds some 40 results. Independent errors grow by the
-// root of their number, 6.5, and this is more than twice that.
+// In 16 bits a forward pass of four levels rounds about 40 results. Independent errors grow with
+// the square root of their number, 6.5; this is more than twice that.
 constexpr double kLowRoundings = 16;
 // The error of a value that another stage of the pipeline computes: below all others.
 constexpr double kSeenElsewhere = -1;
@@ -148,8 +148,8 @@ class Verifier {
 };
 
 double Verifier::one_step_tolerance(const std::string& name) const {
-  // Where rounding is so large a share of values, as large a share of the ReLUs flips, and the error
-  // of a gradient is that share's root. A wrong factor costs more.
+  // A relative error r flips about a fraction r of the ReLUs, and the error of a gradient is about
+  // sqrt(r). A wrong constant factor exceeds that.
   if (is_low() && name.starts_with("grad.")) return std::sqrt(kLowRoundings * unit_roundoff());
   if (is_low()) return kLowRoundings * unit_roundoff();
   const auto noise = fixture_.noise.find(name);
@@ -158,8 +158,8 @@ double Verifier::one_step_tolerance(const std::string& name) const {
 }
 
 double Verifier::trajectory_tolerance(double of_float32) const {
-  // Over the tokens of a batch independent errors average out. Those that all tokens share stay: of
-  // the weights and of the output matrix.
+  // Independent errors average out over the tokens of a batch. The rounding of the weights and of
+  // the output matrix, which all tokens share, does not.
   if (is_low()) return of_float32 + 2 * unit_roundoff();
   return config_.machine.dtype == config::Dtype::float64 ? kFloat64LossTolerance : of_float32;
 }

@@ -136,7 +136,7 @@ std::vector<std::string> checked_words(Command command, const CLI::App& app,
   return words;
 }
 
-// "--a; --b: here it is --c": the flags behind the first word that nothing takes.
+// "--a; --b: here it is --c": the unknown flags after the first one.
 std::string other_unknown_flags(const std::vector<std::string>& rest, Command command) {
   std::string text;
   for (auto word = rest.begin() + 1; word < rest.end(); ++word) {
@@ -195,7 +195,7 @@ void forget_unused(Command command, Config& config) {
   }
 }
 
-// Settings below that exclude those of the layer give way.
+// Resets settings of lower layers that this layer's settings exclude.
 void apply_layer(std::span<const Assignment> layer, Loaded& loaded) {
   const Config below = loaded.config;
   std::vector<const Setting*> given;

@@ -46,7 +46,7 @@ struct Loaded {
   Config config;
   std::vector<std::string> unused;    ///< keys of the file that the command does not use
   std::vector<const Setting*> given;  ///< by files and flags, some perhaps several times
-  /// "--val-fraction 0.1 takes the place of --val-data FILE": settings of lower layers that exclude
+  /// "--val-fraction 0.1 replaces --val-data FILE": settings of lower layers that exclude
   /// those of higher ones (rivals.h).
   std::vector<std::string> replaced = {};
 };

@@ -14,12 +14,12 @@ namespace dtrain::config {
 struct FileSettings {
   std::vector<const Setting*> given;
   std::vector<std::string> unused;  ///< keys that the command does not use, config.json's left out
-  std::vector<std::string> replaced = {};  ///< settings of extended files that a file excludes
+  std::vector<std::string> replaced = {};  ///< settings of extended files that a file overrides
 };
 
-/// Applies the file at `path` over `config`, after the files that it extends, of which settings that
-/// exclude its own give way (rivals.h). What a run has added
-/// to its config.json (saved_run.h) is passed over.
+/// Applies the file at `path` over `config`, after the files that it extends. Resets settings of
+/// those files that its own settings exclude (rivals.h). Skips what a run has added to its
+/// config.json (saved_run.h).
 ///
 /// Throws: Error{usage} naming the file and key: unreadable, not JSON, unknown or repeated keys,
 ///         wrong values, an `extends` cycle.

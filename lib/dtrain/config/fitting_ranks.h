@@ -9,7 +9,7 @@
 namespace dtrain::config {
 
 /// The message where a run that goes on with its own settings cannot do so on this launch's ranks:
-/// "--run-dir RUN --resume auto cannot go on with 3 ranks: launch 1, 2, 4 or 8; of the run's
+/// "--run-dir RUN --resume auto cannot resume with 3 ranks: launch 1, 2, 4 or 8; of the run's
 /// settings, ...". Numbers above 64 are not tried. The same as `error` where no other number of
 /// ranks would do.
 ///

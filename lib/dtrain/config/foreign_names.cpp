@@ -22,7 +22,7 @@ std::string normal_form(std::string_view name) {
   return normal;
 }
 
-// One entry for each name of a row.
+// One entry per name of a row.
 void add_names(const ForeignNames& row, std::vector<ForeignName>& names) {
   for (std::string_view rest = row.names; !rest.empty();) {
     const std::size_t space = std::min(rest.find(' '), rest.size());

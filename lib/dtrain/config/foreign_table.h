@@ -1,4 +1,4 @@
-// The names that other trainers and launchers give to settings, in rows.
+// Table of the names that other trainers and launchers give to settings.
 #pragma once
 
 #include <span>
@@ -6,9 +6,9 @@
 
 namespace dtrain::config {
 
-/// The names of other programs that have one answer.
+/// Names in other programs that share one answer.
 struct ForeignNames {
-  std::string_view names;      ///< between spaces, each as ForeignName::name
+  std::string_view names;      ///< separated by spaces, each as ForeignName::name
   std::string_view key;        ///< as ForeignName::key
   std::string_view note = {};  ///< as ForeignName::note
 };

@@ -13,14 +13,14 @@ namespace dtrain::config {
 /// The flags of `command` in groups, with defaults and ranges, at most 100 columns wide.
 [[nodiscard]] std::string flags_help(Command command);
 
-/// The flags of train that most users need, as flags_help has them.
+/// Help of the most used flags of train, formatted as by flags_help.
 [[nodiscard]] std::string most_used_flags();
 
-/// Everything about the settings that `name` means: a key ("train.lr"), its last part, a flag, with
-/// or without dashes, or a group ("model"). Another program's name for a setting is answered with
-/// ours. Nothing for any other name.
+/// Full help of the settings that `name` matches: a key ("train.lr"), its last part, a flag, with
+/// or without dashes, or a group ("model"). Translates another program's name for a setting. Empty
+/// for any other name.
 ///
-/// Throws: Error{usage} for another program's name that has no counterpart here, with what to do.
+/// Throws: Error{usage} with advice for another program's name that has no counterpart here.
 [[nodiscard]] std::optional<std::string> setting_help(std::string_view name);
 
 /// The names of flags, without dashes, and of settings, for suggestions.

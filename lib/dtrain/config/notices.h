@@ -18,9 +18,9 @@ namespace dtrain::config {
 [[nodiscard]] std::string device_note(const Config& asked, const Config& config,
                                       const Launch& launch);
 
-/// Warns of more threads than cores: they take turns, and wait for each other at every step of the
-/// arithmetic. Empty where there are enough. asked: before resolve(); config: after it; is_bound:
-/// the process has cores of its own, which ranks beside it do not use.
+/// Warns about more threads than cores: oversubscribed threads wait for each other at every
+/// parallel region. Empty if there are enough cores. asked: before resolve(); config: after it;
+/// is_bound: the process is pinned to cores that other ranks do not use.
 [[nodiscard]] std::string threads_warning(const Config& asked, const Config& config,
                                           const Launch& launch, bool is_bound);
 

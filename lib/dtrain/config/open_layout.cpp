@@ -26,7 +26,7 @@ void check_chosen(const Config& config,
 
 }  // namespace
 
-// --nnodes only says what must be there.
+// --nnodes only checks the launch.
 bool is_chosen_by_auto(const Setting& setting) {
   return (setting.key.starts_with("layout.") && setting.key != "layout.strategy" &&
           setting.key != "layout.nnodes") ||

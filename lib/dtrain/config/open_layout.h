@@ -6,7 +6,7 @@
 
 namespace dtrain::config {
 
-/// True for what --strategy auto chooses, which nobody else may then give.
+/// True for settings that --strategy auto chooses, and that must not be given with it.
 [[nodiscard]] bool is_chosen_by_auto(const Setting& setting);
 
 /// Throws: Error{usage} where a setting says a part of the layout, or `command` has none to choose.

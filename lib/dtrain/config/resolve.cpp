@@ -121,7 +121,7 @@ void require_count(const BatchConfig& batch, std::string_view what, std::int64_t
        batch.global, what, count, kMost, flag);
 }
 
-// A global batch alone: `stages` times a number of microbatches on each rank.
+// Splits a global batch given alone into `stages` times a number of microbatches on each rank.
 void resolve_open_microbatch(BatchConfig& batch, std::int64_t stages, std::int64_t dp) {
   const std::int64_t share = share_of_global(batch, stages, "--pp", dp);
   batch.microbatch = divisors_up_to(kMostAutomaticMicrobatch, share).front();

@@ -15,9 +15,9 @@ namespace dtrain::config {
 ///         fit the ranks or that this build cannot use.
 [[nodiscard]] Launch with_local_ranks(LayoutConfig& layout, const Launch& launch);
 
-/// Sets strategy ddp where several processes were launched, and neither the command line nor a
-/// DeepSpeed file gives a strategy: a configuration file's `single` cannot be meant for them. Returns
-/// what to say of it; empty where the strategy stays.
+/// Sets strategy ddp if several processes were launched and neither the command line nor a
+/// DeepSpeed file gives a strategy: `single` of a configuration file cannot be meant for them.
+/// Returns a notice; empty if the strategy is unchanged.
 [[nodiscard]] std::string take_default_strategy(const CommandLine& command_line,
                                                 const Launch& launch, LayoutConfig& layout);
 

@@ -1,4 +1,4 @@
-// The run that a start resumes, as the command names it.
+// Locates the configuration of the run that a start resumes.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace dtrain::config {
 
-/// The config.json of the run that this start resumes: that of the run folder with --resume auto,
-/// else of the run or the checkpoint that --resume names. Empty where there is none.
+/// Returns the path of config.json of the run that this start resumes: the run folder with --resume
+/// auto, otherwise the run, or the checkpoint's run, that --resume names. Empty if there is none.
 [[nodiscard]] std::string resumed_config_file(const Config& config);
 
 }  // namespace dtrain::config

@@ -10,7 +10,7 @@
 namespace dtrain::config {
 namespace {
 
-/// A setting that only some strategies read, or that fixes their ranks.
+/// A setting that only some strategies use, or that fixes their number of ranks.
 struct OfStrategies {
   std::string_view key;
   Condition is_read;
@@ -57,7 +57,7 @@ std::string_view size_key(Axis axis) {
   return axis == Axis::pp ? "layout.pp" : axis == Axis::dp ? "layout.dp" : "layout.tp";
 }
 
-// The first of the keys that the layer gives.
+// The first of `keys` that the layer sets.
 std::optional<std::string_view> given_of(const Layer& layer,
                                          std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
@@ -66,7 +66,7 @@ std::optional<std::string_view> given_of(const Layer& layer,
   return std::nullopt;
 }
 
-// --strategy auto chooses all but --nnodes: one that is inherited gives way to any choice.
+// --strategy auto chooses everything but --nnodes: any given choice replaces an inherited auto.
 void drop_open_strategy(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
   if (layout.strategy != Strategy::automatic) return;
@@ -87,7 +87,7 @@ void take_strategy(Layer& layer, Strategy strategy, std::string_view winner) {
   layer.note_change(kStrategy, winner);
 }
 
-// --zero-stage, --shard-size, ... say how the data axis shares its state.
+// --zero-stage, --shard-size, ... select how the data axis shards its state.
 void take_data_axis_of_options(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
   const auto zero = given_of(layer, {"layout.zero_stage"});
@@ -113,8 +113,8 @@ void take_threads(Layer& layer) {
   if (strategy == Strategy::pp) take_strategy(layer, Strategy::mp, *winner);
 }
 
-// A size along another axis than the strategy's makes several axes; the inherited one's size
-// follows from the ranks.
+// A size along an axis other than the strategy's makes the layout multi-dimensional; the size of
+// the inherited axis follows from the number of ranks.
 void take_axes_of_sizes(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
   const StrategyMeaning strategy = strategy_of(layout);
@@ -131,7 +131,7 @@ void take_axes_of_sizes(Layer& layer) {
   take_strategy(layer, Strategy::three_axes, size_key(*other));
 }
 
-// Of three sizes one follows from the ranks.
+// The third of three sizes follows from the number of ranks.
 void drop_third_size(Layer& layer) {
   LayoutConfig& layout = layer.config().layout;
   const bool are_all_there =

@@ -1,4 +1,4 @@
-// Settings that exclude each other: one that a later layer gives replaces one that is inherited.
+// Mutually exclusive settings: one that a later layer gives replaces an inherited one.
 #pragma once
 
 #include <span>
@@ -23,15 +23,14 @@ class Layer {
   [[nodiscard]] const Config& below() const { return below_; }
   [[nodiscard]] Config& config() { return config_; }
   [[nodiscard]] bool gives(std::string_view key) const;
-  /// True where a layer below set it to something else than its default, and this one does not.
+  /// True if a layer below set it to another value than its default and this layer does not set it.
   [[nodiscard]] bool inherits(std::string_view key) const;
-  /// Gives an inherited setting its default again; no-op otherwise. winner: the key that replaces
-  /// it.
+  /// Resets an inherited setting to its default; no-op otherwise. winner: the key that replaces it.
   void reset(std::string_view key, std::string_view winner);
-  /// Notes that `winner` has changed an inherited setting to its present value.
+  /// Records that `winner` has changed an inherited setting to its present value.
   void note_change(std::string_view key, std::string_view winner);
 
-  /// "--steps 5 takes the place of --epochs 2, --decay-steps 9", one for each winner.
+  /// "--steps 5 replaces --epochs 2, --decay-steps 9", one line per winner.
   [[nodiscard]] std::vector<std::string> replaced() const;
 
  private:
@@ -48,22 +47,22 @@ class Layer {
   std::vector<Replaced> replaced_;
 };
 
-/// Resets what is inherited and cannot stand beside the layer's settings: the layer wins. Two rivals
-/// of one layer stay, and resolve() refuses them.
+/// Resets inherited settings that the layer's settings exclude. Two exclusive settings of one layer
+/// stay, and resolve() rejects them.
 void drop_rivals(Layer& layer);
 
-/// The same for a layout (rival_layouts.cpp): another strategy drops what belongs to the inherited
-/// one, and a setting of another strategy brings that strategy.
+/// Likewise for layouts (rival_layouts.cpp): a new strategy drops the settings of the inherited
+/// one, and a setting of another strategy selects that strategy.
 void drop_rival_layouts(Layer& layer);
 
-/// Resets an inherited microbatch or accumulation that the layer's --global-batch is no multiple of
+/// Resets an inherited microbatch or accumulation that does not divide the layer's --global-batch
 /// on the ranks of `launch`.
 ///
 /// Throws: Error{usage} as resolve_layout.
 void drop_rival_batch(Layer& layer, const Launch& launch);
 
-/// True where the ranks can do a whole number of such microbatches in a global batch, at least one
-/// for each stage.
+/// True if each rank's share of the global batch is a whole number of such microbatches, at least
+/// one per stage.
 ///
 /// Throws: Error{usage} as resolve_layout.
 [[nodiscard]] bool fits_ranks(std::int64_t microbatch, const Config& config, const Launch& launch);

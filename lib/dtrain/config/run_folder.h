@@ -24,8 +24,8 @@ void check_run_folder(const Config& config);
 [[nodiscard]] std::string replacing_flag(const Config& config);
 
 /// run.dir; where it is empty a new folder, made here: runs/NAME-N with the name of the training
-/// data and the first number that is free, so that no two runs take the same. made: takes what it
-/// makes.
+/// data and the first number that is free, so that no two runs take the same. made: receives the
+/// created folders.
 ///
 /// Throws: Error{usage} naming the folder that cannot be made.
 [[nodiscard]] std::string named_run_folder(const Config& config, base::NewFolders& made);

@@ -26,7 +26,7 @@
 namespace dtrain::job {
 namespace {
 
-// The settings with the backend that the ranks have found: hier is shm among ranks of one host.
+// The settings with the backend in use: hier on one host is shm.
 config::Config with_backend_of(const comm::World& world, config::Config config) {
   for (const config::Choice& choice : words_of(config.machine.backend)) {
     if (choice.name == world.backend()) {
@@ -79,7 +79,7 @@ std::string meeting_addr(const base::RankEnv& env) {
 
 namespace {
 
-// For somebody who started one process where the environment tells of several.
+// Advice if one process was started although the environment describes several ranks.
 std::string advice_on_waiting(const base::RankEnv& env) {
   const bool starts_all = env.control_fd >= 0 || !env.agent_store_key.empty();
   if (starts_all || (env.source != "RANK" && !env.slurm_step)) return {};
@@ -95,7 +95,7 @@ std::string advice_on_waiting(const base::RankEnv& env) {
                      env.world_size);
 }
 
-// One or two ranks of a host speak for all, where it is sure that they were started.
+// One or two ranks per host report for all, if these are known to have been started.
 bool tells_of_waiting(const base::RankEnv& env) {
   const bool may_be_alone = env.source == "RANK" && env.control_fd < 0;
   return may_be_alone || env.local_rank <= 1;

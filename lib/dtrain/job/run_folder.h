@@ -15,16 +15,16 @@
 namespace dtrain::job {
 
 /// Makes a folder this job's until destruction: creates it if there is none, takes its lock, and
-/// removes what jobs that were killed have left. Where no run has begun or gone on by then, the lock
-/// and the folders that were made go again, so that a start that is refused leaves nothing.
+/// removes leftovers of killed jobs. If no run was started or resumed by then, removes the lock and
+/// the created folders, so that a rejected start leaves nothing.
 ///
 /// Throws: Error{usage} as config::check_run_folder and store::check_run_files, or if another job
 ///         holds the folder;
 ///         Error{checkpoint} naming a path that cannot be written or removed.
 class RunFolder {
  public:
-  /// run: the job's name, part of temporary names. record: for config.json. made: of the folder, as
-  /// far as it was made already.
+  /// run: the job's name, part of temporary names. record: for config.json. made: folders that
+  /// were created for it so far.
   RunFolder(const config::Config& config, std::string run, config::StartRecord record = {},
             base::NewFolders made = {});
 
@@ -76,7 +76,7 @@ class RunFolder {
   config::Config config_;
   config::StartRecord record_;
   std::string run_;
-  base::NewFolders made_;  // removes after the lock
+  base::NewFolders made_;  // destroyed after the lock
   std::string dir_;
   std::string checkpoints_;
   std::unique_ptr<checkpoint::store::RunLock> lock_;

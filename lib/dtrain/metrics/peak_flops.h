@@ -22,15 +22,15 @@ namespace dtrain::metrics {
 /// Collective: every rank of `world`.
 [[nodiscard]] std::optional<double> peak_flops_of(comm::World& world, at::ScalarType dtype);
 
-/// The peak that a run's MFU refers to: the highest rate of matrix products that was measured so
-/// far. What else runs on a machine only lowers a measurement, so it is repeated as the run goes on.
-/// A step that beats the peak shows that it is none: until a higher one is measured, no MFU is known.
+/// Peak FLOP/s for MFU: the highest rate of matrix products measured so far. Other load on the
+/// machine only lowers a measurement, so it is repeated during the run. After a step that beats the
+/// peak, MFU is unknown until a higher peak is measured.
 ///
 /// Threads: one.
 class PeakFlops {
  public:
   struct Options {
-    std::optional<double> measured = {};  ///< peak_flops_of() at the start; none: no MFU is known
+    std::optional<double> measured = {};  ///< peak_flops_of() at the start; empty: MFU is unknown
     at::TensorOptions tensors = {};       ///< dtype and device of the products
     std::int64_t num_ranks = 1;
   };
@@ -39,10 +39,9 @@ class PeakFlops {
 
   /// True after 10, 20, 40, 80 ... steps, on a CPU.
   [[nodiscard]] bool is_due(std::int64_t steps_done) const;
-  /// Takes 5 ms. All ranks measure after the same step, as peak_flops_of() does.
+  /// Takes 5 ms. All ranks measure after the same step, as in peak_flops_of().
   void measure_again();
-  /// The share of the peak that `flops_per_second` of all ranks are, 0..1; none where it is not
-  /// known.
+  /// Returns `flops_per_second` of all ranks over the peak, 0..1; empty if that is unknown.
   [[nodiscard]] std::optional<double> utilization(double flops_per_second);
 
  private:

@@ -10,14 +10,14 @@ namespace dtrain::metrics {
 
 struct LinePart {
   std::string text;  ///< empty: not there
-  /// Parts leave a line that is too narrow in descending order of rank; 0 stays longest.
+  /// If the line is too narrow, parts are dropped in descending order of rank, 0 last.
   int rank = 0;
-  std::string brief = {};  ///< stands for the text once the parts of rank 0 have no room; or empty
+  std::string brief = {};  ///< replaces `text` if the parts of rank 0 do not fit; or empty
 };
 
-/// The parts with " | " between them, or with a blank where that lets them fit in `room`
-/// characters; parts that still have no room are left out, the last of rank 0 first, since half a
-/// number misleads. What is then too long is cut.
+/// Joins the parts with " | ", or with spaces if only that fits in `room` characters. Drops whole
+/// parts that still do not fit, those of rank 0 from the back, since half a number misleads. Cuts
+/// what is then too long.
 [[nodiscard]] std::string fit_parts(std::vector<LinePart> parts, std::size_t room);
 
 /// `text` with its lines broken between words where they are longer than `room` characters; what

@@ -30,8 +30,8 @@ struct StepRecord {
   double tokens_per_second = 0;  ///< all ranks, this step
   double step_seconds = 0;
   double wait_seconds = 0;  ///< of step_seconds, rank 0 blocked in communication
-  /// Model FLOPs per second over the highest rate measured so far, 0..1; absent where none was,
-  /// or where a step has beaten it.
+  /// Model FLOPs per second over the highest rate measured so far, 0..1; absent if none was,
+  /// or after a step that beat it.
   std::optional<double> mfu = {};
   std::int64_t memory_bytes = 0;                 ///< peak tensor memory of rank 0 so far
   std::int64_t comm_bytes = 0;                   ///< sent by rank 0 in this step

@@ -49,7 +49,7 @@ struct Candidate {
 };
 using Candidates = std::vector<Candidate>;
 
-// The k likeliest tokens, of equals the lower ones first.
+// The k likeliest tokens; ties prefer lower ids.
 class Likeliest {
  public:
   Likeliest(const std::vector<double>& logits, std::size_t k) {
@@ -61,14 +61,14 @@ class Likeliest {
     num_lowest_ = std::count(sorted.begin(), last + 1, lowest_);
   }
 
-  // Asked for each token in turn.
+  // Call once for each token, in order.
   [[nodiscard]] bool takes(double logit) {
     return logit > lowest_ || (logit == lowest_ && num_lowest_-- > 0);
   }
 
  private:
   double lowest_ = -std::numeric_limits<double>::infinity();
-  std::ptrdiff_t num_lowest_ = 0;  // that are still to be taken
+  std::ptrdiff_t num_lowest_ = 0;  // ties still to be taken
 };
 
 Candidates candidates_of(const std::vector<double>& logits, const SamplingRule& rule) {
@@ -84,9 +84,9 @@ Candidates candidates_of(const std::vector<double>& logits, const SamplingRule& 
   return candidates;
 }
 
-// Leaves the candidates of one interval of logits: that of the token at which the sum of weights,
-// the likeliest first, exceeds `left`. Takes the sum before them off `left`. False if all candidates
-// are alike. A pass in the order of tokens: sorting a large vocabulary would take far longer.
+// Keeps the candidates of one interval of logits: that of the token at which the cumulative weight,
+// likeliest first, exceeds `left`. Subtracts the weight before them from `left`. Returns false if
+// all logits are equal. One linear pass: sorting a large vocabulary would take far longer.
 bool narrow(Candidates& candidates, double& left) {
   constexpr std::size_t kIntervals = 1024;
   const auto [low, high] = std::ranges::minmax(candidates, {}, &Candidate::logit);
@@ -100,13 +100,13 @@ bool narrow(Candidates& candidates, double& left) {
   std::array<double, kIntervals> sums{};
   for (const Candidate& each : candidates) sums[interval_of(each)] += each.weight;
   std::size_t chosen = 0;
-  // The last interval has the unlikeliest candidate, should rounding lift `left` beyond all.
+  // The last interval holds the unlikeliest candidate, in case rounding lifts `left` beyond all.
   while (chosen + 1 < kIntervals && left >= sums[chosen]) left -= sums[chosen++];
   std::erase_if(candidates, [&](const Candidate& each) { return interval_of(each) != chosen; });
   return true;
 }
 
-// The candidate at which the sum of weights, the likeliest first, exceeds `left`.
+// The candidate at which the cumulative weight, likeliest first, exceeds `left`.
 std::size_t token_at(Candidates candidates, double left) {
   constexpr std::size_t kFew = 64;
   while (candidates.size() > kFew && narrow(candidates, left)) {

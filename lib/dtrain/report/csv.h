@@ -9,7 +9,7 @@
 
 namespace dtrain::report {
 
-/// What a table begins with, so that another one may replace it.
+/// First characters of a written table: a file that starts with them may be overwritten.
 inline constexpr std::string_view kCsvMark = "run,step";
 
 /// A header and a line for each step of each run: the run's name, the step, and every figure that a

@@ -142,7 +142,7 @@ std::optional<LastLoss> last_loss(const RunRecord& run) {
   return LastLoss{loss->steps[first], loss->steps.back(), sum / count};  // of none: not a number
 }
 
-// The last start that the file tells of; an empty object: none.
+// The last start event; an empty object without one.
 const Json& last_start(const RunRecord& run) {
   static const Json kNone = Json::object();
   const auto starts = run.events_named("start");
@@ -190,7 +190,7 @@ Json summary_json(const RunRecord& run) {
   return facts;
 }
 
-// What runs are compared by; a figure that is not known is left out.
+// The figures by which runs are compared; unknown ones are omitted.
 Json figures_json(const RunRecord& run) {
   Json figures{{"steps", run.last_step()}, {"parameters", parameters_of(run)}};
   if (const auto loss = last_loss(run)) figures["loss"] = json_number(loss->mean);

@@ -8,17 +8,16 @@
 
 namespace dtrain::report {
 
-/// What a page begins with, so that another one may replace it.
+/// First characters of a page: a file that starts with them may be overwritten.
 inline constexpr std::string_view kPageMark = "<!DOCTYPE html>\n<!-- dtrain report -->\n";
 
-/// Curves of more points are thinned: of neighbours the page shows the lowest and the highest. Of
-/// more runs than kMaxFullCurves each has its share of what these would have: a page of 100 runs
-/// would else take 40 MB.
+/// Longer curves are thinned to the lowest and the highest of neighbouring points. More runs than
+/// kMaxFullCurves share the points of that many: a page of 100 full runs would take 40 MB.
 inline constexpr std::size_t kMaxPoints = 2000;
 inline constexpr std::size_t kMaxFullCurves = 20;
 
-/// The first, the last and, of each stretch in between, the lowest and the highest finite point of a
-/// curve and its first that is not finite; all of them if there are no more than `most`.
+/// The first, the last and, of each stretch in between, the lowest and the highest finite point of
+/// a curve and its first that is not finite; all of them if there are no more than `most`.
 [[nodiscard]] Curve thinned(const Curve& curve, std::size_t most);
 
 /// The page's data, as docs/views.md describes it.

@@ -33,8 +33,8 @@ struct RunRecord {
   /// Key and value of what config.json says was resolved; empty where there is none.
   std::vector<std::pair<std::string, std::string>> settings = {};
   bool wants_requeue = false;        ///< it was stopped early, and saved
-  std::optional<bool> is_held = {};  ///< a job holds the folder; none: not known
-  std::int64_t num_unreadable = 0;   ///< lines that were passed over
+  std::optional<bool> is_held = {};  ///< a job holds the folder's lock; empty: unknown
+  std::int64_t num_unreadable = 0;   ///< lines that were skipped
 
   /// The last step that is told of; 0: none.
   [[nodiscard]] std::int64_t last_step() const;
@@ -42,7 +42,7 @@ struct RunRecord {
   [[nodiscard]] std::vector<const Json*> events_named(std::string_view event) const;
 };
 
-/// Returns whether a run has begun in the folder.
+/// Returns whether a run was started in the folder.
 [[nodiscard]] bool is_run(const std::string& folder);
 
 /// Reads a folder while its run may go on writing.
@@ -51,9 +51,9 @@ struct RunRecord {
 ///         read or holds nothing.
 [[nodiscard]] RunRecord read_run(const std::string& folder);
 
-/// Folders of runs below `folder`, at most `depth` levels deep, sorted by path. A link to a run
-/// stands for it, unless that is found itself; other links are not followed, and what a run folder
-/// holds is not searched. What cannot be read is passed over with a warning.
+/// Returns the run folders below `folder`, at most `depth` levels deep, sorted by path. A symbolic
+/// link to a run counts unless the run itself is found; other links are not followed. Does not
+/// search inside run folders. Skips unreadable folders with a warning.
 [[nodiscard]] std::vector<std::string> runs_below(const std::string& folder, int depth);
 
 /// Gives runs whose folders have one name their paths as names.

@@ -1,4 +1,4 @@
-// Whether a run goes on, and how it ended.
+// State of a run: whether it is running, or how it ended.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 namespace dtrain::report {
 
 struct RunState {
-  /// "finished", "running", "stopped" (and saved), "failed", "dead" (its process is gone and has not
-  /// said why), or "unknown".
+  /// "finished", "running", "stopped" (and saved), "failed", "dead" (its process disappeared
+  /// without an end record), or "unknown".
   std::string kind;
   std::string text;  ///< for people
 };

@@ -10,8 +10,8 @@
 
 namespace dtrain::train {
 
-/// The loss over all of `sequences`, in nats per token; nothing if wants_stop was true on a rank
-/// before the end.
+/// Returns the loss over all of `sequences` in nats per token; empty if wants_stop became true on a
+/// rank before the end.
 ///
 /// Collective: every rank of the engine's world.
 [[nodiscard]] std::optional<double> evaluate(parallel::StepEngine& engine,

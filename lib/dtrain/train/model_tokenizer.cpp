@@ -32,7 +32,7 @@ std::string identity_of_file(const fs::path& path) {
   return data::identity_of(TokenizerKind::sentencepiece, content_of(path));
 }
 
-/// The tokenizer of a model file or a checkpoint: in its folder or in the one above. Empty: nowhere.
+/// The tokenizer beside a model file or checkpoint, or in the folder above; empty if there is none.
 fs::path tokenizer_near(const std::string& path) {
   const fs::path folder = fs::absolute(path).parent_path();
   for (const fs::path& each : {folder, folder.parent_path()}) {
@@ -89,7 +89,8 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(const std::string& checkpoint,
                                                                std::int64_t vocab) {
-  std::error_code error;  // of a link to a checkpoint its run's
+  std::error_code error;
+  // Resolves a link to a checkpoint, whose run folder has the tokenizer.
   const fs::path path = tokenizer_near(fs::weakly_canonical(checkpoint, error).string());
   if (!path.empty()) {
     return open_fitting(content_of(path), path, fmt::format("checkpoint '{}'", checkpoint), vocab);

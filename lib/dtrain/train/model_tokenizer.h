@@ -17,7 +17,7 @@ namespace dtrain::train {
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_model(
     const checkpoint::format::SafetensorsFile& file, std::int64_t vocab);
 
-/// The same for the model of a checkpoint, whose run keeps tokenizer.model in its folder.
+/// Likewise for a checkpoint's model; its run folder contains tokenizer.model.
 [[nodiscard]] std::shared_ptr<const data::Tokenizer> tokenizer_of_checkpoint(
     const std::string& checkpoint, std::int64_t vocab);
 

@@ -116,8 +116,8 @@ void check_same_data(const StartParts& parts, const Chosen& chosen) {
   }
 }
 
-// "the learning rate goes from A in step N to B in step N + 1": other settings change it, and more
-// steps may raise it by orders of magnitude. Empty where the checkpoint's settings give the same.
+// "the learning rate goes from A in step N to B in step N + 1": changed settings or more steps may
+// raise it by orders of magnitude. Empty if the checkpoint's settings give the same rate.
 std::string rate_change(const config::TrainConfig& now, const config::TrainConfig& saved,
                         std::int64_t step) {
   const optim::Schedule before = optim::schedule_of(saved);

@@ -8,9 +8,9 @@
 namespace dtrain::train {
 
 /// While one of them lives, SIGTERM, SIGUSR1, SIGINT and, unless it was ignored (nohup), SIGHUP ask
-/// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and answer a
-/// SIGINT. A second SIGINT ends the process at once. The last one to go restores what signals did
-/// before.
+/// this process to save and stop, and SIGUSR2 to save; their handlers set a flag, and acknowledge a
+/// SIGINT. A second SIGINT ends the process at once. The last destructor restores the previous
+/// handlers.
 ///
 /// Threads: one for each object; ranks that are threads of one process share its signals: all of
 ///          them see a stop, one of them a save.

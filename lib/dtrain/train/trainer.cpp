@@ -364,13 +364,13 @@ void Trainer::report_memory() {
   reporter_.memory({.step = step_, .predicted = predicted_.memory, .peak = peak});
 }
 
-// On all ranks at once, which have just shared a step.
+// On all ranks at once, right after a common step.
 void Trainer::measure_peak() {
   if (!peak_.is_due(steps_done_)) return;
   const base::Span span("measure the peak rate", base::TracePart::other);
   const auto begin = base::Clock::now();
   peak_.measure_again();
-  step_start_ += base::Clock::now() - begin;  // no part of the next step
+  step_start_ += base::Clock::now() - begin;  // not part of the next step
 }
 
 c10::Device Trainer::device() const { return engine_.gradients().flat().device(); }

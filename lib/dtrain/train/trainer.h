@@ -36,9 +36,9 @@ struct RunEnd {
 
 /// What was expected of a run.
 struct Outlook {
-  /// Bytes of tensors, in steps; of all ranks whose peak is measured together.
+  /// Peak bytes of tensors within steps, over all ranks whose peak is measured together.
   std::int64_t memory = 0;
-  std::int64_t peak_memory = 0;             ///< the same of the whole run
+  std::int64_t peak_memory = 0;             ///< likewise over the whole run
   std::optional<double> step_seconds = {};  ///< of a layout that was chosen by it
 };
 

@@ -16,8 +16,8 @@ namespace dtrain::checkpoint::store {
 /// The same for a run folder alone; a run without a checkpoint has none.
 [[nodiscard]] std::vector<std::string> checkpoints_of_run(const std::string& run_dir);
 
-/// The weights that a folder means: the model file of a folder final/ or of a run that holds no
-/// checkpoint; else the first of checkpoints_at.
+/// Resolves a folder to weights: the model file of a final/ folder or of a run without checkpoints;
+/// otherwise the first of checkpoints_at.
 ///
 /// Throws: Error{checkpoint} as checkpoints_at.
 [[nodiscard]] std::string weights_at(const std::string& folder);

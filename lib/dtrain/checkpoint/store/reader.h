@@ -30,8 +30,8 @@ class Reader {
   /// Null if the checkpoint has no such tensor.
   [[nodiscard]] const format::TensorInfo* find(const std::string& tensor) const;
 
-  /// Opens the files with tensors whose names begin so: a job that removes the checkpoint later does
-  /// not matter to what is read from them.
+  /// Opens the files with tensors whose names start with `tensor_prefix`; they stay readable if a
+  /// job removes the checkpoint meanwhile.
   void open_files_of(std::string_view tensor_prefix);
 
   /// Fills `to` with the box's values, row-major. The box must lie within the tensor, and `to` have

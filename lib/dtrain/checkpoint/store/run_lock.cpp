@@ -77,8 +77,8 @@ void refuse_lock_of_another(const std::string& path, const base::Descriptor& fil
        ::geteuid(), folder);
 }
 
-// Follows no link and waits for no FIFO. Throws before anything is written. is_new: set to whether
-// there was no file.
+// Follows no link and does not block on a FIFO. Throws before anything is written. is_new: set to
+// whether this call created the file.
 base::Descriptor open_lock(const std::string& path, bool& is_new) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
   base::Descriptor file(::open(path.c_str(), kFlags | O_EXCL, 0600));
@@ -100,7 +100,7 @@ base::Descriptor open_lock(const std::string& path, bool& is_new) {
        path, why);
 }
 
-// False where the path leads to another file or to none.
+// True if the path leads to the open file.
 bool leads_to(const std::string& path, int fd) {
   struct stat own {};
   struct stat there {};
@@ -132,7 +132,7 @@ RunLock::RunLock(const std::string& run_dir, std::chrono::milliseconds patience)
     : path_(run_dir + "/lock") {
   const auto end = base::Clock::now() + patience;
   bool is_new = false;
-  do {  // again where its last holder has removed the file, so that another job may make its own
+  do {  // retry if the last holder removed the file, since another job may have created a new one
     file_ = open_lock(path_, is_new);
     wait_for_lock(run_dir, path_, file_.get(), end);
   } while (!leads_to(path_, file_.get()));
@@ -144,7 +144,7 @@ RunHolder find_run_holder(const std::string& run_dir) {
   const base::Descriptor file(::open((run_dir + "/lock").c_str(),
                                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   if (!file || !why_no_lock_file(file.get()).empty()) return RunHolder::unknown;
-  // Shared, and for a moment: a job that begins meanwhile tries again.
+  // A shared lock, held briefly: a job that starts meanwhile retries.
   const bool is_free = ::flock(file.get(), LOCK_SH | LOCK_NB) == 0;
   if (!is_free) return errno == EWOULDBLOCK ? RunHolder::alive : RunHolder::unknown;
   return read_holder(file.get()).ends_with(host_text()) ? RunHolder::gone : RunHolder::unknown;

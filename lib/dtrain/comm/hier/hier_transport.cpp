@@ -57,7 +57,7 @@ bool HierTransport::sums_by_host(at::ScalarType dtype) const {
   return sums_by_host(grid_, is_ordered_, dtype == at::kBFloat16 || dtype == at::kHalf);
 }
 
-// The group's rank 0 is its host's first, too.
+// The group's rank 0 is also the first of its host.
 std::int64_t HierTransport::bytes(const HostGrid& grid, const PlannedGroup& group) {
   const GroupLoad& load = group.load;
   const bool by_host = sums_by_host(grid, group.is_ordered, group.reduces_16_bits);

@@ -39,7 +39,7 @@ class JobStore {
     return arrived_.size() == static_cast<std::size_t>(size_);
   }
 
-  /// "rank 1 of 2", "ranks 1, 3 and 4 more of 8": those that have not come.
+  /// "rank 1 of 2", "ranks 1, 3 and 4 more of 8": the ranks that have not connected.
   [[nodiscard]] std::string describe_missing() const;
 
   void set(const std::string& key, std::string value);

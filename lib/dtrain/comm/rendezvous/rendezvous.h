@@ -27,9 +27,9 @@ struct MeetingPlace {
   bool is_one_host = true;
   /// Receives the port at which rank 0 listens, before it waits for others; may be empty.
   std::function<void(std::int64_t port)> publish = {};
-  /// Says for whom this rank waits.
+  /// Print which ranks this one waits for.
   bool tells_of_waiting = true;
-  std::string waiting_advice = {};  ///< ends the first such line; empty: none
+  std::string waiting_advice = {};  ///< appended to the first such line; empty: none
 };
 
 /// The store of a job, and the address at which other ranks reach this one.

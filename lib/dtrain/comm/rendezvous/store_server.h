@@ -37,7 +37,7 @@ class StoreServer {
     /// The time in which a stranger must prove to be a rank. Who comes from dtrun, through the
     /// door, is none, and may take as long as the job waits for it.
     std::chrono::milliseconds patience = std::chrono::seconds(10);
-    std::optional<base::WaitingLines> waiting = {};  ///< says who has not come; none: silent
+    std::optional<base::WaitingLines> waiting = {};  ///< prints missing ranks; empty: silent
   };
 
   /// Throws: Error{comm} where the system refuses sockets or a thread.
@@ -70,7 +70,7 @@ class StoreServer {
   void serve_once();
   bool drop_a_stranger();
   [[nodiscard]] bool is_done() const;
-  /// Returns whether the job may still come about, but lacks ranks.
+  /// Returns whether ranks are missing and the job has not been rejected.
   [[nodiscard]] bool is_waiting() const { return !store_.everyone_came() && !store_.refusal(); }
   [[nodiscard]] std::vector<pollfd> sockets() const;
   [[nodiscard]] int poll_timeout() const;

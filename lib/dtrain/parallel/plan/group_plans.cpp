@@ -10,7 +10,7 @@
 namespace dtrain::parallel {
 namespace {
 
-// The hosts of ranks: nodes have equally many.
+// The host of each rank: all nodes have equally many.
 std::vector<std::int64_t> hosts_of(std::span<const std::int64_t> ranks,
                                    const config::LayoutConfig& layout) {
   const std::int64_t nodes = std::max<std::int64_t>(1, layout.nnodes);
@@ -29,8 +29,8 @@ comm::PlannedGroup with_ranks(comm::PlannedGroup group, std::span<const std::int
   return group;
 }
 
-/// A step's load on groups. Gradients and parameters lie in the world's memory, except for copies in
-/// another dtype.
+/// A step's load on groups. Gradients and parameters are in the world's memory, except for copies
+/// in another dtype.
 class Loads {
  public:
   Loads(const config::Config& config, const model::Model& model, const EngineOptions& options)

@@ -1,4 +1,4 @@
-// The groups of a job as far as their memory follows from them.
+// Describes a job's process groups for memory prediction.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace dtrain::parallel {
 
-/// All groups of several ranks: World::control() first, then the mesh's. Where groups of one kind
-/// differ, as their first one's first rank sees it.
+/// Returns all multi-rank groups: World::control() first, then the mesh's. If groups of one kind
+/// differ, describes the first one as its first rank sees it.
 ///
 /// config: resolved.
 [[nodiscard]] std::vector<comm::PlannedGroup> group_plans(const config::Config& config,
                                                           const model::Model& model,
                                                           const EngineOptions& options);
 
-/// World::control(). saves: the parts of checkpoints are collected through it.
+/// Describes World::control(). saves: checkpoint parts are gathered through it.
 [[nodiscard]] comm::PlannedGroup control_plan(const config::Config& config, bool saves);
 
 }  // namespace dtrain::parallel

@@ -23,7 +23,7 @@ namespace {
 
 using metrics::format_bytes;
 
-// Takes what a step does not: the last checkpoint, where no earlier one has, and the model.
+// Memory beyond that of a step: of the last checkpoint, if it is the only one, and of the model.
 std::int64_t ending(const config::Config& config, const model::Model& model,
                     const EngineOptions& options) {
   const auto control = [&](bool saves) {
@@ -35,8 +35,7 @@ std::int64_t ending(const config::Config& config, const model::Model& model,
          WholeModel::visit_bytes(model, engine_layout(model, options), options.precision.master);
 }
 
-// The share of its parameters' state that a rank saves: where several hold the same, each saves an
-// equal part.
+// The fraction of its parameters' state that a rank saves: replicas save equal parts.
 double saved_share(const config::LayoutConfig& layout, const model::Model& model,
                    const EngineOptions& options) {
   const param::ArenaLayout arenas = engine_layout(model, options);
