@@ -18,6 +18,7 @@
 #include "dtrain/base/error.h"
 #include "dtrain/base/readable.h"
 #include "dtrain/base/stop_signals.h"
+#include "launcher/active_clock.h"
 #include "launcher/descendants.h"
 #include "launcher/error_line.h"
 #include "launcher/options.h"
@@ -86,12 +87,13 @@ class StopLimit {
   bool look() {
     siginfo_t info{};
     const auto id = static_cast<id_t>(child_);
+    const auto now = clock_.now();
     if (limit_.count() == 0.0) return false;
     if (::waitid(P_PID, id, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid != 0) {
       is_stopped_ = info.si_code == CLD_STOPPED;
-      since_ = dtrain::base::Clock::now();
+      since_ = now;
     }
-    if (!is_stopped_ || dtrain::base::Clock::now() - since_ < limit_) return false;
+    if (!is_stopped_ || now - since_ < limit_) return false;
     ::kill(child_, SIGKILL);
     return true;
   }
@@ -100,7 +102,8 @@ class StopLimit {
   pid_t child_;
   std::chrono::duration<double> limit_;
   bool is_stopped_ = false;
-  dtrain::base::Clock::time_point since_{};
+  ActiveClock clock_;  // this process may be stopped with the supervisor
+  ActiveClock::Time since_{};
 };
 
 /// Ends what a supervisor left that ended in such a way, and says so in its place. Returns

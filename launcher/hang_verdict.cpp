@@ -160,8 +160,10 @@ std::optional<HangVerdict> hang_verdict(const Records& records) {
     }
   }
   const std::vector<Wait> waits = waits_of(records);
+  std::vector<bool> is_waiting(records.size());
+  for (const Wait& wait : waits) is_waiting[static_cast<std::size_t>(wait.waiting)] = true;
   const auto is_free = [&](const Wait& wait) {
-    return std::ranges::find(waits, wait.awaited, &Wait::waiting) == waits.end();
+    return !is_waiting[static_cast<std::size_t>(wait.awaited)];
   };
   const auto first = std::ranges::find_if(waits, is_free);
   if (first != waits.end()) return blame(records, waits, *first);

@@ -26,6 +26,16 @@ void HangWatch::excuse(int rank, Time now) {
   if (heard) heard = now;
 }
 
+HangWatch::Time HangWatch::end_of_silence(Time heard) const {
+  constexpr Duration kBetweenSigns{1.0};  // of a rank that is busy
+  return heard + std::chrono::duration_cast<Time::duration>(limit() + kBetweenSigns);
+}
+
+bool HangWatch::is_silent(int rank, Time now) const {
+  const auto& heard = heard_[static_cast<std::size_t>(rank)];
+  return heard && end_of_silence(*heard) <= now;
+}
+
 std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<Rank>& ranks) const {
   if (limit_ && limit_->count() == 0) return std::nullopt;
   std::optional<Silence> longest;
@@ -34,10 +44,7 @@ std::optional<HangWatch::Silence> HangWatch::longest_silence(const std::vector<R
     if (!heard || !rank.running() || (longest && *heard >= longest->until)) continue;
     longest = Silence{.rank = rank.index, .until = *heard};
   }
-  constexpr Duration kBetweenSigns{1.0};  // of a rank that is busy
-  if (longest) {
-    longest->until += std::chrono::duration_cast<Time::duration>(limit() + kBetweenSigns);
-  }
+  if (longest) longest->until = end_of_silence(longest->until);
   return longest;
 }
 

@@ -1,6 +1,7 @@
 // Notices a rank that does not go on.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -28,7 +29,7 @@ class HangWatch {
   };
 
   /// limit: of a silence, to which a second is added, since a rank that is busy says so once a
-  /// second; 0: none; nothing: the larger of 60 s and 20 median steps.
+  /// second; 0: none; nothing: the larger of 10 min and 20 median steps.
   HangWatch(std::optional<Duration> limit, int num_ranks)
       : limit_(limit), heard_(static_cast<std::size_t>(num_ranks)) {}
 
@@ -39,6 +40,12 @@ class HangWatch {
   void excuse(int rank, Time now);
 
   [[nodiscard]] Duration limit() const { return limit_.value_or(of_steps_); }
+  /// True if a rank has given a sign of life.
+  [[nodiscard]] bool watches_any() const {
+    return std::ranges::any_of(heard_, [](const auto& heard) { return heard.has_value(); });
+  }
+  /// True if the rank was silent for the limit; false for one that is not watched.
+  [[nodiscard]] bool is_silent(int rank, Time now) const;
   /// Looks at ranks that run. Returns nothing where none is watched.
   [[nodiscard]] std::optional<Silence> longest_silence(const std::vector<Rank>& ranks) const;
 
@@ -48,7 +55,9 @@ class HangWatch {
     Time end;
   };
 
-  static constexpr Duration kLeast{60.0};
+  [[nodiscard]] Time end_of_silence(Time heard) const;
+
+  static constexpr Duration kLeast{600.0};
 
   std::optional<Duration> limit_;
   Duration of_steps_ = kLeast;  // the limit where the user gives none

@@ -164,7 +164,7 @@ constexpr std::array kRows = {
               }},
     OptionRow{
         "--hang-timeout", "TIME",
-        "a rank that does not go on for so long ends the job; 0: never [20 steps, at least 60]",
+        "a rank without progress for so long ends the job; 0: never [20 steps, at least 10m]",
         [](Options& o, std::string_view n, std::string_view v) {
           o.hang_timeout = hang_timeout_from(n, v);
         }},

@@ -45,7 +45,7 @@ struct Options {
   int master_port = 0;  // one node: of the ranks, 0: a free one; several: where launchers meet
   std::chrono::duration<double> rdzv_timeout{600.0};
   std::chrono::duration<double> heartbeat_timeout{10.0};
-  /// Of a rank's silence; 0: none; nothing: the larger of 60 s and 20 median steps.
+  /// Of a rank's silence; 0: none; nothing: the larger of 10 min and 20 median steps.
   std::optional<std::chrono::duration<double>> hang_timeout;
   std::string log_dir;
   StreamChoice redirects;               // to files instead of the console

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/base/clock.h"
 #include "dtrain/base/descriptor.h"
 #include "dtrain/base/error.h"
 #include "launcher/rank_stream.h"
@@ -69,7 +70,8 @@ struct Rank {
   bool has_records = false;        // the answer is whole
   std::int64_t records_signs = 0;  // what `signs` was when the answer began
   std::string hang = {};           // the others wait for it: for what, and where it was
-  bool stopped = false;            // by SIGSTOP or the like
+  bool stopped = false;            // by SIGSTOP or the like, for too long
+  std::optional<dtrain::base::Clock::time_point> stopped_since = {};  // by dtrun's ActiveClock
   bool lost = false;               // nothing is heard of its node: nobody here knows its end
   std::optional<ToldError> told;
   std::optional<RankEnd> end;

@@ -126,7 +126,12 @@ void Supervisor::unwatch(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL
 
 void Supervisor::wait_for_events() {
   int timeout_ms = -1;
-  if (const auto next = next_deadline()) {
+  auto next = next_deadline();
+  if (watches_ranks()) {
+    const Time soon = dtrain::base::Clock::now() + ActiveClock::kMostBetweenCalls;
+    next = std::min(next.value_or(soon), soon);
+  }
+  if (next) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(*next - dtrain::base::Clock::now());
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
@@ -136,6 +141,7 @@ void Supervisor::wait_for_events() {
   std::array<epoll_event, 64> events;
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  active_.now();  // before anything is judged: this process may have been stopped
   for (int i = 0; i < count; ++i) handle(events[static_cast<std::size_t>(i)].data.u64);
 }
 
@@ -157,6 +163,7 @@ void Supervisor::handle(std::uint64_t tag) {
 void Supervisor::advance() {
   reap_orphans();
   if (deadline_ && dtrain::base::Clock::now() >= *deadline_) on_deadline();
+  look_at_stopped_ranks();
   look_for_silence();
   if (phase_ < Phase::leftovers && !any_running() && job_has_ended()) end_leftovers();
   if (phase_ == Phase::leftovers || phase_ == Phase::leftovers_term) {
@@ -314,9 +321,13 @@ void Supervisor::on_child() {
   for (Rank& rank : own_ranks()) {
     siginfo_t info{};
     if (rank.running() &&
-        ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WNOHANG) == 0 &&
+        ::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
         info.si_pid != 0) {
-      on_stopped(rank, info.si_status);
+      if (info.si_code == CLD_CONTINUED) {
+        rank.stopped_since.reset();
+      } else {
+        on_stopped(rank, info.si_status);
+      }
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/base/clock.h"
+#include "launcher/active_clock.h"
 #include "launcher/attempt_end.h"
 #include "launcher/guard.h"
 #include "launcher/hang_watch.h"
@@ -83,6 +84,8 @@ class Supervisor {
   void judge_end(const Rank& rank);
   void on_stopped(Rank& rank, int signal);
   void judge_stop(const Rank& rank);
+  /// Blames ranks that have been stopped for kStopLimit.
+  void look_at_stopped_ranks();
   bool on_control(Rank& rank);
   void on_output(RankStream& stream);
   void show_error(Rank& rank);
@@ -99,6 +102,7 @@ class Supervisor {
   void on_records(Rank& rank);
   void look_for_silence();
   [[nodiscard]] std::optional<HangWatch::Silence> silence() const;
+  [[nodiscard]] bool watches_ranks() const;
   void ask_ranks(int suspect);
   void withdraw_ask();
   void ask_own_ranks();
@@ -106,6 +110,7 @@ class Supervisor {
   void excuse_ranks();
   [[nodiscard]] bool all_have_answered() const;
   void judge_hang();
+  void dismiss_hang();
   void begin_failure(const Rank& culprit);
   void blame(const Rank& rank);
   void abort_ranks();
@@ -163,6 +168,7 @@ class Supervisor {
   PreparedJob& job_;
   const GuardLink& guard_;
   StepClock& steps_;
+  ActiveClock active_;  // of hangs_ and of stopped ranks
   HangWatch hangs_;
   int suspect_ = 0;  // whose silence or end made this launcher ask
   Stragglers stragglers_;

@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 constexpr auto kBlameWindow = 150ms;
 constexpr auto kSameErrorWindow = 500ms;  // taken from --abort-grace, as far as it is longer
 constexpr auto kSuspendWindow = 200ms;
+constexpr auto kStopLimit = 2s;  // a job that is stopped as a whole is continued as a whole
 constexpr auto kCrossingWindow = 30ms;  // for news of an earlier failure on another node
 constexpr auto kAnswerWindow = 800ms;   // taken from --abort-grace, too
 
@@ -77,10 +78,24 @@ void Supervisor::on_stopped(Rank& rank, int signal) {
     ::kill(-rank.pid, SIGCONT);
     return;
   }
-  if (!is_undisturbed() && phase_ != Phase::blaming) return;
-  rank.stopped = true;
-  if (job_.nodes) tell_judge(rank);
-  if (judges()) judge_stop(rank);
+  rank.stopped_since = active_.now();
+}
+
+void Supervisor::look_at_stopped_ranks() {
+  for (Rank& rank : own_ranks()) {
+    if (!is_undisturbed() && phase_ != Phase::blaming) return;
+    const bool is_overdue = rank.running() && rank.stopped_since &&
+                            active_.now() - *rank.stopped_since >= kStopLimit;
+    if (!is_overdue || std::exchange(rank.stopped, true)) continue;
+    if (job_.nodes) tell_judge(rank);
+    if (judges()) judge_stop(rank);
+  }
+}
+
+bool Supervisor::watches_ranks() const {
+  const bool any_stopped =
+      std::ranges::any_of(ranks_, [](const Rank& rank) { return rank.stopped_since.has_value(); });
+  return is_undisturbed() && (any_stopped || hangs_.watches_any());
 }
 
 void Supervisor::judge_stop(const Rank& rank) {
@@ -133,7 +148,7 @@ void Supervisor::obey_abort(const AbortOrder& order) {
 void Supervisor::on_sign_of_life(const Rank& rank) {
   if (!judges()) return;
   const auto now = dtrain::base::Clock::now();
-  hangs_.heard(rank.index, rank.step, now);
+  hangs_.heard(rank.index, rank.step, active_.now());
   if (phase_ == Phase::asking && rank.index == suspect_) withdraw_ask();  // it goes on
   const std::string late = stragglers_.look(ranks_, now);
   if (!late.empty()) say(late);
@@ -147,12 +162,13 @@ std::optional<HangWatch::Silence> Supervisor::silence() const {
 std::optional<Supervisor::Time> Supervisor::next_deadline() const {
   const auto silence = this->silence();
   if (!silence) return deadline_;
-  return deadline_ ? std::min(*deadline_, silence->until) : silence->until;
+  const Time until = active_.on_wall(silence->until);
+  return deadline_ ? std::min(*deadline_, until) : until;
 }
 
 void Supervisor::look_for_silence() {
   const auto silence = this->silence();
-  if (!silence || dtrain::base::Clock::now() < silence->until) return;
+  if (!silence || active_.now() < silence->until) return;
   for (Rank& rank : ranks_) rank.forget_records();
   ask_ranks(silence->rank);
 }
@@ -201,7 +217,7 @@ void Supervisor::obey_ask() {
 void Supervisor::excuse_ranks() {
   if (!judges()) return job_.nodes->send(0, NodeMessage::held, {});
   if (phase_ == Phase::asking) withdraw_ask();
-  for (const Rank& rank : ranks_) hangs_.excuse(rank.index, dtrain::base::Clock::now());
+  for (const Rank& rank : ranks_) hangs_.excuse(rank.index, active_.now());
 }
 
 bool Supervisor::all_have_answered() const {
@@ -215,7 +231,23 @@ void Supervisor::on_records(Rank& rank) {
   if (phase_ == Phase::asking && all_have_answered()) judge_hang();
 }
 
+// All silent ranks get the limit once more.
+void Supervisor::dismiss_hang() {
+  withdraw_ask();
+  const auto now = active_.now();
+  for (const Rank& rank : ranks_) {
+    if (hangs_.is_silent(rank.index, now)) hangs_.excuse(rank.index, now);
+  }
+}
+
 void Supervisor::judge_hang() {
+  const bool is_hang = !ranks_[static_cast<std::size_t>(suspect_)].end;
+  const auto now = active_.now();
+  const auto is_alive_and_mute = [&](const Rank& rank) {
+    return rank.running() && !rank.has_records && !hangs_.is_silent(rank.index, now);
+  };
+  // Without the answer of a slow rank the others' answers prove nothing.
+  if (is_hang && std::ranges::any_of(ranks_, is_alive_and_mute)) return dismiss_hang();
   std::vector<std::optional<RankRecords>> records;
   for (const Rank& rank : ranks_) {
     const bool counts = rank.running() || rank.has_records;
@@ -224,6 +256,8 @@ void Supervisor::judge_hang() {
   const auto found = hang_verdict(records);
   Rank& culprit = ranks_[static_cast<std::size_t>(found ? found->culprit : suspect_)];
   if (!found && culprit.end) return withdraw_ask();
+  // The others wait for a rank that makes progress, such as one that reads from a slow disk.
+  if (is_hang && !hangs_.is_silent(culprit.index, now)) return dismiss_hang();
   culprit.hang =
       found ? found->text
             : silence_text(hangs_.limit(), *records[static_cast<std::size_t>(culprit.index)]);

@@ -27,6 +27,8 @@ using dtrain::net::MessageWriter;
 // Heartbeats within a timeout: one that is late alone loses no node.
 constexpr int kBeatsPerTimeout = 5;
 constexpr double kLongestPause = 2.0;
+// So many heartbeats that were not sent in time mean that this process did not run.
+constexpr std::uint64_t kTicksOfStop = 3;
 // A node that takes nothing is soon silent, too.
 constexpr std::size_t kMostWaiting = std::size_t{16} << 20;
 constexpr std::chrono::milliseconds kClosingLimit(100);
@@ -83,6 +85,10 @@ void Channel::watch(const Peer& peer, bool add) const {
 
 void Channel::begin_attempt(int attempt) {
   attempt_ = attempt;
+  forgive_silence();
+}
+
+void Channel::forgive_silence() {
   for (Peer& peer : peers_) peer.heard = Clock::now();
 }
 
@@ -121,7 +127,10 @@ std::vector<NodeEvent> Channel::take() {
     if (peer.socket) write_to(peer);
   }
   std::uint64_t ticks = 0;
-  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) beat(events);
+  if (::read(timer_.get(), &ticks, sizeof(ticks)) > 0) {
+    if (ticks >= kTicksOfStop) forgive_silence();
+    beat(events);
+  }
   std::erase_if(events, [this](const NodeEvent& event) {
     return !event.loss && event.attempt < attempt_ && event.kind != NodeMessage::stop;
   });

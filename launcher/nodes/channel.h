@@ -98,6 +98,7 @@ class Channel {
   void write_to(Peer& peer);
   void read_from(Peer& peer, std::vector<NodeEvent>& events);
   void handle(Peer& peer, NodeEnvelope message, std::vector<NodeEvent>& events);
+  void forgive_silence();
   void beat(std::vector<NodeEvent>& events);
   void lose(Peer& peer, NodeLoss loss, std::vector<NodeEvent>& events);
 

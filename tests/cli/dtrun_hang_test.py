@@ -18,6 +18,7 @@ from dtrun_nodes_harness import COMM, TIMEOUT, USAGE, Judge, NodesTest  # noqa: 
 # A rank that speaks to dtrun (docs/dtrun.md): each argument RANK:WORDS tells what that rank does, "*" any other.
 #   steps      two steps          busy       signs of life for 1.5 s, then the end
 #   waits      answers that call 17 is open      late   that it has not come to it
+#   alive      signs of life for 3 s without an answer, then status 7
 #   deaf       answers nothing    fails      an end with status 5 after an answer of its own accord
 STUB = r'''
 import os, socket, sys, time
@@ -34,6 +35,11 @@ if "busy" in words:
         time.sleep(0.1)
         link.sendall(b"busy\n")
     sys.exit(0)
+if "alive" in words:
+    for _ in range(15):
+        time.sleep(0.2)
+        link.sendall(b"busy\n")
+    sys.exit(7)
 if "fails" in words:
     time.sleep(0.3)
     link.sendall(WAITS)
@@ -94,6 +100,12 @@ class Stubs(DtrunTest):
     def test_a_rank_that_does_not_answer_is_named(self):
         process = self.run_stubs("0:steps,waits", "1:steps,deaf")
         self.check_verdict(process, 1, r"did not answer when .* dtrun asked .*; rank 0 waited 9.0 s in call 17 \(all_reduce")
+
+    def test_a_rank_that_gives_signs_of_life_is_not_blamed_where_it_does_not_answer(self):
+        for options in (("--hang-timeout", "0.5"), ("--hang-timeout", "0.5", "--emulate-nodes", "2")):
+            process = self.run_stubs("*:steps,waits", "1:steps,alive", options=options)
+            self.assertEqual(process.returncode, 7, process.err)
+            self.assertRegex(process.err.splitlines()[-1], r"failed: rank 1 .*exited with status 7")
 
     def test_where_nobody_waits_the_silent_one_is_named(self):
         self.check_verdict(self.run_stubs("0:steps,late", ranks=1), 0,
@@ -193,7 +205,7 @@ class Training(DtrunTest):
                                rf"for which rank.* waited .*; it was in .* of step \d+", error)
 
     def test_the_rank_that_stands_still_is_named(self):
-        for rank, options, call in ((1, ("--strategy", "ddp"), "all_reduce"), (0, ("--strategy", "fsdp"), r"\w+"),
+        for rank, options, call in ((1, ("--strategy", "ddp"), "all_reduce"), (1, ("--strategy", "fsdp"), r"\w+"),
                                     (1, ("--strategy", "pp", "--backend", "gloo"), r"\w+")):
             with self.subTest(options=options):
                 shutil.rmtree(self.folder / "run", ignore_errors=True)

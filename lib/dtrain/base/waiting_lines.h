@@ -11,12 +11,13 @@
 
 namespace dtrain::base {
 
-/// The times at which somebody who waits says so: after 2 s, and then after pauses that double up
-/// to a minute.
+/// When to report a wait: at first after `first`, then after pauses that double up to a minute.
 ///
 /// Threads: one.
 class WaitingTimes {
  public:
+  explicit WaitingTimes(std::chrono::seconds first = std::chrono::seconds(2)) : pause_(first) {}
+
   /// Returns whether it is time for a line, which sets the next time.
   [[nodiscard]] bool take() {
     if (Clock::now() < next_) return false;
@@ -29,12 +30,11 @@ class WaitingTimes {
   [[nodiscard]] double waited() const { return seconds_since(start_); }
 
  private:
-  static constexpr std::chrono::seconds kFirst{2};
   static constexpr std::chrono::seconds kLongest{64};
 
   Clock::time_point start_ = Clock::now();
-  std::chrono::seconds pause_ = kFirst;
-  Clock::time_point next_ = start_ + kFirst;
+  std::chrono::seconds pause_;
+  Clock::time_point next_ = start_ + pause_;
 };
 
 /// A rank's lines on standard error about whom it waits for.

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "dtrain/base/check.h"
+#include "dtrain/base/log.h"
+#include "dtrain/base/readable.h"
 #include "dtrain/base/threads.h"
 #include "dtrain/base/trace.h"
 #include "dtrain/checkpoint/store/names.h"
@@ -23,6 +25,7 @@ namespace {
 // The interval at which ranks report that they are still writing: a slow disk must not look like a
 // peer that does not answer.
 constexpr base::Seconds kPoll(0.5);
+constexpr std::chrono::seconds kSlow(60);
 
 // The message of the exception being handled.
 std::string current_message() {
@@ -56,6 +59,7 @@ void Saver::stage(const State& state) {
 void Saver::begin(const SavePoint& point, const State& state) {
   DTRAIN_CHECK(phase_ == Phase::idle);
   start_ = base::Clock::now();
+  slow_ = base::WaitingTimes(kSlow);
   hurry_ = false;
   manifest_ = options_.manifest;
   manifest_.step = point.step;
@@ -79,6 +83,13 @@ void Saver::begin(const SavePoint& point, const State& state) {
 
 bool Saver::is_busy() const { return is_running(written_) || is_running(committed_); }
 
+void Saver::warn_if_slow() {
+  if (!is_busy() || !slow_.take()) return;
+  base::log_warning("rank {} has been {} for {}: the disk is slow, or does not answer", world_.rank(),
+                    phase_ == Phase::writing ? "writing " + folder() : "committing " + report_.path,
+                    base::readable_time(slow_.waited()));
+}
+
 std::optional<SaveReport> Saver::advance() {
   if (phase_ == Phase::writing) {
     collect();
@@ -92,6 +103,7 @@ std::optional<SaveReport> Saver::finish_within(base::Seconds patience) {
   const auto end = base::Clock::now() + std::chrono::duration_cast<base::Clock::duration>(patience);
   while (is_saving()) {
     wait_until(end);
+    warn_if_slow();
     const at::Tensor busy = at::full({1}, is_busy() ? 1.0 : 0.0, at::kDouble);
     world_.all_reduce(busy).wait_host();
     if (busy.item<double>() > 0) return std::nullopt;

@@ -11,6 +11,7 @@
 
 #include "dtrain/base/clock.h"
 #include "dtrain/base/file_system.h"
+#include "dtrain/base/waiting_lines.h"
 #include "dtrain/checkpoint/format/manifest.h"
 #include "dtrain/checkpoint/snapshot.h"
 #include "dtrain/checkpoint/state.h"
@@ -82,6 +83,8 @@ class Saver {
   [[nodiscard]] bool is_saving() const { return phase_ != Phase::idle; }
   /// Returns whether this rank's thread works. Once false, it stays so until the next advance().
   [[nodiscard]] bool is_busy() const;
+  /// Prints a line once a minute about a save that this rank's thread has not finished.
+  void warn_if_slow();
 
   /// Takes the save under way to its next phase; returns its report when it has ended.
   ///
@@ -129,6 +132,7 @@ class Saver {
   Phase phase_ = Phase::idle;
   SaveReport report_;
   base::Clock::time_point start_;
+  base::WaitingTimes slow_;
   format::Manifest manifest_;
   std::int64_t best_step_ = -1;
   std::stop_source stop_;

@@ -105,10 +105,19 @@ bool is_evaluated(comm::ProcessGroup& world, const config::Config& config,
           }).empty();
 }
 
-train::StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env) {
+train::StopRequests::Options stop_options(const config::Config& config, const base::RankEnv& env,
+                                          const train::FolderMonitor& folder) {
   return {.time_limit_seconds = config.run.time_limit.seconds,
-          .stop_file = env.rank == 0 ? job::RunFolder::stop_file(config.run.dir) : std::string(),
+          .folder = &folder,
           .answers = env.rank == 0};
+}
+
+// folder: rank 0's.
+train::FolderMonitor::Options monitor_options(const std::optional<job::RunFolder>& folder,
+                                              const std::string& run_dir) {
+  if (!folder) return {};
+  return {.check = [&folder] { folder->check(); },
+          .stop_file = job::RunFolder::stop_file(run_dir)};
 }
 
 // The request of a start: its settings, resolved, and what is recorded of it.
@@ -193,10 +202,14 @@ metrics::StopRecord ask_for_requeue(job::RunFolder& folder, train::StopRequests&
 // Runs the training. If it fails and no launcher restarts it or reports the failure, rank 0 prints
 // how to continue.
 train::RunEnd run_or_advise(train::Trainer& trainer, const train::Checkpointer& checkpoints,
-                            metrics::Reporter& reporter, const base::RankEnv& env) {
+                            metrics::Reporter& reporter, const base::RankEnv& env,
+                            std::optional<base::LongPhase>& ending, base::LauncherLink& link) {
   try {
-    return trainer.run();
+    const train::RunEnd end = trainer.run();
+    ending.emplace(link.activity(), "ending");
+    return end;
   } catch (...) {
+    ending.emplace(link.activity(), "ending");
     const std::string advice = checkpoints.how_to_continue();
     const bool is_left_alone = env.control_fd < 0 && env.max_restarts == 0;
     if (is_left_alone && !advice.empty()) reporter.note("dtrain: " + advice);
@@ -252,6 +265,8 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   const auto& [env, link, split, tokenizer, ranks] = parts;
   // Destroyed last: a signal while memory is freed must not change the run's exit status.
   std::optional<train::StopRequests> requests;
+  // What follows the training, the destructors below included, may wait for a slow disk.
+  std::optional<base::LongPhase> ending;
   // Before the model takes the memory.
   const auto peak = metrics::peak_flops_of(*ranks, parallel::dtype_of(config.machine.dtype));
   job::Job job(config, ranks);
@@ -273,7 +288,10 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
   train::StartPoint start =
       train::load_start({config, world, job.engine(), model, data,
                          split.train.tokenized_file().tokenizer(), are_cpus_mixed});
-  requests.emplace(stop_options(config, env));
+  std::optional<train::FolderMonitor> monitor;
+  comm::run_long(world, "looking at the run folder",
+                 [&] { monitor.emplace(monitor_options(folder, config.run.dir)); });
+  requests.emplace(stop_options(config, env, *monitor));
   const std::string flags = resume_flags(config, is_unnamed);
   metrics::Reporter reporter = make_reporter(config, env, link, start);
   train::Checkpointer checkpoints(
@@ -294,9 +312,9 @@ int train_settled(const SettledStart& settled, const RankParts& parts) {
                                  .step_seconds = settled.step_seconds};
   train::Trainer trainer(
       {config, job.groups(), world, job.engine(), model, predicted, peak, are_cpus_mixed, split,
-       reporter, link, checkpoints, *requests, check_folder, tokenizer},
+       reporter, link, checkpoints, *requests, check_folder, *monitor, tokenizer},
       start);
-  const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env);
+  const train::RunEnd end = run_or_advise(trainer, checkpoints, reporter, env, ending, link);
   if (!end.stopped) return 0;
   comm::run_long_on_leader(world, "asking for a requeue", [&] {
     reporter.stop(ask_for_requeue(*folder, *requests, checkpoints, end.step, flags));

@@ -83,7 +83,8 @@ Checkpointer::Checkpointer(parallel::StepEngine& engine, comm::ProcessGroup& wor
   }
 }
 
-SaveVotes Checkpointer::votes(bool save_requested) const {
+SaveVotes Checkpointer::votes(bool save_requested) {
+  saver_.warn_if_slow();
   // One clock decides for all: that of whoever sees the time pass first.
   const bool is_time =
       config_.every.seconds > 0 && base::seconds_since(last_) >= config_.every.seconds;
@@ -115,6 +116,10 @@ void Checkpointer::make_room(std::int64_t step) {
   if (is_late_) return;
   if (const auto report = saver_.finish_within(kPatience)) tell(*report);
   is_late_ = saver_.is_saving();
+  if (!is_late_) return;
+  reporter_.warn(step, fmt::format("the checkpoint of step {} is due, but that of step {} is still "
+                                   "being written: it is saved after that, at a later step",
+                                   step, saved_step_));
 }
 
 void Checkpointer::begin(const checkpoint::SavePoint& point) {

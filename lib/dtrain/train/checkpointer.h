@@ -50,7 +50,7 @@ class Checkpointer {
   void check_before_saving(std::function<void()> check) { check_ = std::move(check); }
 
   /// This rank's, in the next step. save_requested: by a user.
-  [[nodiscard]] SaveVotes votes(bool save_requested) const;
+  [[nodiscard]] SaveVotes votes(bool save_requested);
 
   /// Does what is due after a step. agreed: the votes of all ranks in that step.
   ///

@@ -115,8 +115,8 @@ bool StopRequests::wants_stop() {
     } else if (options_.time_limit_seconds > 0 &&
                base::seconds_since(start_) >= options_.time_limit_seconds) {
       reason_ = "--time-limit";
-    } else if (!options_.stop_file.empty() && ::access(options_.stop_file.c_str(), F_OK) == 0) {
-      reason_ = "the file " + options_.stop_file;
+    } else if (options_.folder != nullptr && options_.folder->stop_requested()) {
+      reason_ = "the file " + options_.folder->stop_file();
     }
   }
   return !reason_.empty();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "dtrain/base/clock.h"
+#include "dtrain/train/folder_monitor.h"
 
 namespace dtrain::train {
 
@@ -18,7 +19,8 @@ class StopRequests {
  public:
   struct Options {
     double time_limit_seconds = 0;  ///< from construction; 0: none
-    std::string stop_file;          ///< its appearance asks to stop; empty: not looked for
+    /// Its stop file asks to stop; nullptr: none. Must outlive the last call of wants_stop.
+    const FolderMonitor* folder = nullptr;
     bool answers = false;           ///< says at once on standard error what Ctrl-C brings about
   };
 

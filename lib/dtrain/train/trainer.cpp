@@ -22,6 +22,7 @@
 namespace dtrain::train {
 namespace {
 
+constexpr const char* kSaving = "saving";
 constexpr std::int64_t kMemorySteps = 3;  // after which the peak of memory is known
 
 // The votes that ranks cast in a step.
@@ -83,6 +84,7 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
       checkpoints_(parts.checkpoints),
       requests_(parts.requests),
       check_folder_(parts.check_folder),
+      folder_(parts.folder),
       tokenizer_(parts.tokenizer),
       tokenizer_identity_(parts.split.train.tokenized_file().tokenizer()),
       validation_(validation_of(config_, parts.split)),
@@ -110,11 +112,10 @@ Trainer::Trainer(const Parts& parts, const StartPoint& start)
 }
 
 RunEnd Trainer::run() {
-  base::Activity& activity = link_.activity();
-  engine_.set_activity(&activity);
+  engine_.set_activity(&link_.activity());
   const CallAnswers answers(link_, groups_);
   try {
-    return run_steps(activity);
+    return run_steps();
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const base::Error*>(&error);
     const bool is_own = known == nullptr || known->kind() != base::ErrorKind::comm;
@@ -124,7 +125,7 @@ RunEnd Trainer::run() {
   }
 }
 
-RunEnd Trainer::run_steps(base::Activity& activity) {
+RunEnd Trainer::run_steps() {
   start_ = step_start_ = base::Clock::now();
   counters_ = groups_.counters();
   metrics::restart_peak(device());  // what the start needed is over
@@ -132,14 +133,13 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
   if (std::exchange(owes_best_, false)) checkpoints_.save_at(save_point());
   while (!stops && !is_over()) {
     if (profiler_.before_step(steps_done_, step_)) restart_step_clock();
-    const parallel::Votes votes = make_step(activity);
+    const parallel::Votes votes = make_step();
     stops = stops_after(votes[kStop]);
     if (stops) break;
-    activity.enter_long("saving");
     save_after_step(votes);
     if (is_multiple(step_, config_.report.sample_every)) write_sample();
   }
-  activity.enter_long("saving");
+  const base::LongPhase saving(link_.activity(), kSaving);
   if (stops) {
     checkpoints_.save_now(save_point());
     profiler_.finish(steps_done_, step_);
@@ -150,12 +150,11 @@ RunEnd Trainer::run_steps(base::Activity& activity) {
   return {.stopped = false, .step = step_};
 }
 
-parallel::Votes Trainer::make_step(base::Activity& activity) {
+parallel::Votes Trainer::make_step() {
   const base::Span span("step", base::TracePart::step, {"step", step_ + 1});
-  activity.enter("reading the data");
   const std::vector<data::Batch> microbatches = read_batches();
   const parallel::StepResult result = train_step(microbatches);
-  activity.finish_step(++step_);
+  link_.activity().finish_step(++step_);
   report(result);
   report_memory();
   measure_peak();
@@ -165,6 +164,10 @@ parallel::Votes Trainer::make_step(base::Activity& activity) {
 // This rank's part of the global batch.
 std::vector<data::Batch> Trainer::read_batches() {
   const base::Span span("read data", base::TracePart::data);
+  {
+    const base::LongPhase reading(link_.activity(), "reading the data");
+    loader_.wait();
+  }
   return loader_.next();
 }
 
@@ -184,6 +187,7 @@ bool Trainer::is_out_of_patience() const {
 // The checkpoint of a new lowest validation loss is made at its step, whatever it takes.
 void Trainer::save_after_step(const parallel::Votes& votes) {
   const base::Span span("checkpoint", base::TracePart::checkpoint);
+  const base::LongPhase saving(link_.activity(), kSaving);
   if (!std::exchange(owes_best_, false)) {
     return checkpoints_.after_step(save_point(), {.save = votes[kSave], .busy = votes[kBusy]});
   }
@@ -193,6 +197,7 @@ void Trainer::save_after_step(const parallel::Votes& votes) {
 // Collective.
 void Trainer::write_sample() {
   const base::Span span("sample", base::TracePart::other);
+  const base::LongPhase sampling(link_.activity(), "writing a sample");
   make_copies_equal();
   const std::string text = sample_text(engine_, world_, config_, model_, *tokenizer_);
   reporter_.sample(step_, text);
@@ -200,7 +205,7 @@ void Trainer::write_sample() {
 }
 
 parallel::StepResult Trainer::train_step(const std::vector<data::Batch>& microbatches) {
-  check_folder_();
+  folder_.rethrow_failure();
   const SaveVotes save = checkpoints_.votes(requests_.take_save());
   // What norms were while gradients were sent whole says nothing of compressed ones.
   const bool is_end_of_warmup = step_ == config_.machine.compress_warmup;
@@ -334,6 +339,8 @@ void Trainer::report(const parallel::StepResult& result) {
   const double rate = static_cast<double>(result.loss.num_tokens) / seconds;
   const double flops = rate * model_.training_flops_per_token();
   const std::int64_t memory = metrics::memory_use(device()).peak;
+  std::optional<base::LongPhase> writing;
+  if (reporter_.writes()) writing.emplace(link_.activity(), "writing metrics");
   reporter_.step({.step = step_,
                   .loss = loss,
                   .grad_norm = result.grad_norm,
@@ -351,6 +358,7 @@ void Trainer::report(const parallel::StepResult& result) {
   if (const double recovery = link_.take_recovery(); recovery > 0) {
     reporter_.recovery(step_, recovery);
   }
+  writing.reset();
   link_.progress(step_, counters.wait_seconds);
   recent_.note({.step = step_, .loss = loss, .seconds = seconds});
   counters_ = counters;
@@ -400,6 +408,7 @@ bool Trainer::stops_after(bool stop_requested) {
 // False if somebody wants to stop: then nothing is known.
 bool Trainer::evaluate_validation() {
   const base::Span span("evaluation", base::TracePart::evaluation);
+  const base::LongPhase evaluating(link_.activity(), "evaluating");
   reporter_.evaluating(step_);
   make_copies_equal();
   const auto loss = evaluate(engine_, validation_, config_.batch.microbatch,

@@ -19,6 +19,7 @@
 #include "dtrain/optim/schedule.h"
 #include "dtrain/parallel/engine/step_engine.h"
 #include "dtrain/train/checkpointer.h"
+#include "dtrain/train/folder_monitor.h"
 #include "dtrain/train/profiler.h"
 #include "dtrain/train/recent_steps.h"
 #include "dtrain/train/run_history.h"
@@ -53,8 +54,9 @@ struct Outlook {
 ///             Error{data}, Error{checkpoint} for files; what Work::wait throws.
 class Trainer {
  public:
-  /// A trainer works with these; all must outlive it. `link` may be of no launcher. check_folder
-  /// throws where the run folder is not this job's any more: called before each step and save.
+  /// A trainer works with these; all must outlive it. `link` may be disconnected. check_folder
+  /// throws if the run folder is no longer this job's: called before each save. folder does the same
+  /// while training.
   struct Parts {
     const config::Config& config;
     const mesh::MeshGroups& groups;
@@ -70,6 +72,7 @@ class Trainer {
     Checkpointer& checkpoints;
     StopRequests& requests;
     std::function<void()> check_folder;
+    const FolderMonitor& folder;
     std::shared_ptr<const data::Tokenizer> tokenizer = {};  ///< where samples are written
   };
   Trainer(const Parts& parts, const StartPoint& start);
@@ -77,8 +80,8 @@ class Trainer {
   RunEnd run();
 
  private:
-  RunEnd run_steps(base::Activity& activity);
-  [[nodiscard]] parallel::Votes make_step(base::Activity& activity);
+  RunEnd run_steps();
+  [[nodiscard]] parallel::Votes make_step();
   [[nodiscard]] parallel::StepResult train_step(const std::vector<data::Batch>& microbatches);
   [[nodiscard]] std::vector<data::Batch> read_batches();
   void restart_step_clock();
@@ -118,6 +121,7 @@ class Trainer {
   Checkpointer& checkpoints_;
   StopRequests& requests_;
   std::function<void()> check_folder_;
+  const FolderMonitor& folder_;
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   std::string tokenizer_identity_;  // of the training data
   data::EvaluationSequences validation_;

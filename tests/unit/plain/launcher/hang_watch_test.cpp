@@ -35,17 +35,26 @@ TEST_CASE("A rank is watched from its first sign of life") {
   CHECK(watch.longest_silence(ranks)->rank == 1);
 }
 
-TEST_CASE("Without a limit of the user 20 median steps count, at least a minute") {
+TEST_CASE("The default limit is 20 median steps, at least ten minutes") {
   HangWatch watch({}, 1);
-  CHECK(watch.limit() == Seconds(60.0));
+  CHECK(watch.limit() == Seconds(600.0));
   auto now = kStart;
-  for (int step = 1; step <= 9; ++step) watch.heard(0, step, now += step == 5 ? 300s : 10s);
-  CHECK(watch.limit() == Seconds(200.0));
-  watch.heard(0, 9, now + 500s);  // busy, in the same step
-  CHECK(watch.limit() == Seconds(200.0));
+  for (int step = 1; step <= 9; ++step) watch.heard(0, step, now += step == 5 ? 300s : 100s);
+  CHECK(watch.limit() == Seconds(2000.0));
+  watch.heard(0, 9, now + 5000s);  // busy, in the same step
+  CHECK(watch.limit() == Seconds(2000.0));
   HangWatch quick({}, 1);
   for (int step = 1; step <= 9; ++step) quick.heard(0, step, kStart + step * 1ms);
-  CHECK(quick.limit() == Seconds(60.0));
+  CHECK(quick.limit() == Seconds(600.0));
+}
+
+TEST_CASE("A rank is silent after the limit, if it is watched") {
+  HangWatch watch(Seconds(5.0), 2);
+  watch.heard(0, 1, kStart);
+  CHECK_FALSE(watch.is_silent(0, kStart + 5s));
+  CHECK(watch.is_silent(0, kStart + 6s));  // a second between signs of life
+  CHECK_FALSE(watch.is_silent(1, kStart + 60s));
+  CHECK(watch.watches_any());
 }
 
 TEST_CASE("A limit of zero watches nobody") {

@@ -52,6 +52,7 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
           {.config = resolved, .run = "test", .data_fingerprint = "", .folder = run_folder});
       StopRequests requests({});
       const auto check_folder = [&] { run_folder.check(); };
+      const FolderMonitor monitor({});
       Trainer({resolved,
                job.groups(),
                world.control(),
@@ -65,7 +66,8 @@ std::vector<RankResult> train_in(const TempFolder& folder, config::Config config
                link,
                checkpoints,
                requests,
-               check_folder},
+               check_folder,
+               monitor},
               {})
           .run();
     } catch (const base::Error& error) {

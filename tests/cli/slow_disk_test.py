@@ -1,0 +1,100 @@
+"""A slow disk, or a job that is suspended, is no hang."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from dtrun_harness import LIMIT, DtrunTest, children_of, wait_until  # noqa: E402
+
+DTRAIN = os.environ["DTRAIN_BINARY_DIR"] + "/bin/dtrain"
+HANG_TIMEOUT = 2  # seconds
+DELAY = 3 * HANG_TIMEOUT
+CALLS = "fsync,fdatasync,openat,newfstatat,write,rename"
+
+
+class SlowTest(DtrunTest):
+    def setUp(self):
+        super().setUp()
+        self.run_dir = self.folder / "run"
+        (self.folder / "text").write_bytes(bytes(32 + i * i % 91 for i in range(20000)))
+
+    def words(self, *options):
+        return (DTRAIN, "train", "--data", str(self.folder / "text"), "--run-dir", str(self.run_dir), "--levels", "2", "--width", "32",
+                "--heads", "2", "--neurons", "64", "--seq-len", "32", "--microbatch", "2", "--threads", "1", "--strategy", "ddp",
+                "--log-every", "0", "--tensorboard", "off", *options)
+
+    def slow(self, path, *options):
+        """Trains on two ranks whose first calls of each thread that touch `path` take DELAY."""
+        return self.start("--hang-timeout", str(HANG_TIMEOUT), "-n", "2", "--", "strace", "-f", "-qq", "-o", "/dev/null", "-P", str(path),
+                          "-e", f"trace={CALLS}", "-e", f"inject={CALLS}:delay_enter={DELAY}000000:when=1", *self.words(*options))
+
+    def events(self):
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+    def ends(self, job, status=0):
+        _, error = job.communicate(timeout=4 * LIMIT)
+        self.assertEqual(job.returncode, status, error)
+        self.assert_nothing_left()
+        return error
+
+
+class SlowDisk(SlowTest):
+    def test_the_last_save(self):
+        checkpoint = self.run_dir / "checkpoints" / "step-3"
+        begin = time.monotonic()
+        self.ends(self.slow(self.run_dir / "checkpoints", "--steps", "3", "--checkpoint-every", "3"))
+        self.assertGreater(time.monotonic() - begin, DELAY)
+        self.assertTrue((checkpoint / "manifest.json").exists())
+        self.assertTrue((self.run_dir / "final" / "model.safetensors").exists())
+
+    def test_a_line_of_metrics(self):
+        self.ends(self.slow(self.run_dir / "metrics.jsonl", "--steps", "3", "--checkpoint-every", "none"))
+        self.assertEqual([event["step"] for event in self.events() if event.get("event") == "step"][-1:] or [3], [3])
+
+    def test_a_stop(self):
+        job = self.slow(self.run_dir / "checkpoints", "--steps", "100000000", "--checkpoint-every", "100000000")
+        metrics = self.run_dir / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=LIMIT)
+        job.send_signal(signal.SIGTERM)
+        self.ends(job, 9)
+        self.assertEqual(len(list((self.run_dir / "checkpoints").glob("step-*"))), 1)
+
+
+class Suspension(SlowTest):
+    def family(self, pid):
+        yield pid
+        for child in children_of(pid):
+            yield from self.family(child)
+
+    def test_sigstop_and_sigcont_of_all_processes_in_any_order(self):
+        for stopped, continued in (("ranks", "ranks"), ("ranks", "dtrun"), ("dtrun", "ranks")):
+            for options in ((), ("--emulate-nodes", "2", "--heartbeat-timeout", "2")):
+                with self.subTest(stopped=stopped, continued=continued, options=options):
+                    self.run_dir = self.folder / f"run-{stopped}-{continued}-{len(options)}"
+                    job = self.start("--hang-timeout", "1", *options, "-n", "2", "--",
+                                     *self.words("--steps", "100000000", "--checkpoint-every", "none"))
+                    metrics = self.run_dir / "metrics.jsonl"
+                    wait_until(lambda: metrics.exists() and metrics.read_text().count('"step"') > 20, "training", limit=LIMIT)
+                    processes = list(self.family(job.pid))  # dtrun first
+                    for pid in processes if stopped == "dtrun" else reversed(processes):
+                        os.kill(pid, signal.SIGSTOP)
+                        time.sleep(0.05)
+                    time.sleep(5)
+                    for pid in processes if continued == "dtrun" else reversed(processes):
+                        os.kill(pid, signal.SIGCONT)
+                        time.sleep(0.05)
+                    steps = metrics.read_text().count('"step"')
+                    wait_until(lambda: metrics.read_text().count('"step"') > steps + 20 or job.poll() is not None, "training", limit=LIMIT)
+                    time.sleep(3)
+                    self.assertIsNone(job.poll(), "the job has ended")
+                    job.send_signal(signal.SIGTERM)
+                    self.ends(job, 9)
+
+
+if __name__ == "__main__":
+    unittest.main()
